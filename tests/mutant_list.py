@@ -230,6 +230,14 @@ MUTANTS = [
         "Reductions.AreSentAhead*",
     ),
     Mutant(
+        "ring-never-left",
+        "collective/path_check.cpp",
+        '  if (now >= next_check_) start_check(now, "");\n',
+        '  if (now >= next_check_ && now < 0) start_check(now, "");\n',
+        "simulation",
+        "Swarm.GroupsThatChangeTheirPath",
+    ),
+    Mutant(
         "exchanges-sent-unasked-without-bound",
         "collective/exchanges.cpp",
         "return !piece.unasked || unasked_.room(piece.to, op.post.sequence, cost_of(piece), oldest);",

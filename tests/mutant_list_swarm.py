@@ -103,4 +103,16 @@ SWARM = [
         "  outstanding_ -= before - block.outstanding(params_.unasked);\n",
         "  outstanding_ -= 0 * (before - block.outstanding(params_.unasked));\n",
     ),
+    _planted(
+        "account-of-unasked-blocks-ignored",
+        "collective/exchanges.cpp",
+        "return !piece.unasked || unasked_.room(piece.to, op.post.sequence, cost_of(piece), oldest);",
+        "return !piece.unasked || cost_of(piece) > 0 || oldest;",
+    ),
+    _planted(
+        "line-drawn-by-the-top-s-own-count",
+        "collective/line.cpp",
+        "  most_ = std::max(most_, header.argument);\n",
+        "",
+    ),
 ]

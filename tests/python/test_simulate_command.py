@@ -127,7 +127,7 @@ def test_a_process_of_the_swarm_that_is_killed_is_said(program, tmp_path, capfd)
 
 def test_reach_is_of_all_processes_together(program, tmp_path, capsys):
     def says(what: str) -> None:
-        program("echo '{\"plans\": 1, " + what + "}'")
+        program('echo \'{"plans": 1, ' + what + "}'")
 
     arguments = ["swarm", "--first", "7", "--seeds", "2", "--jobs", "2", "--out", str(tmp_path)]
     # What one plan leaves out the other comes to, and both leave out one thing.

@@ -41,7 +41,11 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument("--print", type=int, metavar="SEED", help="show the plan of a seed")
     add("--first", type=int, metavar="SEED", help="from this seed on; default: a random one, shown")
     add("--jobs", type=int, default=os.cpu_count() or 1, help="processes; default: cores")
-    add("--require-reach", action="store_true", help="exit code 1 also if the plans have left something out")
+    add(
+        "--require-reach",
+        action="store_true",
+        help="exit code 1 also if the plans have left something out",
+    )
     add("--out", type=Path, default=Path("."), metavar="DIR", help="where plans are written")
     return parser
 
