@@ -18,23 +18,24 @@ def kind(backend: Any, device: str) -> str:
     choice = backend.options.fallback
     if choice == "none" or device not in ("cpu", "cuda"):
         return ""
-    mode, path = backend._mode_and_path()
-    if choice == "auto" and in_clear(mode, path, os.environ):
+    if device == "cuda" and not torch.cuda.is_available():
         return ""
-    if device == "cuda":
-        if not torch.cuda.is_available():
-            return ""
-        if choice == "auto" and dist.is_nccl_available():
-            return "nccl"
-    return "gloo" if dist.is_gloo_available() else ""
+    there = ["gloo"] if dist.is_gloo_available() else []
+    if choice == "auto":
+        if device == "cuda" and dist.is_nccl_available():
+            there.insert(0, "nccl")
+        mode, path = backend._mode_and_path()
+        there = [name for name in there if not in_clear(name, mode, path, os.environ)]
+    return there[0] if there else ""
 
 
-def in_clear(mode: str, path: str, environment: Mapping[str, str]) -> bool:
-    """Whether a fallback would carry over a network, in clear, what a group of this security mode guards."""
+def in_clear(name: str, mode: str, path: str, environment: Mapping[str, str]) -> bool:
+    """Whether this fallback would carry over a network, in clear, what a group of this security mode guards.
+    Only Gloo's connections can be encrypted."""
     return (
         mode != "off"
         and path not in ("shared memory", "local")
-        and environment.get("GLOO_DEVICE_TRANSPORT") != "TCP_TLS"
+        and not (name == "gloo" and environment.get("GLOO_DEVICE_TRANSPORT") == "TCP_TLS")
     )
 
 
@@ -42,7 +43,7 @@ def make(backend: Any, name: str) -> Any:
     """The backend. Nobody waits for other ranks here."""
     store, options = backend._fallback_store(), backend.options
     mode, path = backend._mode_and_path()
-    if in_clear(mode, path, os.environ):
+    if in_clear(name, mode, path, os.environ):
         warnings.warn(
             f"torch_mcast: group {options.group_name} runs with security={mode}, but what its fallback "
             f"{options.fallback} serves goes over the network in clear. "

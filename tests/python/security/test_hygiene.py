@@ -247,11 +247,23 @@ def test_no_silent_clear_path_beside_a_guarded_group(path, monkeypatch):
 
     monkeypatch.setattr(_fallback, "_make_gloo", lambda *a: "gloo")
     monkeypatch.delenv("GLOO_DEVICE_TRANSPORT", raising=False)
-    assert _fallback.kind(group("auto"), "cpu") == ""
-    assert _fallback.kind(group("gloo"), "cpu") == "gloo"
+    monkeypatch.setattr(_fallback.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(_fallback.dist, "is_nccl_available", lambda: True)
+    for device in ("cpu", "cuda"):
+        assert _fallback.kind(group("auto"), device) == ""
+        assert _fallback.kind(group("gloo"), device) == "gloo"
     with pytest.warns(UserWarning, match="goes over the network in clear"):
         _fallback.make(group("gloo"), "gloo")
     monkeypatch.setenv("GLOO_DEVICE_TRANSPORT", "TCP_TLS")
+    # TLS is Gloo's: NCCL stays in clear.
     assert _fallback.kind(group("auto"), "cpu") == "gloo"
-    assert not _fallback.in_clear("sealed", "shared memory", {})
-    assert not _fallback.in_clear("off", path, {})
+    assert _fallback.kind(group("auto"), "cuda") == "gloo"
+    for name in ("gloo", "nccl"):
+        assert _fallback.in_clear(name, "sealed", path, {})
+        assert not _fallback.in_clear(name, "sealed", "shared memory", {})
+        assert not _fallback.in_clear(name, "off", path, {})
+    assert _fallback.in_clear("nccl", "sealed", path, {"GLOO_DEVICE_TRANSPORT": "TCP_TLS"})
+    unguarded = SimpleNamespace(
+        _mode_and_path=lambda: ("off", path), options=SimpleNamespace(fallback="auto")
+    )
+    assert _fallback.kind(unguarded, "cuda") == "nccl"
