@@ -18,25 +18,25 @@ def kind(backend: Any, device: str) -> str:
     choice = backend.options.fallback
     if choice == "none" or device not in ("cpu", "cuda"):
         return ""
-    mode, path = backend._mode_and_path()
-
-    def serves(name: str, available: bool) -> bool:
-        return available and not (choice == "auto" and in_clear(name, mode, path, os.environ))
-
-    if device == "cuda":
-        if not torch.cuda.is_available():
-            return ""
-        if choice == "auto" and serves("nccl", dist.is_nccl_available()):
-            return "nccl"
-    return "gloo" if serves("gloo", dist.is_gloo_available()) else ""
+    if device == "cuda" and not torch.cuda.is_available():
+        return ""
+    there = ["gloo"] if dist.is_gloo_available() else []
+    if choice == "auto":
+        if device == "cuda" and dist.is_nccl_available():
+            there.insert(0, "nccl")
+        mode, path = backend._mode_and_path()
+        there = [name for name in there if not in_clear(name, mode, path, os.environ)]
+    return there[0] if there else ""
 
 
 def in_clear(name: str, mode: str, path: str, environment: Mapping[str, str]) -> bool:
     """Whether this fallback would carry over a network, in clear, what a group of this security mode guards.
-    Gloo can have TLS; NCCL encrypts nothing."""
-    guarded = mode != "off" and path not in ("shared memory", "local")
-    sealed = name == "gloo" and environment.get("GLOO_DEVICE_TRANSPORT") == "TCP_TLS"
-    return guarded and not sealed
+    Only Gloo's connections can be encrypted."""
+    return (
+        mode != "off"
+        and path not in ("shared memory", "local")
+        and not (name == "gloo" and environment.get("GLOO_DEVICE_TRANSPORT") == "TCP_TLS")
+    )
 
 
 def make(backend: Any, name: str) -> Any:

@@ -102,7 +102,8 @@ def _keep_writing(path: str, stop: threading.Event) -> None:
 
 
 def write_every_interval(path: str) -> None:
-    """Writes the file now, and from now on every ten seconds and at exit. OSError: it cannot be."""
+    """Writes the file now, and from now on every ten seconds until the process ends, whose last counters are
+    not in it. OSError: it cannot be."""
     key = (os.getpid(), path)
     with _lock:
         if key in _writers:

@@ -98,6 +98,7 @@ def stats(group: Any = None) -> dict[str, Any]:
     failure     why the group cannot be used any more, or ""
     """
     told = backend_of(group)._stats()
+    # NCCL is no fallback of a group whose traffic it would carry in clear, so these calls are Gloo's.
     clear = _fallback.in_clear("gloo", told["security"]["mode"], told["path"], os.environ)
     calls = sum(row["fallback"] for row in told["calls"].values()) if clear else 0
     told["security"]["clear_fallback_calls"] = calls

@@ -37,14 +37,22 @@ def _bytes(text: str) -> bytes:
     return found
 
 
+def _mac(key: bytes, data: bytes) -> bytes:
+    return hmac.new(key, data, hashlib.sha256).digest()
+
+
+def _root(secret: str) -> bytes:
+    return _mac(b"torch-mcast secret 1", _bytes(secret))
+
+
 def role(secret: str, number: int = 1, name: str = "aggregators") -> str:
     """What follows from a secret for the daemons of a role (docs/security.md, role_key). ValueError."""
+    return _mac(_root(secret), b"mcast1 role\0" + bytes([number]) + name.encode() + b"\1").hex()
 
-    def mac(key: bytes, data: bytes) -> bytes:
-        return hmac.new(key, data, hashlib.sha256).digest()
 
-    root = mac(b"torch-mcast secret 1", _bytes(secret))
-    return mac(root, b"mcast1 role\0" + bytes([number]) + name.encode() + b"\1").hex()
+def public_id(secret: str) -> str:
+    """What tells one secret from another and may be shown (docs/security.md, secret_id). ValueError."""
+    return _mac(_root(secret), b"mcast1 id\0\1")[:4].hex()
 
 
 def write(path: str, text: str = "") -> None:

@@ -54,6 +54,20 @@ def page(tmp_path):
     return check
 
 
+def test_each_of_the_ten_nastiest_attacks_has_a_test_by_name():
+    page = (ROOT / "docs/security.md").read_text()
+    section = page.partition("## The ten nastiest attacks\n")[2].partition("\n## ")[0]
+    rows = [
+        line.strip("| ").split(" | ") for line in section.splitlines() if re.match(r"\| \d", line)
+    ]
+    assert [row[0] for row in rows] == [str(number) for number in range(1, 11)]
+    tree = check_docs.Tree([ROOT])
+    python = set(re.findall(r"^def (test_\w+)", tree.text(r"tests/python/.*\.py"), re.M))
+    for row in rows:
+        named = re.findall(r"`([^`]+)`", row[3])
+        assert named and all(name in tree.tests | python for name in named), row
+
+
 def test_all_that_the_documents_name_is_there():
     assert check_docs.check([ROOT], names=True) == []
 

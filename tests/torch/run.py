@@ -2,6 +2,7 @@
 result: `make test-torch`.
 
     python tests/torch/run.py [--only REGEX] [--again] [--backends mcast,gloo] [--limit SECONDS]
+    python tests/torch/run.py --security auth|sealed    # with mcast alone: what the page says passes
 
 The tests are written for one backend at a time, whose name decides with `BACKEND == ...` which of them run.
 Here they are imported under Gloo's name, so that the gates are Gloo's, and then run under the real one. A
@@ -12,7 +13,9 @@ One process imports torch and the tests; each test runs in a fork of it, whose r
 session that ends after --limit seconds. Results are kept in build/torch-tests/<version of torch>.json; tests
 that have one are not run again unless --again asks for it, so an interrupted run goes on where it was. The
 table of what each test did is docs/torch-tests.md (--write); reasons.py says why a test passes under
-Gloo's name only. Exit code 1: a test that passes with Gloo does not with mcast.
+Gloo's name only. With --security groups have that mode and a secret, and no shared memory, so all of it is
+guarded; point to point calls, which the fallback serves, go in clear, as it was asked for by name. Exit code
+1: a test that passes with Gloo does not with mcast.
 """
 
 from __future__ import annotations
@@ -23,8 +26,10 @@ import io
 import json
 import os
 import re
+import secrets
 import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -146,6 +151,46 @@ def good(row: dict[str, Any]) -> bool:
     return passed(row, "mcast") or passed(row, "mcast as gloo")
 
 
+def listed() -> dict[str, str]:
+    """Of the page: tests that pass with mcast, and how."""
+    found = re.findall(r"^\| `(\w+)` \| (passed[^|]*?) \|", PAGE.read_text(), re.M)
+    return {name: "mcast as gloo" if "under" in way else "mcast" for name, way in found}
+
+
+def kept_at(version: str, mode: str = "off") -> Path:
+    name = version if mode == "off" else f"{version}.{mode}"
+    return ROOT / "build" / "torch-tests" / f"{name}.json"
+
+
+def rows_at(version: str, mode: str = "off") -> dict[str, Any]:
+    kept = kept_at(version, mode)
+    return json.loads(kept.read_text()) if kept.exists() else {}
+
+
+def guard(mode: str, folder: str) -> None:
+    """Settings of all groups of this process and its children."""
+    secret = Path(folder) / "secret"
+    secret.touch(0o600)
+    secret.write_text(secrets.token_hex(32))
+    os.environ.update(MCAST_SECURITY=mode, MCAST_SECRET_FILE=str(secret), MCAST_SHARED_MEMORY="off")
+    # What Options(fallback="gloo") does; the tests hand no options over.
+    from torch_mcast import _fallback
+
+    _fallback.kind = lambda backend, device: "gloo" if device == "cpu" else ""
+
+
+def guarded_line(version: str) -> str:
+    """What the page says of the modes that have been run."""
+    counts = []
+    for mode in ("auth", "sealed"):
+        if rows := rows_at(version, mode):
+            counts.append(f"`{mode}` {sum(map(good, rows.values()))} of {len(rows)}")
+    if not counts:
+        return ""
+    what = "In guarded groups without shared memory (`--security MODE`) pass, of what passes with mcast:"
+    return f"{what} {', '.join(counts)}."
+
+
 def write_page(version: str, rows: dict[str, Any], reasons: dict[str, str]) -> None:
     gloos = [name for name, row in rows.items() if passed(row, "gloo")]
     plain = [name for name in gloos if passed(rows[name], "mcast")]
@@ -159,6 +204,7 @@ def write_page(version: str, rows: dict[str, Any], reasons: dict[str, str]) -> N
         f"Of {len(rows)} tests Gloo passes {len(gloos)}. mcast passes {len(plain)} of these under its own"
         f' name, and {len(literal)} more under Gloo\'s: these compare the name with "gloo" inside.',
         "",
+        *([guarded_line(version), ""] if guarded_line(version) else []),
         "| test that Gloo passes | mcast | remark |",
         "|---|---|---|",
     ]
@@ -206,19 +252,55 @@ def main() -> int:
         "--failed", action="store_true", help="run again what did not pass with mcast"
     )
     parser.add_argument("--backends", default="gloo,mcast")
+    parser.add_argument("--security", default="off", choices=["off", "auth", "sealed"])
     parser.add_argument("--limit", type=float, default=LIMIT_S)
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
     options = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).parent))
+    with tempfile.TemporaryDirectory() as folder:
+        if options.security != "off":
+            guard(options.security, folder)
+        return run_all(options)
+
+
+def run_guarded(options: argparse.Namespace) -> int:
+    """With mcast alone, what passes without a guard."""
+    import torch
+
+    module, tests = load()
+    version = torch.__version__.split("+")[0]
+    kept = kept_at(version, options.security)
+    LOGS.mkdir(parents=True, exist_ok=True)
+    rows = rows_at(version, options.security)
+    for name, way in sorted(listed().items()):
+        row = rows.setdefault(name, {})
+        stale = options.again or (options.failed and not good(row))
+        if not re.search(options.only, name) or (way in row and not stale):
+            continue
+        literal = "gloo" if way == "mcast as gloo" else "mcast"
+        row[way] = run(module, tests, name, "mcast", literal, options.limit)
+        print(f"{name}: {way}: {row[way]['outcome']} ({row[way]['seconds']} s)", flush=True)
+        kept.write_text(json.dumps(rows, indent=1, sort_keys=True))
+    rows = {name: row for name, row in rows.items() if row}
+    bad = [name for name, row in rows.items() if not good(row)]
+    print(f"{options.security}: {len(rows) - len(bad)} of {len(rows)}")
+    for name in bad:
+        print(f"{name}: {', '.join(way['outcome'] for way in rows[name].values())}")
+    return 1 if bad else 0
+
+
+def run_all(options: argparse.Namespace) -> int:
+    if options.security != "off":
+        return run_guarded(options)
     from reasons import REASONS
 
     module, tests = load()
     import torch
 
     version = torch.__version__.split("+")[0]
-    kept = ROOT / "build" / "torch-tests" / f"{version}.json"
+    kept = kept_at(version)
     LOGS.mkdir(parents=True, exist_ok=True)
-    rows: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
+    rows = rows_at(version)
     names = sorted(n for n in dir(tests) if n.startswith("test_") and re.search(options.only, n))
 
     def once(name: str, way: str, backend: str, literal: str) -> None:

@@ -37,6 +37,7 @@ def rank(host="a", **changes):
         "python": "3.11.2",
         "values": {"eager": "32768", "rcvbuf": "1", "interface": "", "ttl": "1", "chunk": "0"},
         "agreed": ["eager", "chunk"],
+        "secret_id": "",
         "interface": interface(address),
         "loopback": interface("127.0.0.1", "lo", 65536, "127.0.0.0/8"),
         "findings": [],
@@ -112,6 +113,22 @@ def test_settings_agreed_or_not():
 
 def test_settings_of_ranks_without_the_table_are_left_out():
     assert compare.settings(job(rank(), rank(values={}, agreed=[])))[0].verdict is OK
+
+
+def test_secrets_are_told_apart_by_their_ids():
+    assert compare.secrets(job(rank(), rank())) == []
+    (same,) = compare.secrets(job(rank(secret_id="5f1c02aa"), rank(), rank(secret_id="5f1c02aa")))
+    assert same.verdict is OK and "5f1c02aa on ranks 0, 2" in same.finding
+    findings = compare.compare(job(rank(secret_id="5f1c02aa"), rank(secret_id="00000001")), 2)
+    assert verdicts(findings)["secrets"] is FAIL
+    (other,) = [f for f in findings if f.check == "secrets"]
+    assert "5f1c02aa on rank 0; 00000001 on rank 1" in other.finding
+
+
+def test_a_job_whose_modes_differ_makes_no_group():
+    ranks = [rank(values=values(security=mode), agreed=["security"]) for mode in ("off", "sealed")]
+    (finding,) = compare.settings(job(*ranks))
+    assert finding.verdict is FAIL and "sealed on rank 1" in finding.finding
 
 
 def test_one_address_on_two_hosts():

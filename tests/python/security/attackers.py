@@ -3,6 +3,9 @@ Context first. The attacker has no part in the job; it hears what is multicast i
 
 from __future__ import annotations
 
+import contextlib
+import io
+import random
 import resource
 import socket
 import struct
@@ -15,16 +18,18 @@ import torch.distributed as dist
 from contents import compare
 
 import torch_mcast
+from torch_mcast.doctor import watch
 
 PRELOAD = ("torch", "torch_mcast", "attackers", "guarded")
 RANKS = 3
 ATTACKER = RANKS
 SIZE = 1 << 20
 ROUNDS = 12
-HEADER = 32
+HEADER, GUARDED_HEADER = 32, 40
 MAGIC = b"CM"
 UDP_SEGMENT = 103
 PROBE, DATA = 0x14, 0x11  # version and type
+GUARDED_HELLO, HELLO, CHALLENGE = b"MCST\x02\x00", 96, 24
 
 
 def pattern(size: int, rank: int, salt: int) -> torch.Tensor:
@@ -84,16 +89,27 @@ def since(now: dict, before: dict) -> dict:
     return {**now, "causes": less(now["causes"], before["causes"]), "sources": sources}
 
 
-def victim(ctx, options: dict, cause: str = "") -> dict:
+def recorded_hellos(packets: list[bytes]) -> list[bytes]:
+    """Guarded Hellos in what an interface has carried."""
+    places = [(packet, packet.find(GUARDED_HELLO)) for packet in packets]
+    found = [packet[at : at + HELLO] for packet, at in places if at > 0]
+    return [hello for hello in found if len(hello) == HELLO]
+
+
+def victim(ctx, options: dict, cause: str = "", recorded: bool = False) -> dict:
     """A rank: some rounds before the attack, then those during it; more until some rank has counted `cause`,
-    if one is given."""
+    if one is given. `recorded`: the attacker has what a mirror port shows of the connections."""
+    import guarded
+
     ctx.world_size = RANKS
     dist.distributed_c10d._world.group_count = 0
+    ear = guarded.Ear("eth0") if recorded else None
     ctx.init_process_group("mcast", 60.0, pg_options=torch_mcast.Options(**options))
     for salt in range(3):
         all_gather(salt)
+    hellos = recorded_hellos(ear.close()) if ear else []
     before, refused = resident(), torch_mcast.stats()["security"]
-    ctx.notify("made", targets())
+    ctx.notify("made", {**targets(), "hellos": hellos})
     ctx.wait("attacked")
     for salt in range(ROUNDS):
         all_gather(salt + 3)
@@ -204,9 +220,14 @@ def _ip_packet(source: str, group: tuple[str, int], payload: bytes) -> bytes:
     return head[:10] + struct.pack("!H", _sum16(head)) + head[12:] + udp
 
 
+def header_of(datagram: bytes) -> int:
+    """How long its header is, by its version."""
+    return HEADER if datagram[6] >> 4 == 1 else GUARDED_HEADER
+
+
 def spoofed_member(ctx, found: list[dict]) -> int:
-    """Datagrams that come from a member's address, as far as IP says, with headers that were
-    captured in the segment: the true tag, sequence and chunk, and other bytes behind them."""
+    """Datagrams that come from a member's address, as far as IP says: noise, and headers that were
+    captured in the segment, the true tag, sequence and chunk, with other bytes behind them."""
     sent = 0
     victim_address = found[1]["streams"][0][0]
     raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
@@ -221,17 +242,21 @@ def spoofed_member(ctx, found: list[dict]) -> int:
                 break
             if datagram[4:6] == MAGIC:
                 captured.append(datagram)
+        for _ in range(2000):
+            noise = _ip_packet(victim_address, group, b"\x5a" * 200)
+            sent += raw.sendto(noise, (group[0], 0)) > 0
         for datagram in captured:
-            worse = datagram[:HEADER] + bytes(b ^ 0x5A for b in datagram[HEADER:])
+            head = header_of(datagram)
+            worse = datagram[:head] + bytes(b ^ 0x5A for b in datagram[head:])
             sent += raw.sendto(_ip_packet(victim_address, group, worse), (group[0], 0)) > 0
         # And for operations that are not called yet: garbage that would lie in wait for them.
-        for datagram in [d for d in captured if d[6] == DATA][:1]:
+        for datagram in [d for d in captured if d[6] & 15 == DATA & 15][:1]:
             (sequence,) = struct.unpack_from("<I", datagram, 16)
             for chunk in range(300):
                 place = (
                     struct.pack("<I", sequence + 20) + datagram[20:24] + struct.pack("<I", chunk)
                 )
-                later = datagram[:16] + place + datagram[28:HEADER] + bytes(1000)
+                later = datagram[:16] + place + datagram[28 : header_of(datagram)] + bytes(1000)
                 sent += raw.sendto(_ip_packet(victim_address, group, later), (group[0], 0)) > 0
     return sent
 
@@ -315,7 +340,65 @@ def hello_siege(ctx, found: list[dict]) -> int:
     return made
 
 
+def _challenge(one: socket.socket) -> bytes:
+    try:
+        return one.recv(CHALLENGE, socket.MSG_WAITALL)
+    except OSError:
+        return b""
+
+
+def _guarded(targets_: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Those that speak first: not the store, nor the lanes of jobs before that were not guarded."""
+    found = []
+    for target in targets_:
+        with socket.create_connection(target, 5.0) as one:
+            if _challenge(one)[:4] == b"MCSC":
+                found.append(target)
+    return found
+
+
+def _slowly(targets_: list[tuple[str, int]], words: bytes) -> int:
+    """A byte a second to each, until all have hung up."""
+    open_ = [socket.create_connection(target, 5.0) for target in targets_]
+    sent = 0
+    for byte in words:
+        for one in list(open_):
+            try:
+                sent += one.send(bytes([byte]))
+            except OSError:
+                open_.remove(one)
+        if not open_:
+            return sent
+        time.sleep(1.0)
+    raise AssertionError(f"{len(open_)} connections have taken {len(words)} bytes, one a second")
+
+
+def guarded_hellos(ctx, found: list[dict]) -> int:
+    """Hellos of the guarded version by somebody without the secret: made up, recorded from the ranks' own
+    connections, and one that comes a byte at a time. Nothing but a Challenge is said to any."""
+    hellos = [hello for row in found for hello in row["hellos"]]
+    assert hellos, "the mirror port has shown none"
+    rng = random.Random(20)
+    made = [GUARDED_HELLO + rng.randbytes(HELLO - len(GUARDED_HELLO)) for _ in range(8)]
+    addresses = _guarded([tuple(at) for row in found for at in row["streams"]])
+    assert len({host for host, _ in addresses}) == RANKS, addresses
+    challenged = 0
+    for target in addresses:
+        for words in made + hellos[:8]:
+            with socket.create_connection(target, 5.0) as one:
+                assert len(_challenge(one)) == CHALLENGE
+                challenged += 1
+                one.sendall(words)
+                try:
+                    answer = one.recv(1)
+                except ConnectionResetError:
+                    answer = b""
+                assert answer == b"", "was answered"
+    return challenged + _slowly(addresses, hellos[0])
+
+
 ATTACKS = {
+    "guarded_hellos": guarded_hellos,
     "blind_flood": blind_flood,
     "foreign_job": foreign_job,
     "spoofed_member": spoofed_member,
@@ -382,4 +465,24 @@ def flooded(ctx, options: dict) -> dict | int:
 
 
 def play(ctx, name: str, options: dict, cause: str = ""):
-    return attacker(ctx, name) if ctx.rank == ATTACKER else victim(ctx, options, cause)
+    if ctx.rank == ATTACKER:
+        return attacker(ctx, name)
+    return victim(ctx, options, cause, recorded=name == "guarded_hellos")
+
+
+def watched(ctx, allowed: str) -> tuple[int, str] | None:
+    """`torch-mcast doctor watch` on the first rank's host while the attacker's joins a group."""
+    if ctx.rank == 0:
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            for _ in range(30):
+                code = watch.main(["eth0", "--allow", allowed, "--seconds", "1"])
+                if code:
+                    break
+        ctx.notify("seen")
+        return code, said.getvalue()
+    if ctx.rank == ATTACKER:
+        while not ctx.told("enough"):
+            with _ear(ctx, ("239.7.7.7", 27777)):
+                time.sleep(0.1)
+    return None

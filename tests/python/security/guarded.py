@@ -8,6 +8,7 @@ import random
 import socket
 import threading
 import time
+import warnings
 from datetime import timedelta
 
 import torch
@@ -108,6 +109,29 @@ def collectives(ctx, options: dict, seed: int, count: int, world: int = 0) -> di
     stats = torch_mcast.stats()
     dist.destroy_process_group()
     return {"digest": digest.hexdigest(), "stats": stats}
+
+
+def fallen_back(ctx, options: dict, world: int) -> dict | None:
+    """A call that the engine does not serve: what it says, or what it does."""
+    if ctx.rank >= world:
+        return None
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        join(ctx, options, world)
+        rank, error = dist.get_rank(), ""
+        tensor = torch.full((1000,), rank + 1.0)
+        try:
+            for _ in range(2):
+                if rank == 0:
+                    dist.send(tensor, 1)
+                elif rank == 1:
+                    dist.recv(tensor, 0)
+        except NotImplementedError as why:
+            error = str(why)
+    stats = torch_mcast.stats()
+    dist.destroy_process_group()
+    texts = [str(row.message) for row in told]
+    return {"error": error, "warnings": texts, "sum": float(tensor.sum()), "stats": stats}
 
 
 def trained(ctx, options: dict) -> dict | None:

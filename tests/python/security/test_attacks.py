@@ -112,6 +112,16 @@ def test_a_siege_of_connections_leaves_the_job_alone(segment):
         }
 
 
+def test_the_watch_names_who_joins_and_is_no_rank(segment):
+    allowed = ",".join(segment.lab.workers[r].address for r in range(RANKS))
+    call = segment.start(attackers.watched, allowed)
+    call.wait("seen", [0], timeout_s=90)
+    call.signal("enough", None, [ATTACKER])
+    code, said = call.results(timeout_s=60)[0]
+    assert code == 1
+    assert f"STRANGER {attacker_address(segment)} has joined 239.7.7.7" in said
+
+
 def test_allow_keeps_the_kernel_in_front(segment):
     ranks = ",".join(segment.lab.workers[r].address for r in range(RANKS))
     rows, _ = run(segment, "blind_flood", allow=ranks)

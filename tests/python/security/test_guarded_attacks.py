@@ -57,3 +57,25 @@ def test_a_siege_of_connections_leaves_the_job_alone(segment, guarded):
         assert attacker_address(segment) in {
             s["address"] for s in row["stats"]["security"]["sources"]
         }
+
+
+def test_a_member_s_address_makes_no_member(segment, guarded):
+    """Noise, and true headers with other bytes, from the address of a rank, as far as IP says."""
+    rows, _ = run(segment, "spoofed_member", "forged_header", **guarded, **LOSSES)
+    unharmed(rows)
+    # (The rank whose address it is does not take what comes from outside with it.)
+    assert sum(refused(rows, "malformed")) > 0 and sum(refused(rows, "forged_header")) > 0
+    told = [s for row in rows for s in row["stats"]["security"]["sources"]]
+    spoofed = segment.lab.workers[1].address
+    assert any(s["address"] == spoofed and s["causes"]["forged_header"] > 0 for s in told)
+    assert attacker_address(segment) not in {s["address"] for s in told}, "as spoofed"
+
+
+def test_hellos_without_the_secret_get_nowhere(segment, guarded):
+    rows, _ = run(segment, "guarded_hellos", **guarded)
+    unharmed(rows)
+    for cause in ("hello_refused", "hello_timeouts"):
+        assert min(refused(rows, cause)) > 0, (cause, refused(rows, cause))
+    for row in rows:
+        told = row["stats"]["security"]["sources"]
+        assert attacker_address(segment) in {s["address"] for s in told}

@@ -169,3 +169,22 @@ def test_a_changed_record_is_named_by_all(segment, secret, how, text):
 def test_verbs_without_a_device_are_refused_as_in_any_group(segment, secret):
     for error in refused(segment, [options("sealed", secret, transport="verbs")] * RANKS):
         assert "rank 0 on host" in error and "cannot use verbs: " in error
+
+
+def test_what_would_go_in_clear_is_refused_and_says_what_to_set(segment, secret):
+    rows = segment.run(guarded.fallen_back, options("sealed", secret), RANKS)[:RANKS]
+    for rank, row in enumerate(rows):
+        assert row["stats"]["security"]["clear_fallback_calls"] == 0 and row["warnings"] == []
+        assert ("has no fallback backend for that device" in row["error"]) == (rank < 2), row
+        assert ("GLOO_DEVICE_TRANSPORT=TCP_TLS encrypts it" in row["error"]) == (rank < 2)
+
+
+def test_what_goes_in_clear_since_it_was_asked_for_is_counted(segment, secret):
+    asked = options("sealed", secret, fallback="gloo")
+    rows = segment.run(guarded.fallen_back, asked, RANKS)[:RANKS]
+    for rank, row in enumerate(rows):
+        assert row["error"] == ""
+        clear = [text for text in row["warnings"] if "goes over the network in clear" in text]
+        assert len(clear) == 1, row["warnings"]
+        assert row["stats"]["security"]["clear_fallback_calls"] == (2 if rank < 2 else 0)
+    assert rows[1]["sum"] == 1000.0

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 
 from torch_mcast import _metrics
 from torch_mcast._load import extension
@@ -52,3 +55,47 @@ def test_the_file_is_replaced_whole(tmp_path, monkeypatch):
     import os
 
     assert (tmp_path / f"{os.getpid()}.prom").exists()
+
+
+JOB = r"""
+import re, sys
+from pathlib import Path
+import torch, torch.distributed as dist, torch_mcast
+from torch_mcast import _metrics
+_metrics.INTERVAL = 0.1
+rank, store, path = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3] + sys.argv[1])
+options = torch_mcast.Options(metrics_file=str(path))
+dist.init_process_group("mcast", init_method="file://" + store, rank=rank, world_size=2, pg_options=options)
+def told():
+    found = re.search(r"^torch_mcast_ops_completed_total\{.*\} (\d+)$", path.read_text(), re.M)
+    return int(found[1]) if found else 0
+assert path.exists()
+seen = told()
+tensor, go_on = torch.ones(1000), torch.ones(1)
+while go_on:  # until the files of both have grown
+    dist.all_reduce(tensor)
+    go_on.fill_(told() <= seen)
+    dist.all_reduce(go_on)
+    tensor.fill_(1)
+print("grew", flush=True)
+dist.destroy_process_group()
+"""
+
+
+def test_the_file_of_a_job_grows(tmp_path):
+    env = {**os.environ, "MCAST_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", JOB, str(rank), str(tmp_path / "store"), str(tmp_path / "m")],
+            env={**env, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    try:
+        said = [rank.communicate(timeout=90)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    assert said == ["grew\n"] * 2
+    assert {p.name for p in tmp_path.iterdir()} >= {"m0", "m1"}

@@ -17,6 +17,8 @@ from torch_mcast.doctor import watch
 from torch_mcast.doctor.checks import security
 from torch_mcast.doctor.findings import Verdict
 
+VECTORS = Path(__file__).parents[2] / "data" / "security_vectors.json"
+
 
 def test_a_secret_is_32_bytes_and_every_one_another(capsys):
     assert cli.main(["secret", "new"]) == 0
@@ -73,22 +75,35 @@ def test_doctor_judges_a_file_as_the_library_does(tmp_path):
         (0o620, Verdict.FAIL), (0o602, Verdict.FAIL),
     ]:  # fmt: skip
         path.chmod(mode)
-        assert verdict(security.judge_secret("auth", str(path), False, False), "secret") is expected
+        assert verdict(security.judge_secret("auth", str(path), "", False), "secret") is expected
     nobody = security.judge_file("x", stat.S_IFREG | 0o600, 4711, 1)
     assert nobody.verdict is Verdict.FAIL and "belongs to user 4711" in nobody.finding
-    missing = security.judge_secret("auth", str(tmp_path / "none"), False, False)
+    missing = security.judge_secret("auth", str(tmp_path / "none"), "", False)
     assert verdict(missing, "secret") is Verdict.FAIL
-    assert verdict(security.judge_secret("auth", "", False, False), "secret") is Verdict.FAIL
-    assert verdict(security.judge_secret("auth", "", True, False), "secret") is Verdict.WARN
-    assert verdict(security.judge_secret("auth", "", False, True), "secret") is Verdict.WARN
-    either = security.judge_secret("auth", "", False, False, "auto")
+    assert verdict(security.judge_secret("auth", "", "", False), "secret") is Verdict.FAIL
+    assert verdict(security.judge_secret("auth", "", "5a" * 16, False), "secret") is Verdict.WARN
+    assert verdict(security.judge_secret("auth", "", "", True), "secret") is Verdict.WARN
+    either = security.judge_secret("auth", "", "", False, "auto")
     assert verdict(either, "secret") is Verdict.WARN, "an engine may have one"
-    hosted = security.judge_secret("auth", "", False, False, "host")
+    hosted = security.judge_secret("auth", "", "", False, "host")
     assert verdict(hosted, "secret") is Verdict.OK, "a rank needs none"
-    hosted = security.judge_secret("auth", "", True, False, "host")
+    hosted = security.judge_secret("auth", "", "5a" * 16, False, "host")
     assert verdict(hosted, "secret") is Verdict.WARN
-    assert verdict(security.judge_secret("off", "", True, False), "security") is Verdict.WARN
-    assert verdict(security.judge_secret("off", "", False, False), "security") is Verdict.OK
+    assert verdict(security.judge_secret("off", "", "5a" * 16, False), "security") is Verdict.WARN
+    assert verdict(security.judge_secret("off", "", "", False), "security") is Verdict.OK
+
+
+def test_doctor_tells_secrets_apart_by_their_public_ids(tmp_path):
+    vectors = json.loads(VECTORS.read_text())
+    text = vectors["secret"]
+    path = tmp_path / "secret"
+    path.write_text(text + "\n")
+    path.chmod(0o600)
+    assert security.judge_file(str(path), 0o100600, 0, 0).data["secret_id"] == vectors["secret_id"]
+    (_, held) = security.judge_secret("auth", "", text, False)
+    assert held.data["secret_id"] == vectors["secret_id"]
+    path.write_text("no secret")
+    assert security.judge_file(str(path), 0o100600, 0, 0).data["secret_id"] == ""
 
 
 def test_doctor_knows_what_ciphers_need():

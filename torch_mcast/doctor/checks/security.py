@@ -10,9 +10,25 @@ from pathlib import Path
 from torch_mcast.doctor.checks.engine import parse
 from torch_mcast.doctor.context import Context
 from torch_mcast.doctor.findings import Finding, Verdict, fail, ok, warn
+from torch_mcast.secret import public_id
 
 _LIBRARY = "libcrypto.so.3"
 _NEEDED_FLAGS = {"aes", "pclmulqdq"}  # ARM calls them aes and pmull
+
+
+def _id_of(secret: str) -> str:
+    """Of a secret, or "": others say what is wrong with it."""
+    try:
+        return public_id(secret)
+    except ValueError:
+        return ""
+
+
+def _id(path: str) -> str:
+    try:
+        return _id_of(Path(path).read_text())
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def judge_file(path: str, mode: int, owner: int, user: int) -> Finding:
@@ -21,6 +37,7 @@ def judge_file(path: str, mode: int, owner: int, user: int) -> Finding:
     fix = f"chmod 600 {path}"
     if not stat.S_ISREG(mode):
         return fail("secret", f"{path} is no regular file", **data)
+    data["secret_id"] = _id(path)
     if owner not in (0, user):
         return fail("secret", f"{path} belongs to user {owner}, not to {user} or root", **data)
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -33,9 +50,9 @@ def judge_file(path: str, mode: int, owner: int, user: int) -> Finding:
 
 
 def judge_secret(
-    mode: str, path: str, variable: bool, trusted: bool, engine: str = "inproc"
+    mode: str, path: str, variable: str, trusted: bool, engine: str = "inproc"
 ) -> list[Finding]:
-    """`engine`: inproc, host or auto, of the setting."""
+    """`variable`: of the environment; `engine`: inproc, host or auto, of the setting."""
     if mode == "off":
         if path or variable:
             return [
@@ -60,7 +77,8 @@ def judge_secret(
         return [*found, judge_file(path, status.st_mode, status.st_uid, os.geteuid())]
     if variable:
         text = "in MCAST_SECRET, which launchers pass on and keep"
-        return [*found, warn("secret", text, "export MCAST_SECRET_FILE=...")]
+        identity = _id_of(variable)
+        return [*found, warn("secret", text, "export MCAST_SECRET_FILE=...", secret_id=identity)]
     if trusted:
         return [*found, warn("secret", "through the store: whoever reads it has the secret")]
     fix = "torch-mcast secret new FILE; MCAST_SECRET_FILE=FILE"
@@ -126,7 +144,7 @@ def run(context: Context) -> list[Finding]:
     findings = judge_secret(
         mode,
         settings.get("secret_file", ""),
-        bool(context.environment.get("MCAST_SECRET")),
+        context.environment.get("MCAST_SECRET", ""),
         settings.get("trust_store", "0") == "1",
         parse(settings.get("engine", "inproc"))[0],
     )

@@ -103,6 +103,15 @@ def settings(facts: Facts) -> list[Finding]:
     return found or [ok("settings", "the same on all ranks")]
 
 
+def secrets(facts: Facts) -> list[Finding]:
+    """By public ids; a rank without one says so itself, or has its engine's."""
+    groups = by_value({r: f for r, f in facts.items() if f["secret_id"]}, lambda f: f["secret_id"])
+    if len(groups) < 2:
+        return [ok("secrets", f"id {value} on {label(ranks)}") for value, ranks in groups.items()]
+    text = f"ids differ: {describe(groups)}; making a group raises an error"
+    return [fail("secrets", text, "copy one file of MCAST_SECRET_FILE to all hosts", ids=groups)]
+
+
 def hosts(facts: Facts) -> list[Finding]:
     groups = by_value(facts, lambda f: f["host_id"])
     names = [f"{facts[ranks[0]]['host']} ({label(ranks)})" for ranks in groups.values()]
@@ -193,6 +202,7 @@ def compare(facts: Facts, size: int) -> list[Finding]:
         presence(facts, size),
         *versions(facts),
         *settings(facts),
+        *secrets(facts),
         *hosts(facts),
         *networks(facts),
     ]
