@@ -56,10 +56,11 @@ WorkPtr ProcessGroupMcast::passed(Op op, c10d::OpType type, const at::Tensor& te
                       : c10::str("; it runs with security=", mode,
                                  ": fallback=gloo goes in clear, GLOO_DEVICE_TRANSPORT=TCP_TLS "
                                  "encrypts it");
-    C10_THROW_ERROR(NotImplementedError,
-                    c10::str("mcast: ", op_name(op), " of ", tensor.device(),
-                             " tensors is not served by the multicast engine, and group '", name_,
-                             "' has no fallback backend for that device (Options(fallback=...))", guarded));
+    C10_THROW_ERROR(
+        NotImplementedError,
+        c10::str("mcast: ", op_name(op), " of ", tensor.device(),
+                 " tensors is not served by the multicast engine, and group '", name_,
+                 "' has no fallback backend for that device (Options(fallback=...))", guarded));
   }
   observer_->calls().fallback(op);
   const uint64_t sequence = point_to_point(op) ? sequence_.load() : ++sequence_;
