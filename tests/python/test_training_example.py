@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import secrets
 import subprocess
 import sys
 from pathlib import Path
@@ -127,22 +129,28 @@ def test_gpus_are_taken_where_each_rank_has_one(asked, gpus, ranks, device):
     assert device_for(asked, gpus, ranks) == device
 
 
-def test_four_ranks_without_a_terminal_or_unicode():
+def trained(*more: str, **env: str) -> str:
+    """What the example prints, of four ranks without shared memory."""
     size = ["--steps", "3", "--batch", "1", "--context", "16", "--width", "48", "--layers", "2"]
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4",
-         str(SCRIPT), *size, "--prefetch", "2"],
+         str(SCRIPT), *size, *more],
         capture_output=True, text=True, timeout=150, check=False,
         env={**os.environ, "MCAST_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1",
              "MCAST_SHARED_MEMORY": "off", "PYTHONIOENCODING": "ascii",
-             "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **env},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.isascii() and "\x1b" not in done.stdout
-    lines = done.stdout.splitlines()
+    return done.stdout
+
+
+def test_four_ranks_without_a_terminal_or_unicode():
+    said = trained("--prefetch", "2")
+    assert said.isascii() and "\x1b" not in said
+    lines = said.splitlines()
     assert max(map(len, lines)) <= 80
-    assert "path: multicast" in done.stdout and "4 ranks on " in done.stdout
-    assert "All-gathers alone: a ring would have sent" in done.stdout
+    assert "path: multicast" in said and "4 ranks on " in said
+    assert "All-gathers alone: a ring would have sent" in said
     # However little of a column it fills: how much is the machine's affair.
     assert any(line.startswith("multicast ") and set(line[10:]) & set(".:+#") for line in lines)
     assert any(line.startswith("all 3 steps") for line in lines)
@@ -161,3 +169,17 @@ def test_gpus_train_where_there_are_some():
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{ranks} ranks on cuda" in done.stdout and "in 3 steps" in done.stdout
+
+
+@pytest.mark.parametrize("mode", ["auth", "sealed"])
+def test_the_losses_are_the_same_in_a_guarded_group(tmp_path, mode):
+    secret = tmp_path / "secret"
+    secret.touch(0o600)
+    secret.write_text(secrets.token_hex(32))
+    guarded = {"MCAST_SECURITY": mode, "MCAST_SECRET_FILE": str(secret)}
+    losses = []
+    for name, env in (("off", {}), (mode, guarded)):
+        path = tmp_path / f"{name}.json"
+        assert "path: multicast" in trained("--json", str(path), **env)
+        losses.append(json.loads(path.read_text())["losses"])
+    assert losses[0] and losses[0] == losses[1]
