@@ -42,6 +42,13 @@ WorkPtr called(const std::function<WorkPtr(c10d::Backend&)>& call, c10d::Backend
   }
 }
 
+// Why a guarded group has none, and what gives it one.
+std::string way_out(const std::string& mode) {
+  if (mode == "off") return "";
+  return c10::str("; it runs with security=", mode,
+                  ": fallback=gloo goes in clear, GLOO_DEVICE_TRANSPORT=TCP_TLS encrypts it");
+}
+
 }  // namespace
 
 WorkPtr ProcessGroupMcast::passed(Op op, c10d::OpType type, const at::Tensor& tensor,
@@ -50,17 +57,11 @@ WorkPtr ProcessGroupMcast::passed(Op op, c10d::OpType type, const at::Tensor& te
   const WithoutGil nogil;
   const BackendPtr backend = fallbacks_->get(tensor.device().type());
   if (!backend) {
-    const std::string& mode = config_.security;
-    const std::string guarded =
-        mode == "off" ? ""
-                      : c10::str("; it runs with security=", mode,
-                                 ": fallback=gloo goes in clear, GLOO_DEVICE_TRANSPORT=TCP_TLS "
-                                 "encrypts it");
-    C10_THROW_ERROR(
-        NotImplementedError,
-        c10::str("mcast: ", op_name(op), " of ", tensor.device(),
-                 " tensors is not served by the multicast engine, and group '", name_,
-                 "' has no fallback backend for that device (Options(fallback=...))", guarded));
+    C10_THROW_ERROR(NotImplementedError,
+                    c10::str("mcast: ", op_name(op), " of ", tensor.device(),
+                             " tensors is not served by the multicast engine, and group '", name_,
+                             "' has no fallback backend for that device (Options(fallback=...))",
+                             way_out(config_.security)));
   }
   observer_->calls().fallback(op);
   const uint64_t sequence = point_to_point(op) ? sequence_.load() : ++sequence_;

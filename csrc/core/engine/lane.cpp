@@ -361,8 +361,7 @@ LaneGroup* Lane::group_of_datagram(uint64_t tag) {
     refuse_foreign();
     return nullptr;
   }
-  last_ = it->second.get();
-  return last_;
+  return last_ = it->second.get();
 }
 
 void Lane::on_datagram(ConstBytes datagram) {
@@ -399,15 +398,12 @@ void Lane::on_guarded(ConstBytes datagram) {
 }
 
 void Lane::on_judged(Judged judged, size_t bytes) {
+  if (judged == Judged::kVerified || judged == Judged::kOwn) seen_.noise -= bytes;
   if (judged == Judged::kVerified) {
     seen_.verified++;
-    seen_.noise -= bytes;
     return note_received(bytes);
   }
-  if (judged == Judged::kOwn) {
-    seen_.own++;
-    seen_.noise -= bytes;
-  }
+  if (judged == Judged::kOwn) seen_.own++;
   if (const auto cause = cause_of(judged)) refuse_datagram(*cause);
 }
 
