@@ -105,7 +105,9 @@ def settings(facts: Facts) -> list[Finding]:
 
 def secrets(facts: Facts) -> list[Finding]:
     """By public ids; a rank without one says so itself, or has its engine's."""
-    groups = by_value({r: f for r, f in facts.items() if f["secret_id"]}, lambda f: f["secret_id"])
+    groups = by_value(
+        {r: f for r, f in facts.items() if f.get("secret_id")}, lambda f: f["secret_id"]
+    )
     if len(groups) < 2:
         return [ok("secrets", f"id {value} on {label(ranks)}") for value, ranks in groups.items()]
     text = f"ids differ: {describe(groups)}; making a group raises an error"
