@@ -351,7 +351,8 @@ def _guarded(targets_: list[tuple[str, int]]) -> list[tuple[str, int]]:
     """Those that speak first: not the store, nor the lanes of jobs before that were not guarded."""
     found = []
     for target in targets_:
-        with socket.create_connection(target, 5.0) as one:
+        # One of a job before may be closing just now.
+        with contextlib.suppress(OSError), socket.create_connection(target, 5.0) as one:
             if _challenge(one)[:4] == b"MCSC":
                 found.append(target)
     return found
