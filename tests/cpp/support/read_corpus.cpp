@@ -23,11 +23,19 @@ namespace {
 
 using Target = int (*)(const uint8_t*, size_t);
 
+struct Row {
+  const char* name;
+  Target target;
+};
+
+#define MCAST_FUZZ_ROW(name) {#name, &mcast_fuzz_##name},
+constexpr Row kTargets[] = {MCAST_FUZZ_TARGETS(MCAST_FUZZ_ROW)};
+#undef MCAST_FUZZ_ROW
+
 Target target_of(const char* wanted) {
-#define MCAST_FUZZ_FIND(name) \
-  if (std::strcmp(wanted, #name) == 0) return &mcast_fuzz_##name;
-  MCAST_FUZZ_TARGETS(MCAST_FUZZ_FIND)
-#undef MCAST_FUZZ_FIND
+  for (const Row& row : kTargets) {
+    if (std::strcmp(wanted, row.name) == 0) return row.target;
+  }
   return nullptr;
 }
 
