@@ -16,7 +16,7 @@
 #include "fuzz_targets.h"
 
 #define MCAST_FUZZ_DECLARE(name) extern "C" int mcast_fuzz_##name(const uint8_t* data, size_t size);
-MCAST_FUZZ_TARGETS(MCAST_FUZZ_DECLARE)
+MCAST_FUZZ_TARGETS(MCAST_FUZZ_DECLARE);
 #undef MCAST_FUZZ_DECLARE
 
 namespace {
