@@ -204,7 +204,7 @@ def write_page(version: str, rows: dict[str, Any], reasons: dict[str, str]) -> N
         f"Of {len(rows)} tests Gloo passes {len(gloos)}. mcast passes {len(plain)} of these under its own"
         f' name, and {len(literal)} more under Gloo\'s: these compare the name with "gloo" inside.',
         "",
-        *([guarded_line(version), ""] if guarded_line(version) else []),
+        *([guarded, ""] if (guarded := guarded_line(version)) else []),
         "| test that Gloo passes | mcast | remark |",
         "|---|---|---|",
     ]

@@ -8,7 +8,7 @@
 
 namespace mcast::sim {
 
-// A tenth of the plans that have nothing else that keeps one of their groups from it.
+// Most of the plans with one group that nothing keeps from it: a twentieth of all.
 void draw_paths(Plan& plan, Rng rng);
 
 }  // namespace mcast::sim
