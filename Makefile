@@ -15,7 +15,8 @@
 #
 # All of it works in a fresh clone on Debian or Ubuntu; nothing needs to be active. Each target sets up what
 # it needs: demo a compiler and torch, test also GoogleTest, linters and QEMU, bench Open MPI. Variables:
-# PYTHON (3.10+), VENV, TORCH (requirement), MCAST_TORCH_INDEX (tools/setup.sh), JOBS, SECONDS.
+# PYTHON (3.10+), VENV, TORCH (requirement), MCAST_TORCH_INDEX (tools/setup.sh), JOBS, SECONDS, MCAST_JOIN (sources
+# compiled as one; see cmake/Join.cmake).
 
 EMPTY :=
 SPACE := $(EMPTY) $(EMPTY)
@@ -38,7 +39,7 @@ export PATH := $(PATH):$(abspath $(BIN))
 TREE = build/$(shell $(PYTHON) -c 'import sys; print(sys.implementation.cache_tag)')
 CPP := $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'csrc/*.c' 'tests/cpp/*.cpp' 'tests/cpp/*.h' 'tests/cpp/*.c' \
          'tests/fuzz/*.cpp' 'tests/fuzz/*.h' 'benchmarks/*.cpp' 'benchmarks/*.h' 2>/dev/null)
-CMAKE := cmake -S . -G Ninja -DMCAST_WERROR=ON -DMCAST_BUILD_TESTS=ON
+CMAKE = cmake -S . -G Ninja -DMCAST_WERROR=ON -DMCAST_BUILD_TESTS=ON $(if $(MCAST_JOIN),-DMCAST_JOIN=$(MCAST_JOIN))
 
 # C++ tests side by side: one more than there are cores, since those of processes and of services wait.
 AT_ONCE := $(shell expr $(JOBS) + 1)
@@ -114,6 +115,7 @@ test-cpp: build-tests
 
 # In the minute after an edit of the core: unit tests, simulated seeds and two real ranks.
 SLOWER := _auth|_sealed|offload|engine|service|simulation|dpa|big_endian
+quick: export MCAST_JOIN ?= 8
 quick: build-tests
 	MCAST_TEST_SEEDS=10 ctest --test-dir build/cpp -j $(AT_ONCE) --output-on-failure -E "$(SLOWER)"
 	$(BIN)/python -m pytest -q tests/python/test_training.py -k "fsdp2_fp32 and not slots"

@@ -6,8 +6,8 @@ aggregator and of the simulator:
 CMake and Ninja come along; torch must be there already.
 
 Environment: MAX_JOBS (compile jobs), MCAST_PROGRAMS=off (the extension only), MCAST_WERROR=1 (warnings are
-errors; otherwise as the build folder was configured), CMAKE_ARGS (more arguments for cmake),
-CMAKE_BUILD_TYPE. The C++ tests are built in the same folder, by `make test-cpp`: the core is compiled once
+errors) and MCAST_JOIN (sources compiled as one), where unset as the build folder was configured,
+CMAKE_ARGS (more arguments for cmake), CMAKE_BUILD_TYPE. The C++ tests are built in the same folder, by `make test-cpp`: the core is compiled once
 for both.
 """
 
@@ -66,6 +66,8 @@ class CMakeBuild(build_ext):
             raise SystemExit(f"torch-mcast: {missing}")
         cmake = tool("cmake")
         options = ["-DMCAST_WERROR=ON"] if os.environ.get("MCAST_WERROR") == "1" else []
+        if os.environ.get("MCAST_JOIN"):
+            options.append(f"-DMCAST_JOIN={os.environ['MCAST_JOIN']}")
         if not (build / "CMakeCache.txt").exists():
             options.append("-DMCAST_BUILD_TESTS=OFF")
         checked(

@@ -2,10 +2,10 @@
 # (UNITY_BUILD), but names them by their absolute paths: what ccache has of one clone is then of no use
 # in another.
 
-# mcast_join(OUT NAME BATCH SOURCES...): sets OUT to sources that include BATCH of these each, all of them
-# with 0. A source with compile options of its own stays as it is, and so does C.
-function(mcast_join out name batch)
-  if(NOT MCAST_UNITY)
+# mcast_join(OUT NAME MOST SOURCES...): sets OUT to sources that include up to MOST of these each, in parts of
+# one size; all of them with 0. A source with compile options of its own stays as it is, and so does C.
+function(mcast_join out name most)
+  if(MCAST_JOIN LESS 2)
     set(${out} ${ARGN} PARENT_SCOPE)
     return()
   endif()
@@ -13,6 +13,13 @@ function(mcast_join out name batch)
   set(text "")
   set(count 0)
   set(number 0)
+  list(LENGTH ARGN batch)
+  if(most GREATER 0)
+    math(EXPR parts "(${batch} + ${most} - 1) / ${most}")
+    if(parts GREATER 0)
+      math(EXPR batch "(${batch} + ${parts} - 1) / ${parts}")
+    endif()
+  endif()
   foreach(source ${ARGN})
     get_filename_component(source ${source} ABSOLUTE BASE_DIR ${CMAKE_SOURCE_DIR})
     get_source_file_property(own ${source} COMPILE_OPTIONS)

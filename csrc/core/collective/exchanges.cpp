@@ -17,7 +17,7 @@
 namespace mcast {
 namespace {
 
-constexpr size_t kQueueLimit = 256u << 10;  // bytes waiting for one rank's connection
+constexpr size_t kPeerQueueLimit = 256u << 10;  // bytes waiting for one rank's connection
 constexpr int kPiecesPerTurn = 8;           // then the receive side gets its turn
 constexpr Sequence kGrantsAhead = 64;       // operations of which a rank asks for more
 
@@ -69,7 +69,7 @@ bool Exchanges::send_pieces(Operation& op, Nanos now) {
   const bool oldest = op.post.sequence == g_.ops.base();
   const auto can = [&](const BlockExchange::Piece& piece) {
     if (!run.readable(piece)) return false;
-    if (g_.port.queued(piece.to, Channel::kReduce) >= kQueueLimit) {
+    if (g_.port.queued(piece.to, Channel::kReduce) >= kPeerQueueLimit) {
       MCAST_REACH(exchange_queue_full);
       return false;
     }

@@ -26,7 +26,7 @@
 namespace mcast {
 namespace {
 
-constexpr size_t kQueueLimit = 128u << 10;  // bytes waiting for one owner's connection
+constexpr size_t kOwnerQueueLimit = 128u << 10;  // bytes waiting for one owner's connection
 constexpr int kSegmentsPerTurn = 8;         // then the receive side gets its turn
 constexpr Sequence kOffersAhead = 64;       // operations whose inputs are offered to neighbours
 // A rank whose memory cannot be read any more has told everybody why, or its connections end.
@@ -115,7 +115,7 @@ void Reductions::send_contributions(Operation& op, bool& more, Nanos now) {
     if (op.plan.reduce.unasked && !unasked_.room(owner, op.post.sequence, cost(bytes), oldest)) {
       return false;
     }
-    const bool full = g_.port.queued(target(list), Channel::kReduce) >= kQueueLimit;
+    const bool full = g_.port.queued(target(list), Channel::kReduce) >= kOwnerQueueLimit;
     if (full) MCAST_REACH(contribution_queue_full);
     return !full;
   };
@@ -207,7 +207,7 @@ void Reductions::send_result(Operation& op, bool& more) {
   if (root == g_.self) return;
   const uint64_t end = run.owner->final_bytes();
   for (int i = 0; run.to_root.sent < end; i++) {
-    if (g_.port.queued(root, Channel::kReduce) >= kQueueLimit) {
+    if (g_.port.queued(root, Channel::kReduce) >= kOwnerQueueLimit) {
       MCAST_REACH(result_queue_full);
       return;
     }

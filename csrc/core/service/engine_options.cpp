@@ -12,7 +12,7 @@ namespace mcast::service {
 namespace {
 
 constexpr uint64_t kLeastArenas = uint64_t{64} << 20;
-constexpr uint64_t kMostArenas = uint64_t{1} << 44;
+constexpr uint64_t kMostArenaBytes = uint64_t{1} << 44;
 constexpr uint64_t kMostWeight = 1000;
 constexpr uint64_t kLeastBounce = uint64_t{64} << 10;
 constexpr uint64_t kMostPath = 100;  // bytes; of a socket's address 107 are left
@@ -164,7 +164,7 @@ std::vector<EngineRow> limit_rows() {
         "memory that a client may share; suffix K, M or G (2^10, ...)"},
        "64M to 16384G",
        [](const std::string& v, HostEngineOptions& o) {
-         return read_bytes(v, o.limits.arenas, kLeastArenas, kMostArenas);
+         return read_bytes(v, o.limits.arenas, kLeastArenas, kMostArenaBytes);
        }},
       {{"--peers", "NETWORKS", "those of the interfaces",
         "where members and aggregators of clients' groups may be, \"10.1.0.0/16,10.2.0.7\"; this "
@@ -187,7 +187,7 @@ std::vector<EngineRow> limit_rows() {
         "user; suffix K, M or G"},
        "64K to 16384G",
        [](const std::string& v, HostEngineOptions& o) {
-         return read_bytes(v, o.limits.bounce, kLeastBounce, kMostArenas);
+         return read_bytes(v, o.limits.bounce, kLeastBounce, kMostArenaBytes);
        }},
       {{"--silence", "MS", "10000",
         "time that this process may stand still before clients take it for hung"},

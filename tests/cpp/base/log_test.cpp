@@ -16,17 +16,17 @@ namespace mcast {
 namespace {
 
 std::mutex g_mutex;
-std::vector<std::pair<int, std::string>> g_lines;
+std::vector<std::pair<int, std::string>> g_logged;
 
 void collect(int level, const char* line) {
   std::lock_guard<std::mutex> lock(g_mutex);
-  g_lines.emplace_back(level, line);
+  g_logged.emplace_back(level, line);
 }
 
 class Log : public testing::Test {
  protected:
   void SetUp() override {
-    g_lines.clear();
+    g_logged.clear();
     set_log_sink(collect);
     set_log_level(LogLevel::kWarn);
   }
@@ -39,15 +39,15 @@ class Log : public testing::Test {
 
 TEST_F(Log, ALineIsPrefixedAndFormatted) {
   log(LogLevel::kError, "rank %d of %s", 3, "pg0");
-  ASSERT_EQ(g_lines.size(), 1u);
-  EXPECT_EQ(g_lines[0].first, 1);
-  EXPECT_EQ(g_lines[0].second, prefix() + " error: rank 3 of pg0");
+  ASSERT_EQ(g_logged.size(), 1u);
+  EXPECT_EQ(g_logged[0].first, 1);
+  EXPECT_EQ(g_logged[0].second, prefix() + " error: rank 3 of pg0");
 }
 
 TEST_F(Log, LevelsFilter) {
   const LogLevel levels[] = {LogLevel::kError, LogLevel::kWarn, LogLevel::kInfo, LogLevel::kTrace};
   for (int limit = 0; limit <= 4; ++limit) {
-    g_lines.clear();
+    g_logged.clear();
     set_log_level(static_cast<LogLevel>(limit));
     EXPECT_EQ(log_level(), static_cast<LogLevel>(limit));
     for (const LogLevel level : levels) {
@@ -55,29 +55,29 @@ TEST_F(Log, LevelsFilter) {
       log(level, "x");
     }
     log(LogLevel::kOff, "never");
-    EXPECT_EQ(g_lines.size(), static_cast<size_t>(limit));
+    EXPECT_EQ(g_logged.size(), static_cast<size_t>(limit));
   }
 }
 
 TEST_F(Log, LongLinesAreWhole) {
   // Around the size of the stack buffer, where the terminator could get lost.
   for (size_t size = 900; size < 1100; ++size) {
-    g_lines.clear();
+    g_logged.clear();
     const std::string text = std::string(size - 1, 'a') + "z";
     log(LogLevel::kWarn, "%s", text.c_str());
-    ASSERT_EQ(g_lines.size(), 1u);
-    ASSERT_EQ(g_lines[0].second, prefix() + " warn: " + text);
+    ASSERT_EQ(g_logged.size(), 1u);
+    ASSERT_EQ(g_logged[0].second, prefix() + " warn: " + text);
   }
   const std::string huge(100000, 'h');
   log(LogLevel::kWarn, "%s%s", huge.c_str(), huge.c_str());
-  EXPECT_EQ(g_lines.back().second, prefix() + " warn: " + huge + huge);
+  EXPECT_EQ(g_logged.back().second, prefix() + " warn: " + huge + huge);
 }
 
 TEST_F(Log, ErrnoIsKeptAndUsable) {
   errno = ENOENT;
   log(LogLevel::kWarn, "%m");
   EXPECT_EQ(errno, ENOENT);
-  EXPECT_THAT(g_lines[0].second, testing::EndsWith("No such file or directory"));
+  EXPECT_THAT(g_logged[0].second, testing::EndsWith("No such file or directory"));
 }
 
 TEST_F(Log, WithoutASinkLinesGoToStderr) {
@@ -98,9 +98,9 @@ TEST_F(Log, ThreadsDoNotMixLines) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  ASSERT_EQ(g_lines.size(), 800u);
+  ASSERT_EQ(g_logged.size(), 800u);
   std::vector<int> next(4);
-  for (const auto& [level, line] : g_lines) {
+  for (const auto& [level, line] : g_logged) {
     int t = -1, i = -1;
     ASSERT_EQ(std::sscanf(line.c_str() + prefix().size(), " warn: thread %d line %d", &t, &i), 2);
     ASSERT_EQ(i, next[static_cast<size_t>(t)]++);

@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kChunk = 1408;
 
-ClusterOptions ranks(uint32_t n) {
+ClusterOptions paper_ranks(uint32_t n) {
   ClusterOptions o;
   o.ranks = n;
   o.net.jitter = 0;
@@ -45,7 +45,7 @@ struct WhichCase {
 class LostChunk : public testing::TestWithParam<WhichCase> {};
 
 TEST_P(LostChunk, AtOneReceiverIsFetchedOnce) {
-  Cluster c(ranks(4));
+  Cluster c(paper_ranks(4));
   lose_once(c, [](const wire::DatagramHeader& h, size_t to) {
     return to == 2 && GetParam().chunks.count(h.chunk);
   });
@@ -56,7 +56,7 @@ TEST_P(LostChunk, AtOneReceiverIsFetchedOnce) {
 }
 
 TEST_P(LostChunk, AtAllReceiversIsMulticastAgainOnce) {
-  Cluster c(ranks(5));
+  Cluster c(paper_ranks(5));
   lose_once(c, [](const wire::DatagramHeader& h, size_t) {
     return GetParam().chunks.count(h.chunk) > 0;
   });
@@ -69,7 +69,7 @@ TEST_P(LostChunk, AtAllReceiversIsMulticastAgainOnce) {
 }
 
 TEST_P(LostChunk, AtAContiguousArcOfTheRing) {
-  Cluster c(ranks(6));
+  Cluster c(paper_ranks(6));
   // Ranks 2, 3 and 4 ask 3, 4 and 5: only the last finds the chunk at its neighbour.
   lose_once(c, [](const wire::DatagramHeader& h, size_t to) {
     return to >= 2 && to <= 4 && GetParam().chunks.count(h.chunk);
@@ -81,7 +81,7 @@ TEST_P(LostChunk, AtAContiguousArcOfTheRing) {
 }
 
 TEST_P(LostChunk, InTwoBlocksOfAnAllgatherAtOnce) {
-  Cluster c(ranks(4));
+  Cluster c(paper_ranks(4));
   lose_once(c, [](const wire::DatagramHeader& h, size_t to) {
     return to == 3 && (h.member == 0 || h.member == 2) && GetParam().chunks.count(h.chunk);
   });
@@ -102,14 +102,14 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& p) { return std::string(p.param.name); });
 
 TEST(PaperCases, WholeBlockLostAtOneReceiver) {
-  Cluster c(ranks(4));
+  Cluster c(paper_ranks(4));
   lose_once(c, [](const wire::DatagramHeader& h, size_t to) { return h.member == 1 && to == 3; });
   finish(c, allgather_all(c, 20 * kChunk, 1));
   EXPECT_EQ(c.total(Counter::repair_chunks_sent), 20u);
 }
 
 TEST(PaperCases, WholeBlockLostEverywhere) {
-  Cluster c(ranks(4));
+  Cluster c(paper_ranks(4));
   lose_once(c, [](const wire::DatagramHeader& h, size_t) { return h.member == 1; });
   finish(c, allgather_all(c, 200 * kChunk, 1));
   EXPECT_LE(c.total(Counter::remulticast_chunks), 2 * 200u);
@@ -118,7 +118,7 @@ TEST(PaperCases, WholeBlockLostEverywhere) {
 
 TEST(PaperCases, EveryDatagramLostForEver) {
   // Streams alone must be able to carry a group whose multicast died after the probe.
-  Cluster c(ranks(4));
+  Cluster c(paper_ranks(4));
   c.net().set_datagram_hook([](size_t from, size_t to, ConstBytes) {
     return from == to ? SimNetwork::Verdict::kPass : SimNetwork::Verdict::kDrop;
   });
@@ -132,7 +132,7 @@ TEST(PaperCases, EveryDatagramLostForEver) {
 // ---- what else is lost ----
 
 TEST(PaperCases, OnlyPositionsLost) {
-  Cluster c(ranks(4));
+  Cluster c(paper_ranks(4));
   c.net().set_datagram_hook([](size_t from, size_t to, ConstBytes d) {
     wire::DatagramHeader h;
     const bool parsed = wire::parse_datagram(d, h) == wire::ParseError::kNone;
@@ -160,7 +160,7 @@ void drop_frames(Cluster& c, wire::FrameType type, int count) {
 class LostFrame : public testing::TestWithParam<wire::FrameType> {};
 
 TEST_P(LostFrame, TimersOfTheFetchRecover) {
-  Cluster c(ranks(5));
+  Cluster c(paper_ranks(5));
   drop_frames(c, GetParam(), 3);
   // Chunk 20 is lost everywhere, and so is its first repetition.
   std::map<std::pair<Chunk, size_t>, int> copies;
@@ -187,7 +187,7 @@ class Shapes : public testing::TestWithParam<std::tuple<uint32_t, uint32_t>> {};
 TEST_P(Shapes, SizeBoundariesWithAndWithoutLoss) {
   const auto [n, chains] = GetParam();
   for (const double loss : {0.0, 0.1}) {
-    ClusterOptions o = ranks(n);
+    ClusterOptions o = paper_ranks(n);
     o.net.seed = n * 100 + chains;
     o.group.agreed.chains = chains;
     o.group.agreed.eager = 4 * kChunk;
@@ -218,7 +218,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Shapes,
 // ---- slow and dead ranks ----
 
 TEST(PaperCases, SlowRankBeforeTheFirstOp) {
-  Cluster c(ranks(4));
+  Cluster c(paper_ranks(4));
   Runs runs;
   for (Member r = 0; r < 3; r++) runs.push_back(c.allgather(r, 100 * kChunk, 1));
   c.run_for(5 * kSecond);
@@ -228,7 +228,7 @@ TEST(PaperCases, SlowRankBeforeTheFirstOp) {
 }
 
 TEST(PaperCases, SlowRankBetweenOps) {
-  Cluster c(ranks(4));
+  Cluster c(paper_ranks(4));
   Runs runs;
   for (uint64_t id = 1; id <= 20; id++) {
     for (Member r = 0; r < 3; r++)
@@ -244,7 +244,7 @@ TEST(PaperCases, SlowRankBetweenOps) {
 }
 
 TEST(PaperCases, RankStoppedDuringRepair) {
-  Cluster c(ranks(4));
+  Cluster c(paper_ranks(4));
   lose_once(c,
             [](const wire::DatagramHeader& h, size_t to) { return to == 1 && h.chunk % 3 == 0; });
   // Rank 2 is the donor of rank 1.
@@ -263,7 +263,7 @@ TEST(PaperCases, RankStoppedDuringRepair) {
 
 TEST(PaperCases, DeadRankEndsTheOpEverywhere) {
   for (const Member dead : {0, 1, 3}) {
-    Cluster c(ranks(4));
+    Cluster c(paper_ranks(4));
     Runs runs;
     for (Member r = 0; r < 4; r++) {
       if (r != dead) runs.push_back(c.allgather(r, 100 * kChunk, 1));
@@ -284,7 +284,7 @@ TEST(PaperCases, DeadRankEndsTheOpEverywhere) {
 
 TEST(PaperCases, TwoJobsOnOneAddress) {
   // Every datagram of one job reaches the other too, under its own tag.
-  Cluster c(ranks(4));
+  Cluster c(paper_ranks(4));
   GroupParams other;
   other.tag = 0x1234567800;
   const size_t g = c.add_group(other);
@@ -299,7 +299,7 @@ TEST(PaperCases, TwoJobsOnOneAddress) {
 }
 
 TEST(PaperCases, GroupsPostedInOppositeOrders) {
-  Cluster c(ranks(3));
+  Cluster c(paper_ranks(3));
   const size_t g = c.add_group({});
   Runs runs;
   for (Member r = 0; r < 3; r++) {
@@ -315,7 +315,7 @@ TEST(PaperCases, GroupsPostedInOppositeOrders) {
 }
 
 TEST(PaperCases, AnotherIncarnationOnTheSameAddressIsForeign) {
-  Cluster c(ranks(3));
+  Cluster c(paper_ranks(3));
   const uint64_t foreign = c.lane(1).foreign();
   wire::DatagramHeader h;
   h.group_tag = 0xdeadbeef;
@@ -327,7 +327,7 @@ TEST(PaperCases, AnotherIncarnationOnTheSameAddressIsForeign) {
 }
 
 TEST(PaperCases, DatagramsOfTheOtherLaneAreForeign) {
-  Cluster c(ranks(3));
+  Cluster c(paper_ranks(3));
   const uint64_t foreign = c.lane(1).foreign();
   wire::DatagramHeader h;
   h.group_tag = c.group(1).core().params().tag;
@@ -343,7 +343,7 @@ TEST(PaperCases, DatagramsOfTheOtherLaneAreForeign) {
 TEST(PaperCases, StalePacketsOfAllEarlierOpsAreHarmless) {
   // Every datagram of 300 small ops comes again after the 300th: the paper's 8-bit task id accepts
   // what is 256 operations old.
-  Cluster c(ranks(3));
+  Cluster c(paper_ranks(3));
   std::vector<std::vector<std::byte>> old;
   c.net().set_datagram_hook([&old](size_t from, size_t to, ConstBytes d) {
     if (from != to && to == 2) old.emplace_back(d.begin(), d.end());
@@ -359,7 +359,7 @@ TEST(PaperCases, StalePacketsOfAllEarlierOpsAreHarmless) {
 }
 
 TEST(PaperCases, LatePacketAfterReleaseTouchesNothing) {
-  Cluster c(ranks(3));
+  Cluster c(paper_ranks(3));
   std::vector<std::byte> late;
   c.net().set_datagram_hook([&late](size_t from, size_t to, ConstBytes d) {
     wire::DatagramHeader h;
@@ -376,7 +376,7 @@ TEST(PaperCases, LatePacketAfterReleaseTouchesNothing) {
 // ---- timers and echo ----
 
 TEST(PaperCases, TimerShorterThanTheMulticastStaysCorrect) {
-  ClusterOptions o = ranks(4);
+  ClusterOptions o = paper_ranks(4);
   o.group.alpha = 1;  // nanosecond
   o.net.latency = kMilli;
   o.net.rate = 2e7;
@@ -387,7 +387,7 @@ TEST(PaperCases, TimerShorterThanTheMulticastStaysCorrect) {
 }
 
 TEST(PaperCases, OwnEchoIsDroppedByMember) {
-  Cluster c(ranks(3));
+  Cluster c(paper_ranks(3));
   finish(c, allgather_all(c, 10 * kChunk, 1));
   // The simulated network loops every multicast back to its sender.
   EXPECT_GE(c.total(Counter::own_echo), 30u);
@@ -395,7 +395,7 @@ TEST(PaperCases, OwnEchoIsDroppedByMember) {
 }
 
 TEST(PaperCases, DuplicatesAreCountedAndNeverProgress) {
-  Cluster c(ranks(3));
+  Cluster c(paper_ranks(3));
   c.net().faults().duplicate = 1.0;
   c.net().faults().reorder_delay = 10 * kMicro;
   finish(c, allgather_all(c, 30 * kChunk, 1));

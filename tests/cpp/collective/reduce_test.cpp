@@ -59,7 +59,7 @@ wire::Descriptor tiny(Kind kind, Member root) {
   return d;
 }
 
-struct Ahead {
+struct AheadOfOwners {
   uint64_t frames = 0, bytes = 0, offers = 0, grants = 0;  // of the reduce channel, to rank 0
   void count(ConstBytes frame) {
     wire::FrameHeader h;
@@ -73,13 +73,13 @@ struct Ahead {
 
 // All ranks but the first post `operations` at once; returns what each of them sends to the first
 // before it has posted any. Then it does, and everything must end well.
-std::vector<Ahead> run_with_a_late_rank(const std::vector<uint32_t>& host_of, uint32_t ranks,
+std::vector<AheadOfOwners> run_with_a_late_rank(const std::vector<uint32_t>& host_of, uint32_t ranks,
                                         const wire::Descriptor& d, uint64_t operations) {
   ClusterOptions o;
   o.ranks = ranks;
   o.group.host_of = host_of;
   Cluster c(o);
-  std::vector<Ahead> ahead(ranks);
+  std::vector<AheadOfOwners> ahead(ranks);
   c.net().set_frame_hook([&](size_t from, size_t to, Channel channel, ConstBytes frame) {
     if (to == 0 && channel == Channel::kReduce) ahead[from].count(frame);
     return true;
@@ -109,7 +109,7 @@ void small_ones_wait_for_a_late_rank(Kind kind, const std::vector<uint32_t>& hos
     if (root != 0 && kind != Kind::kReduce) continue;
     const auto ahead = run_with_a_late_rank(host_of, ranks, tiny(kind, root), operations);
     uint64_t frames = 0;
-    for (const Ahead& a : ahead) {
+    for (const AheadOfOwners& a : ahead) {
       frames += a.frames;
       EXPECT_LE(a.frames, 600u);
       EXPECT_LE(a.offers, 64u);
@@ -155,7 +155,7 @@ TEST(Reductions, GrantsAheadOfALateRankAreBounded) {
   d.reduction = static_cast<uint8_t>(Reduction::kSum);
   for (const uint32_t ranks : {2u, 3u}) {
     // 300 blocks of one segment each: 16 segments may be outstanding at most.
-    for (const Ahead& a : run_with_a_late_rank({}, ranks, d, 300)) {
+    for (const AheadOfOwners& a : run_with_a_late_rank({}, ranks, d, 300)) {
       EXPECT_LE(a.grants, 16u);
       EXPECT_EQ(a.frames, a.grants) << "it has asked for nothing";
     }

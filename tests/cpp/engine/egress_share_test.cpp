@@ -11,7 +11,7 @@ namespace mcast::test {
 namespace {
 
 constexpr Nanos kStep = 250 * kMicro;
-constexpr uint64_t kMiB = 1u << 20;
+constexpr uint64_t kMebi = 1u << 20;
 
 // Sends what the link takes whenever it may, in bursts with pauses between them.
 struct Sender {
@@ -59,18 +59,18 @@ class EgressShareTest : public testing::Test {
 
 TEST_F(EgressShareTest, OneJobIsNeverHeld) {
   std::vector<Sender> one{{shares_->add(1, 1)}};
-  (void)run(one, kSecond, kMiB, now_);
+  (void)run(one, kSecond, kMebi, now_);
   EXPECT_EQ(one[0].share->waits(), 0u);
   // Nor beside one that is there and sends nothing.
   const auto idle = shares_->add(1, 1);
-  (void)run(one, kSecond, kMiB, now_);
+  (void)run(one, kSecond, kMebi, now_);
   EXPECT_EQ(one[0].share->waits(), 0u);
 }
 
 TEST_F(EgressShareTest, WhoAsksForMoreDoesNotGetMore) {
   std::vector<Sender> two{{shares_->add(1, 1), UINT64_MAX, 0, 8}, {shares_->add(1, 1)}};
   const auto sent = run(two, 2 * kSecond, 100'000, now_);
-  EXPECT_NEAR(static_cast<double>(sent[0]), static_cast<double>(sent[1]), 1.1 * kMiB);
+  EXPECT_NEAR(static_cast<double>(sent[0]), static_cast<double>(sent[1]), 1.1 * kMebi);
   EXPECT_GT(two[0].share->waits(), 0u);
   EXPECT_EQ(two[1].share->waits(), 0u);
   // The link is used all the time: the slower one takes what the other must leave.
@@ -80,7 +80,7 @@ TEST_F(EgressShareTest, WhoAsksForMoreDoesNotGetMore) {
 TEST_F(EgressShareTest, PausesShorterThanTheSlackCostNothing) {
   // At 100 kB/ms the slack is 10 ms.
   std::vector<Sender> two{{shares_->add(1, 1), UINT64_MAX, 0, 4},
-                          {shares_->add(1, 1), 8 * kMiB, 5 * kMilli}};
+                          {shares_->add(1, 1), 8 * kMebi, 5 * kMilli}};
   const auto sent = run(two, 4 * kSecond, 100'000, now_);
   const double share = static_cast<double>(sent[1]) / static_cast<double>(sent[0] + sent[1]);
   EXPECT_NEAR(share, 0.5, 0.02);
@@ -88,9 +88,9 @@ TEST_F(EgressShareTest, PausesShorterThanTheSlackCostNothing) {
 }
 
 TEST_F(EgressShareTest, WhoSendsNothingHoldsNobodyForLong) {
-  std::vector<Sender> two{{shares_->add(1, 1)}, {shares_->add(1, 1), 2 * kMiB, kSecond}};
+  std::vector<Sender> two{{shares_->add(1, 1)}, {shares_->add(1, 1), 2 * kMebi, kSecond}};
   const auto sent = run(two, 3 * kSecond, 100'000, now_);
-  EXPECT_LE(sent[1], 6 * kMiB + 1000);
+  EXPECT_LE(sent[1], 6 * kMebi + 1000);
   // All but the patience, three times.
   EXPECT_GT(sent[0] + sent[1], uint64_t{300'000'000} - 3 * 12 * 100'000);
 }
@@ -104,7 +104,7 @@ TEST_F(EgressShareTest, AClaimDoesNotGrowWhileNothingIsWanted) {
   (void)run(both, 10 * kMilli, 100'000, now_);
   both.push_back(one[0]);
   const auto sent = run(both, 2 * kSecond, 100'000, now_);
-  EXPECT_NEAR(static_cast<double>(sent[0]), static_cast<double>(sent[1]), 2.2 * kMiB);
+  EXPECT_NEAR(static_cast<double>(sent[0]), static_cast<double>(sent[1]), 2.2 * kMebi);
 }
 
 TEST_F(EgressShareTest, WeightsDivide) {
@@ -119,13 +119,13 @@ TEST_F(EgressShareTest, RanksOfAJobHaveItsShareTogether) {
   for (size_t i : {0, 1}) ranks[i].share->join("job");
   ranks[2].share->join("other");
   const auto sent = run(ranks, 2 * kSecond, 100'000, now_);
-  EXPECT_NEAR(static_cast<double>(sent[0] + sent[1]), static_cast<double>(sent[2]), 1.1 * kMiB);
+  EXPECT_NEAR(static_cast<double>(sent[0] + sent[1]), static_cast<double>(sent[2]), 1.1 * kMebi);
   // Another user's job of the same name is another one.
   std::vector<Sender> users{{shares_->add(1, 1)}, {shares_->add(1, 1)}, {shares_->add(2, 1)}};
   for (const Sender& s : users) s.share->join("same");
   ranks.clear();
   const auto apart = run(users, 2 * kSecond, 100'000, now_);
-  EXPECT_NEAR(static_cast<double>(apart[0] + apart[1]), static_cast<double>(apart[2]), 2.2 * kMiB);
+  EXPECT_NEAR(static_cast<double>(apart[0] + apart[1]), static_cast<double>(apart[2]), 2.2 * kMebi);
 }
 
 TEST_F(EgressShareTest, WhoHasGoneIsNotWaitedFor) {

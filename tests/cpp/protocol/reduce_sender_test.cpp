@@ -17,12 +17,12 @@ std::vector<List> whole(std::initializer_list<uint32_t> segments) {
   return lists;
 }
 
-bool any(uint32_t, const ReduceSender::Entry&) { return true; }
+bool any_entry(uint32_t, const ReduceSender::Entry&) { return true; }
 
 TEST(ReduceSender, FeedsAllOwnersSegmentBySegment) {
   ReduceSender sender(1, whole({3, 0, 3, 2}), true);
   std::vector<std::pair<int, int>> order;
-  while (const auto next = sender.next(any)) {
+  while (const auto next = sender.next(any_entry)) {
     order.emplace_back(next->entry.owner, next->entry.segment);
     sender.sent(next->list);
   }
@@ -34,21 +34,21 @@ TEST(ReduceSender, FeedsAllOwnersSegmentBySegment) {
 
 TEST(ReduceSender, AnOwnerThatGrantsNothingHoldsUpOnlyItself) {
   ReduceSender sender(0, whole({0, 4, 4}), false);
-  EXPECT_FALSE(sender.next(any));
+  EXPECT_FALSE(sender.next(any_entry));
   EXPECT_TRUE(sender.on_grant(2, 4));
   EXPECT_TRUE(sender.on_grant(2, 1)) << "an older grant is no news";
   EXPECT_FALSE(sender.on_grant(2, 5)) << "more than there is";
   EXPECT_FALSE(sender.on_grant(0, 1)) << "our own block";
   EXPECT_FALSE(sender.on_grant(9, 1)) << "no member";
   for (uint32_t s = 0; s < 4; s++) {
-    const auto next = sender.next(any);
+    const auto next = sender.next(any_entry);
     ASSERT_TRUE(next);
     EXPECT_EQ(next->entry.owner, 2);
     EXPECT_EQ(next->entry.segment, s);
     EXPECT_EQ(next->entry.number, s);
     sender.sent(2);
   }
-  EXPECT_FALSE(sender.next(any));
+  EXPECT_FALSE(sender.next(any_entry));
   EXPECT_FALSE(sender.done());
   EXPECT_TRUE(sender.on_grant(1, 4));
   EXPECT_FALSE(sender.next([](uint32_t list, const ReduceSender::Entry&) { return list != 1; }))
@@ -70,7 +70,7 @@ TEST(ReduceSender, ListsOfStationsAreServedLikeOwners) {
   EXPECT_TRUE(sender.pending());
   std::vector<std::pair<uint32_t, uint32_t>> order;
   for (int i = 0; i < 3; i++) {
-    const auto next = sender.next(any);
+    const auto next = sender.next(any_entry);
     ASSERT_TRUE(next);
     order.emplace_back(next->list, next->entry.segment);
     sender.sent(next->list);
@@ -95,7 +95,7 @@ TEST(ReduceSender, AListGrowsAndAnotherIsDropped) {
   EXPECT_FALSE(sender.done());
   EXPECT_TRUE(sender.on_grant(1, 3));
   for (const uint32_t segment : {1u, 2u}) {
-    const auto next = sender.next(any);
+    const auto next = sender.next(any_entry);
     ASSERT_TRUE(next);
     EXPECT_EQ(next->list, 1u);
     EXPECT_EQ(next->entry.segment, segment);

@@ -11,7 +11,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr size_t kHeader = 8;
+constexpr size_t kStreamHeader = 8;
 const crypto::EpochLimits kLong{};
 
 class VerbsRecords : public GuardedVerbs {
@@ -65,7 +65,7 @@ TEST_F(VerbsRecords, CarryEverythingBothWaysThroughManyEpochs) {
 
 TEST_F(VerbsRecords, FramesThatFillMessagesToTheByteArriveWhole) {
   pair();
-  const size_t room = verbs::kEntry - crypto::record_size(kHeader, false);
+  const size_t room = verbs::kEntry - crypto::record_size(kStreamHeader, false);
   std::vector<Buffer> sent;
   for (const size_t size : {room - 1, room, room + 1, 2 * room, size_t{1}}) {
     sent.push_back(pattern(size, size));
@@ -110,7 +110,7 @@ TEST_F(VerbsRecords, AByteThatIsChangedAnywhereEndsTheConnection) {
     for (const size_t byte : {0u, 3u, 4u, 5u, 6u, 8u, 12u, 100u, 111u, 112u, 127u}) {
       clear();
       pair(mode);
-      change_first(4 + kHeader + 100 + 16, [byte](std::vector<std::byte>& bytes) {
+      change_first(4 + kStreamHeader + 100 + 16, [byte](std::vector<std::byte>& bytes) {
         bytes[byte] ^= std::byte{1};
         return true;
       });
@@ -130,7 +130,7 @@ TEST_F(VerbsRecords, CutLengthenedOrInClearTheyEndTheConnection) {
       [](std::vector<std::byte>& b) { return b.clear(), true; },
       // As an endpoint without a guard would say it.
       [](std::vector<std::byte>& b) {
-        b.assign(kHeader + 100, {});
+        b.assign(kStreamHeader + 100, {});
         b[1] = std::byte{0x80};
         b[4] = std::byte{100};
         return true;
@@ -139,7 +139,7 @@ TEST_F(VerbsRecords, CutLengthenedOrInClearTheyEndTheConnection) {
   for (const Change& change : kinds) {
     clear();
     pair();
-    change_first(4 + kHeader + 100 + 16, change);
+    change_first(4 + kStreamHeader + 100 + 16, change);
     node(0).send(peer, Channel::kControl, pattern(100, 2));
     poll();
     expect_forged(1);

@@ -13,14 +13,14 @@
 namespace mcast {
 namespace {
 
-constexpr size_t kPiece = 256u << 10;
+constexpr size_t kPulledPiece = 256u << 10;
 
 }  // namespace
 
 HostPlan plan_pulled_blocks(const wire::Descriptor& d, uint32_t members) {
   HostPlan plan = plan_blocks(d, members);
   plan.algorithm = HostAlgorithm::kPulledBlocks;
-  plan.slice = kPiece;
+  plan.slice = kPulledPiece;
   plan.rounds = rounds_of(d.bytes, plan.slice);
   plan.large = true;
   return plan;
