@@ -7,8 +7,8 @@ CMake and Ninja come along; torch must be there already.
 
 Environment: MAX_JOBS (compile jobs), MCAST_PROGRAMS=off (the extension only), MCAST_WERROR=1 (warnings are
 errors) and MCAST_JOIN (sources compiled as one), where unset as the build folder was configured,
-CMAKE_ARGS (more arguments for cmake), CMAKE_BUILD_TYPE. The C++ tests are built in the same folder, by `make test-cpp`: the core is compiled once
-for both.
+CMAKE_ARGS (more arguments for cmake), CMAKE_BUILD_TYPE. The C++ tests are built in the same folder, by
+`make test-cpp`: the core is compiled once for both.
 """
 
 import os
