@@ -18,8 +18,8 @@ namespace mcast {
 namespace {
 
 constexpr size_t kPeerQueueLimit = 256u << 10;  // bytes waiting for one rank's connection
-constexpr int kPiecesPerTurn = 8;           // then the receive side gets its turn
-constexpr Sequence kGrantsAhead = 64;       // operations of which a rank asks for more
+constexpr int kPiecesPerTurn = 8;               // then the receive side gets its turn
+constexpr Sequence kGrantsAhead = 64;           // operations of which a rank asks for more
 
 size_t cost_of(const BlockExchange::Piece& piece) {
   return early_cost(wire::kExchangeHead + piece.bytes);

@@ -27,8 +27,8 @@ namespace mcast {
 namespace {
 
 constexpr size_t kOwnerQueueLimit = 128u << 10;  // bytes waiting for one owner's connection
-constexpr int kSegmentsPerTurn = 8;         // then the receive side gets its turn
-constexpr Sequence kOffersAhead = 64;       // operations whose inputs are offered to neighbours
+constexpr int kSegmentsPerTurn = 8;              // then the receive side gets its turn
+constexpr Sequence kOffersAhead = 64;  // operations whose inputs are offered to neighbours
 // A rank whose memory cannot be read any more has told everybody why, or its connections end.
 constexpr Nanos kRefusedPatience = kSecond;
 

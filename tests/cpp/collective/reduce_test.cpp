@@ -73,8 +73,9 @@ struct AheadOfOwners {
 
 // All ranks but the first post `operations` at once; returns what each of them sends to the first
 // before it has posted any. Then it does, and everything must end well.
-std::vector<AheadOfOwners> run_with_a_late_rank(const std::vector<uint32_t>& host_of, uint32_t ranks,
-                                        const wire::Descriptor& d, uint64_t operations) {
+std::vector<AheadOfOwners> run_with_a_late_rank(const std::vector<uint32_t>& host_of,
+                                                uint32_t ranks, const wire::Descriptor& d,
+                                                uint64_t operations) {
   ClusterOptions o;
   o.ranks = ranks;
   o.group.host_of = host_of;
