@@ -9,6 +9,7 @@
 #   tools/setup.sh build      pip install -e . into .venv
 #   tools/setup.sh extension  the same without the programs of aggregator, engine and simulator, for make demo;
 #                             where they have been built they are built again
+#   tools/setup.sh ahead      compiles the core in a fresh build folder; run and test do so while pip fetches torch
 #   tools/setup.sh aarch64    a cross compiler and qemu, for make aarch64
 #   tools/setup.sh dpa        a bare-metal RISC-V compiler and qemu, for make dpa-count
 #
@@ -135,6 +136,21 @@ torch_index() {
     esac
 }
 
+# The core needs no torch: it is compiled, as setup.py would, while pip fetches that. Where this fails, setup.py
+# says why.
+ahead() {
+    tree="build/$("$PYTHON" -c 'import sys; print(sys.implementation.cache_tag)')"
+    [ ! -e "$tree/CMakeCache.txt" ] || return 0
+    PATH="$(cd "$VENV/bin" && pwd):$PATH"
+    mkdir -p "$tree"
+    # shellcheck disable=SC2086
+    {
+        cmake -S . -B "$tree" -G Ninja -DMCAST_BUILD_TESTS=OFF "-DMCAST_WERROR=${MCAST_WERROR:-0}" \
+            ${MCAST_JOIN:+"-DMCAST_JOIN=$MCAST_JOIN"} "-DCMAKE_BUILD_TYPE=${CMAKE_BUILD_TYPE:-RelWithDebInfo}" \
+            ${CMAKE_ARGS:-} && cmake --build "$tree" -t mcast_core -j "${MAX_JOBS:-$(nproc)}"
+    } >"$tree/ahead.log" 2>&1
+}
+
 venv() { # for this purpose, with these packages
     stamp="$VENV/.stamp-$1"
     shift
@@ -143,11 +159,20 @@ venv() { # for this purpose, with these packages
     fi
     if ! [ -e "$VENV/.stamp-torch" ] || [ "$(cat "$VENV/.stamp-torch")" != "$TORCH" ]; then
         [ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
+        case $RUN_PIP in *cmake*) pip_install cmake ninja ;; esac
+        # In a process group of its own, so that it ends with this script.
+        setsid tools/setup.sh ahead &
+        ahead=$!
+        trap '[ -z "$ahead" ] || kill -TERM -- "-$ahead" 2>/dev/null' EXIT
+        trap 'exit 130' INT
+        trap 'exit 143' TERM
         # shellcheck disable=SC2046
         pip_install $(torch_index) "$TORCH"
         echo "$TORCH" >"$VENV/.stamp-torch"
     fi
     pip_install "$@"
+    [ -z "${ahead:-}" ] || wait "$ahead" || true
+    ahead=""
     touch "$stamp"
 }
 
@@ -197,7 +222,7 @@ extension() {
 for step in "$@"; do
     case $step in
     test) tests ;;
-    run | bench | frameworks | build | extension | aarch64 | dpa) "$step" ;;
+    run | bench | frameworks | build | extension | ahead | aarch64 | dpa) "$step" ;;
     *)
         echo "usage: tools/setup.sh [run] [test] [bench] [build] [extension] [aarch64] [dpa]" >&2
         exit 2
