@@ -10,6 +10,7 @@
 # make fuzz-long  INPUTS=10000000 of TARGET=group without sanitizers; they read what is new of it
 # make aarch64    core tests, cross-built, in qemu's user mode
 # make dpa-count  instructions of the DPA kernel per chunk, on RV64 in qemu; must be what the file says
+# make wheel      a wheel for this torch and Python that installs without a compiler, into dist/
 # make mutants    plants faults into the core one by one; the tests must catch each
 # make format lint clean
 #
@@ -47,7 +48,7 @@ AT_ONCE := $(shell expr $(JOBS) + 1)
 BENCH := $(BIN)/python -m torch_mcast.bench
 RESULTS := benchmarks/results
 
-.PHONY: bench bench-setup frameworks-setup demo test test-all test-cpp test-python test-python-most test-python-alone test-torch headers test-memory build-threads test-threads quick soak sanitize fuzz \
+.PHONY: bench bench-setup frameworks-setup demo test test-all test-cpp wheel test-python test-python-most test-python-alone test-torch headers test-memory build-threads test-threads quick soak sanitize fuzz \
   fuzz-long mutants \
   aarch64 dpa-count format lint setup build build-tests clean
 
@@ -61,6 +62,11 @@ demo:
 
 bench-setup:
 	@tools/setup.sh bench
+
+# More pairs of torch and Python: tools/wheel.py --help.
+wheel: build
+	@tools/setup.sh wheel
+	$(BIN)/python tools/wheel.py
 
 frameworks-setup: setup
 	@tools/setup.sh frameworks

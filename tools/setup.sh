@@ -10,6 +10,7 @@
 #   tools/setup.sh extension  the same without the programs of aggregator, engine and simulator, for make demo;
 #                             where they have been built they are built again
 #   tools/setup.sh ahead      compiles half of the core in a fresh build folder; run and test do so while pip fetches torch
+#   tools/setup.sh wheel      an assembler and what else tools/wheel.py takes
 #   tools/setup.sh aarch64    a cross compiler and qemu, for make aarch64
 #   tools/setup.sh dpa        a bare-metal RISC-V compiler and qemu, for make dpa-count
 #
@@ -94,6 +95,8 @@ run_packages() {
     fi
 }
 
+# shellcheck disable=SC2086
+wheel() { packages $NEEDED nasm libibverbs-dev librdmacm-dev binutils xz-utils; }
 aarch64() { packages g++-aarch64-linux-gnu qemu-user-static cmake ninja-build; }
 dpa() { packages gcc-riscv64-unknown-elf qemu-system-misc; }
 
@@ -224,9 +227,9 @@ extension() {
 for step in "$@"; do
     case $step in
     test) tests ;;
-    run | bench | frameworks | build | extension | ahead | aarch64 | dpa) "$step" ;;
+    run | bench | frameworks | build | extension | ahead | wheel | aarch64 | dpa) "$step" ;;
     *)
-        echo "usage: tools/setup.sh [run] [test] [bench] [build] [extension] [aarch64] [dpa]" >&2
+        echo "usage: tools/setup.sh [run] [test] [bench] [build] [extension] [wheel] [aarch64] [dpa]" >&2
         exit 2
         ;;
     esac

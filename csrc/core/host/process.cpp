@@ -18,8 +18,15 @@
 
 namespace mcast {
 
+namespace {
+
+// The same number on every architecture; C libraries before 2.30 have no name for it.
+constexpr long kPidfdOpen = 434;
+
+}  // namespace
+
 PeerProcess::PeerProcess(pid_t pid)
-    : pid_(pid), pidfd_(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))) {}
+    : pid_(pid), pidfd_(static_cast<int>(::syscall(kPidfdOpen, pid, 0))) {}
 
 PeerProcess PeerProcess::own() { return PeerProcess(::getpid()); }
 

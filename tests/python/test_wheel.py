@@ -1,0 +1,150 @@
+"""Wheels that need no compiler (tools/wheel.py). The tier of all tests builds one, looks at what it asks of a
+system, and trains with it where no compiler can be found."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ON_X86 = pytest.mark.skipif(os.uname().machine != "x86_64", reason="wheels are for x86-64")
+
+spec = importlib.util.spec_from_file_location("wheel_tool", ROOT / "tools" / "wheel.py")
+assert spec is not None and spec.loader is not None
+tool = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(tool)
+
+
+@pytest.fixture()
+def mirror(tmp_path, monkeypatch):
+    """A folder in the place of both mirrors, by its address."""
+    monkeypatch.setattr(tool, "WORK", tmp_path / "work")
+    (tmp_path / "mirror" / "pool").mkdir(parents=True)
+    (tmp_path / "mirror" / "pool" / "a.deb").write_bytes(b"a package")
+    return f"{(tmp_path / 'mirror').as_uri()}/"
+
+
+def test_a_package_is_the_one_that_is_meant(mirror, tmp_path):
+    digest = hashlib.sha256(b"a package").hexdigest()
+    nowhere = (tmp_path / "nowhere").as_uri() + "/"
+    kept = tool.fetched((nowhere, mirror), "pool/a.deb", digest)
+    assert kept.read_bytes() == b"a package"
+    # Another one under its name is neither taken nor kept.
+    (tmp_path / "mirror" / "pool" / "a.deb").write_bytes(b"another package")
+    kept.unlink()
+    with pytest.raises(tool.WheelError, match=r"cannot fetch pool/a\.deb: .*not the package that is meant"):
+        tool.fetched((mirror,), "pool/a.deb", digest)
+    assert not kept.exists()
+    # What was spoilt on this machine is fetched again.
+    (tmp_path / "mirror" / "pool" / "a.deb").write_bytes(b"a package")
+    kept.write_bytes(b"half a pack")
+    assert tool.fetched((mirror,), "pool/a.deb", digest).read_bytes() == b"a package"
+
+
+def test_links_of_the_old_system_stay_in_it(tmp_path):
+    (tmp_path / "usr/lib").mkdir(parents=True)
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/libdl.so.2").write_text("old")
+    (tmp_path / "usr/lib/libdl.so").symlink_to("/lib/libdl.so.2")
+    (tmp_path / "usr/lib/near.so").symlink_to("libdl.so")
+    tool.relative_links(tmp_path)
+    assert (tmp_path / "usr/lib/libdl.so").read_text() == "old"
+    assert os.readlink(tmp_path / "usr/lib/near.so") == "libdl.so"
+
+
+def test_a_wheel_requires_the_torch_that_it_is_built_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(tool, "WORK", tmp_path)
+    source = tool.source_of("2.13")
+    text = (source / "pyproject.toml").read_text()
+    assert '"torch==2.13.*"' in text and "torch>=" not in text
+    assert re.search(r'^version = "[\d.]+\+torch2\.13"$', text, re.M)
+    assert (source / "NOTICE").exists() and (source / "csrc/core").is_dir()
+    assert not (source / "tests").exists()
+
+
+def test_what_is_asked_for_wrongly_is_one_line():
+    words = [sys.executable, ROOT / "tools" / "wheel.py", "--torch", "2.13.0"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "--python and --torch go together" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("dist")
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools" / "wheel.py", "--out", out],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return Path(done.stdout.strip())
+
+
+@ON_X86
+@pytest.mark.all_tier
+def test_a_wheel_asks_no_more_than_its_name_says(wheel, tmp_path):
+    import torch
+
+    minor = ".".join(torch.__version__.split(".")[:2])
+    tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    assert wheel.name == f"torch_mcast-0.1.0+torch{minor}-{tag}-{tag}-manylinux_2_28_x86_64.whl"
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        (metadata,) = (name for name in names if name.endswith("/METADATA"))
+        text = archive.read(metadata).decode()
+        archive.extractall(tmp_path)
+    assert f"Requires-Dist: torch=={minor}.*" in text
+    for licence in ("NOTICE", "LICENSE", "LICENSE.highway", "LICENSE.isa-l"):
+        assert any(name.endswith(f"/{licence}") for name in names), licence
+    assert not any("libtorch" in name or "libc10" in name for name in names)
+    binaries = [*tmp_path.glob("torch_mcast/*.so"), *tmp_path.glob("torch_mcast/mcast-*")]
+    assert len(binaries) == 4  # the extension, aggregator, engine, simulator
+    for binary in binaries:
+        asked = subprocess.run(
+            ["objdump", "-p", binary], capture_output=True, text=True, check=True
+        ).stdout
+        needed = set(re.findall(r"NEEDED +(\S+)", asked))
+        assert needed <= {
+            *tool.TORCHS_OWN, "libc.so.6", "libm.so.6", "libdl.so.2", "librt.so.1", "libpthread.so.0",
+            "libstdc++.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2",
+        }  # fmt: skip
+        versions = {tuple(map(int, v.split("."))) for v in re.findall(r"GLIBC_([\d.]+)", asked)}
+        assert versions and max(versions) <= (2, 28)
+
+
+@ON_X86
+@pytest.mark.all_tier
+def test_a_wheel_trains_where_no_compiler_is(wheel, tmp_path):
+    """Beside this environment's torch, before the sources' own build on the path."""
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", tmp_path / "site", wheel]
+    subprocess.run(install, check=True)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch, torch.distributed as dist, torch_mcast\n"
+        f"assert torch_mcast.__file__.startswith({str(tmp_path)!r}), torch_mcast.__file__\n"
+        "dist.init_process_group('mcast')\n"
+        "torch.manual_seed(0)\n"
+        "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for _ in range(5):\n"
+        "    optimizer.zero_grad(); model(torch.randn(8, 64)).square().mean().backward(); optimizer.step()\n"
+        "out = torch.empty(2 * 5000); dist.all_gather_into_tensor(out, torch.full((5000,), float(dist.get_rank())))\n"
+        "assert out[0] == 0 and out[-1] == 1\n"
+        "dist.destroy_process_group(); print('trained')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "c10d", "--rdzv-endpoint",
+         "127.0.0.1:0", "--local-addr", "127.0.0.1", "--nproc-per-node", "2", script],
+        env={"PATH": str(tmp_path / "bin"), "PYTHONPATH": str(tmp_path / "site"), "HOME": str(tmp_path)},
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0 and done.stdout.count("trained") == 2, done.stdout + done.stderr

