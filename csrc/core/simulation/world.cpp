@@ -82,9 +82,12 @@ void World::add_lane(uint32_t r, LaneId id, std::shared_ptr<SimLane>& lane) {
   std::unique_ptr<SimTransport> endpoint = network_.attach(place);
   const size_t number = endpoint->index();
   if (security_.on()) endpoint->guard(security_.of_rank(r, number));
+  LaneAccounts accounts;
+  if (id == LaneId::kMulticast) accounts.arrived = ranks_[r].arrived;
   lane = std::make_shared<SimLane>(network_, static_cast<uint32_t>(number), ranks_[r].clock,
                                    spec_.costs_of ? spec_.costs_of(r) : spec_.costs,
-                                   std::move(endpoint), mix64(spec_.seed + 0x1a4e * (number + 1)));
+                                   std::move(endpoint), std::move(accounts),
+                                   mix64(spec_.seed + 0x1a4e * (number + 1)));
   lanes_.resize(number + 1);
   lanes_[number] = {lane.get(), r};
 }

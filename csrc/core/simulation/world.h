@@ -12,6 +12,7 @@
 // Threads: one.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -174,12 +175,15 @@ class World final : private SimNetwork::Listener, private Surroundings {
     SimClock clock;
     // The first pair is everybody's; others have the multicast lane of a subgroup.
     std::vector<PerLane<std::shared_ptr<SimLane>>> lanes;
-    bool killed = false, paused = false;
+    // Bytes, by all its multicast lanes (LaneAccounts).
+    std::shared_ptr<std::atomic<uint64_t>> arrived = std::make_shared<std::atomic<uint64_t>>(0);
+    bool killed = false, paused = false, exited = false;
   };
   // How a group is made; parts differ in all but the settings' text.
   struct Making {
     std::string name;
     std::vector<uint32_t> ranks;
+    std::vector<Member> absent;
     Config config;
     uint32_t part_index = 0, link_sharers = 1, lane = 0;
     std::optional<GroupId> whole;  // of a part

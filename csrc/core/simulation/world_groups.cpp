@@ -140,6 +140,7 @@ void World::open(GroupId g, Member m, const Roster& roster) {
   NetworkGroupParts parts;
   parts.lanes = {lanes.multicast, lanes.reduce};
   parts.transport_reason = "simulated";
+  parts.arrived = ranks_[member.rank].arrived;
   if (groups_[g].host_reads) {
     parts.read_host.read = [this, g](Member from, uint64_t address, std::byte* to, size_t length) {
       return !killed(rank(g, from)) && memory_.read(address, to, length).ok();
