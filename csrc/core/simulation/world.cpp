@@ -141,8 +141,22 @@ void World::pause(uint32_t rank, bool paused) {
   if (!paused) look_again(rank);
 }
 
-void World::kill(uint32_t rank) {
+// Its peers get what it has sent, then its goodbyes. (Its registrar has no group left.)
+void World::exit(uint32_t rank) {
   if (std::exchange(ranks_[rank].killed, true)) return;
+  ranks_[rank].exited = true;
+  const Driving driving(meter_, rank);
+  for (const size_t number : endpoints(rank)) {
+    SimLane& lane = *lanes_[number].lane;
+    lane.end();
+    (void)lane.lane().transport().stream().close_peers(now());
+  }
+}
+
+// One that has ended, too: its goodbyes may be stuck.
+void World::kill(uint32_t rank) {
+  const bool exited = std::exchange(ranks_[rank].exited, false);
+  if (std::exchange(ranks_[rank].killed, true) && !exited) return;
   aggregators_.kill_rank(rank);
   for (const size_t number : endpoints(rank)) {
     lanes_[number].lane->kill();
