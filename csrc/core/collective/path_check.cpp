@@ -7,6 +7,7 @@
 // something to do. Who has left the address because of a flood joins it for the round, and says no
 // while the flood goes on.
 #include <algorithm>
+#include <utility>
 
 #include "collective/path_switch.h"
 
@@ -69,9 +70,13 @@ void PathSwitch::start_check(Nanos now, const std::string& why) {
 void PathSwitch::begin_round(uint32_t round, Nanos now) {
   round_ = round;
   g_.counters.add(Counter::path_checks);
-  check_.emplace(probe_params(g_), now);
-  check_->start(now);
   flood_.listen(now);
+  ReachProbe::Params params = probe_params(g_);
+  // Who listens gives no verdict before that is over (drive_check()): its time limit would pass
+  // unheeded, and the lane spin until then.
+  if (flood_.deadline() != kNever) params.timeout = std::max(params.timeout, Flood::kListen);
+  check_.emplace(std::move(params), now);
+  check_->start(now);
   g_.send_to_children(wire::FrameType::kProbeStart, round_, kGoRound);
 }
 

@@ -158,6 +158,14 @@ void Aggregators::start(size_t i) {
                                       threads_, one.spec.clock, one.spec.costs);
 }
 
+std::optional<size_t> Aggregators::at(size_t endpoint) const {
+  for (size_t i = 0; i < all_.size() && endpoint < endpoints_.size(); i++) {
+    const Endpoint& one = endpoints_[endpoint];
+    if (one.thread != nullptr && one.host == all_[i].spec.host) return i;
+  }
+  return std::nullopt;
+}
+
 bool Aggregators::runs(size_t i) const {
   const SimAggregator* const process = all_[i].process.get();
   return process != nullptr && !process->killed() && !process->over();

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,8 @@ class Aggregators final : private SimThreads {
   void isolate(size_t i, bool isolated);
   void start(size_t i);
   bool runs(size_t i) const;
+  // Whose endpoint it is, if it is one's.
+  std::optional<size_t> at(size_t endpoint) const;
   // Of the process that runs, or was the last to.
   service::Report report(size_t i) const { return all_[i].process->report(); }
 

@@ -10,13 +10,14 @@
 namespace mcast::sim {
 
 SimLane::SimLane(SimNetwork& network, uint32_t number, const SimClock& clock,
-                 const LaneCosts& costs, std::unique_ptr<SimTransport> endpoint, uint64_t seed)
+                 const LaneCosts& costs, std::unique_ptr<SimTransport> endpoint,
+                 LaneAccounts accounts, uint64_t seed)
     : network_(network),
       number_(number),
       clock_(clock),
       costs_(costs),
       endpoint_(*endpoint),
-      loop_(std::move(endpoint)),
+      loop_(std::move(endpoint), std::move(accounts)),
       description_(loop_.lane().transport().describe()),
       rng_(seed) {}
 

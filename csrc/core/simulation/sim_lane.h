@@ -32,7 +32,7 @@ class SimLane final : public LaneDriver {
   // `number`: of its turns, at the network (SimNetwork::turn_at). All but the endpoint outlive the
   // lane.
   SimLane(SimNetwork& network, uint32_t number, const SimClock& clock, const LaneCosts& costs,
-          std::unique_ptr<SimTransport> endpoint, uint64_t seed);
+          std::unique_ptr<SimTransport> endpoint, LaneAccounts accounts, uint64_t seed);
 
   bool push(Command command) override;
   bool call(const Command& command) override;

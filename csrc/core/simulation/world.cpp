@@ -82,9 +82,12 @@ void World::add_lane(uint32_t r, LaneId id, std::shared_ptr<SimLane>& lane) {
   std::unique_ptr<SimTransport> endpoint = network_.attach(place);
   const size_t number = endpoint->index();
   if (security_.on()) endpoint->guard(security_.of_rank(r, number));
+  LaneAccounts accounts;
+  if (id == LaneId::kMulticast) accounts.arrived = ranks_[r].arrived;
   lane = std::make_shared<SimLane>(network_, static_cast<uint32_t>(number), ranks_[r].clock,
                                    spec_.costs_of ? spec_.costs_of(r) : spec_.costs,
-                                   std::move(endpoint), mix64(spec_.seed + 0x1a4e * (number + 1)));
+                                   std::move(endpoint), std::move(accounts),
+                                   mix64(spec_.seed + 0x1a4e * (number + 1)));
   lanes_.resize(number + 1);
   lanes_[number] = {lane.get(), r};
 }
@@ -138,8 +141,22 @@ void World::pause(uint32_t rank, bool paused) {
   if (!paused) look_again(rank);
 }
 
-void World::kill(uint32_t rank) {
+// Its peers get what it has sent, then its goodbyes. (Its registrar has no group left.)
+void World::exit(uint32_t rank) {
   if (std::exchange(ranks_[rank].killed, true)) return;
+  ranks_[rank].exited = true;
+  const Driving driving(meter_, rank);
+  for (const size_t number : endpoints(rank)) {
+    SimLane& lane = *lanes_[number].lane;
+    lane.end();
+    (void)lane.lane().transport().stream().close_peers(now());
+  }
+}
+
+// One that has ended, too: its goodbyes may be stuck.
+void World::kill(uint32_t rank) {
+  const bool exited = std::exchange(ranks_[rank].exited, false);
+  if (std::exchange(ranks_[rank].killed, true) && !exited) return;
   aggregators_.kill_rank(rank);
   for (const size_t number : endpoints(rank)) {
     lanes_[number].lane->kill();

@@ -12,6 +12,7 @@
 // Threads: one.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -101,6 +102,7 @@ class World final : private SimNetwork::Listener, private Surroundings {
   // A rank's endpoints: its multicast lane's, its reduce lane's, those of its subgroups.
   std::vector<size_t> endpoints(uint32_t rank) const;
   uint32_t rank_at(size_t endpoint) const { return lanes_[endpoint].rank; }
+  SimTransport& endpoint(size_t number) { return lanes_[number].lane->endpoint(); }
   // By number of endpoint; null: it is no rank's. Those after the last one are none either.
   std::vector<SimLane*> lanes() const;
 
@@ -108,8 +110,10 @@ class World final : private SimNetwork::Listener, private Surroundings {
   // runs once for each member that lives, maybe in this call, when it has the group with its parts
   // or knows why not.
   using Ready = std::function<void(Member)>;
+  // `absent`: these have published their records and never make it; where ranks of a host share no
+  // memory.
   GroupId make_group(const std::vector<uint32_t>& ranks, const Config* config = nullptr,
-                     Ready ready = {});
+                     Ready ready = {}, std::vector<Member> absent = {});
   GroupId make_group();  // of all ranks
   // So many have been begun, parts included: the number of the next one.
   GroupId groups() const { return groups_.size(); }
@@ -150,9 +154,11 @@ class World final : private SimNetwork::Listener, private Surroundings {
   bool run(Until until, Nanos limit);
   bool standstill() const { return network_.next() == kNever; }
 
-  // A process that does not run for a while; one that dies; a clock that jumps ahead.
+  // A process that does not run for a while; one that dies; one that ends in order, which has
+  // closed all its groups, and is killed() from then on; a clock that jumps ahead.
   void pause(uint32_t rank, bool paused);
   void kill(uint32_t rank);
+  void exit(uint32_t rank);
   bool killed(uint32_t rank) const override { return ranks_[rank].killed; }
   bool paused(uint32_t rank) const override { return ranks_[rank].paused; }
   void jump(uint32_t rank, Nanos by);
@@ -174,12 +180,15 @@ class World final : private SimNetwork::Listener, private Surroundings {
     SimClock clock;
     // The first pair is everybody's; others have the multicast lane of a subgroup.
     std::vector<PerLane<std::shared_ptr<SimLane>>> lanes;
-    bool killed = false, paused = false;
+    // Bytes, by all its multicast lanes (LaneAccounts).
+    std::shared_ptr<std::atomic<uint64_t>> arrived = std::make_shared<std::atomic<uint64_t>>(0);
+    bool killed = false, paused = false, exited = false;
   };
   // How a group is made; parts differ in all but the settings' text.
   struct Making {
     std::string name;
     std::vector<uint32_t> ranks;
+    std::vector<Member> absent;
     Config config;
     uint32_t part_index = 0, link_sharers = 1, lane = 0;
     std::optional<GroupId> whole;  // of a part

@@ -56,10 +56,11 @@ World::GroupId World::make_group() {
 }
 
 World::GroupId World::make_group(const std::vector<uint32_t>& ranks, const Config* config,
-                                 Ready ready) {
+                                 Ready ready, std::vector<Member> absent) {
   Making how;
   how.name = "g" + std::to_string(groups_.size());
   how.ranks = ranks;
+  how.absent = std::move(absent);
   how.config = config != nullptr ? *config : spec_.config;
   if (how.config.aggregators.empty()) how.config.aggregators = aggregators_.addresses();
   how.ready = std::move(ready);
@@ -95,6 +96,8 @@ World::GroupId World::begin(Making how) {
   for (Member m = 0; m < made.members.size(); m++) {
     if (killed(made.members[m].rank)) {
       settle(g, m, Status(Code::kClosed, "its process has ended"));
+    } else if (std::count(made.how.absent.begin(), made.how.absent.end(), m) > 0) {
+      settle(g, m, Status(Code::kClosed, "its program has not made the group"));
     } else if (roster.ok()) {
       open(g, m, *roster);
     } else {
@@ -140,6 +143,7 @@ void World::open(GroupId g, Member m, const Roster& roster) {
   NetworkGroupParts parts;
   parts.lanes = {lanes.multicast, lanes.reduce};
   parts.transport_reason = "simulated";
+  parts.arrived = ranks_[member.rank].arrived;
   if (groups_[g].host_reads) {
     parts.read_host.read = [this, g](Member from, uint64_t address, std::byte* to, size_t length) {
       return !killed(rank(g, from)) && memory_.read(address, to, length).ok();

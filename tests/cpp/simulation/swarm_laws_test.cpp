@@ -53,6 +53,11 @@ TEST(SwarmLaws, SpeakUp) {
   EXPECT_EQ(law([](auto& run) { run.heap.assign(3, {0, 20'000}); }), "memory");
   EXPECT_EQ(law([](auto& run) { run.aggregators = {{.overdrawn = 1}}; }), "memory");
   EXPECT_EQ(law([](auto& run) { run.aggregators = {{.malformed = 1}}; }), "agreement");
+  EXPECT_EQ(law([](auto& run) {
+              run.aggregators.resize(1);
+              run.aggregators[0].counters[static_cast<size_t>(Counter::agg_repeated)] = 1;
+            }),
+            "agreement");
   EXPECT_EQ(law([](auto& run) { run.aggregators = {{.runs = true, .jobs = 1}}; }), "quiet");
   EXPECT_EQ(law([](auto& run) { run.aggregators = {{.runs = true, .reserved = 1}}; }), "quiet");
   EXPECT_EQ(law([](auto& run) { run.spins = 100; }), "quiet");
@@ -133,6 +138,7 @@ TEST(SwarmLaws, SpeakUpAboutPaths) {
   EXPECT_EQ(law([](auto& group) { group.multicast = false; }), "path");
   EXPECT_EQ(law([&](auto& group) { count(group, Counter::malformed)++; }), "agreement");
   EXPECT_EQ(law([&](auto& group) { count(group, Counter::corrupt)++; }), "agreement");
+  EXPECT_EQ(law([&](auto& group) { count(group, Counter::floods_left)++; }), "path");
 }
 
 }  // namespace

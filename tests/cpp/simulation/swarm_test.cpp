@@ -185,6 +185,10 @@ TEST_F(Swarm, EachFaultHappensAndIsCounted) {
            std::pair(FaultKind::kReorder, "reorder rate=0.3 much=1ms"),
            std::pair(FaultKind::kCorrupt, "corrupt rate=0.2"),
            std::pair(FaultKind::kReplay, "replay rate=0.1 much=1ms"),
+           std::pair(FaultKind::kFlood, "flood rank=none burst=5 every=1ms for=50ms"),
+           std::pair(FaultKind::kFlood, "flood rank=2 lane=1 every=1ms for=50ms"),
+           std::pair(FaultKind::kExit, "exit rank=1"),
+           std::pair(FaultKind::kAbsent, "absent rank=2"),
        }) {
     SCOPED_TRACE(fault);
     const Result<sim::Plan> plan = sim::parse(world + "fault what=" + fault);
@@ -268,6 +272,7 @@ TEST_F(Swarm, GroupsWithAggregators) {
            std::pair(FaultKind::kAggPause, "fault what=agg_pause at=2ms for=2s"),
            std::pair(FaultKind::kAggPause, "fault what=agg_pause at=1s aggregator=1"),
            std::pair(FaultKind::kAggCut, "fault what=agg_cut at=2ms for=1s aggregator=1"),
+           std::pair(FaultKind::kAggRepeat, "fault what=agg_repeat rate=0.9"),
        }) {
     SCOPED_TRACE(fault);
     const Result<sim::Plan> plan = sim::parse(world + work + fault);
@@ -279,6 +284,8 @@ TEST_F(Swarm, GroupsWithAggregators) {
       ADD_FAILURE() << finding.law << ": " << finding.text;
     }
     for (const sim::CallEnd& call : run.calls) EXPECT_TRUE(call.ends == 1 && call.status.ok());
+    const auto repeated = run.aggregators[0].counters[static_cast<size_t>(Counter::agg_repeated)];
+    EXPECT_EQ(repeated > 0, kind == FaultKind::kAggRepeat);
   }
   const Result<sim::Plan> declined = sim::parse(
       "world hosts=3\nset incast=65536\naggregator quota=65536\ngroup ranks=0,1,2\n"

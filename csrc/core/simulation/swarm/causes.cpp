@@ -166,6 +166,7 @@ void note_fault(const PlannedFault& fault, Causes& causes, std::vector<Silence>&
       silences.push_back({fault.at, fault.at + 8 * fault.much});
       return;
     case FaultKind::kKill:
+    case FaultKind::kAbsent:
       causes.culprits.insert(fault.rank);
       return;
     case FaultKind::kReset:
@@ -197,7 +198,7 @@ Nanos timers_of(const Plan& plan, const Config& config, uint32_t lane) {
   bool lossy = w.queue != 0 || w.interface != 0 || w.budget < 500'000 || w.jitter != 0;
   for (const PlannedFault& f : plan.faults) {
     if (lane != kNoMember && f.lane != kNoMember && f.lane != lane) continue;
-    lossy = lossy || f.rate > 0 || f.what == FaultKind::kMute;
+    lossy = lossy || f.rate > 0 || f.what == FaultKind::kMute || f.what == FaultKind::kFlood;
     if (f.what == FaultKind::kMute) timers += 4 * kSecond;
     const bool cuts = f.what == FaultKind::kIsolate || f.what == FaultKind::kCut;
     if (cuts && f.length != kNever) timers += 2 * f.length + kSecond;

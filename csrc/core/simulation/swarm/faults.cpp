@@ -17,6 +17,12 @@ namespace {
 // Of a rank's i-th endpoint (World::endpoints).
 uint32_t lane_of_endpoint(size_t i) { return i == 1 ? 1 : 0; }
 
+// Of packets, frames or what a program does: that it has begun is nothing yet.
+bool counts_what_it_does(FaultKind kind) {
+  return kind == FaultKind::kReplay || kind == FaultKind::kFlood || kind == FaultKind::kExit ||
+         kind == FaultKind::kAbsent || kind == FaultKind::kAggRepeat;
+}
+
 }  // namespace
 
 Faults::Faults(const Plan& plan, World& world, Events events)
@@ -37,7 +43,7 @@ void Faults::begin() {
 void Faults::start(size_t index) {
   const PlannedFault& fault = plan_.faults[index];
   active_.push_back(index);
-  began_[static_cast<size_t>(fault.what)] += fault.what == FaultKind::kReplay ? 0 : 1;
+  began_[static_cast<size_t>(fault.what)] += counts_what_it_does(fault.what) ? 0 : 1;
   switch (fault.what) {
     case FaultKind::kPause:
       pause(fault.rank, 1);
@@ -58,9 +64,14 @@ void Faults::start(size_t index) {
     case FaultKind::kJump:
       if (!world_.killed(fault.rank)) world_.jump(fault.rank, fault.much);
       return;
+    case FaultKind::kFlood:
+      return flood(index);
     case FaultKind::kAbort:
     case FaultKind::kClose:
+    case FaultKind::kExit:
       return events_.call(fault);
+    case FaultKind::kAggRepeat:
+      return hook_frames();
     default:
       return is_of_aggregator(fault.what) ? of_aggregator(fault, true) : apply();
   }
@@ -92,6 +103,8 @@ void Faults::stop(size_t index) {
       return mute(fault, false);
     case FaultKind::kCut:
       return cut(index, false);
+    case FaultKind::kAggRepeat:
+      return hook_frames();
     default:
       return is_of_aggregator(fault.what) ? of_aggregator(fault, false) : apply();
   }
@@ -205,12 +218,7 @@ void Faults::apply() {
                   [](const auto& one) { return one.what == FaultKind::kDelay; })) {
     delay_links();
   }
-  if (in_force(FaultKind::kForget) == nullptr) {
-    network.set_frame_hook({});
-  } else {
-    network.set_frame_hook(
-        [this](size_t, size_t, Channel, ConstBytes frame) { return !forgets(frame); });
-  }
+  hook_frames();
   if (in_force(FaultKind::kReplay) == nullptr) return network.set_datagram_hook({});
   network.set_datagram_hook(
       [this](size_t from, size_t to, ConstBytes d) { return replay(from, to, d); });
@@ -231,6 +239,61 @@ void Faults::delay_links() {
     }
     fabric.port(id).set_extra_delay(static_cast<double>(extra));
   }
+}
+
+// To everything that a rank has joined: a flood knows no lanes.
+void Faults::flood(size_t index) {
+  if (std::find(active_.begin(), active_.end(), index) == active_.end()) return;
+  const PlannedFault& fault = plan_.faults[index];
+  for (uint32_t rank = 0; rank < plan_.ranks(); rank++) {
+    if ((fault.rank != kNoMember && rank != fault.rank) || world_.killed(rank)) continue;
+    const std::vector<size_t> to = world_.endpoints(rank);
+    for (size_t i = 0; i < to.size(); i++) {
+      if (fault.lane != kNoMember && fault.lane != lane_of_endpoint(i)) continue;
+      for (double sent = 0; sent < fault.burst; sent++) {
+        began_[static_cast<size_t>(FaultKind::kFlood)] += world_.network().flood(to[i], noise());
+      }
+    }
+  }
+  world_.at(world_.now() + fault.every, [this, index] { flood(index); });
+}
+
+// Of another job that uses the same address, or of anything.
+std::vector<std::byte> Faults::noise() {
+  std::vector<std::byte> datagram(wire::kDatagramHeader + 8, std::byte{0x5a});
+  if (rng_.chance(0.5)) return datagram;
+  wire::DatagramHeader header;
+  header.group_tag = rng_.next();
+  wire::write_datagram(datagram, header, Bytes(datagram).subspan(wire::kDatagramHeader));
+  return datagram;
+}
+
+void Faults::hook_frames() {
+  if (in_force(FaultKind::kForget) == nullptr && in_force(FaultKind::kAggRepeat) == nullptr) {
+    return world_.network().set_frame_hook({});
+  }
+  world_.network().set_frame_hook(
+      [this](size_t from, size_t to, Channel channel, ConstBytes frame) {
+        if (forgets(frame)) return false;
+        repeat(from, to, channel, frame);
+        return true;
+      });
+}
+
+// By the same stream, one directly behind the other.
+void Faults::repeat(size_t from, size_t to, Channel channel, ConstBytes frame) {
+  const PlannedFault* const fault = in_force(FaultKind::kAggRepeat);
+  wire::FrameHeader header;
+  if (fault == nullptr || repeating_ || !wire::parse_frame(frame, header)) return;
+  if (header.type != wire::FrameType::kAggOpen && header.type != wire::FrameType::kReduceData) {
+    return;
+  }
+  if (world_.aggregators().at(to) != fault->aggregator || !rng_.chance(fault->rate)) return;
+  const ConstBytes parts[] = {frame};
+  repeating_ = true;
+  world_.endpoint(from).stream().send(static_cast<PeerId>(to), channel, parts);
+  repeating_ = false;
+  began_[static_cast<size_t>(FaultKind::kAggRepeat)]++;
 }
 
 // What is asked for and not answered is asked for again.

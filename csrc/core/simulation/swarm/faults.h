@@ -21,7 +21,7 @@ class Faults {
   struct Events {
     std::function<void(uint32_t rank)> resumed;     // it runs again
     std::function<void(uint32_t rank)> lost;        // it is dead, or will never run again
-    std::function<void(const PlannedFault&)> call;  // kAbort, kClose: what the program does
+    std::function<void(const PlannedFault&)> call;  // kAbort, kClose, kExit: what the program does
   };
   // All outlive it, and it the world's last step.
   Faults(const Plan& plan, World& world, Events events);
@@ -29,6 +29,9 @@ class Faults {
   // Plans all of them.
   void begin();
   bool paused(uint32_t rank) const { return paused_[rank] > 0; }
+  bool isolated(uint32_t rank) const { return isolated_[rank] > 0; }
+  // Of what the program does: it has done so (kExit, kAbsent).
+  void note(FaultKind kind) { began_[static_cast<size_t>(kind)]++; }
   // Processes that will never be heard again, but live: their users kill them.
   void kill_the_lost();
   // The network does what it should from now on.
@@ -55,7 +58,11 @@ class Faults {
   void apply();
   const PlannedFault* in_force(FaultKind kind) const;
   SimNetwork::Verdict replay(size_t from, size_t to, ConstBytes datagram);
+  void flood(size_t fault);
+  std::vector<std::byte> noise();
+  void hook_frames();
   bool forgets(ConstBytes frame);
+  void repeat(size_t from, size_t to, Channel channel, ConstBytes frame);
 
   const Plan& plan_;
   World& world_;
@@ -65,7 +72,8 @@ class Faults {
   std::vector<size_t> active_;                     // in the order of their beginning
   std::map<std::pair<size_t, size_t>, int> cuts_;  // by endpoints, how many faults do that
   std::set<size_t> cutting_;                       // and which
-  std::array<uint64_t, kFaultKinds> began_{};      // replay: datagrams
+  std::array<uint64_t, kFaultKinds> began_{};      // or what it did (counts_what_it_does())
+  bool repeating_ = false;                         // a frame that comes again is being sent
 };
 
 }  // namespace mcast::sim

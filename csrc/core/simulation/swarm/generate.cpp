@@ -7,6 +7,7 @@
 #include "base/rng.h"
 #include "simulation/swarm/draw.h"
 #include "simulation/swarm/generate_aggregators.h"
+#include "simulation/swarm/generate_ends.h"
 #include "simulation/swarm/generate_exchanges.h"
 #include "simulation/swarm/generate_paths.h"
 
@@ -476,6 +477,9 @@ Plan Generator::run() {
   tame_large();
   draw_aggregators(plan_, part(9));
   draw_paths(plan_, part(11));
+  draw_noise(plan_, part(12));
+  draw_exits(plan_, part(13));
+  draw_absence(plan_, part(14));
   return plan_;
 }
 

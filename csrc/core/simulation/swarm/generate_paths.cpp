@@ -14,6 +14,7 @@ namespace {
 
 constexpr uint32_t kMostOnPaths = 8;
 constexpr uint64_t kChunksOfABlock = 28, kMostOfABlock = 40'000;
+constexpr uint64_t kChunksUnderFlood = 10;
 constexpr Nanos kSecondRound = 7200 * kMilli;  // until the path is expected to be multicast's again
 
 Nanos between(Rng& rng, Nanos least, Nanos most) {
@@ -47,6 +48,13 @@ class Paths {
     }
   }
 
+  void draw_flood() {
+    make_room();
+    std::erase_if(plan_.faults,
+                  [](const PlannedFault& fault) { return fault.what == FaultKind::kDrop; });
+    draw_flood_round();
+  }
+
  private:
   // Silences of other kinds would be over when the calls begin, or hide them.
   void make_room() {
@@ -64,10 +72,10 @@ class Paths {
     set(plan_, "probe_timeout", "50");
   }
 
-  void add_op(Nanos at) {
+  void add_op(Nanos at, uint64_t chunks = kChunksOfABlock) {
     PlannedOp op;
     op.kind = wire::Kind::kAllgather;
-    op.bytes = std::min(kMostOfABlock, kChunksOfABlock * (plan_.world.datagram - 32));
+    op.bytes = std::min(kMostOfABlock, chunks * (plan_.world.datagram - 32));
     op.at = at;
     if (rng_.chance(0.1)) {
       op.late = static_cast<uint32_t>(rng_.below(plan_.groups[0].ranks.size()));
@@ -101,6 +109,29 @@ class Paths {
     }
   }
 
+  // Windows of a second in a row, in each of which more than nine of ten datagrams are of no use
+  // and most data comes by repair (protocol/flood_watch.h).
+  void draw_flood_round() {
+    constexpr Nanos kBegin = 300 * kMilli, kEnd = 8 * kSecond, kPace = 400 * kMilli;
+    for (Nanos at = 0; at < kEnd; at += kPace) add_op(at, kChunksUnderFlood);
+    PlannedFault& loss = plan_.faults.emplace_back();
+    loss.what = FaultKind::kDrop;
+    loss.rate = 0.9;
+    PlannedFault& flood = plan_.faults.emplace_back();
+    flood.what = FaultKind::kFlood;
+    flood.rank = rng_.chance(0.5) ? any_member() : kNoMember;
+    flood.lane = rng_.chance(0.7) ? 0 : kNoMember;
+    flood.burst = 20;
+    flood.every = 5 * kMilli;
+    for (PlannedFault* const fault : {&plan_.faults[plan_.faults.size() - 2], &flood}) {
+      fault->at = kBegin;
+      fault->length = kEnd - kBegin;
+    }
+    for (const Nanos burst : {13'500 * kMilli, 24 * kSecond}) {
+      for (Nanos k = 0; k < 8; k++) add_op(burst + k * kMilli, kChunksUnderFlood);
+    }
+  }
+
   uint32_t any_member() {
     const auto& ranks = plan_.groups[0].ranks;
     return ranks[rng_.below(ranks.size())];
@@ -113,7 +144,12 @@ class Paths {
 }  // namespace
 
 void draw_paths(Plan& plan, Rng rng) {
-  if (may_change(plan) && rng.chance(0.6)) Paths(plan, rng).draw();
+  if (!may_change(plan)) return;
+  if (rng.chance(0.6)) {
+    Paths(plan, rng).draw();
+  } else if (rng.chance(0.7)) {
+    Paths(plan, rng).draw_flood();
+  }
 }
 
 }  // namespace mcast::sim

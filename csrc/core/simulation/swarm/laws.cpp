@@ -170,7 +170,8 @@ bool explained(const Case& c, Code code) {
   const Causes& causes = c.causes;
   switch (code) {
     case Code::kPeerLost:
-      return !causes.nobody_is_lost() || causes.closes;
+      // Of who has ended after a failure of its group others may hear before they hear of that.
+      return !causes.nobody_is_lost() || causes.closes || has(c.plan, FaultKind::kExit);
     case Code::kTimeout:
       return causes.timeouts || causes.closes;
     case Code::kMismatch:
@@ -194,9 +195,8 @@ void blame_one(const Case& c, const std::string& where, uint32_t group, const St
     return c.broken("blame", where + "unexplained: " + status.to_string());
   }
   // Who it is: only where those who are lost say nothing any more, and nothing else is to blame.
-  if (status.code() != Code::kPeerLost || causes.return_to_life || causes.vague || causes.closes) {
-    return;
-  }
+  const bool others = causes.closes || has(c.plan, FaultKind::kExit);
+  if (status.code() != Code::kPeerLost || causes.return_to_life || causes.vague || others) return;
   const std::vector<uint32_t>& ranks = c.plan.groups[group].ranks;
   const std::string reason = reason_of(status.message());
   for (size_t m = 0; m < ranks.size(); m++) {

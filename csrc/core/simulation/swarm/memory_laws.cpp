@@ -68,7 +68,9 @@ bool unpaced(const Case& c) {
 void overflow(const Case& c, const Config& config) {
   const PlannedWorld& w = c.plan.world;
   if (c.run.overflowed == 0 || c.plan.groups.size() > 1 || has_parts(c.plan)) return;
-  if (has(c.plan, FaultKind::kDuplicate) || has(c.plan, FaultKind::kReplay)) return;
+  for (const auto more : {FaultKind::kDuplicate, FaultKind::kReplay, FaultKind::kFlood}) {
+    if (has(c.plan, more)) return;
+  }
   const auto members = static_cast<double>(c.plan.groups[0].ranks.size());
   const double quarter = static_cast<double>(w.budget) / 4;
   double unasked = 0;

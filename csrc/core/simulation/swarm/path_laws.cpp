@@ -17,6 +17,14 @@ bool all_is_readable(const Case& c) {
   return !has(c.plan, FaultKind::kCorrupt) && !has(c.plan, FaultKind::kReplay);
 }
 
+// Nobody leaves an address that nobody floods.
+void left_for_a_flood(const Case& c, size_t g) {
+  const uint64_t left = c.run.groups[g].total(Counter::floods_left);
+  if (left == 0 || has(c.plan, FaultKind::kFlood)) return;
+  c.broken("path", group_name(g) + "left its address " + std::to_string(left) +
+                       " times though nobody floods it");
+}
+
 void readable(const Case& c, size_t g) {
   for (const Counter counter : {Counter::malformed, Counter::corrupt}) {
     const uint64_t count = c.run.groups[g].total(counter);
@@ -65,7 +73,7 @@ void returns_to_multicast(const Case& c, size_t g) {
   if (ends_on_multicast(c, g) || group.parts || c.plan.groups[g].ring != 0) return;
   if (c.plan.world.ranks > 1) return;
   if (config_of(c.plan).value().algorithm != "auto" || has(c.plan, FaultKind::kJump)) return;
-  if (group.total(Counter::rate_tests) > 0 || group.total(Counter::floods_left) > 0) return;
+  if (group.total(Counter::rate_tests) > 0) return;
   const Nanos back = healed(c);
   if (back == kNever) return;
   Nanos first = kNever, last = 0;  // of what the top has called
@@ -92,12 +100,13 @@ void returns_to_multicast(const Case& c, size_t g) {
 void path_laws(const Case& c) {
   const bool well = all_well(c) && std::none_of(c.plan.groups.begin(), c.plan.groups.end(),
                                                 [](auto& group) { return group.early != 0; });
-  if (all_is_readable(c) && c.run.unreadable > 0) {
+  if (all_is_readable(c) && !has(c.plan, FaultKind::kFlood) && c.run.unreadable > 0) {
     c.broken("agreement",
              std::to_string(c.run.unreadable) + " malformed though nobody changes what is sent");
   }
   for (size_t g = 0; g < c.run.groups.size(); g++) {
     if (all_is_readable(c)) readable(c, g);
+    left_for_a_flood(c, g);
     if (!well) continue;
     changed_together(c, g);
     returns_to_multicast(c, g);

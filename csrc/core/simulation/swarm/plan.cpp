@@ -14,9 +14,10 @@ namespace mcast::sim {
 namespace {
 
 constexpr std::array<const char*, kFaultKinds> kFaultNames = {
-    "pause",  "kill",   "isolate",   "mute",    "reset",     "jump",   "abort", "close",
-    "drop",   "loss",   "duplicate", "reorder", "corrupt",   "replay", "cut",   "delay",
-    "refuse", "forget", "agg_kill",  "agg_end", "agg_pause", "agg_cut"};
+    "pause",    "kill",    "isolate",   "mute",      "reset",     "jump",    "abort",
+    "close",    "drop",    "loss",      "duplicate", "reorder",   "corrupt", "replay",
+    "cut",      "delay",   "refuse",    "forget",    "flood",     "exit",    "absent",
+    "agg_kill", "agg_end", "agg_pause", "agg_cut",   "agg_repeat"};
 
 // ---- the table ----
 
@@ -327,13 +328,23 @@ Status check_aggregator(const Plan&, const PlannedAggregator& a) {
               : bad("aggregator: clock is not 0.01 to 100, slow below 1, or lanes not 1 to 8");
 }
 
+Status check_of_group(const Plan& plan, const PlannedFault& fault) {
+  if (fault.group >= plan.groups.size()) return bad("fault: there is no such group");
+  if (fault.what != FaultKind::kAbsent) return {};
+  if (plan.world.ranks > 1) return bad("fault: absent ranks have hosts of their own");
+  const auto& ranks = plan.groups[fault.group].ranks;
+  const bool member = std::count(ranks.begin(), ranks.end(), fault.rank) > 0;
+  return member ? Status() : bad("fault: who is absent is no member of the group");
+}
+
 Status check_fault(const Plan& plan, const PlannedFault& fault) {
+  if (fault.rate > 0.9) return bad("fault: rate is at most 0.9");
   if (is_of_aggregator(fault.what)) {
     const bool there = fault.aggregator < plan.aggregators.size();
     return there ? Status() : bad("fault: there is no such aggregator");
   }
-  const bool pair = fault.what == FaultKind::kReset;
-  const bool everybody = fault.what == FaultKind::kMute || fault.what == FaultKind::kDelay;
+  const bool pair = fault.what == FaultKind::kReset, flood = fault.what == FaultKind::kFlood;
+  const bool everybody = fault.what == FaultKind::kMute || fault.what == FaultKind::kDelay || flood;
   const bool all = everybody && fault.rank == kNoMember;
   if (!all && fault.rank >= plan.ranks()) return bad("fault: there is no such rank");
   if (fault.peer != kNoMember ? fault.peer >= plan.ranks() : pair) {
@@ -345,12 +356,13 @@ Status check_fault(const Plan& plan, const PlannedFault& fault) {
   if (fault.lane != kNoMember && fault.lane > 1) return bad("fault: lane is 0, 1 or none");
   // Operations may wait for these, so there is no bound on their time otherwise.
   const bool ends = fault.what == FaultKind::kDelay || fault.what == FaultKind::kRefuse ||
-                    fault.what == FaultKind::kForget;
+                    fault.what == FaultKind::kForget || flood;
   if (ends && fault.end() == kNever) return bad("fault: this one has to end");
-  if (fault.what == FaultKind::kAbort || fault.what == FaultKind::kClose) {
-    if (fault.group >= plan.groups.size()) return bad("fault: there is no such group");
+  if (flood && fault.every < 100 * kMicro) return bad("fault: a flood comes every 100 us or more");
+  if (fault.what == FaultKind::kAbort || fault.what == FaultKind::kClose ||
+      fault.what == FaultKind::kAbsent) {
+    if (Status status = check_of_group(plan, fault); !status.ok()) return status;
   }
-  if (fault.rate > 0.9) return bad("fault: rate is at most 0.9");
   constexpr Nanos kLongest = 1'000'000 * kSecond;  // laws add them up
   if (std::max(fault.at, fault.much) > kLongest ||
       (fault.length != kNever && fault.length > kLongest)) {

@@ -116,17 +116,22 @@ enum class FaultKind : uint8_t {
   kReorder,    // `rate` of the datagrams come up to `much` later
   kCorrupt,    // `rate` of the datagrams have a wrong bit
   kReplay,     // `rate` of the datagrams come again up to `much` later, half with a foreign tag
-  kCut,       // streams between rank and peer, "none": all, of `lane`, "none": both, carry nothing;
-              // `every`: on and off. Longer than the liveness limit: TCP gives them up
-  kDelay,     // packets from and to rank's host, "none": all, take `much` longer at each link
-  kRefuse,    // interfaces refuse `rate` of the trains of multicast: a flush fails
-  kForget,    // `rate` of the requests for repair are lost
-  kAggKill,   // aggregator: its process dies; when the fault ends another is started there
-  kAggEnd,    // aggregator: it ends in order, with `much` of patience; then the same
-  kAggPause,  // aggregator: its process does not run
-  kAggCut,    // aggregator: nothing reaches or leaves it
+  kCut,      // streams between rank and peer, "none": all, of `lane`, "none": both, carry nothing;
+             // `every`: on and off. Longer than the liveness limit: TCP gives them up
+  kDelay,    // packets from and to rank's host, "none": all, take `much` longer at each link
+  kRefuse,   // interfaces refuse `rate` of the trains of multicast: a flush fails
+  kForget,   // `rate` of the requests for repair are lost
+  kFlood,    // somebody sends `burst` datagrams to the multicast addresses of rank, "none": of all,
+             // on `lane`, "none": on both, each `every`; half of them are of another group
+  kExit,     // rank's process ends in order as soon as it has closed all its groups
+  kAbsent,   // rank never makes `group`, of which it has published its record
+  kAggKill,  // aggregator: its process dies; when the fault ends another is started there
+  kAggEnd,   // aggregator: it ends in order, with `much` of patience; then the same
+  kAggPause,   // aggregator: its process does not run
+  kAggCut,     // aggregator: nothing reaches or leaves it
+  kAggRepeat,  // aggregator: `rate` of the openings and contributions that ranks send it come twice
 };
-inline constexpr size_t kFaultKinds = static_cast<size_t>(FaultKind::kAggCut) + 1;
+inline constexpr size_t kFaultKinds = static_cast<size_t>(FaultKind::kAggRepeat) + 1;
 // Of an aggregator, not of ranks or of the network.
 constexpr bool is_of_aggregator(FaultKind kind) { return kind >= FaultKind::kAggKill; }
 const char* fault_name(FaultKind kind);

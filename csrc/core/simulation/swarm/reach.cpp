@@ -4,6 +4,8 @@
 #include <algorithm>
 
 #include "base/reach.h"
+#include "collective/plan.h"
+#include "collective/repair.h"
 
 namespace mcast::sim {
 
@@ -29,6 +31,8 @@ constexpr Exception kExceptions[] = {
     {"agg_malformed", "a law forbids it"},
     {"agg_held", "stations count it and do not report it"},
     {"agg_idle", "the same"},
+    {"abort_after_leaving",
+     "a lane takes a group away in the turn in which it leaves: words after that are nobody's"},
 };
 
 bool excepted(std::string_view name) {
@@ -46,6 +50,14 @@ void note_lanes(World& world, RunEnd& run) {
       run.reached[static_cast<size_t>(Counter::malformed)] += lane.malformed();
       run.unreadable += lane.malformed();
     }
+  }
+}
+
+void note_packets(World& world, RunEnd& run) {
+  const Fabric& fabric = world.network().fabric();
+  for (HostId host = 0; host < world.spec().hosts; host++) {
+    const LinkId link = fabric.topology().host_link(0, host);
+    run.data_packets += fabric.traffic()[link].of[static_cast<size_t>(TrafficClass::kData)].packets;
   }
 }
 
@@ -67,6 +79,30 @@ void note_stations(const service::Report& report, AggregatorEnd& end) {
     }
   }
   for (size_t c = 0; c < kCounterCount; c++) end.counters[c] = std::max(end.counters[c], sums[c]);
+}
+
+void note_plans(const Plan& plan, size_t g, const Agreed& agreed, GroupEnd& end) {
+  end.request = std::max<uint64_t>(1, kMostAsked / agreed.chunk);
+  for (const PlannedOp& op : plan.ops) {
+    if (op.group != g) continue;
+    if (wire::is_exchange(op.kind)) {
+      end.exchanged += shape_of(plan, op, kNoMember).crossing();
+      continue;
+    }
+    wire::Descriptor d{op.kind, 0, kNoMember, op.bytes, ""};
+    if (wire::is_rooted(op.kind)) d.root = static_cast<Member>(op.root);
+    if (wire::is_reduction(op.kind)) {
+      d.element = static_cast<uint8_t>(op.element);
+      d.reduction = static_cast<uint8_t>(op.reduction);
+    }
+    const mcast::Plan made = make_plan(d, agreed, element_size(op.element));
+    end.chunks += uint64_t{made.chunks} * made.roots;
+    // Near its end with its first window, before anybody's credit for it.
+    const bool unpaced = made.chunks <= made.window + made.window / 2;
+    if (made.chains < made.roots && unpaced) {
+      end.unpaced = std::max(end.unpaced, uint64_t{made.chunks} * (made.roots - 1));
+    }
+  }
 }
 
 void Reach::add(const RunEnd& run) {
@@ -101,6 +137,10 @@ std::vector<std::string> Reach::refuted() const {
   for (size_t c = 0; c < kCounterCount; c++) {
     const char* const name = counter_name(static_cast<Counter>(c));
     if (counters_[c] > 0 && excepted(name)) reached.emplace_back(name);
+  }
+  for (size_t p = 0; p < kReachPoints; p++) {
+    const char* const name = reach_points::name(p);
+    if (reach_points::count(p) > 0 && excepted(name)) reached.emplace_back(name);
   }
   return reached;
 }

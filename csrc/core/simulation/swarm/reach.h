@@ -14,7 +14,10 @@ namespace mcast::sim {
 
 // What is no group's to tell: of all lanes, of an aggregator's stations.
 void note_lanes(World& world, RunEnd& run);
+void note_packets(World& world, RunEnd& run);
 void note_stations(const service::Report& report, AggregatorEnd& end);
+// What the group's operations have sent, and may have sent to who took nothing.
+void note_plans(const Plan& plan, size_t g, const Agreed& agreed, GroupEnd& end);
 
 class Reach {
  public:

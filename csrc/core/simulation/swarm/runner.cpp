@@ -6,10 +6,9 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 
-#include "collective/plan.h"
-#include "collective/repair.h"
 #include "simulation/swarm/faults.h"
 #include "simulation/swarm/plan_world.h"
 #include "simulation/swarm/reach.h"
@@ -46,6 +45,8 @@ class PlanRun {
     size_t next = 0;            // of `ops`
     size_t left = 0;            // that have not ended
     bool ready = false, dropped = false, in_flight = false;
+    bool absent = false;   // it never makes the group
+    bool closed = false;   // all of these:
     uint32_t closing = 0;  // its group and the parts of it that are being closed
     std::vector<std::shared_ptr<const Outcome>> outcomes;  // of those that were called
   };
@@ -64,6 +65,7 @@ class PlanRun {
   void call(size_t g, Member m);
   void on_end(size_t g, Member m);
   void close(size_t g, Member m, Nanos limit);
+  void exit(uint32_t rank);
   std::vector<std::pair<World::GroupId, Member>> parts_of(size_t g, Member m) const;
   void drop(Script& script);
   void drop(uint32_t rank);
@@ -79,7 +81,6 @@ class PlanRun {
   void close_all();
   void note_calls();
   void note_group(size_t g);
-  void note_plans(size_t g, const Agreed& agreed);
   uint64_t sent() const;
   Nanos scaled(Nanos time) const {
     return static_cast<Nanos>(static_cast<double>(time) / slowest_);
@@ -98,6 +99,7 @@ class PlanRun {
   World world_;  // goes first: its end still calls back
   HeapMeter* const meter_;
   std::vector<uint64_t> heap_before_;  // by rank
+  std::set<uint32_t> exiting_;         // ranks that end when they have nothing left
 };
 
 void PlanRun::prepare() {
@@ -148,7 +150,17 @@ void PlanRun::make(size_t g) {
   running.begun = true;
   Config config = world_.spec().config;
   if (plan_.groups[g].ring != 0) config.algorithm = "ring";
-  world_.make_group(plan_.groups[g].ranks, &config, [this, g](Member m) { on_ready(g, m); });
+  std::vector<Member> absent;
+  for (const PlannedFault& fault : plan_.faults) {
+    for (Member m = 0; fault.what == FaultKind::kAbsent && m < running.members.size(); m++) {
+      if (fault.group != g || running.members[m].rank != fault.rank) continue;
+      running.members[m].absent = true;
+      absent.push_back(m);
+      faults_.note(FaultKind::kAbsent);
+    }
+  }
+  world_.make_group(
+      plan_.groups[g].ranks, &config, [this, g](Member m) { on_ready(g, m); }, std::move(absent));
   world_.at(world_.now() + kMakeLimit, [this, g] { give_up(g); });
 }
 
@@ -303,9 +315,28 @@ void PlanRun::drop(uint32_t rank) {
 
 void PlanRun::resume(uint32_t rank) {
   at_all(rank, [&](size_t g, Member m) { advance(g, m); });
+  exit(rank);
+}
+
+// When it has closed all its groups, and somebody may hear it say so.
+void PlanRun::exit(uint32_t rank) {
+  if (exiting_.count(rank) == 0 || world_.killed(rank)) return;
+  if (faults_.paused(rank) || faults_.isolated(rank)) return;
+  bool busy = false;
+  at_all(rank, [&](size_t g, Member m) {
+    const Script& script = groups_[g].members[m];
+    busy = busy || !(script.closed || script.absent);
+  });
+  if (busy) return;
+  faults_.note(FaultKind::kExit);
+  world_.exit(rank);
 }
 
 void PlanRun::on_call(const PlannedFault& fault) {
+  if (fault.what == FaultKind::kExit) {
+    exiting_.insert(fault.rank);
+    return exit(fault.rank);
+  }
   at_all(fault.rank, [&](size_t g, Member m) {
     const Script& script = groups_[g].members[m];
     if (g != fault.group || !script.ready || script.dropped) return;
@@ -322,16 +353,20 @@ void PlanRun::on_call(const PlannedFault& fault) {
 // Parts after the whole, as an engine does.
 void PlanRun::close(size_t g, Member m, Nanos limit) {
   Script& script = groups_[g].members[m];
-  if (script.closing > 0 || world_.killed(script.rank)) return;
+  if (script.closing > 0 || script.absent || world_.killed(script.rank)) return;
   std::vector<std::pair<World::GroupId, Member>> all{{groups_[g].id, m}};
   for (const auto& part : parts_of(g, m)) all.push_back(part);
   script.closing = static_cast<uint32_t>(all.size());
   closing_ += all.size();
   for (const auto& [group, member] : all) {
     world_.group(group, member).begin_close(limit, false, [this, g, m](const Status&) {
-      uint32_t& closing = groups_[g].members[m].closing;
-      closing_ -= closing > 0 ? 1 : 0;
-      closing -= closing > 0 ? 1 : 0;
+      Script& closes = groups_[g].members[m];
+      if (closes.closing == 0) return;
+      closing_--;
+      if (--closes.closing > 0) return;
+      closes.closed = true;
+      // Not in what its lane does now.
+      world_.at(world_.now() + kMicro, [this, rank = closes.rank] { exit(rank); });
     });
   }
 }
@@ -406,33 +441,7 @@ void PlanRun::note_group(size_t g) {
     end.multicast = end.multicast && core != nullptr && core->path() == Path::kMulticast;
   }
   end.agreed = running.agreed;
-  if (running.agreed) note_plans(g, *running.agreed);
-}
-
-// What the group's operations have sent, and may have sent to who took nothing.
-void PlanRun::note_plans(size_t g, const Agreed& agreed) {
-  GroupEnd& end = end_.groups[g];
-  end.request = std::max<uint64_t>(1, kMostAsked / agreed.chunk);
-  for (const PlannedOp& op : plan_.ops) {
-    if (op.group != g) continue;
-    if (wire::is_exchange(op.kind)) {
-      end.exchanged += shape_of(plan_, op, kNoMember).crossing();
-      continue;
-    }
-    wire::Descriptor d{op.kind, 0, kNoMember, op.bytes, ""};
-    if (wire::is_rooted(op.kind)) d.root = static_cast<Member>(op.root);
-    if (wire::is_reduction(op.kind)) {
-      d.element = static_cast<uint8_t>(op.element);
-      d.reduction = static_cast<uint8_t>(op.reduction);
-    }
-    const mcast::Plan plan = make_plan(d, agreed, element_size(op.element));
-    end.chunks += uint64_t{plan.chunks} * plan.roots;
-    // Near its end with its first window, before anybody's credit for it.
-    const bool unpaced = plan.chunks <= plan.window + plan.window / 2;
-    if (plan.chains < plan.roots && unpaced) {
-      end.unpaced = std::max(end.unpaced, uint64_t{plan.chunks} * (plan.roots - 1));
-    }
-  }
+  if (running.agreed) note_plans(plan_, g, *running.agreed, end);
 }
 
 RunEnd PlanRun::run() {
@@ -460,12 +469,7 @@ RunEnd PlanRun::run() {
   if (!end_.over) note_calls();
   close_all();
   if (end_.over) note_calls();
-  Fabric& fabric = world_.network().fabric();
-  for (HostId host = 0; host < plan_.world.hosts; host++) {
-    const LinkId link = fabric.topology().host_link(0, host);
-    end_.data_packets +=
-        fabric.traffic()[link].of[static_cast<size_t>(TrafficClass::kData)].packets;
-  }
+  note_packets(world_, end_);
   for (const Running& running : groups_) {
     for (size_t c = 0; running.begun && c < kCounterCount; c++) {
       end_.reached[c] += world_.total(running.id, static_cast<Counter>(c));

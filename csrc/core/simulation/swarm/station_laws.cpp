@@ -49,6 +49,10 @@ void station_laws(const Case& c) {
     if (one.malformed > 0) {
       c.broken("agreement", who + std::to_string(one.malformed) + " frames broke the protocol");
     }
+    const uint64_t again = one.counters[static_cast<size_t>(Counter::agg_repeated)];
+    if (again > 0 && !has(c.plan, FaultKind::kAggRepeat)) {
+      c.broken("agreement", who + std::to_string(again) + " frames came twice");
+    }
     if (!one.runs || !c.run.still) continue;
     if (one.jobs > 0 || one.reserved > 0) {
       c.broken("quiet", who + std::to_string(one.jobs) + " jobs and " +

@@ -330,7 +330,9 @@ void SimNetwork::hand_over(size_t to, const TrainRef& train, uint64_t mask) {
     const size_t length = train->length_of(static_cast<unsigned>(std::countr_zero(left))) + beside;
     if (transport->inbox_bytes_ + length > room) {
       totals_.overflowed++;
-      totals_.overflowed_data += train->what == sim::TrafficClass::kProbe ? 0 : 1;
+      const bool data =
+          train->what != sim::TrafficClass::kProbe && train->what != sim::TrafficClass::kBackground;
+      totals_.overflowed_data += data ? 1 : 0;
       continue;
     }
     totals_.delivered++;
@@ -343,22 +345,7 @@ void SimNetwork::hand_over(size_t to, const TrainRef& train, uint64_t mask) {
   tell(to);
 }
 
-void SimNetwork::inject(size_t to, ConstBytes datagram, size_t from) {
-  TrainRef train = trains_.make();
-  train->from = from == SIZE_MAX ? sim::kNone : static_cast<sim::EndpointId>(from);
-  train->bytes.assign(datagram.begin(), datagram.end());
-  train->add(datagram.size());
-  endpoints_[to].transport->inbox_bytes_ += datagram.size() + options_.bookkeeping;
-  endpoints_[to].transport->inbox_.push({std::move(train), 1});
-  tell(to);
-}
-
 // ---- streams ----
-
-void SimNetwork::inject_frame(size_t from, size_t to, Channel channel, ConstBytes frame) {
-  endpoints_[to].transport->frames_.push_back({from, channel, {frame.begin(), frame.end()}});
-  tell(to);
-}
 
 void SimNetwork::send_frame(size_t from, size_t to, Channel channel, sim::Frame frame) {
   totals_.frames++;

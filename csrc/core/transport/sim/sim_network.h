@@ -89,6 +89,9 @@ class SimNetwork final : private sim::FabricSink, private sim::StreamsOwner {
   // Puts raw bytes into an endpoint's datagram queue (stale, forged, foreign packets), as if they
   // came from that endpoint's host; SIZE_MAX: nobody knows from where.
   void inject(size_t to, ConstBytes datagram, size_t from = SIZE_MAX);
+  // Somebody multicasts this to each address that the endpoint has joined; returns how often it has
+  // come, whether or not the endpoint's queue had room.
+  uint64_t flood(size_t to, ConstBytes datagram);
   // A frame as `from` itself would have made it, sealed or not; behind all that has arrived.
   void inject_frame(size_t from, size_t to, Channel channel, ConstBytes frame);
   // At a guarded endpoint: what somebody on the path puts in there.
@@ -118,7 +121,7 @@ class SimNetwork final : private sim::FabricSink, private sim::StreamsOwner {
   struct Totals {
     uint64_t datagrams_sent = 0, delivered = 0, dropped = 0, overflowed = 0, duplicated = 0,
              corrupted = 0, frames = 0;
-    uint64_t overflowed_data = 0;  // of `overflowed`, all but probes
+    uint64_t overflowed_data = 0;  // of `overflowed`, all but probes and floods
     uint64_t lost = 0, reordered = 0, refused = 0, blocked = 0,
              hooked = 0;  // by faults; frames: by the hook
   };

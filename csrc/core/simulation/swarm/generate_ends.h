@@ -1,0 +1,15 @@
+// What becomes of programs and of addresses beside a group's work: ranks that end in order, ranks
+// that never make a group, strangers that send to the groups' addresses.
+// Threads: pure.
+#pragma once
+
+#include "base/rng.h"
+#include "simulation/swarm/plan.h"
+
+namespace mcast::sim {
+
+void draw_noise(Plan& plan, Rng rng);
+void draw_exits(Plan& plan, Rng rng);
+void draw_absence(Plan& plan, Rng rng);
+
+}  // namespace mcast::sim
