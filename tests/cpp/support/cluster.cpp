@@ -211,6 +211,7 @@ size_t Cluster::add_group(const GroupParams& base, Nanos limit) {
     params.self = r;
     params.tag = base.tag + g + 1;
     params.agreed.members = options_.ranks;
+    params.agreed.guard = options_.security == crypto::Mode::kOff ? 0 : wire::kGuardedExtra;
     if (!params.host_of.empty()) {
       params.agreed.contributors = Hosts(params.host_of).count();
       params.read_host.read = [this, r, host_of = params.host_of](Member from, uint64_t at,
