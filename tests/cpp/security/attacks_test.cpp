@@ -287,9 +287,8 @@ TEST_P(Attacks, AnotherOrderIsNoForgery) {
   c.net().set_datagram_hook([&](size_t from, size_t to, ConstBytes d) {
     if (from == to || rng.chance(0.5)) return SimNetwork::Verdict::kPass;
     const auto later = static_cast<Nanos>(rng.below(3 * kMilli));
-    c.at(c.now() + later, [&c, from, to, held = Captured(d.begin(), d.end())] {
-      c.net().inject(to, held, from);
-    });
+    c.at(c.now() + later,
+         [&c, from, to, held = Captured(d.begin(), d.end())] { c.net().inject(to, held, from); });
     return SimNetwork::Verdict::kDrop;
   });
   run_exactly(c);
