@@ -140,12 +140,13 @@ void over_tcp(fuzz::Input& input, StreamChains from, StreamChains to) {
   FrameScan scan;
   for (size_t begin = 0, end = 0; end < bytes.size() || scan.end == FrameScan::End::kHeld;) {
     end = std::min(bytes.size(), end + 1 + input.byte());
+    const bool waits = holds;
     scan = receiver.scan(ConstBytes(bytes).first(end).subspan(begin), kMostFrame, numbered,
                          Taker{taken, holds, scratch});
     begin += scan.consumed;
     if (scan.end != FrameScan::End::kNeedMore && scan.end != FrameScan::End::kHeld) break;
     // A number that was changed is nobody's turn, and stays so.
-    if (scan.end == FrameScan::End::kHeld && end == bytes.size() && good < bytes.size()) break;
+    if (scan.end == FrameScan::End::kHeld && end == bytes.size() && !waits) break;
   }
   size_t whole = 0;
   while (whole < ends.size() && ends[whole] <= good) whole++;
