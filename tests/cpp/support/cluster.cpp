@@ -138,8 +138,7 @@ std::shared_ptr<crypto::DatagramGuard> Cluster::guard(Member r, const GroupParam
   EXPECT_TRUE(crypto::load_library().ok());
   crypto::DatagramGuard::Params p;
   p.how = {options_.security, options_.suite, params.lane};
-  p.self = r;
-  p.members = options_.ranks;
+  p.self = r, p.members = options_.ranks;
   p.most_payload = options_.net.max_datagram;
   p.epochs = options_.epochs;
   std::array<std::byte, 32> seed{};
