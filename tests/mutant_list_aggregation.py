@@ -165,7 +165,7 @@ SERVICE = [
         "group-leaves-without-a-word",
         "engine/registrar_core.cpp",
         """      for (Row& row : entry.rows) {
-        if (row.link) row.link->send(wire::Bye{});
+        if (row.link) say_goodbye(entry, row);
       }
 """,
         "",

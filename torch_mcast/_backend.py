@@ -14,10 +14,28 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend
 from torch.distributed import distributed_c10d
 
-from torch_mcast import _fallback  # noqa: F401  (now: a process that has no descriptors left cannot import)
+from torch_mcast import _fallback  # (now: a process that has no descriptors left cannot import)
 from torch_mcast._load import extension
 from torch_mcast._metrics import write_every_interval
 from torch_mcast._names import BACKEND, DEVICES
+
+# Whether this process has made a guarded group.
+_guarded = False
+
+
+def _warn_of_clear(backend: Any, name: str) -> None:
+    """Options are a group's own: what new_group() or a DeviceMesh makes of a job whose first group alone
+    was asked to be guarded goes over the network in clear."""
+    modes = {group["security"]["mode"] for group in extension().groups()} if _guarded else set()
+    _, path = backend._mode_and_path()
+    for mode in sorted(modes - {"off"})[:1]:
+        if _fallback.in_clear(BACKEND, mode, path, {}):
+            warnings.warn(
+                f"torch_mcast: group '{name}' has security=off, beside a group with security={mode}: it "
+                "goes over the network in clear. Options are for one group; MCAST_SECURITY and "
+                "MCAST_SECRET_FILE are for all groups of the process",
+                stacklevel=2,
+            )
 
 
 def create(group: Any, options: Any) -> Any:
@@ -43,6 +61,10 @@ def create(group: Any, options: Any) -> Any:
     if settings["security"] != "off":
         # The engine has taken it out of the process's environment; this is Python's copy.
         os.environ.pop("MCAST_SECRET", None)
+        global _guarded
+        _guarded = True
+    else:
+        _warn_of_clear(backend, options.group_name)
     if metrics_file := settings["metrics_file"]:
         write_every_interval(metrics_file)
     return backend

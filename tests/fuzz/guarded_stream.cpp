@@ -4,40 +4,16 @@
 #include <array>
 #include <vector>
 
-#include "crypto/handshake.h"
-#include "crypto/library.h"
 #include "crypto/stream_guard.h"
-#include "fuzz.h"
+#include "guarded_ends.h"
 
 using namespace mcast;
 using namespace mcast::crypto;
+using fuzz::make_end;
+using fuzz::meddle;
 using fuzz::require;
 
 namespace {
-
-Identity make_end(unsigned number) {
-  require(load_library().ok(), "libcrypto is there");
-  std::array<std::byte, 32> random;
-  random.fill(static_cast<std::byte>(number));
-  auto pair = KeyPair::make(random);
-  require(pair.ok(), "a key pair");
-  const Key root = root_key(std::vector<std::byte>(16, std::byte{5}));
-  const auto suites =
-      static_cast<uint8_t>(suite_bit(Suite::kAes128Gcm) | suite_bit(Suite::kChaCha20Poly1305));
-  return {Mode::kSealed,           suites,       Role::kRank, hello_key(root), mix_key(root),
-          std::move(pair).value(), EpochLimits()};
-}
-
-// Replaces bytes as the input says: place, value, again while the next byte is odd. True: changed.
-bool meddle(fuzz::Input& input, Bytes message) {
-  if (input.byte() % 4 != 1) return false;
-  const std::vector<std::byte> before(message.begin(), message.end());
-  do {
-    const size_t at = input.byte();
-    message[at % message.size()] = static_cast<std::byte>(input.byte());
-  } while (input.byte() % 2 == 1);
-  return !fuzz::equal(before, message);
-}
 
 // Whether both ends believe that they are connected; then no message was changed.
 bool shake_hands(fuzz::Input& input, Acceptor& acceptor, Connector& connector) {

@@ -3,13 +3,16 @@
 // headers name operations that exist more often than not, and checksums are right, since whoever
 // can do that is a member. Whatever comes, every operation ends once, at the latest when the group
 // is given up, and nothing is written beside the memory of the operations. Many times as fast as
-// the group target, which has several members and a network.
+// the group target, which has several members and a network. The group may be a sealed one: then
+// datagrams are made with the senders' keys, and changed, cut or sent again as the input says: what
+// is changed is never taken for theirs.
 #include <array>
 #include <vector>
 
 #include "base/checksum.h"
 #include "base/log.h"
 #include "collective/group_core.h"
+#include "crypto/library.h"
 #include "fuzz.h"
 
 namespace mcast::fuzz {
@@ -104,9 +107,32 @@ class Alone {
     p.arity = 2;
     p.staging = p.retransmit = 4096;
     p.multicast.wanted = !ring_;
+    if ((shape & 32u) != 0) guard(p);
     if ((shape & 8u) != 0) p.agreed.eager = 200;
     if ((shape & 16u) != 0) p.agreed.window = 4 * kChunk;
     return p;
+  }
+
+  void guard(GroupParams& p) {
+    static const crypto::Key root = [] {
+      require(crypto::load_library().ok(), "libcrypto is there");
+      return crypto::root_key(std::vector<std::byte>(16));
+    }();
+    crypto::DatagramGuard::Params how;
+    how.how = {crypto::Mode::kSealed, crypto::Suite::kAes128Gcm, 0};
+    how.self = p.self;
+    how.members = kMembers;
+    how.most_payload = 1024;
+    how.epochs.packets = 5;
+    auto made = crypto::DatagramGuard::make(root, how, std::make_shared<crypto::OpenBudget>());
+    require(made.ok(), "a guard");
+    p.multicast.guard = std::move(made).value();
+    p.agreed.guard = wire::kGuardedExtra;
+    for (Member m = 0; m < kMembers; m++) {
+      auto key = crypto::SealKey::make(root, how.how, m, how.epochs);
+      require(key.ok(), "a sender's key");
+      keys_.push_back(std::move(key).value());
+    }
   }
 
   void post(uint8_t what) {
@@ -168,10 +194,28 @@ class Alone {
     }
     std::vector<std::byte> payload(length, std::byte{what});
     if (h.type == wire::DatagramType::kAbort) payload = rest(length % 32);
+    handed();
+    if (!keys_.empty()) return guarded(h, payload);
     std::vector<std::byte> out(wire::kDatagramHeader + payload.size());
     wire::write_datagram(out, h, payload);
-    handed();
     core_.on_datagram(h, out, now_);
+  }
+
+  // As its member seals it, or as somebody makes it of that.
+  void guarded(const wire::DatagramHeader& h, ConstBytes payload) {
+    std::vector<std::byte> out(wire::kGuardedHeader + payload.size() + wire::kDatagramTag);
+    require(keys_[h.member].seal(out, h, payload) == out.size(), "a datagram");
+    const std::vector<std::byte> whole = out;
+    const uint8_t how = in_.byte();
+    if ((how & 3u) == 1) out[in_.byte() % out.size()] ^= std::byte{how};
+    if ((how & 3u) == 2) out.resize(in_.byte() % out.size());
+    const bool changed = out != whole;
+    if ((how & 3u) == 3 && !last_.empty()) out = last_;
+    last_ = whole;
+    wire::GuardedHeader header;
+    if (wire::parse_guarded(out, header) != wire::ParseError::kNone) return;
+    const Judged judged = core_.on_guarded(header, out, now_);
+    require(!changed || judged != Judged::kVerified, "what was changed is not believed");
   }
 
   void frame(uint8_t what) {
@@ -213,6 +257,8 @@ class Alone {
   bool ring_ = false;
   Nanos now_ = kSecond;
   std::vector<Run> runs_;
+  std::vector<crypto::SealKey> keys_;  // of a sealed group, by member
+  std::vector<std::byte> last_;        // datagram that came, as it was sealed
   GroupCore core_;
 };
 

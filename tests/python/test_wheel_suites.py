@@ -4,6 +4,7 @@ process alone gives."""
 from __future__ import annotations
 
 import copy
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,35 @@ def test_parity_with_gloo(ranks, name):
         for key, value in mine.items():
             # Gloo adds in another order.
             torch.testing.assert_close(value, reference[key], rtol=1e-5, atol=1e-6)
+
+
+def guarded(mode: str, function: Any, *args: Any) -> Any:
+    found = function(*args)
+    told = torch_mcast.stats()
+    assert told["security"]["mode"] == mode and told["path"] in ("multicast", "ring"), told
+    assert told["security"]["sealed"] > 0 and not told["failure"]
+    return found
+
+
+def modes(names: Any) -> list[Any]:
+    """Both modes of each; all but one in the slow tier: what they do is what they do without a guard."""
+    kept = ("hybrid", "sealed")
+    cases = [(name, mode) for name in names for mode in ("auth", "sealed")]
+    return [pytest.param(*c, marks=[] if c == kept else [pytest.mark.all_tier]) for c in cases]
+
+
+@pytest.mark.parametrize(("name", "mode"), modes(CASES))
+def test_a_guard_changes_no_bit(ranks, tmp_path, name, mode):
+    path = tmp_path / "secret"
+    path.write_text(secrets.token_hex(32))
+    path.chmod(0o600)
+    env = {"MCAST_SECURITY": mode, "MCAST_SECRET_FILE": str(path)}
+    ours = ranks(WORLD, guarded, mode, *CASES[name], env=env)
+    theirs = ranks(WORLD, *CASES[name])
+    for mine, reference in zip(ours, theirs, strict=True):
+        assert mine.keys() == reference.keys() and mine
+        for key, value in mine.items():
+            assert_same(value, reference[key], key)
 
 
 def saved(folder: str, asynchronous: bool) -> None:

@@ -21,6 +21,8 @@ _IGMP = 2
 _V1_REPORT, _V2_REPORT, _V2_LEAVE, _V3_REPORT = 0x12, 0x16, 0x17, 0x22
 # Of a version 3 record: INCLUDE lists mean "from these sources only"; an empty one leaves.
 _MODE_IS_INCLUDE, _MODE_IS_EXCLUDE, _TO_INCLUDE, _TO_EXCLUDE, _ALLOW = 1, 2, 3, 4, 5
+# Of what is remembered: anybody in the segment can report memberships without end, in any name.
+_MOST_KNOWN = 4096
 # linux/if_packet.h
 _SOL_PACKET, _ADD_MEMBERSHIP, _ALL_MULTICAST = 263, 1, 2
 
@@ -37,6 +39,8 @@ def parse(packet: bytes) -> Iterator[Membership]:
     if len(packet) < 20 or packet[0] >> 4 != 4 or packet[9] != _IGMP:
         return
     header = (packet[0] & 15) * 4
+    if header < 20:
+        return
     source = socket.inet_ntoa(packet[12:16])
     igmp = packet[header:]
     if len(igmp) < 8:
@@ -65,8 +69,8 @@ class Watch:
 
     def __init__(self, allowed: list[ipaddress.IPv4Network]) -> None:
         self._allowed = allowed
-        self._known: set[tuple[str, str]] = set()
-        self.strangers: set[str] = set()
+        self._known: dict[tuple[str, str], None] = {}  # oldest first
+        self.strangers: set[str] = set()  # the first _MOST_KNOWN of them
 
     def note(self, change: Membership) -> str | None:
         """A line, or None: nothing new, or a group that no job uses (239.0.0.0/8)."""
@@ -76,12 +80,15 @@ class Watch:
         if change.joined == (key in self._known):
             return None
         if not change.joined:
-            self._known.discard(key)
+            del self._known[key]
             return f"{change.source} has left {change.group}"
-        self._known.add(key)
+        if len(self._known) >= _MOST_KNOWN:  # told again if it is heard of again
+            del self._known[next(iter(self._known))]
+        self._known[key] = None
         address = ipaddress.IPv4Address(change.source)
         if self._allowed and not any(address in network for network in self._allowed):
-            self.strangers.add(change.source)
+            if len(self.strangers) < _MOST_KNOWN:
+                self.strangers.add(change.source)
             return (
                 f"STRANGER {change.source} has joined {change.group}: it reads what is sent there"
             )

@@ -24,13 +24,15 @@ Chunk to_chunks(size_t bytes, size_t chunk) {
 // What a chunk takes of a receive budget: its datagram, or if that is small what the kernel's
 // bookkeeping takes, which a budget allows for at the size of an Ethernet packet only. (Linux 6
 // charges a socket 832 bytes for each datagram besides; a budget is 5/8 of the buffer.)
-size_t queued_bytes(size_t chunk) {
-  const size_t datagram = chunk + wire::kDatagramHeader;
+size_t queued_bytes(const Agreed& agreed) {
+  const size_t datagram = agreed.chunk + wire::kDatagramHeader + agreed.guard;
   return std::max(datagram, (datagram + 832) * 5 / 8);
 }
 
 // As many as a queue of so many bytes holds.
-Chunk queued_chunks(size_t bytes, size_t chunk) { return to_chunks(bytes, queued_bytes(chunk)); }
+Chunk queued_chunks(size_t bytes, const Agreed& agreed) {
+  return to_chunks(bytes, queued_bytes(agreed));
+}
 
 // To a block, besides its owner; at least one.
 size_t other_contributors(const Agreed& agreed) {
@@ -98,7 +100,7 @@ Plan make_plan(const wire::Descriptor& descriptor, const Agreed& agreed, size_t 
   }
   plan.chunks = static_cast<Chunk>((plan.block + plan.chunk - 1) / plan.chunk);
 
-  const size_t datagram = plan.chunk + wire::kDatagramHeader, queued = queued_bytes(plan.chunk);
+  const size_t datagram = plan.chunk + wire::kDatagramHeader, queued = queued_bytes(agreed);
   const size_t eager_bytes =
       std::min(agreed.eager, agreed.budget / 4 / plan.roots * datagram / queued);
   // The block of an all_reduce in two steps is not there to be kept when it is posted.
@@ -123,9 +125,9 @@ Plan make_plan(const wire::Descriptor& descriptor, const Agreed& agreed, size_t 
   // twice the chains' windows together, which shallow queues must hold.
   const size_t most = plan.roots > plan.chains ? incast / 2 / plan.chains : incast;
   const size_t wanted = agreed.window != 0 ? agreed.window : std::min(share, most);
-  plan.window = std::max<Chunk>(4, queued_chunks(std::min(wanted, share), plan.chunk));
+  plan.window = std::max<Chunk>(4, queued_chunks(std::min(wanted, share), agreed));
   plan.widest =
-      std::max(plan.window, agreed.window != 0 ? 0 : queued_chunks(pool / plan.chains, plan.chunk));
+      std::max(plan.window, agreed.window != 0 ? 0 : queued_chunks(pool / plan.chains, agreed));
   plan.batch = std::clamp<Chunk>(to_chunks(agreed.batch, plan.chunk), 1,
                                  std::max<Chunk>(1, plan.window / 4));
   plan.quantum = std::max<Chunk>(1, plan.window / 4);

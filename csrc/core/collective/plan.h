@@ -19,6 +19,7 @@ struct Agreed {
   uint32_t members = 1;
   uint32_t contributors = 0;   // to one block of a reduction: hosts, or 0: members
   size_t chunk = 1408;         // payload bytes per datagram
+  size_t guard = 0;            // bytes that a guarded group's datagrams are longer by
   size_t budget = 128 * 1024;  // least receive budget of any member: payload bytes a socket queues
   size_t batch = 64 * 1024;    // bytes of one send batch
   size_t eager = 32 * 1024;    // setting

@@ -23,6 +23,7 @@
 #include "crypto/handshake.h"
 #include "crypto/kdf.h"
 #include "crypto/library.h"
+#include "wire/bytes.h"
 
 namespace mcast::crypto {
 namespace {
@@ -221,9 +222,9 @@ Result<std::shared_ptr<const JobSecret>> JobSecret::make(ConstBytes secret, std:
 }
 
 std::string JobSecret::id_text() const {
-  char text[9];
-  std::snprintf(text, sizeof text, "%08x", id_);
-  return text;
+  std::array<std::byte, 4> bytes;
+  wire::store<uint32_t>(bytes.data(), id_);
+  return hex_text(bytes);
 }
 
 bool JobSecret::ok_here() const { return pid_ == ::getpid(); }

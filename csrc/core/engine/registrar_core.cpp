@@ -106,7 +106,7 @@ void RegistrarCore::turn(Nanos now) {
     Entry& entry = at->second;
     if (entry.left) {
       for (Row& row : entry.rows) {
-        if (row.link) row.link->send(wire::Bye{});
+        if (row.link) say_goodbye(entry, row);
       }
       at = jobs_.erase(at);
       continue;
@@ -118,6 +118,11 @@ void RegistrarCore::turn(Nanos now) {
     offer(entry, now);
     ++at;
   }
+}
+
+// Who has not been asked would take it for an ask that is none.
+void RegistrarCore::say_goodbye(const Entry& entry, Row& row) {
+  if (!entry.job.secret || !row.nonce.empty()) row.link->send(wire::Bye{});
 }
 
 // Gives up those that are late, and connections that nothing holds any more.
@@ -132,8 +137,7 @@ void RegistrarCore::tidy(Entry& entry, Nanos now) {
       note(entry, row);
     }
     if (!row.link || row.admission.state() != Asking::kAbsent) continue;
-    // Who has not been asked would take it for an ask that is none.
-    if (!entry.job.secret || !row.nonce.empty()) row.link->send(wire::Bye{});
+    say_goodbye(entry, row);
     row.link.reset();
   }
 }
@@ -216,8 +220,10 @@ Status RegistrarCore::check_accept(const Entry& entry, const Row& row, const wir
   const bool keyed =
       std::all_of(accept.stations.begin(), accept.stations.end(),
                   [](const auto& station) { return station.key != wire::EndpointKey{}; });
-  if (keyed && crypto::without_mac(entry.job.secret->aggregators().record,
-                                   crypto::said_over(row.nonce, "accept"), text)) {
+  // (Before the challenge nothing is an answer to anything.)
+  if (keyed && !row.nonce.empty() &&
+      crypto::without_mac(entry.job.secret->aggregators().record,
+                          crypto::said_over(row.nonce, "accept"), text)) {
     return {};
   }
   return Status(Code::kMismatch,

@@ -86,6 +86,7 @@ class RegistrarCore {
   static const wire::Ask& ask_of(Entry& entry, const Row& row);
   void ask(uint64_t group, Entry& entry, size_t row, Nanos now);
   void tidy(Entry& entry, Nanos now);
+  static void say_goodbye(const Entry& entry, Row& row);
   void offer(Entry& entry, Nanos now);
   void on_record(Entry& entry, Row& row, wire::Admission record, const std::string& text,
                  Nanos now);

@@ -307,6 +307,7 @@ Agreement agreement_of(const Roster& roster, Member self, const Config& config,
   if (config.chunk != 0) chunk = std::min<size_t>(chunk, config.chunk);
   out.agreed.members = static_cast<uint32_t>(roster.ranks.size());
   out.agreed.chunk = chunk;
+  out.agreed.guard = config.security == "off" ? 0 : wire::kGuardedExtra;
   out.agreed.budget = roster.budget;
   out.agreed.batch = kBatchBytes;
   out.agreed.eager = config.eager;

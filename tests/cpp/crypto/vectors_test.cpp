@@ -6,6 +6,7 @@
 #include "crypto/datagram_guard.h"
 #include "crypto/handshake.h"
 #include "crypto/library.h"
+#include "crypto/secret.h"
 #include "crypto/stream_guard.h"
 
 namespace mcast::crypto {
@@ -29,6 +30,8 @@ TEST_F(SecondImplementation, KeysOfTheSecret) {
   std::array<std::byte, 4> id;
   wire::store<uint32_t>(id.data(), secret_id(root));
   EXPECT_EQ(hex(id), v_.hex("secret_id"));
+  EXPECT_EQ(JobSecret::make(v_.bytes("secret"), "a test").value()->id_text(), v_.hex("secret_id"))
+      << "as the doctor shows it, too";
   EXPECT_EQ(hex(record_key(root).bytes()), v_.hex("record_key"));
   EXPECT_EQ(hex(hello_key(root).bytes()), v_.hex("hello_key"));
   EXPECT_EQ(hex(mix_key(root).bytes()), v_.hex("mix_key"));

@@ -107,9 +107,10 @@ class GuardedRegistrar : public RegistrarTest {
                                               crypto::kAggregatorName);
     role_ = crypto::JobSecret::make(role.bytes(), "its role").value();
   }
-  std::string signed_by(const crypto::Key& key, wire::Accept accept) {
+  std::string signed_by(const crypto::Key& key, wire::Accept accept,
+                        const std::string& nonce = "n1") {
     for (auto& station : accept.stations) station.key.fill(std::byte{5});
-    return wire::framed(crypto::with_mac(key, {"n1", "accept", "", 0, 0}, wire::encode(accept)));
+    return wire::framed(crypto::with_mac(key, {nonce, "accept", "", 0, 0}, wire::encode(accept)));
   }
   Registrar::Job job_;
   std::shared_ptr<const crypto::JobSecret> role_;
@@ -145,6 +146,23 @@ TEST_F(GuardedRegistrar, WhoHasNoProofIsNotUsed) {
     registrar.leave(kGroup);
     ASSERT_TRUE(soon([&] { return registrar.stats(kGroup).empty(); }));
   }
+}
+
+TEST_F(GuardedRegistrar, BeforeTheChallengeNothingIsSaidOrBelieved) {
+  ASSERT_TRUE(registrar.enter(kGroup, job_).ok());
+  const auto early = a.take();
+  ASSERT_TRUE(early);
+  early->raw(signed_by(role_->record(), admits({10}), ""));
+  EXPECT_TRUE(soon([&] { return contains(reason(registrar), "its proof is wrong"); }))
+      << reason(registrar);
+  Registrar::Job other = offers.job({b.address()});
+  other.secret = job_.secret;
+  other.ask = job_.ask;
+  ASSERT_TRUE(registrar.enter(kGroup + 1, other).ok());
+  const auto link = b.take();
+  ASSERT_TRUE(link);
+  registrar.leave(kGroup + 1);
+  EXPECT_FALSE(link->read()) << "a goodbye to who has not asked would be nonsense to it";
 }
 
 TEST_F(GuardedRegistrar, AnotherSecurityIsNamed) {

@@ -241,6 +241,10 @@ TEST(Agree, AGuardedDatagramIsLongerAndItsChunksMayBe) {
   const size_t guarded = agreed(records, 0)->agreed.chunk;
   EXPECT_EQ(clear, guarded) << "the rounding pays";
   EXPECT_LE(guarded + wire::kGuardedHeader + wire::kDatagramTag, 1472u);
+  Config config;
+  EXPECT_EQ(agreed(records, 0, config)->agreed.guard, 0u);
+  config.security = "auth";
+  EXPECT_EQ(agreed(records, 1, config)->agreed.guard, wire::kGuardedExtra) << "plans go by it";
   for (RankRecord& r : records) r.datagram_external = wire::kDatagramHeader + 1408;
   EXPECT_EQ(agreed(records, 0)->agreed.chunk, 1408u - 64);
 }

@@ -187,6 +187,117 @@ TEST_P(Attacks, EverythingIsReplayed) {
   EXPECT_EQ(refused(c, Cause::forged), 0u) << "the keys were never asked for them";
 }
 
+// A datagram that was captured elsewhere, as it is and with the header that it would need here.
+struct Elsewhere {
+  const char* name;
+  void (*there)(ClusterOptions& options);  // how the other group differs from this one
+  Cause as_it_is;
+};
+constexpr uint64_t kOtherTag = 1u << 20;
+constexpr Elsewhere kElsewhere[] = {
+    {"lane 0 of the same group", [](ClusterOptions& o) { o.group.lane ^= 1; }, Cause::foreign},
+    {"another rail", [](ClusterOptions& o) { o.group.tag += kOtherTag; }, Cause::foreign},
+    {"the group before it was made again",
+     [](ClusterOptions& o) { o.group.tag += kOtherTag, o.group.first_sequence = 3; },
+     Cause::foreign},
+    {"a job with another secret and the same tag",
+     [](ClusterOptions& o) { o.secret = [](Member) { return uint64_t{4711}; }; },
+     Cause::forged_header},
+    {"the other mode",
+     [](ClusterOptions& o) {
+       o.security = o.security == Mode::kAuth ? Mode::kSealed : Mode::kAuth;
+     },
+     Cause::downgraded}};
+
+class Played : public Attacks {
+ protected:
+  // Some of what a group has sent to its rank 1.
+  static std::vector<Captured> capture(const ClusterOptions& o) {
+    std::vector<Captured> all;
+    Cluster c(o);
+    before_each(c, [&](size_t to, Captured d) {
+      if (to == 1 && all.size() < 500) all.push_back(std::move(d));
+    });
+    run_exactly(c);
+    return all;
+  }
+  // With tag, lane and mode of `here`; its filter and its tag stay what they were.
+  static Captured adapted(Captured d, const GroupParams& here, Mode mode) {
+    wire::GuardedHeader h;
+    EXPECT_EQ(wire::parse_guarded(d, h), wire::ParseError::kNone);
+    h.inner.group_tag = here.tag;
+    h.inner.lane = here.lane;
+    h.sealed = mode == Mode::kSealed;
+    wire::write_guarded(d.data(), h);
+    return d;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Modes, Played, testing::Values(Mode::kAuth, Mode::kSealed),
+                         [](const auto& p) { return crypto::mode_name(p.param); });
+
+// Attack 3, from outside: what another group's host has captured on lane 0, on another rail, in
+// another epoch of the group, in another job. No byte of it gets in, each is counted under its
+// cause and as of the host that has sent it, and no key of a member is worn by it.
+TEST_P(Played, ElsewhereIsRefusedByCauseAndSource) {
+  for (const Elsewhere& other : kElsewhere) {
+    SCOPED_TRACE(other.name);
+    ClusterOptions there = options(), here = options();
+    here.group.lane = 1;
+    here.accounts = [](Member) {
+      LaneAccounts accounts;
+      accounts.watch = true;
+      return accounts;
+    };
+    there.group.lane = here.group.lane;
+    other.there(there);
+    const std::vector<Captured> captured = capture(there);
+    ASSERT_EQ(captured.size(), 500u);
+    Cluster c(here);
+    const auto stranger = c.net().attach();
+    const GroupParams& params = c.group(0).core().params();
+    uint64_t played = 0;
+    before_each(c, [&](size_t to, const Captured&) {
+      const Captured& d = captured[played++ % captured.size()];
+      c.net().inject(to, d, stranger->index());
+      c.net().inject(to, adapted(d, params, GetParam()), stranger->index());
+    });
+    run_exactly(c);
+    c.run_for(50 * kMilli);
+    ASSERT_GT(played, 1000u);
+    const bool same = other.as_it_is == Cause::forged_header;
+    EXPECT_EQ(refused(c, Cause::forged_header), same ? 2 * played : played);
+    EXPECT_EQ(refused(c, other.as_it_is), same ? 2 * played : played);
+    EXPECT_EQ(refused(c, Cause::forged), 0u) << "the keys were never asked for them";
+    const std::string its = c.net().source_of(stranger->index()).host_text();
+    for (Member r = 0; r < c.size(); r++) {
+      const auto sources = c.lane(r).monitor().top(10);
+      ASSERT_EQ(sources.size(), 1u) << r;
+      EXPECT_EQ(sources[0].source.host_text(), its);
+      EXPECT_EQ(sources[0].count(Cause::forged_header),
+                c.lane(r).monitor().count(Cause::forged_header));
+    }
+  }
+}
+
+// What only comes in another order, a network's or an attacker's who holds it back, is a member's:
+// it is taken, and nobody is accused of a forgery.
+TEST_P(Attacks, AnotherOrderIsNoForgery) {
+  Cluster c(options());
+  Rng rng(5);
+  c.net().set_datagram_hook([&](size_t from, size_t to, ConstBytes d) {
+    if (from == to || rng.chance(0.5)) return SimNetwork::Verdict::kPass;
+    const auto later = static_cast<Nanos>(rng.below(3 * kMilli));
+    c.at(c.now() + later,
+         [&c, from, to, held = Captured(d.begin(), d.end())] { c.net().inject(to, held, from); });
+    return SimNetwork::Verdict::kDrop;
+  });
+  run_exactly(c);
+  for (const Cause cause : {Cause::forged, Cause::forged_header, Cause::foreign, Cause::malformed,
+                            Cause::source_moved}) {
+    EXPECT_EQ(refused(c, cause), 0u) << cause_name(cause);
+  }
+}
+
 // Everything comes back to its sender, and once more to its receivers, from a host that is no
 // member. None of it touches anything, and the host gives itself away.
 TEST_P(Attacks, ReflectedDatagramsChangeNothing) {

@@ -138,8 +138,7 @@ std::shared_ptr<crypto::DatagramGuard> Cluster::guard(Member r, const GroupParam
   EXPECT_TRUE(crypto::load_library().ok());
   crypto::DatagramGuard::Params p;
   p.how = {options_.security, options_.suite, params.lane};
-  p.self = r;
-  p.members = options_.ranks;
+  p.self = r, p.members = options_.ranks;
   p.most_payload = options_.net.max_datagram;
   p.epochs = options_.epochs;
   std::array<std::byte, 32> seed{};
@@ -211,6 +210,7 @@ size_t Cluster::add_group(const GroupParams& base, Nanos limit) {
     params.self = r;
     params.tag = base.tag + g + 1;
     params.agreed.members = options_.ranks;
+    params.agreed.guard = options_.security == crypto::Mode::kOff ? 0 : wire::kGuardedExtra;
     if (!params.host_of.empty()) {
       params.agreed.contributors = Hosts(params.host_of).count();
       params.read_host.read = [this, r, host_of = params.host_of](Member from, uint64_t at,

@@ -114,7 +114,11 @@ def victim(ctx, options: dict, cause: str = "", recorded: bool = False) -> dict:
     for salt in range(ROUNDS):
         all_gather(salt + 3)
     salt = ROUNDS
-    while cause and salt < 20 * ROUNDS and "seen" not in _gathered_to_tell(_whether_seen(cause)):
+    while (
+        cause
+        and salt < 20 * ROUNDS
+        and "seen" not in _gathered_to_tell(_whether_seen(cause, refused))
+    ):
         all_gather(salt + 3)
         salt += 1
     ctx.notify("rounds are over")
@@ -427,8 +431,10 @@ def _gathered_to_tell(mine: str) -> list[str]:
     return [bytes(row.tolist()).rstrip(b"\0").decode() for row in output.split(64)]
 
 
-def _whether_seen(cause: str) -> str:
-    return "seen" if torch_mcast.stats()["security"]["causes"][cause] > 0 else "not yet"
+def _whether_seen(cause: str, before: dict) -> str:
+    """Since `before`: what the lane has counted of earlier jobs' attackers is not this one's."""
+    seen = since(torch_mcast.stats()["security"], before)
+    return "seen" if seen["causes"][cause] > 0 else "not yet"
 
 
 def _rounds_until(word: str, salt: int) -> int:
@@ -456,10 +462,12 @@ def flooded(ctx, options: dict) -> dict | int:
     dist.distributed_c10d._world.group_count = 0
     ctx.init_process_group("mcast", 60.0, pg_options=torch_mcast.Options(**options))
     all_gather(0)
+    before = torch_mcast.stats()["security"]
     # The multicast lane has the first of the two ports.
     ctx.notify("made", min(targets()["groups"], key=lambda group: group[1]))
     rounds = _rounds_until("ring, left", 1)
     groups, there = targets()["groups"], torch_mcast.stats()
+    there["security"] = since(there["security"], before)
     ctx.notify("left")
     rounds += _rounds_until("multicast", rounds)
     return {"rounds": rounds, "groups": groups, "there": there, "stats": torch_mcast.stats()}

@@ -4,6 +4,7 @@ every other one has, so results are compared in full; digests are compared betwe
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 import socket
 import threading
@@ -163,6 +164,53 @@ class Tampered(PassingStore):
             assert changed != text
             text = changed
         super().set(key, text)
+
+
+class Noted(PassingStore):
+    """A store of which somebody keeps all that is written to it."""
+
+    def __init__(self, real: dist.Store) -> None:
+        super().__init__(real)
+        self.written: list[tuple[str, bytes]] = []
+
+    def set(self, key: str, value: bytes) -> None:
+        self.written.append((key, bytes(value)))
+        super().set(key, value)
+
+
+def noted(ctx, options: dict) -> dict:
+    """What this rank writes to the store while a job of several hosts and a part of it are made, and what it says
+    of itself. Rank 0 keeps the store until all have ended, as a launcher would."""
+    host, port = ctx.init_method.removeprefix("tcp://").split(":")
+    limit = timedelta(seconds=60)
+    store = Noted(dist.TCPStore(host, int(port), ctx.world_size, ctx.rank == 0, limit))
+    dist.distributed_c10d._world.group_count = 0
+    dist.init_process_group(
+        "mcast", store=store, rank=ctx.rank, world_size=ctx.world_size,
+        timeout=limit, pg_options=torch_mcast.Options(**options),
+    )  # fmt: skip
+    part = dist.new_group(
+        list(range(ctx.world_size - 1)), pg_options=torch_mcast.Options(**options)
+    )
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        dist.new_group(list(range(ctx.world_size)))
+    total = torch.ones(5000)
+    dist.all_reduce(total)
+    if ctx.rank < ctx.world_size - 1:
+        dist.all_reduce(total, group=part)
+    stats = torch_mcast.stats()
+    says = [stats, torch_mcast.config(), torch_mcast.trace(), torch_mcast.metrics()]
+    ctx.notify("ended")
+    ctx.wait("all have ended")
+    dist.destroy_process_group()
+    return {
+        "written": store.written,
+        "says": json.dumps(says, default=str),
+        "warned": [str(row.message) for row in told],
+        "stats": stats,
+        "sum": float(total.sum()),
+    }
 
 
 def creation(ctx, options: list[dict], how: str, world: int) -> dict | None:

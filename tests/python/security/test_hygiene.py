@@ -3,6 +3,7 @@ leaves the host), and everything that could hold the secret is searched for it."
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import json
@@ -14,11 +15,13 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import guarded
 import host_engine
 import pytest
 
 from torch_mcast import _fallback
 from torch_mcast.engine import read
+from torch_mcast.secret import public_id, role
 
 RANK = r"""
 import json, os, sys
@@ -234,6 +237,45 @@ def test_with_an_engine_the_keys_are_in_the_engine_alone(tmp_path, monkeypatch, 
 
 def guardian_is(watching: int, pid: int) -> bool:
     return f"PPid:\t{watching}\n" in Path(f"/proc/{pid}/status").read_text()
+
+
+@pytest.mark.parametrize("mode", ["sealed", pytest.param("auth", marks=pytest.mark.all_tier)])
+def test_hosts_tell_each_other_no_key_through_the_store(lab, tmp_path, mode):
+    """All that the ranks of two hosts write to the job's store, keys of values too, and what they say of
+    themselves: nothing in it is the secret, the role's, or what follows from either."""
+    secret = secrets.token_hex(32)
+    path = tmp_path / "secret"
+    path.write_text(secret)
+    path.chmod(0o600)
+    hosts = lab(preload=guarded.PRELOAD, hosts=2, ranks_per_host=2, rate="1gbit")
+    call = hosts.start(guarded.noted, {"security": mode, "secret_file": str(path)})
+    call.wait("ended", list(range(4)), timeout_s=90)
+    call.signal("all have ended")
+    rows = call.results(timeout_s=60)
+    for rank, row in enumerate(rows):
+        assert row["sum"] == 5000 * 4 * (3 if rank < 3 else 1)
+        assert row["stats"]["security"]["mode"] == mode
+        assert row["stats"]["path"] in ("multicast", "ring")
+        # The last group was made without options: it is not guarded, and says so.
+        (warned,) = row["warned"]
+        assert f"has security=off, beside a group with security={mode}" in warned
+    written = [pair for row in rows for pair in row["written"]]
+    identity = public_id(secret)
+    store = b"\0".join(key.encode() + b"\0" + value for key, value in written)
+    # It is the store of the whole job: every rank's record, of the job and of its part, proved.
+    for rank in range(4):
+        # (Groups of one host, whose traffic does not leave it, have records without a proof.)
+        records = [value for key, value in written if key.endswith(f"rank/{rank}")]
+        proved = [r for r in records if b"\nmac=" in r and f"\nsecret_id={identity}".encode() in r]
+        assert len(proved) >= (2 if rank < 3 else 1), records
+    everything = store.lower() + "".join(row["says"] for row in rows).encode().lower()
+    known = {"secret": bytes.fromhex(secret), "role": bytes.fromhex(role(secret))}
+    for name in list(known):
+        known |= {f"{name}: {k}": key for k, key in keys_of(known[name].hex()).items()}
+    for name, key in known.items():
+        assert key not in store, name
+        assert key.hex().encode() not in everything, name
+        assert base64.b64encode(key).rstrip(b"=").lower() not in everything, name
 
 
 def test_a_secret_in_the_environment_is_taken_out_of_it(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import random
 import socket
 import stat
 import struct
@@ -166,6 +167,33 @@ def test_any_bytes_are_read_without_harm():
         list(watch.parse(whole[:size]))
     assert list(watch.parse(ip(v3((4, "239.1.2.3", 0)), protocol=17))) == []
     assert list(watch.parse(b"\x60" + whole[1:])) == []
+
+
+def test_made_up_reports_are_read_without_harm_and_fill_no_memory(monkeypatch):
+    """What a fuzzer would do: true reports, changed, cut, joined, and noise; whatever is read of them is said in
+    one line, and what is remembered has a bound."""
+    monkeypatch.setattr(watch, "_MOST_KNOWN", 50)
+    rng, here = random.Random(20), watch.Watch(watch._networks("10.1.0.0/16"))
+    whole = [
+        ip(v3((4, "239.1.2.3", 3), (2, "239.1.2.4", 0), (3, "239.9.9.9", 0), (5, "239.3.3.3", 1))),
+        ip(b"\x16\0\0\0" + socket.inet_aton("239.7.7.7")),
+        rng.randbytes(60),
+    ]
+    lines = 0
+    for _ in range(20_000):
+        packet = bytearray(rng.choice(whole))
+        for _ in range(rng.randrange(6)):
+            packet[rng.randrange(len(packet))] = rng.randrange(256)
+        packet[12:16] = rng.choice([bytes(packet[12:16]), rng.randbytes(4)])
+        for change in watch.parse(bytes(packet[: rng.choice([len(packet), rng.randrange(80)])])):
+            line = here.note(change)
+            lines += line is not None
+            assert line is None or (line.isprintable() and change.group.startswith("239."))
+    assert lines > 5000
+    assert len(here._known) == len(here.strangers) == 50
+    # The oldest is forgotten, and told again; the newest is not.
+    newest = watch.Membership("10.9.0.1", "239.1.1.1", True)
+    assert here.note(newest) and here.note(newest) is None
 
 
 def test_only_strangers_are_called_so():

@@ -26,6 +26,17 @@ struct RcGuard {
   guarded::Records records;
   bool used_up = false;  // the keys of our direction
   std::array<std::byte, kEntry> opened{};
+
+  // What a message carries, which is one record: its length says the message's again,
+  // authenticated. Valid until the next call. Nothing: forged, and the connection is over.
+  std::optional<ConstBytes> open(ConstBytes message) {
+    constexpr size_t kMostBody = kEntry - crypto::record_size(0, false);
+    const bool whole =
+        message.size() >= crypto::record_size(0, false) &&
+        decode_prefix(message.data()) == message.size() - crypto::kRecordLength &&
+        crypto::record_length_allowed(decode_prefix(message.data()), kMostBody, false);
+    return whole ? records.open(false, message, opened) : std::nullopt;
+  }
 };
 
 }  // namespace mcast::verbs

@@ -257,13 +257,7 @@ bool RcGuardedHandshake::begin_records(RcStream& s, Connection& c, crypto::Strea
 }
 
 bool RcGuardedHandshake::open(RcStream& s, Connection& c, ConstBytes& bytes) {
-  constexpr size_t kMostBody = kEntry - crypto::record_size(0, false);
-  // (A record is a message: its length says the same again, authenticated.)
-  const bool whole = bytes.size() >= crypto::record_size(0, false) &&
-                     decode_prefix(bytes.data()) == bytes.size() - crypto::kRecordLength &&
-                     crypto::record_length_allowed(decode_prefix(bytes.data()), kMostBody, false);
-  const auto body = whole ? c.guard->records.open(false, bytes, c.guard->opened) : std::nullopt;
-  if (body) {
+  if (const auto body = c.guard->open(bytes)) {
     bytes = *body;
     return true;
   }
