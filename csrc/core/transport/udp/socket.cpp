@@ -5,6 +5,7 @@
 
 #include <arpa/inet.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -141,7 +142,10 @@ size_t Epoll::wait(std::span<epoll_event> events, Nanos timeout) {
   } else {
     const timespec spec{static_cast<time_t>(timeout / kSecond),
                         static_cast<long>(timeout % kSecond)};  // NOLINT: the kernel's type
-    n = ::epoll_pwait2(fd_.get(), events.data(), capacity, &spec, nullptr);
+    // By its number, the same on every architecture: C libraries before 2.35 have no name for it.
+    constexpr long kEpollPwait2 = 441;
+    n = static_cast<int>(
+        ::syscall(kEpollPwait2, fd_.get(), events.data(), capacity, &spec, nullptr, size_t{0}));
     if (n < 0 && (errno == ENOSYS || errno == EPERM)) {  // old kernel, or a seccomp filter
       const Nanos ms = std::min<Nanos>((timeout + kMilli - 1) / kMilli, INT_MAX);
       n = ::epoll_wait(fd_.get(), events.data(), capacity, static_cast<int>(ms));
