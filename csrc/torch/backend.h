@@ -141,7 +141,7 @@ class ProcessGroupMcast final : public c10d::Backend {
   std::string context(const char* op, uint64_t sequence) const;
   c10::intrusive_ptr<McastWork> make_work(Op op, c10d::OpType type, const char* title,
                                           Tensors inputs, std::vector<Tensors> outputs, int parts,
-                                          std::shared_ptr<CopyBacks> back);
+                                          std::shared_ptr<CopyBacks> back, int peer = -1);
   PostOptions post_options(Op op, McastWork& work, std::chrono::milliseconds timeout,
                            at::ScalarType dtype) const;
   WorkPtr post_gathers(Op op, c10d::OpType type, std::vector<GatherPlan> plans, Tensors inputs,
