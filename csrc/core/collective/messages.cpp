@@ -37,17 +37,15 @@ P2pParams params_for(size_t incast) {
   return params;
 }
 
-// The first of `members` behind `last` in the order of their numbers of which `use` makes
-// something; the order is a circle.
+// The first of `members` behind `last`, in a circle, of which `use` makes something; it may take
+// that one out.
 template <typename Use>
 bool in_turn(const std::set<Member>& members, Member last, Use&& use) {
-  const std::vector<Member> all(members.begin(), members.end());
-  const auto from = std::upper_bound(all.begin(), all.end(), last == kNoMember ? 0 : last);
-  for (auto at = from; at != all.end(); ++at) {
-    if (use(*at)) return true;
-  }
-  for (auto at = all.begin(); at != from; ++at) {
-    if (use(*at)) return true;
+  for (size_t left = members.size(); left > 0; left--) {
+    auto next = members.upper_bound(last);
+    if (next == members.end()) next = members.begin();
+    last = *next;
+    if (use(last)) return true;
   }
   return false;
 }
