@@ -247,7 +247,7 @@ TEST(Messages, OfAnotherLengthFailOnBothRanks) {
         << run->status.message();
   }
   EXPECT_EQ(c.total(Counter::mismatched), 1u);
-  EXPECT_TRUE(c.group(2).core().failed());
+  ASSERT_TRUE(c.run([&] { return c.group(2).core().failed(); }, kSecond));
   const auto later = receive_message(c, 2, 0, 0, 1);
   EXPECT_TRUE(later->done());
   EXPECT_EQ(later->status.code(), Code::kMismatch);
