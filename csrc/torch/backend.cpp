@@ -242,17 +242,20 @@ GroupStats ProcessGroupMcast::group_stats() const {
 c10::intrusive_ptr<McastWork> ProcessGroupMcast::make_work(Op op, c10d::OpType type,
                                                            const char* title, Tensors inputs,
                                                            std::vector<Tensors> outputs, int parts,
-                                                           std::shared_ptr<CopyBacks> back) {
+                                                           std::shared_ptr<CopyBacks> back,
+                                                           int peer) {
   McastWork::Description description;
   description.rank = rank_;
   description.size = size_;
   description.type = type;
   description.title = title;
-  description.sequence = sequence_.fetch_add(1) + 1;
+  description.sequence = point_to_point(op) ? sequence_.load() : sequence_.fetch_add(1) + 1;
   Told told;
   told.op = op;
   told.type = type;
   told.sequence = description.sequence;
+  told.point_to_point = point_to_point(op);
+  told.peer = peer;
   told.inputs = inputs;
   told.outputs = outputs;
   told.timeout = std::chrono::milliseconds(timeout_ms_.load());

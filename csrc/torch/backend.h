@@ -1,5 +1,6 @@
 // ProcessGroupMcast: the c10d::Backend. broadcast, the all-gathers, the reductions, barrier and, of
-// CPU tensors, gather, scatter and the all-to-alls go to the engine; everything else, and
+// CPU tensors, gather, scatter, the all-to-alls and (between hosts) send and recv go to the engine;
+// everything else, and
 // reductions of devices whose fallback reduces there, to a fallback backend behind the same object.
 // Overrides the virtual names that every torch from 2.11 on has; newer names forward to them.
 //
@@ -110,6 +111,7 @@ class ProcessGroupMcast final : public c10d::Backend {
 
   // Fallback (fallback.cpp).
   WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
+  // Engine for CPU tensors between hosts, else fallback (point_to_point.cpp).
   WorkPtr send(Tensors& tensors, int destination, int tag) override;
   WorkPtr recv(Tensors& tensors, int source, int tag) override;
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
@@ -139,7 +141,7 @@ class ProcessGroupMcast final : public c10d::Backend {
   std::string context(const char* op, uint64_t sequence) const;
   c10::intrusive_ptr<McastWork> make_work(Op op, c10d::OpType type, const char* title,
                                           Tensors inputs, std::vector<Tensors> outputs, int parts,
-                                          std::shared_ptr<CopyBacks> back);
+                                          std::shared_ptr<CopyBacks> back, int peer = -1);
   PostOptions post_options(Op op, McastWork& work, std::chrono::milliseconds timeout,
                            at::ScalarType dtype) const;
   WorkPtr post_gathers(Op op, c10d::OpType type, std::vector<GatherPlan> plans, Tensors inputs,
@@ -205,6 +207,9 @@ class ProcessGroupMcast final : public c10d::Backend {
                          std::chrono::milliseconds timeout);
   WorkPtr post_exchange(Op op, c10d::OpType type, ExchangePlan plan, Tensors inputs,
                         std::vector<Tensors> outputs, std::chrono::milliseconds timeout);
+  // Whether the engine takes this tensor's messages.
+  bool carries(Op op, const at::Tensor& tensor) const;
+  WorkPtr post_message(Op op, c10d::OpType type, const Tensors& tensors, int peer, int tag);
   // Lists whose tensors differ in size (uneven.cpp).
   WorkPtr gather_uneven(const Tensors& outputs, const at::Tensor& input,
                         std::chrono::milliseconds timeout);

@@ -48,10 +48,18 @@ constexpr LaneId lane_of(Op op) {
     case Op::scatter:
     case Op::all_to_all:
     case Op::all_to_all_single:
+    case Op::send:
+    case Op::recv:
+    case Op::recv_any_source:
       return LaneId::kReduce;
     default:
       return LaneId::kMulticast;
   }
+}
+
+// Calls that not all ranks make: they take no sequence number.
+constexpr bool point_to_point(Op op) {
+  return op == Op::send || op == Op::recv || op == Op::recv_any_source;
 }
 
 struct CallCounts {

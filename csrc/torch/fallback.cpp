@@ -10,9 +10,6 @@ namespace {
 
 bool is_gloo(const c10d::Backend& backend) { return backend.getBackendName() == "gloo"; }
 
-// Point to point calls are not made by all ranks: they take no sequence number.
-bool point_to_point(Op op) { return op == Op::send || op == Op::recv || op == Op::recv_any_source; }
-
 bool receives(Op op) { return op == Op::recv || op == Op::recv_any_source || op == Op::scatter; }
 
 // Why the group has failed; empty: it has not, or it is gone.
@@ -145,24 +142,6 @@ WorkPtr ProcessGroupMcast::allreduce_sparse(Tensors& tensors, const c10d::Allred
                   return is_gloo(backend) ? backend.allreduce(tensors, opts)
                                           : backend.allreduce_sparse(tensors, opts);
                 });
-}
-
-WorkPtr ProcessGroupMcast::send(Tensors& tensors, int destination, int tag) {
-  return passed(
-      Op::send, c10d::OpType::SEND, first_of(op_name(Op::send), tensors),
-      [&](c10d::Backend& backend) { return backend.send(tensors, destination, tag); }, destination);
-}
-
-WorkPtr ProcessGroupMcast::recv(Tensors& tensors, int source, int tag) {
-  return passed(
-      Op::recv, c10d::OpType::RECV, first_of(op_name(Op::recv), tensors),
-      [&](c10d::Backend& backend) { return backend.recv(tensors, source, tag); }, source);
-}
-
-WorkPtr ProcessGroupMcast::recvAnysource(Tensors& tensors, int tag) {
-  constexpr Op op = Op::recv_any_source;
-  return passed(op, c10d::OpType::RECVANYSOURCE, first_of(op_name(op), tensors),
-                [&](c10d::Backend& backend) { return backend.recvAnysource(tensors, tag); });
 }
 
 }  // namespace mcast::pg

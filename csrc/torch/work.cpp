@@ -193,6 +193,13 @@ void McastWork::over(const std::exception_ptr& error) {
   if (flight_) flight_->tell();
 }
 
+int McastWork::sourceRank() const {
+  const Member source = source_ ? source_->load(std::memory_order_acquire) : kNoMember;
+  TORCH_CHECK(source != kNoMember, context_,
+              ": the source is that of a receive which is over, without an error");
+  return source;
+}
+
 float McastWork::getDuration() const {
   TORCH_CHECK(flight_ && flight_->over(), context_, ": the duration is known when it is over");
   return flight_->milliseconds();

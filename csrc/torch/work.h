@@ -76,6 +76,14 @@ class McastWork final : public c10d::Work {
   // is complete. The engine lowers it.
   const std::shared_ptr<std::atomic<uint32_t>>& contributors() const { return contributors_; }
 
+  // Of a receive: who has sent what it has got; the engine says so. Before the first part is
+  // posted.
+  const std::shared_ptr<std::atomic<Member>>& sources() {
+    source_ = std::make_shared<std::atomic<Member>>(kNoMember);
+    return source_;
+  }
+  int sourceRank() const override;
+
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   // Device tensors: as wait(). CPU tensors: nothing, as everywhere in c10d.
   void synchronize() override;
@@ -105,6 +113,7 @@ class McastWork final : public c10d::Work {
   const std::shared_ptr<Observer::Flight> flight_;
   const std::shared_ptr<std::atomic<int>> interrupted_;
   const std::shared_ptr<std::atomic<uint32_t>> contributors_;
+  std::shared_ptr<std::atomic<Member>> source_;  // null but for a receive
   std::function<void(const Status&)> failure_hook_;
   std::function<void()> after_;
   Helper helper_;

@@ -76,6 +76,26 @@ void check_reductions(ConstBytes body) {
   }
 }
 
+void check_messages(ConstBytes body) {
+  wire::MessageHead head;
+  if (wire::parse_message_head(body, head)) {
+    require(head.payload.size() <= head.total, "no more than the message has");
+    same(body, head.payload, [&](auto& o) { wire::put_message_head(o, head.total); });
+  }
+  wire::MessageData data;
+  if (wire::parse_message_data(body, data)) {
+    same(body, data.payload, [&](auto& o) { wire::put_message_head(o, data.offset); });
+  }
+  uint64_t end = 0;
+  if (wire::parse_message_grant(body, end)) {
+    same(body, {}, [&](auto& o) { wire::put_message_grant(o, end); });
+  }
+  wire::MessageCredit credit;
+  if (wire::parse_message_credit(body, credit)) {
+    same(body, {}, [&](auto& o) { put_message_credit(o, credit); });
+  }
+}
+
 void check_notices(ConstBytes body) {
   wire::AbortNotice notice;
   if (wire::parse_abort(body, notice)) same(body, {}, [&](auto& o) { put_abort(o, notice); });
@@ -112,6 +132,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   check_lists(body);
   check_fetches(body);
   check_reductions(body);
+  check_messages(body);
   check_notices(body);
   return 0;
 }

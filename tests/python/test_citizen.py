@@ -201,6 +201,7 @@ def aborted_fallback() -> None:
     assert time.monotonic() - start < 30  # the group's timeout is 60 s
 
 
+@pytest.mark.parametrize("ranks", ["network", "host"], indirect=True)
 def test_abort_reaches_the_fallback(ranks):
     ranks(2, aborted_fallback)
 
@@ -217,6 +218,7 @@ def fallback_times_out() -> None:
     dist.barrier()
 
 
+@pytest.mark.parametrize("ranks", ["host"], indirect=True)
 def test_an_error_of_the_fallback_is_the_groups(ranks):
     ranks(2, fallback_times_out)
 
@@ -310,6 +312,7 @@ def ring() -> None:
         assert got[0] == got[-1] == float(behind + turn)
 
 
+@pytest.mark.parametrize("ranks", ["network", "host"], indirect=True)
 def test_batch_in_a_ring(ranks):
     ranks(3, ring)
 

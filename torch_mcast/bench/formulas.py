@@ -40,6 +40,7 @@ OPS = {
         Op("all_to_all", "all_to_all_single", 1, 1),
         Op("gather", "gather", 1, 1),  # at the root's host
         Op("scatter", "scatter", 1, 1),  # which the root's host sends
+        Op("send_recv", "isend to the next, irecv from the one before", 1, 1, whole=True),
         Op("ag_rs", "all-gather + reduce-scatter at once", 2, 2),
         Op("fsdp2", "FSDP2 training step", None, 3),
         Op("fsdp2_async", "FSDP2 training step, all-gathers ahead", None, 3),
@@ -80,6 +81,7 @@ def multicast_send_bytes(op: str, size: int, hosts: int) -> float | None:
         "all_to_all": reduce,
         "gather": reduce / hosts,
         "scatter": reduce / hosts,
+        "send_recv": size,
         "ag_rs": reduce + size / hosts,
         "fsdp2": reduce + 2 * size / hosts,
         "fsdp2_async": reduce + 2 * size / hosts,

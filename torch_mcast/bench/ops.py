@@ -36,6 +36,7 @@ class Case:
             "all_to_all": self._all_to_all,
             "gather": self._gather,
             "scatter": self._scatter,
+            "send_recv": self._send_recv,
             "ag_rs": self._pair,
             "fsdp2": self._fsdp2,
             "fsdp2_async": lambda: self._fsdp2(prefetch=True),
@@ -152,6 +153,21 @@ class Case:
         self._right = lambda: torch.equal(output, self._ramp(shard, 0, self.rank * shard))
         self._spoil = lambda: output.fill_(_NOTHING)
         self.run = lambda: dist.scatter(output, parts, src=0, group=self._groups.first)
+
+    def _send_recv(self) -> None:
+        group = self._groups.first
+        ahead, behind = (self.rank + 1) % self.world, (self.rank - 1) % self.world
+        output, whole = torch.zeros(self._items), self._ramp(self._items, self.rank)
+
+        def run() -> None:
+            sent = dist.isend(whole, group=group, group_dst=ahead)
+            dist.recv(output, group=group, group_src=behind)
+            assert sent is not None
+            sent.wait()
+
+        self.run = run
+        self._right = lambda: torch.equal(output, self._ramp(self._items, behind))
+        self._spoil = lambda: output.fill_(_NOTHING)
 
     def _pair(self) -> None:
         output, part, gathered = self._gather_buffers()

@@ -71,6 +71,11 @@ namespace mcast {
   X(reduce_bytes_received, "payload bytes of contributions and results received")            \
   X(exchange_bytes_sent, "payload bytes of all_to_all, gather and scatter sent")             \
   X(exchange_bytes_received, "payload bytes of those received")                              \
+  X(messages_sent, "messages to one rank (send) that have left")                             \
+  X(message_bytes_sent, "payload bytes of those")                                            \
+  X(messages_received, "messages from one rank (recv) that are here")                        \
+  X(message_bytes_received, "payload bytes of those")                                        \
+  X(messages_kept, "messages that came before a receive that takes them")                    \
   X(grant_waits, "grants to contributors held back because multicast was arriving")          \
   X(shm_rounds, "rounds published to the ranks of the same host")                            \
   X(shm_slot_bytes, "payload bytes copied into shared memory")                               \

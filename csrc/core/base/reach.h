@@ -30,6 +30,7 @@ namespace mcast {
   X(contribution_queue_full, "a contribution waits for its owner's queue")                        \
   X(result_queue_full, "a reduce's result waits for the root's queue")                            \
   X(exchange_queue_full, "a piece of an exchange waits for its receiver's queue")                 \
+  X(message_queue_full, "a piece of a message waits for its receiver's queue")                    \
   X(repair_queue_full, "repairs wait for the asker's queue")                                      \
   X(own_block_revived, "an operation that is over here is repaired for somebody")                 \
   X(request_kept_open, "a donor that sends gets more time for what was asked")                    \

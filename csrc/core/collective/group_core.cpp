@@ -33,6 +33,7 @@ GroupCore::GroupCore(GroupParams params, Port& port, Counters& counters)
       ring_(g_),
       reductions_(g_, small_),
       exchanges_(g_, reductions_.unasked(), reductions_.ingress()),
+      messages_(g_, reductions_.ingress()),
       stations_(g_, reductions_),
       inquiry_(g_, stations_.stragglers()),
       excuses_(g_, reductions_, stations_),
@@ -77,6 +78,11 @@ void GroupCore::post(Post post, Nanos now) {
   } else {
     admit(std::move(post), now);
   }
+  settle(now);
+}
+
+void GroupCore::post_message(MessagePost post, Nanos now) {
+  messages_.post(std::move(post), now);
   settle(now);
 }
 
@@ -286,6 +292,7 @@ void GroupCore::on_peer_down(Member peer, const Status& why, bool graceful, Nano
     if (!g_.failed()) stations_.on_down(peer, why);
   } else {
     membership_.on_peer_down(peer, why, graceful, now);
+    messages_.on_peer_down(peer, graceful, now);
   }
   settle(now);
 }
@@ -303,7 +310,7 @@ void GroupCore::on_read(uint32_t token, ConstBytes bytes, Nanos now) {
 }
 
 bool GroupCore::quiet() const {
-  if (!placing_.idle()) return false;
+  if (!placing_.idle() || messages_.unfinished() > 0) return false;
   return g_.failed() || (g_.ops.empty() && !path_.creation().under_way() && g_.deferred.empty());
 }
 

@@ -15,6 +15,7 @@
 //   Multicast, Ring   the own block out, by either path; credit             multicast.h, ring.h
 //   Reductions        contributions, grants, results                        reductions.h
 //   Exchanges         blocks from one rank to one other                     exchanges.h
+//   Messages          what one rank sends to one other, beside operations    messages.h
 //   Stations          segments that stations of aggregators fold; which     stations.h
 //                     stations, from which operation on                     roster_change.h
 //   CompletionReports what is complete here, and everywhere                 completion_reports.h
@@ -38,6 +39,7 @@
 #include "collective/group_context.h"
 #include "collective/late_inquiry.h"
 #include "collective/membership.h"
+#include "collective/messages.h"
 #include "collective/multicast.h"
 #include "collective/path_switch.h"
 #include "collective/placing.h"
@@ -75,6 +77,9 @@ class GroupCore {
   void post(Post post, Nanos now);
   // Post::delegated has become true; before or after the post.
   void arrived(Sequence sequence, Nanos now);
+
+  // A send or a receive. Always ends in exactly one call of post.done, in deliver().
+  void post_message(MessagePost post, Nanos now);
 
   // A datagram whose header parsed and whose tag and lane are ours; not yet verified.
   Judged on_datagram(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now);
@@ -150,8 +155,8 @@ class GroupCore {
   // Most of them at once since this was asked last.
   size_t take_staged_peak() { return reception_.take_staged_peak(); }
   uint32_t unfinished() const { return g_.unfinished; }
-  // Those, and the ones that wait for a line.
-  size_t waiting() const { return g_.unfinished + g_.deferred.size(); }
+  // Those, the ones that wait for a line, and messages that are not over.
+  size_t waiting() const { return g_.unfinished + g_.deferred.size() + messages_.unfinished(); }
   Sequence next_sequence() const { return g_.next_sequence(); }
   // Operations whose machines are here: neither settled nor complete everywhere.
   size_t unsettled() const { return g_.ops.unsettled(); }
@@ -218,6 +223,7 @@ class GroupCore {
   Ring ring_;
   Reductions reductions_;
   Exchanges exchanges_;
+  Messages messages_;
   Stations stations_;
   LateInquiry inquiry_;
   Excuses excuses_;

@@ -56,6 +56,8 @@ GroupCore::Handler GroupCore::handler(wire::FrameType type) {
       if (Operation* const op = c.operation_of(f, b)) c.ring_.on_ready(*op);
     });
     set({T::kRingData}, [](C& c, F& f, B b, N n) { c.ring_.on_data(f, b, n); });
+    set({T::kMessage, T::kMessageGrant, T::kMessageData, T::kMessageCredit},
+        [](C& c, F& f, B b, N) { c.messages_.on_frame(f, b); });
     set({T::kAggGone}, [](C& c, F& f, B b, N) { c.stations_.on_gone(f, b); });
     set({T::kReduceGrant, T::kReduceData, T::kReduceResult, T::kReduceOffer, T::kReduceTaken,
          T::kDivert, T::kExchangeGrant, T::kExchangeData},

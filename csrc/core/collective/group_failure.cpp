@@ -17,7 +17,8 @@ std::string GroupCore::unfinished_text(Nanos now) const {
     const Operation* const op = g_.ops.find(s);
     if (op != nullptr && !op->finished) return op_text(op->post, now);
   }
-  return g_.deferred.empty() ? "" : op_text(g_.deferred.front(), now);
+  if (!g_.deferred.empty()) return op_text(g_.deferred.front(), now);
+  return messages_.unfinished_text();
 }
 
 void GroupCore::fail(const Status& why, Member culprit, Nanos now) {
@@ -53,6 +54,7 @@ void GroupCore::tell_failure(Nanos now) {
   for (Post& p : std::exchange(g_.deferred, {})) {
     if (p.done) g_.ended.emplace_back(std::move(p.done), why.with_context(op_text(p, now)));
   }
+  messages_.on_failure(why);
   path_.creation().give_up(why);
 }
 
@@ -67,7 +69,7 @@ void GroupCore::on_abort(ConstBytes body, Sequence released, Nanos now) {
   if (completion_.released() < released) MCAST_REACH(abort_brings_the_release);
   completion_.on_released(released);
   settle(now);
-  if (membership_.leaving() && g_.unfinished == 0) {
+  if (membership_.leaving() && g_.unfinished + messages_.unfinished() == 0) {
     MCAST_REACH(abort_after_leaving);
     return;
   }

@@ -55,6 +55,8 @@ std::span<const GroupCore::Timer> GroupCore::timers() {
        [](GroupCore& c, Nanos now, bool) { c.inquiry_.check(now); }},
       {[](const GroupCore& c) { return c.excuses_.deadline(); },
        [](GroupCore& c, Nanos now, bool) { c.excuses_.drive(now); }},
+      {[](const GroupCore& c) { return c.messages_.deadline(); },
+       [](GroupCore& c, Nanos now, bool) { c.messages_.drive(now); }},
   };
   return kTimers;
 }
@@ -68,6 +70,7 @@ bool GroupCore::progress(Nanos now, bool drained) {
   membership_.on_turn(active(), now);
   small_.keep_waiting();
   bool more = small_.send(now);
+  more = messages_.pump() || more;
   if (g_.large_in_flight > 0) reductions_.measure_ingress(now);
   settle(now);
   // What one operation has made possible for another is done at once: a turn of the lane costs

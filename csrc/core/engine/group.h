@@ -145,6 +145,16 @@ struct GroupStats {
   } aggregation;
 };
 
+// A send or a receive between two ranks.
+struct MessageCall {
+  bool receives = false;
+  Slice memory;             // read, or written; as long as the message
+  Member peer = kNoMember;  // the other rank; of a receive kNoMember: any
+  uint32_t tag = 0;
+  // Of a receive: who has sent the message, before `done`. May be null.
+  std::shared_ptr<std::atomic<Member>> source;
+};
+
 class Group {
  public:
   virtual ~Group() = default;
@@ -204,6 +214,13 @@ class Group {
   Result<Sequence> post_barrier(PostOptions options) {
     return post({wire::Kind::kBarrier, {}, {}}, std::move(options));
   }
+
+  // Messages from one rank to one other are in no sequence with the calls above: not all ranks make
+  // them (docs/point-to-point.md). Those with one sender, receiver and tag are received in order.
+  // Whether this group carries them, as all of its ranks say or none.
+  virtual bool carries_messages() const { return false; }
+  // Of the options only limit, name and `done` count. Not ok: `done` is not called.
+  virtual Status post_message(MessageCall call, PostOptions options);
 
   // Lends the calling thread to `lane` until `done()` is true or `until`
   // has come: between ranks of one host a thread that waits for a result does its work itself.

@@ -43,6 +43,38 @@ Result<std::unique_lock<std::mutex>> GroupBase::enter(const std::string& op) con
   return lock;
 }
 
+Status Group::post_message(MessageCall, PostOptions options) {
+  return Status(Code::kUnavailable,
+                std::string(options.label.name) + ": a group of this kind carries no messages");
+}
+
+Status GroupBase::push_message(MessagePost) {
+  return Status(Code::kUnavailable, "group '" + name_ + "' carries no messages");
+}
+
+Status GroupBase::post_message(MessageCall call, PostOptions options) {
+  const char* const kind = call.receives ? "recv" : "send";
+  const std::string op = options.label.name[0] ? options.label.name : kind;
+  const bool any = call.receives && call.peer == kNoMember;
+  if (!any && (call.peer >= size_ || call.peer == rank_)) {
+    return Status(Code::kInvalidArgument, op + ": rank " + std::to_string(call.peer) +
+                                              " is no other rank of group '" + name_ + "' (size " +
+                                              std::to_string(size_) + ")");
+  }
+  MessagePost post;
+  post.receives = call.receives;
+  post.peer = call.peer;
+  post.tag = call.tag;
+  post.memory = std::move(call.memory);
+  post.posted = now();
+  post.timeout = options.timeout;
+  post.source = std::move(call.source);
+  post.done = std::move(options.done);
+  auto lock = enter(op);
+  if (!lock.ok()) return lock.status();
+  return push_message(std::move(post));
+}
+
 void GroupBase::abort(const std::string& reason) {
   fail_part(Status(Code::kAborted, "aborted by rank " + std::to_string(rank_) + ": " + reason));
 }

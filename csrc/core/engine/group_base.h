@@ -13,6 +13,7 @@
 #include "base/lane_id.h"
 #include "base/reach.h"
 #include "base/trace.h"
+#include "collective/messages.h"
 #include "collective/operation.h"
 #include "engine/clock.h"
 #include "engine/group.h"
@@ -31,6 +32,7 @@ class GroupBase : public Group {
   void abort(const std::string& reason) override;
   Status close(Nanos limit) override { return close(limit, false); }
   Status give_up(Nanos limit) override { return close(limit, true); }
+  Status post_message(MessageCall call, PostOptions options) override;
 
   // An operation of the multicast lane as a part of another group's. Not ok: post.done is not
   // called.
@@ -57,6 +59,8 @@ class GroupBase : public Group {
  protected:
   // Hands the post to the lane; state_->mutex is held. post.sequence is set.
   virtual Status push(LaneId lane, Post post) = 0;
+  // A message, where the group carries them; likewise.
+  virtual Status push_message(MessagePost post);
   // After that, with no lock held.
   virtual void pushed(LaneId) {}
   // Fails what is in flight on the lane, on all ranks; this rank is the culprit.

@@ -122,6 +122,22 @@ Status NetworkGroup::push_to_lane(LaneId id, Post post) {
   return pushed ? Status() : gone("ended with the engine, which is shut down", *shared);
 }
 
+// Of the reduce lane, whose streams do not wait for multicast.
+Status NetworkGroup::push_message(MessagePost post) {
+  const Status gone(Code::kClosed, std::string(post.receives ? "recv" : "send") + ": group '" +
+                                       name_ + "' was closed meanwhile");
+  auto shared = std::make_shared<MessagePost>(std::move(post));
+  const bool pushed = parts_.lanes.reduce->push([tag = tag_, shared, gone](Lane& lane, Nanos now) {
+    if (LaneGroup* const group = lane.find_group(tag)) {
+      group->core().post_message(std::move(*shared), now);
+    } else if (shared->done) {
+      shared->done(gone);
+    }
+  });
+  if (pushed) return {};
+  return Status(Code::kClosed, "group '" + name_ + "' ended with the engine, which is shut down");
+}
+
 std::function<void()> NetworkGroup::waker() const {
   return [lanes =
               std::array{std::weak_ptr(parts_.lanes.multicast), std::weak_ptr(parts_.lanes.reduce)},

@@ -58,6 +58,7 @@ class NetworkGroup final : public GroupBase {
   // Large broadcasts and all-gathers go by parts from now on; before the first operation.
   void split(std::unique_ptr<Split> how);
 
+  bool carries_messages() const override { return has_lanes(); }
   std::function<void()> waker() const override;
   GroupStats stats() const override;
 
@@ -78,6 +79,7 @@ class NetworkGroup final : public GroupBase {
   void warn_of_ring() const;
 
   Status push(LaneId lane, Post post) override;
+  Status push_message(MessagePost post) override;
   void fail_lane(LaneId lane, const Status& why) override;
   void close_lane(LaneId lane, Nanos deadline, bool force, Completion closed) override;
   bool has_lanes() const override;

@@ -11,17 +11,18 @@ namespace mcast::wire {
 
 const char* frame_type_name(FrameType type) noexcept {
   static constexpr const char* kNames[] = {
-      "none",         "credit",       "limit",       "fetch",          "fetch_data",
-      "not_have",     "complete",     "released",    "ping",           "pong",
-      "abort",        "position",     "describe",    "probe_status",   "probe_done",
-      "ring_ready",   "ring_data",    "leave",       "late",           "query",
-      "where",        "coming",       "deaf",        "switch",         "switch_ready",
-      "switch_at",    "reduce_grant", "reduce_data", "reduce_result",  "fetch_grant",
-      "reduce_offer", "reduce_taken", "sent",        "early_fetch",    "early_data",
-      "probe_joined", "probe_start",  "agg_open",    "agg_result",     "agg_decline",
-      "agg_stale",    "agg_gone",     "divert",      "roster",         "roster_reach",
-      "roster_line",  "roster_ready", "roster_at",   "excuse",         "excused",
-      "partial",      "rate_train",   "rate",        "exchange_grant", "exchange_data"};
+      "none",         "credit",        "limit",        "fetch",          "fetch_data",
+      "not_have",     "complete",      "released",     "ping",           "pong",
+      "abort",        "position",      "describe",     "probe_status",   "probe_done",
+      "ring_ready",   "ring_data",     "leave",        "late",           "query",
+      "where",        "coming",        "deaf",         "switch",         "switch_ready",
+      "switch_at",    "reduce_grant",  "reduce_data",  "reduce_result",  "fetch_grant",
+      "reduce_offer", "reduce_taken",  "sent",         "early_fetch",    "early_data",
+      "probe_joined", "probe_start",   "agg_open",     "agg_result",     "agg_decline",
+      "agg_stale",    "agg_gone",      "divert",       "roster",         "roster_reach",
+      "roster_line",  "roster_ready",  "roster_at",    "excuse",         "excused",
+      "partial",      "rate_train",    "rate",         "exchange_grant", "exchange_data",
+      "message",      "message_grant", "message_data", "message_credit"};
   const auto index = static_cast<uint8_t>(type);
   return index <= kFrameTypeMax ? kNames[index] : "unknown";
 }
@@ -248,6 +249,44 @@ bool parse_exchange_data(ConstBytes body, ExchangeData& out) noexcept {
   out.offset = in.get<uint64_t>();
   out.payload = in.rest();
   return true;
+}
+
+void put_message_head(Writer& out, uint64_t total_or_offset) { out.put<uint64_t>(total_or_offset); }
+
+bool parse_message_head(ConstBytes body, MessageHead& out) noexcept {
+  Reader in(body);
+  out.total = in.get<uint64_t>();
+  if (!in.ok() || in.remaining() > out.total) return false;
+  out.payload = in.rest();
+  return true;
+}
+
+bool parse_message_data(ConstBytes body, MessageData& out) noexcept {
+  Reader in(body);
+  out.offset = in.get<uint64_t>();
+  if (!in.ok() || in.remaining() == 0) return false;
+  out.payload = in.rest();
+  return true;
+}
+
+void put_message_grant(Writer& out, uint64_t end) { out.put<uint64_t>(end); }
+
+bool parse_message_grant(ConstBytes body, uint64_t& end) noexcept {
+  Reader in(body);
+  end = in.get<uint64_t>();
+  return in.done();
+}
+
+void put_message_credit(Writer& out, const MessageCredit& credit) {
+  out.put<uint64_t>(credit.heads);
+  out.put<uint64_t>(credit.bytes);
+}
+
+bool parse_message_credit(ConstBytes body, MessageCredit& out) noexcept {
+  Reader in(body);
+  out.heads = in.get<uint64_t>();
+  out.bytes = in.get<uint64_t>();
+  return in.done();
 }
 
 void put_ring_head(Writer& out, Member root, uint64_t offset) {

@@ -86,8 +86,13 @@ enum class FrameType : uint8_t {
   // Exchanges: all_to_all, gather, scatter.
   kExchangeGrant = 53,  // to a sender: argument descriptor; ExchangeGrant
   kExchangeData = 54,   // argument descriptor; ExchangeData
+  // Point to point; `sequence` is the number of the message among those of the one to the other.
+  kMessage = 55,        // argument tag; MessageHead: a message begins
+  kMessageGrant = 56,   // to its sender; body: end u64
+  kMessageData = 57,    // MessageData: more of it
+  kMessageCredit = 58,  // to the sender, `sequence` 0; MessageCredit
 };
-inline constexpr uint8_t kFrameTypeMax = 54;
+inline constexpr uint8_t kFrameTypeMax = 58;
 // Whether the frame moves a reduction's data, or asks for it.
 constexpr bool is_reduction(FrameType type) {
   return type == FrameType::kReduceGrant || type == FrameType::kReduceData ||
@@ -230,6 +235,29 @@ void put_exchange_grant(Writer& out, const ExchangeGrant& grant);
 bool parse_exchange_grant(ConstBytes body, ExchangeGrant& out) noexcept;
 void put_exchange_head(Writer& out, uint64_t total, uint64_t offset);
 bool parse_exchange_data(ConstBytes body, ExchangeData& out) noexcept;
+
+// How a message begins, and a later piece of it.
+struct MessageHead {
+  uint64_t total = 0;  // bytes of the message
+  ConstBytes payload;  // its first bytes, or none
+};
+struct MessageData {
+  uint64_t offset = 0;
+  ConstBytes payload;
+};
+inline constexpr size_t kMessageHead = 8;  // in front of the payload, of both
+void put_message_head(Writer& out, uint64_t total_or_offset);
+bool parse_message_head(ConstBytes body, MessageHead& out) noexcept;
+bool parse_message_data(ConstBytes body, MessageData& out) noexcept;
+void put_message_grant(Writer& out, uint64_t end);
+bool parse_message_grant(ConstBytes body, uint64_t& end) noexcept;
+// Of the receiver's messages, since the group was made.
+struct MessageCredit {
+  uint64_t heads = 0;  // that receives have taken
+  uint64_t bytes = 0;  // of their unasked bytes
+};
+void put_message_credit(Writer& out, const MessageCredit& credit);
+bool parse_message_credit(ConstBytes body, MessageCredit& out) noexcept;
 
 void put_ring_head(Writer& out, Member root, uint64_t offset);
 bool parse_ring_data(ConstBytes body, RingData& out) noexcept;

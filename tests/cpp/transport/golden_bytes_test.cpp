@@ -43,6 +43,32 @@ TEST(GoldenBytes, Frame) {
   EXPECT_EQ(in_hex(out) + in_hex(body), "d9d4775f0101050088776655443322114d000000efbeadde626f6479");
 }
 
+std::string message_frame(wire::FrameType type, Sequence number, uint32_t argument, ConstBytes body,
+                          std::string_view payload = {}) {
+  std::vector<std::byte> out(wire::kFrameHeader);
+  const ConstBytes parts[] = {body, text_bytes(payload)};
+  wire::write_frame_header(out.data(), {type, 1, 5, 0x1122334455667788, number, argument}, parts);
+  return in_hex(out) + in_hex(body) + in_hex(text_bytes(payload));
+}
+
+TEST(GoldenBytes, Messages) {
+  using T = wire::FrameType;
+  wire::Writer head, grant, data, credit;
+  wire::put_message_head(head, 9);
+  EXPECT_EQ(message_frame(T::kMessage, 3, 42, head.bytes(), "payload"),
+            "837b3fe9370105008877665544332211030000002a000000"
+            "09000000000000007061796c6f6164");
+  wire::put_message_grant(grant, 9);
+  EXPECT_EQ(message_frame(T::kMessageGrant, 3, 0, grant.bytes()),
+            "44c93caa38010500887766554433221103000000000000000900000000000000");
+  wire::put_message_head(data, 7);
+  EXPECT_EQ(message_frame(T::kMessageData, 3, 0, data.bytes(), "ab"),
+            "e1874c0b390105008877665544332211030000000000000007000000000000006162");
+  wire::put_message_credit(credit, {4, 7});
+  EXPECT_EQ(message_frame(T::kMessageCredit, 0, 0, credit.bytes()),
+            "f45397a23a0105008877665544332211000000000000000004000000000000000700000000000000");
+}
+
 TEST(GoldenBytes, HelloAndItsAnswer) {
   Hello hello;
   hello.channel = Channel::kReduce;

@@ -123,16 +123,32 @@ def fallen_back(ctx, options: dict, world: int) -> dict | None:
         tensor = torch.full((1000,), rank + 1.0)
         try:
             for _ in range(2):
-                if rank == 0:
-                    dist.send(tensor, 1)
-                elif rank == 1:
-                    dist.recv(tensor, 0)
+                total = tensor.to_sparse()
+                dist.all_reduce(total)
+                tensor = total.to_dense()
         except NotImplementedError as why:
             error = str(why)
     stats = torch_mcast.stats()
     dist.destroy_process_group()
     texts = [str(row.message) for row in told]
     return {"error": error, "warnings": texts, "sum": float(tensor.sum()), "stats": stats}
+
+
+def sent(ctx, options: dict, world: int) -> dict | None:
+    """A send from rank 0 to rank 1."""
+    if ctx.rank >= world:
+        return None
+    join(ctx, options, world)
+    rank = dist.get_rank()
+    tensor = torch.full((100_000,), rank + 1.0)
+    if rank == 0:
+        dist.send(tensor, 1)
+    elif rank == 1:
+        dist.recv(tensor, 0)
+    dist.barrier()
+    stats = torch_mcast.stats()
+    dist.destroy_process_group()
+    return {"sum": float(tensor.sum()), "stats": stats}
 
 
 def trained(ctx, options: dict) -> dict | None:

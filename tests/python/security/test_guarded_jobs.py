@@ -175,8 +175,8 @@ def test_what_would_go_in_clear_is_refused_and_says_what_to_set(segment, secret)
     rows = segment.run(guarded.fallen_back, options("sealed", secret), RANKS)[:RANKS]
     for rank, row in enumerate(rows):
         assert row["stats"]["security"]["clear_fallback_calls"] == 0 and row["warnings"] == []
-        assert ("has no fallback backend for that device" in row["error"]) == (rank < 2), row
-        assert ("GLOO_DEVICE_TRANSPORT=TCP_TLS encrypts it" in row["error"]) == (rank < 2)
+        assert "has no fallback backend for that device" in row["error"], (rank, row)
+        assert "GLOO_DEVICE_TRANSPORT=TCP_TLS encrypts it" in row["error"]
 
 
 def test_what_goes_in_clear_since_it_was_asked_for_is_counted(segment, secret):
@@ -186,5 +186,16 @@ def test_what_goes_in_clear_since_it_was_asked_for_is_counted(segment, secret):
         assert row["error"] == ""
         clear = [text for text in row["warnings"] if "goes over the network in clear" in text]
         assert len(clear) == 1, row["warnings"]
-        assert row["stats"]["security"]["clear_fallback_calls"] == (2 if rank < 2 else 0)
-    assert rows[1]["sum"] == 1000.0
+        assert row["stats"]["security"]["clear_fallback_calls"] == 2, rank
+    total = RANKS * (RANKS + 1) / 2  # of the first sum; the second has it from all
+    assert rows[1]["sum"] == 1000.0 * total * RANKS
+
+
+def test_sends_are_guarded_like_all_else(segment, secret):
+    rows = segment.run(guarded.sent, options("sealed", secret), RANKS)[:RANKS]
+    assert rows[1]["sum"] == 100_000.0
+    for rank, row in enumerate(rows):
+        assert row["stats"]["security"]["clear_fallback_calls"] == 0
+        made = {name: row["stats"]["calls"].get(name) for name in ("send", "recv")}
+        one = {"engine": 1, "fallback": 0}
+        assert made == {"send": one if rank == 0 else None, "recv": one if rank == 1 else None}

@@ -1,0 +1,111 @@
+// Messages: what one rank sends to one other, by send and receive, beside the group's operations.
+// They are no operations: not all ranks call them, so they have numbers of their own for each
+// ordered pair of ranks, and nothing of them is reported up the tree. They travel by the streams
+// between the two alone.
+//
+// Threads: the lane's.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/region.h"
+#include "collective/group_context.h"
+#include "protocol/ingress_share.h"
+#include "protocol/match_queue.h"
+#include "protocol/p2p_receiver.h"
+#include "protocol/p2p_sender.h"
+
+namespace mcast {
+
+// What a send or a receive hands to the group.
+struct MessagePost {
+  bool receives = false;
+  Member peer = kNoMember;  // the other rank; of a receive kNoMember: any
+  uint32_t tag = 0;
+  Slice memory;      // that is sent; that is received, of the message's length exactly
+  Nanos posted = 0;  // when
+  Nanos timeout = kNever;
+  std::shared_ptr<std::atomic<Member>> source;  // of a receive: who has sent it. May be null
+  std::function<void(const Status&)> done;
+};
+
+class Messages {
+ public:
+  // `ingress`: the lane's; it outlives this.
+  Messages(GroupContext& context, const IngressShare& ingress);
+
+  // Always ends in exactly one call of post.done (GroupContext::ended).
+  void post(MessagePost post, Nanos now);
+  using Frame = wire::FrameHeader;
+  void on_frame(const Frame& header, ConstBytes body);
+  // Grants and sends what may be. True: more can be done at once.
+  bool pump();
+  // Nothing comes from this member any more: who waits for it fails the group.
+  void on_peer_down(Member peer, bool graceful, Nanos now);
+  // Limits of time; words to those that are waited for, so that their end is noticed.
+  void drive(Nanos now);
+  Nanos deadline() const;
+  // The group has failed: all end with its reason.
+  void on_failure(const Status& why);
+
+  // Sends and receives that are not over.
+  size_t unfinished() const { return posts_.size(); }
+  // The oldest of them, as in errors; empty if there is none.
+  std::string unfinished_text() const;
+
+ private:
+  struct Held {
+    uint64_t total = 0;
+    std::vector<std::byte> bytes;  // that came with the head
+  };
+  struct Peer {
+    explicit Peer(const P2pParams& params) : out(params), in(params) {}
+    P2pSender out;
+    P2pReceiver in;
+    std::unordered_map<uint32_t, Held> held;       // by number: no receive has taken it
+    std::unordered_map<uint32_t, uint64_t> taken;  // by which receive: some of it is to come
+    Nanos departed_until = kNever;  // it closed in order; its last words may still be on their way
+  };
+
+  Peer& peer(Member member);
+  void take(Member from, uint32_t number, uint64_t receive, uint64_t total, ConstBytes bytes);
+  void place(uint64_t receive, uint64_t offset, ConstBytes bytes);
+  void finish(uint64_t id, const Status& status);
+  void on_head(const Frame& header, ConstBytes body);
+  void on_data(const Frame& header, ConstBytes body);
+  void on_news(const Frame& header, ConstBytes body);
+  void broke(const Frame& header, const char* what);
+  void grant();
+  bool send_pieces();
+  void send(Member to, const P2pSender::Piece& piece);
+  bool needs(Member member) const;
+  // Fails the group if a send or a receive can never end, now that this member is gone.
+  void miss(Member member);
+  std::string text(const MessagePost& post) const;
+  Status timeout(const MessagePost& post) const;
+
+  GroupContext& g_;
+  const IngressShare& ingress_;
+  const P2pParams params_;
+  MatchQueue queue_;
+  std::map<Member, Peer> peers_;                 // that there was something for or from
+  std::map<uint64_t, MessagePost> posts_;        // by id: not over
+  std::set<std::pair<Nanos, uint64_t>> limits_;  // of those: when, id
+  std::set<Member> sending_, asking_;            // peers to look at
+  Member sent_ = kNoMember, asked_ = kNoMember;  // who had the last piece, the last grant
+  uint64_t outstanding_ = 0;                     // granted and not here, of all peers
+  uint64_t ids_ = 0;
+  bool lost_ = false;             // somebody, not in order
+  Member last_gone_ = kNoMember;  // who; else who closed last
+  Nanos next_word_ = kNever;
+};
+
+}  // namespace mcast

@@ -1,0 +1,477 @@
+// P2pSender and P2pReceiver, each by itself and joined by streams that keep the order.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <set>
+#include <tuple>
+#include <vector>
+
+#include "base/rng.h"
+#include "protocol/match_queue.h"
+#include "protocol/p2p_receiver.h"
+#include "protocol/p2p_sender.h"
+
+namespace mcast::test {
+namespace {
+
+using Taking = P2pReceiver::Verdict;
+
+P2pParams p2p_params() {
+  P2pParams p;
+  p.unasked = 10;
+  p.account = 20;
+  p.heads = 8;
+  p.piece = 30;
+  p.window = 60;
+  return p;
+}
+
+uint64_t all_readable(uint64_t) { return UINT64_MAX; }
+
+TEST(P2pSender, AShortMessageLeavesWithItsHead) {
+  P2pSender s(p2p_params());
+  EXPECT_TRUE(s.idle());
+  s.post(5, 7, 10);
+  s.post(6, 8, 0);
+  auto p = s.next(all_readable);
+  ASSERT_TRUE(p);
+  EXPECT_TRUE(p->head);
+  EXPECT_EQ(p->id, 5u);
+  EXPECT_EQ(p->tag, 7u);
+  EXPECT_EQ(p->number, 0u);
+  EXPECT_EQ(p->bytes, 10u);
+  EXPECT_TRUE(s.sent(*p));
+  p = s.next(all_readable);
+  ASSERT_TRUE(p) << "an empty one has a head, too";
+  EXPECT_EQ(p->number, 1u);
+  EXPECT_EQ(p->bytes, 0u);
+  EXPECT_TRUE(s.sent(*p));
+  EXPECT_TRUE(s.idle());
+  EXPECT_FALSE(s.may_send());
+}
+
+TEST(P2pSender, TheRestOfALongOneLeavesAsFarAsGranted) {
+  P2pSender s(p2p_params());
+  s.post(5, 0, 100);
+  EXPECT_FALSE(s.sent(*s.next(all_readable)));
+  EXPECT_FALSE(s.next(all_readable));
+  EXPECT_FALSE(s.on_grant(1, 50)) << "there is no such message";
+  EXPECT_FALSE(s.on_grant(0, 10)) << "no news";
+  EXPECT_FALSE(s.on_grant(0, 101)) << "there is no such byte";
+  ASSERT_TRUE(s.on_grant(0, 50));
+  EXPECT_FALSE(s.next([](uint64_t) { return 10; })) << "it cannot be read yet";
+  auto p = s.next([](uint64_t) { return 15; });
+  ASSERT_TRUE(p);
+  EXPECT_FALSE(p->head);
+  EXPECT_EQ(p->offset, 10u);
+  EXPECT_EQ(p->bytes, 5u);
+  EXPECT_FALSE(s.sent(*p));
+  p = s.next(all_readable);
+  EXPECT_EQ(p->bytes, 30u) << "a piece";
+  EXPECT_FALSE(s.sent(*p));
+  EXPECT_FALSE(s.sent(*s.next(all_readable)));
+  EXPECT_FALSE(s.next(all_readable));
+  EXPECT_FALSE(s.idle());
+  ASSERT_TRUE(s.on_grant(0, 100));
+  EXPECT_FALSE(s.sent(*s.next(all_readable)));
+  EXPECT_TRUE(s.sent(*s.next(all_readable)));
+  EXPECT_TRUE(s.idle());
+  EXPECT_FALSE(s.on_grant(0, 100)) << "it is over";
+}
+
+TEST(P2pSender, BeyondTheAccountOnlyHeadsLeave) {
+  P2pSender s(p2p_params());
+  for (uint64_t id = 0; id < 4; id++) s.post(id, 0, 10);
+  std::vector<uint64_t> bytes;
+  while (const auto p = s.next(all_readable)) {
+    bytes.push_back(p->bytes);
+    s.sent(*p);
+  }
+  EXPECT_EQ(bytes, (std::vector<uint64_t>{10, 10, 0, 0}));
+  EXPECT_FALSE(s.on_credit(5, 0)) << "more than were sent";
+  EXPECT_FALSE(s.on_credit(2, 21)) << "likewise";
+  ASSERT_TRUE(s.on_credit(2, 20));
+  EXPECT_FALSE(s.on_credit(1, 20)) << "less than before";
+  s.post(4, 0, 10);
+  EXPECT_EQ(s.next(all_readable)->bytes, 10u);
+  EXPECT_EQ(s.next([](uint64_t) { return 9; })->bytes, 0u) << "all of these bytes or none";
+}
+
+TEST(P2pSender, HeadsWaitWhereTooManyAreUnclaimed) {
+  P2pParams params = p2p_params();
+  params.heads = 2;
+  P2pSender s(params);
+  for (uint64_t id = 0; id < 3; id++) s.post(id, 0, 0);
+  s.sent(*s.next(all_readable));
+  s.sent(*s.next(all_readable));
+  EXPECT_FALSE(s.next(all_readable));
+  EXPECT_FALSE(s.may_send());
+  ASSERT_TRUE(s.on_credit(1, 0));
+  EXPECT_TRUE(s.may_send());
+  EXPECT_TRUE(s.sent(*s.next(all_readable)));
+}
+
+TEST(P2pSender, WhatIsAbandonedIsToldOnce) {
+  P2pSender s(p2p_params());
+  for (uint64_t id = 0; id < 3; id++) s.post(id, 0, 100);
+  s.sent(*s.next(all_readable));
+  ASSERT_TRUE(s.on_grant(0, 50));
+  std::vector<uint64_t> ids = s.abandon();
+  std::sort(ids.begin(), ids.end());
+  EXPECT_EQ(ids, (std::vector<uint64_t>{0, 1, 2}));
+  EXPECT_TRUE(s.idle());
+  EXPECT_FALSE(s.next(all_readable));
+  EXPECT_TRUE(s.abandon().empty());
+}
+
+TEST(P2pReceiver, RefusesHeadsThatMayNotBe) {
+  const P2pParams params = p2p_params();
+  P2pReceiver r(params);
+  EXPECT_EQ(r.on_head(1, 5, 5), Taking::kBroken) << "out of order";
+  EXPECT_EQ(r.on_head(0, 5, 4), Taking::kBroken) << "neither all that may be nor nothing";
+  EXPECT_EQ(r.on_head(0, 100, 11), Taking::kBroken) << "more than may leave unasked";
+  EXPECT_EQ(r.on_head(0, 100, 10), Taking::kTaken);
+  EXPECT_EQ(r.on_head(0, 100, 10), Taking::kBroken) << "again";
+  EXPECT_EQ(r.on_head(1, 100, 10), Taking::kTaken);
+  EXPECT_EQ(r.on_head(2, 1, 1), Taking::kBroken) << "beyond the account";
+  for (uint32_t n = 2; n < params.heads; n++) EXPECT_EQ(r.on_head(n, 1, 0), Taking::kTaken);
+  EXPECT_EQ(r.on_head(8, 1, 0), Taking::kBroken) << "beyond the account of heads";
+}
+
+TEST(P2pReceiver, TakesPiecesInOrderAndNoOthers) {
+  P2pReceiver r(p2p_params());
+  EXPECT_EQ(r.on_data(0, 0, 1), Taking::kBroken) << "there is no message";
+  ASSERT_EQ(r.on_head(0, 100, 10), Taking::kTaken);
+  EXPECT_EQ(r.on_data(0, 10, 1), Taking::kBroken) << "not granted";
+  EXPECT_FALSE(r.grant(100)) << "no receive has taken it";
+  EXPECT_EQ(r.take(0), Taking::kTaken);
+  EXPECT_EQ(r.incomplete(), 1u);
+  auto g = r.grant(1000);
+  ASSERT_TRUE(g);
+  EXPECT_EQ(g->number, 0u);
+  EXPECT_EQ(g->end, 70u) << "a window beyond what is here";
+  EXPECT_EQ(r.outstanding(), 60u);
+  EXPECT_EQ(r.on_data(0, 11, 1), Taking::kBroken) << "a gap";
+  EXPECT_EQ(r.on_data(0, 10, 61), Taking::kBroken) << "beyond the grant";
+  EXPECT_EQ(r.on_data(0, 10, 0), Taking::kBroken) << "an empty piece says nothing";
+  EXPECT_EQ(r.on_data(0, 10, 29), Taking::kTaken);
+  EXPECT_FALSE(r.grant(1000)) << "more than half is on its way";
+  EXPECT_EQ(r.on_data(0, 39, 1), Taking::kTaken);
+  EXPECT_FALSE(r.grant(29)) << "less than a piece, while something comes";
+  g = r.grant(1000);
+  ASSERT_TRUE(g);
+  EXPECT_EQ(g->end, 100u);
+  EXPECT_FALSE(r.asking());
+  EXPECT_EQ(r.on_data(0, 40, 60), Taking::kComplete);
+  EXPECT_EQ(r.outstanding(), 0u);
+  EXPECT_EQ(r.incomplete(), 0u);
+  EXPECT_EQ(r.on_data(0, 100, 1), Taking::kBroken) << "it is over";
+}
+
+TEST(P2pReceiver, GrantsLittleWhereNothingElseWouldCome) {
+  P2pReceiver r(p2p_params());
+  ASSERT_EQ(r.on_head(0, 100, 0), Taking::kTaken);
+  r.take(0);
+  const auto g = r.grant(3);
+  ASSERT_TRUE(g);
+  EXPECT_EQ(g->end, 3u);
+}
+
+TEST(P2pReceiver, TellsOfTheAccountsWhenHalfIsGivenBack) {
+  P2pReceiver r(p2p_params());
+  ASSERT_EQ(r.on_head(0, 10, 10), Taking::kTaken);
+  EXPECT_FALSE(r.credit());
+  EXPECT_EQ(r.take(0), Taking::kComplete);
+  auto credit = r.credit();
+  ASSERT_TRUE(credit) << "half of the bytes";
+  EXPECT_EQ(credit->heads, 1u);
+  EXPECT_EQ(credit->bytes, 10u);
+  EXPECT_FALSE(r.credit()) << "told";
+  for (uint32_t n = 1; n <= 4; n++) {
+    ASSERT_EQ(r.on_head(n, 0, 0), Taking::kTaken);
+    EXPECT_FALSE(r.credit());
+    EXPECT_EQ(r.take(n), Taking::kComplete);
+  }
+  credit = r.credit();
+  ASSERT_TRUE(credit) << "half of the heads";
+  EXPECT_EQ(credit->heads, 5u);
+}
+
+// Ranks that send and receive at random: what waits, what comes early, what is withdrawn.
+class P2pWorld {
+ public:
+  P2pWorld(uint64_t seed, const P2pParams& params, size_t ranks)
+      : rng_(seed), params_(params), ranks_(ranks), queues_(ranks), ways_(ranks * ranks) {
+    for (size_t i = 0; i < ranks * ranks; i++) {
+      out_.emplace_back(params);
+      in_.emplace_back(params);
+    }
+    taken_.resize(ranks * ranks);
+    held_.resize(ranks * ranks);
+  }
+
+  void step() {
+    const size_t a = rng_.below(ranks_), b = (a + 1 + rng_.below(ranks_ - 1)) % ranks_;
+    if (posting && rng_.chance(0.1)) post_send(a, b);
+    if (posting && rng_.chance(0.1)) post_receive(a, b);
+    if (posting && rng_.chance(0.01)) withdraw(a);
+    if (rng_.chance(0.5)) send(a, b);
+    if (rng_.chance(0.5)) grant(a, b);
+    if (rng_.chance(0.7)) deliver(a, b);
+  }
+
+  // Nothing moves any more.
+  void drain() {
+    posting = false;
+    for (int i = 0; i < 100'000 && !at_rest(); i++) step();
+    ASSERT_TRUE(at_rest());
+  }
+
+  // Ends everything where it is: each send that has not left is told once.
+  void abort() {
+    std::set<uint64_t> open;
+    for (const auto& [id, s] : sends_) {
+      if (!s.left) open.insert(id);
+    }
+    for (P2pSender& s : out_) {
+      for (const uint64_t id : s.abandon()) ASSERT_EQ(open.erase(id), 1u);
+      ASSERT_TRUE(s.idle());
+      ASSERT_FALSE(s.may_send());
+    }
+    ASSERT_TRUE(open.empty());
+  }
+
+  void check(bool all_heads) const {
+    for (const auto& [id, s] : sends_) {
+      if (s.taken_by != 0) {
+        ASSERT_TRUE(s.left);
+      }
+    }
+    // By who receives, tag, sender: the receives in the order of their posts.
+    std::map<std::tuple<size_t, uint32_t, size_t>, uint64_t> last;
+    for (const auto& [id, r] : receives_) {
+      if (r.from == 0) continue;
+      const Send& s = sends_.at(r.from);
+      ASSERT_EQ(s.tag, r.tag);
+      ASSERT_TRUE(r.source == MatchQueue::kAnySource || r.source == s.from);
+      ASSERT_EQ(r.got, content(r.from, s.total)) << "message " << r.from;
+      uint64_t& before = last[{r.at, r.tag, s.from}];
+      ASSERT_LT(before, r.from) << "overtaken";
+      before = r.from;
+    }
+    for (const auto& [id, s] : sends_) {
+      if (s.taken_by != 0 || (!all_heads && !s.head_left)) continue;
+      for (const auto& [rid, r] : receives_) {
+        const bool fits = r.at == s.to && r.tag == s.tag && !r.withdrawn &&
+                          (r.source == MatchQueue::kAnySource || r.source == s.from);
+        ASSERT_FALSE(fits && r.from == 0) << "a message and a receive that wait for each other";
+      }
+    }
+  }
+
+  bool posting = true;
+  size_t most_held = 0;
+
+ private:
+  struct Send {
+    size_t from, to;
+    uint32_t tag;
+    uint64_t total;
+    bool head_left = false, left = false;
+    uint64_t taken_by = 0;
+  };
+  struct Receive {
+    size_t at;
+    Member source;
+    uint32_t tag;
+    bool withdrawn = false;
+    uint64_t from = 0;  // the send whose message it took
+    std::vector<uint8_t> got;
+  };
+  enum class Kind { kHead, kData, kGrant, kCredit };
+  struct Frame {
+    Kind kind;
+    uint32_t number, tag;
+    uint64_t total, offset;  // of a grant: end; of credit: both numbers
+    uint64_t send = 0;       // for the test
+    std::vector<uint8_t> bytes;
+  };
+  struct Head {
+    uint64_t send;
+    std::vector<uint8_t> bytes;
+  };
+
+  static std::vector<uint8_t> content(uint64_t send, uint64_t total) {
+    std::vector<uint8_t> bytes(total);
+    for (uint64_t i = 0; i < total; i++) bytes[i] = static_cast<uint8_t>(mix64(send * 4096 + i));
+    return bytes;
+  }
+  size_t way(size_t from, size_t to) const { return from * ranks_ + to; }
+
+  void post_send(size_t a, size_t b) {
+    const uint64_t id = ++ids_;
+    const uint64_t total = rng_.chance(0.2) ? 0 : rng_.below(rng_.chance(0.5) ? 20 : 400);
+    sends_[id] = {a, b, static_cast<uint32_t>(rng_.below(3)), total};
+    out_[way(a, b)].post(id, sends_[id].tag, total);
+  }
+
+  void post_receive(size_t a, size_t b) {
+    const uint64_t id = ++ids_;
+    const Member source = rng_.chance(0.4) ? MatchQueue::kAnySource : static_cast<Member>(b);
+    receives_[id] = {a, source, static_cast<uint32_t>(rng_.below(3)), false, 0, {}};
+    const auto message = queues_[a].post(id, source, receives_[id].tag);
+    if (!message) return;
+    auto head = held_[way(message->source, a)].extract(message->number);
+    take(message->source, a, message->number, id, head.mapped());
+  }
+
+  void withdraw(size_t a) {
+    for (auto& [id, r] : receives_) {
+      if (r.at == a && queues_[a].withdraw(id)) {
+        r.withdrawn = true;
+        return;
+      }
+    }
+  }
+
+  void take(size_t from, size_t at, uint32_t number, uint64_t receive, const Head& head) {
+    Receive& r = receives_.at(receive);
+    r.from = head.send;
+    r.got = head.bytes;
+    sends_.at(head.send).taken_by = receive;
+    P2pReceiver& in = in_[way(from, at)];
+    const Taking verdict = in.take(number);
+    ASSERT_EQ(verdict == Taking::kComplete, r.got.size() == sends_.at(head.send).total);
+    if (verdict != Taking::kComplete) taken_[way(from, at)][number] = receive;
+    if (const auto c = in.credit()) {
+      ways_[way(at, from)].push_back({Kind::kCredit, 0, 0, c->heads, c->bytes, 0, {}});
+    }
+  }
+
+  void send(size_t a, size_t b) {
+    P2pSender& out = out_[way(a, b)];
+    const auto piece = out.next([&](uint64_t) { return rng_.chance(0.9) ? 1000 : rng_.below(30); });
+    if (!piece) return;
+    Send& s = sends_.at(piece->id);
+    const std::vector<uint8_t> bytes = content(piece->id, s.total);
+    const auto from = bytes.begin() + static_cast<long>(piece->offset);
+    ways_[way(a, b)].push_back({piece->head ? Kind::kHead : Kind::kData,
+                                piece->number,
+                                piece->tag,
+                                piece->total,
+                                piece->offset,
+                                piece->id,
+                                {from, from + static_cast<long>(piece->bytes)}});
+    s.head_left = s.head_left || piece->head;
+    s.left = out.sent(*piece);
+  }
+
+  void grant(size_t from, size_t at) {
+    P2pReceiver& in = in_[way(from, at)];
+    if (const auto g = in.grant(1 + rng_.below(200))) {
+      ways_[way(at, from)].push_back({Kind::kGrant, g->number, 0, 0, g->end, 0, {}});
+    }
+    ASSERT_LE(in.outstanding(), params_.window * std::max<size_t>(1, in.incomplete()));
+  }
+
+  void deliver(size_t a, size_t b) {
+    auto& frames = ways_[way(a, b)];
+    if (frames.empty()) return;
+    const Frame f = frames.front();
+    frames.pop_front();
+    if (f.kind == Kind::kGrant) {
+      ASSERT_TRUE(out_[way(b, a)].on_grant(f.number, f.offset));
+    } else if (f.kind == Kind::kCredit) {
+      ASSERT_TRUE(out_[way(b, a)].on_credit(f.total, f.offset));
+    } else if (f.kind == Kind::kHead) {
+      on_head(a, b, f);
+    } else {
+      Receive& r = receives_.at(taken_[way(a, b)].at(f.number));
+      ASSERT_EQ(r.got.size(), f.offset);
+      const Taking verdict = in_[way(a, b)].on_data(f.number, f.offset, f.bytes.size());
+      r.got.insert(r.got.end(), f.bytes.begin(), f.bytes.end());
+      const bool over = r.got.size() == sends_.at(r.from).total;
+      ASSERT_EQ(verdict, over ? Taking::kComplete : Taking::kTaken);
+      if (over) taken_[way(a, b)].erase(f.number);
+    }
+  }
+
+  void on_head(size_t a, size_t b, const Frame& f) {
+    ASSERT_EQ(in_[way(a, b)].on_head(f.number, f.total, f.bytes.size()), Taking::kTaken);
+    const Head head{f.send, f.bytes};
+    const auto receive = queues_[b].arrive({static_cast<Member>(a), f.number}, f.tag);
+    if (receive) return take(a, b, f.number, *receive, head);
+    auto& held = held_[way(a, b)];
+    held[f.number] = head;
+    size_t bytes = 0;
+    for (const auto& [number, h] : held) bytes += h.bytes.size();
+    most_held = std::max(most_held, bytes);
+    ASSERT_LE(bytes, params_.account);
+    ASSERT_LE(held.size(), params_.heads);
+  }
+
+  bool at_rest() {
+    for (size_t i = 0; i < out_.size(); i++) {
+      if (!ways_[i].empty() || in_[i].asking() || out_[i].may_send()) return false;
+    }
+    return true;
+  }
+
+  Rng rng_;
+  const P2pParams params_;
+  const size_t ranks_;
+  std::vector<MatchQueue> queues_;
+  std::vector<std::deque<Frame>> ways_;
+  std::deque<P2pSender> out_;   // by way
+  std::deque<P2pReceiver> in_;  // likewise
+  std::vector<std::map<uint32_t, uint64_t>> taken_;
+  std::vector<std::map<uint32_t, Head>> held_;
+  std::map<uint64_t, Send> sends_;
+  std::map<uint64_t, Receive> receives_;
+  uint64_t ids_ = 0;
+};
+
+P2pParams drawn_p2p(Rng& rng) {
+  P2pParams p;
+  p.unasked = rng.below(30);
+  p.account = p.unasked + rng.below(60);
+  p.heads = rng.chance(0.5) ? 100'000 : 1 + rng.below(6);
+  p.piece = std::max<uint64_t>(1, p.unasked) + rng.below(60);
+  p.window = 1 + rng.below(200);
+  if (rng.chance(0.5)) p.first = UINT32_MAX - static_cast<uint32_t>(rng.below(20));
+  return p;
+}
+
+TEST(P2p, AllBytesArriveInOrderWhateverTheInterleaving) {
+  size_t held = 0;
+  for (uint64_t seed = 1; seed <= 300; seed++) {
+    SCOPED_TRACE(seed);
+    Rng rng(seed);
+    const P2pParams params = drawn_p2p(rng);
+    P2pWorld world(seed, params, 2 + rng.below(3));
+    for (uint64_t i = rng.below(3000); i > 0; i--) world.step();
+    ASSERT_FALSE(testing::Test::HasFatalFailure());
+    world.drain();
+    ASSERT_FALSE(testing::Test::HasFatalFailure());
+    world.check(params.heads >= 100'000);
+    ASSERT_FALSE(testing::Test::HasFatalFailure());
+    held = std::max(held, world.most_held);
+  }
+  EXPECT_GT(held, 30u) << "nothing came before its receive";
+}
+
+TEST(P2p, AnEndAtAnyPointLeavesNothingOpen) {
+  for (uint64_t seed = 1; seed <= 300; seed++) {
+    SCOPED_TRACE(seed);
+    Rng rng(seed);
+    P2pWorld world(seed, drawn_p2p(rng), 2 + rng.below(3));
+    for (uint64_t i = rng.below(2000); i > 0; i--) world.step();
+    world.abort();
+    ASSERT_FALSE(testing::Test::HasFatalFailure());
+  }
+}
+
+}  // namespace
+}  // namespace mcast::test
