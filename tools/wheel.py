@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 """Wheels that install without a compiler: manylinux_2_28, one for each minor version of torch and of Python.
 
-    tools/wheel.py                                          for the interpreter that runs this, and its torch
-    tools/wheel.py --python python3.12 --torch 2.14.1 ...   for each pair of these, in environments of their own
-    tools/wheel.py --out DIR                                into DIR instead of dist/
+    tools/wheel.py                                      for the interpreter that runs this, and its torch
+    tools/wheel.py --python python3.12 --torch 2.14.1   for each pair of these, in environments of their own
+    tools/wheel.py --out DIR                            into DIR instead of dist/
 
 A binary asks for the newest version of each symbol of the C library that it was linked against. So the
 compiler of this machine, which knows C++20, gets the headers and libraries of an older system
 (manylinux_2_28, PEP 600: glibc 2.28, GCC 8): Ubuntu 18.04's, by hash, unpacked below build/wheel/sysroot.
 What libstdc++ has got since GCC 8 is linked in from this compiler's archive, as in Red Hat's gcc-toolset.
-Highway and ISA-L are linked in, too (NOTICE says what, their licences come along); rdma-core and OpenSSL are loaded at run time
-where they are. auditwheel compares the result with PEP 600's lists and writes the tag.
+Highway and ISA-L are linked in, too (NOTICE says what, their licences come along); rdma-core and OpenSSL
+are loaded at run time where they are. auditwheel compares the result with PEP 600's lists and writes the tag.
 
 The virtual functions of c10d::Backend change with torch's minor versions. So a wheel requires that minor
 (torch==2.13.*), its version says which (0.1.0+torch2.13), and `torch_mcast` refuses another one by name.
@@ -37,16 +37,22 @@ AUDITWHEEL = "auditwheel==6.8.2"
 UBUNTU = ("http://archive.ubuntu.com/ubuntu/", "http://old-releases.ubuntu.com/ubuntu/")
 # Their symbols are those of PEP 600's manylinux_2_28 or older.
 PACKAGES = {
-    "pool/main/g/glibc/libc6_2.27-3ubuntu1.6_amd64.deb": "5b813d4512491cd8fb30b2eb9192349ee75ffe3c9f21ae136cc7b2429f70c3b2",
-    "pool/main/g/glibc/libc6-dev_2.27-3ubuntu1.6_amd64.deb": "96ae7d2cf38f0547ca3cccb3344c8802fdf5bcd71c4b6d9aed09558ac8cc87db",
-    "pool/main/g/gcc-8/libstdc++6_8.4.0-1ubuntu1~18.04_amd64.deb": "4dbd1ffa20011329608f584ff329a10507cfa78c3f76fa34e6f479f9680b64f4",
-    "pool/main/g/gcc-8/libgcc1_8.4.0-1ubuntu1~18.04_amd64.deb": "116dadf4ceaba7150eb46a6598dd3defa62b1b2a6578fb494f4c932878634994",
+    "pool/main/g/glibc/libc6_2.27-3ubuntu1.6_amd64.deb":
+        "5b813d4512491cd8fb30b2eb9192349ee75ffe3c9f21ae136cc7b2429f70c3b2",
+    "pool/main/g/glibc/libc6-dev_2.27-3ubuntu1.6_amd64.deb":
+        "96ae7d2cf38f0547ca3cccb3344c8802fdf5bcd71c4b6d9aed09558ac8cc87db",
+    "pool/main/g/gcc-8/libstdc++6_8.4.0-1ubuntu1~18.04_amd64.deb":
+        "4dbd1ffa20011329608f584ff329a10507cfa78c3f76fa34e6f479f9680b64f4",
+    "pool/main/g/gcc-8/libgcc1_8.4.0-1ubuntu1~18.04_amd64.deb":
+        "116dadf4ceaba7150eb46a6598dd3defa62b1b2a6578fb494f4c932878634994",
 }  # fmt: skip
 # What is linked in: Debian 12's sources, of which the extension is built elsewhere too.
 DEBIAN = ("http://deb.debian.org/debian/", "http://archive.debian.org/debian/")
 SOURCES = {
-    "pool/main/h/highway/highway_1.0.3.orig.tar.gz": "566fc77315878473d9a6bd815f7de78c73734acdcb745c3dde8579560ac5440e",
-    "pool/main/libi/libisal/libisal_2.30.0.orig.tar.xz": "f363f1be3d657d5676cef5253ee2233e60116e2fa9c9de86881185bf81e0e4b8",
+    "pool/main/h/highway/highway_1.0.3.orig.tar.gz":
+        "566fc77315878473d9a6bd815f7de78c73734acdcb745c3dde8579560ac5440e",
+    "pool/main/libi/libisal/libisal_2.30.0.orig.tar.xz":
+        "f363f1be3d657d5676cef5253ee2233e60116e2fa9c9de86881185bf81e0e4b8",
 }  # fmt: skip
 CONFIG = "usr/include/c++config"
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
@@ -131,7 +137,9 @@ def link_in(root: Path) -> None:
     objects = []
     for name in ("aligned_allocator", "per_target", "print", "targets"):
         objects.append(highway / f"{name}.o")
-        run("g++", *options, f"-I{highway}", "-c", highway / "hwy" / f"{name}.cc", "-o", objects[-1])
+        run(
+            "g++", *options, f"-I{highway}", "-c", highway / "hwy" / f"{name}.cc", "-o", objects[-1]
+        )
     run("ar", "crs", root / LIBRARIES / "libhwy.a", *objects)
     (isal,) = unpacked.glob("libisal-*")
     run("make", "-f", "Makefile.unx", "units=crc", f"CFLAGS_={' '.join(options)}", "lib", cwd=isal)
@@ -142,7 +150,9 @@ def link_in(root: Path) -> None:
 def sysroot() -> Path:
     """Headers and libraries to compile against; made anew where this file or the compiler has changed."""
     root = WORK / "sysroot"
-    state = hashlib.sha256(Path(__file__).read_bytes() + run("g++", "--version").encode()).hexdigest()
+    state = hashlib.sha256(
+        Path(__file__).read_bytes() + run("g++", "--version").encode()
+    ).hexdigest()
     stamp = root / "made-by"
     if stamp.exists() and stamp.read_text() == state:
         return root
@@ -191,7 +201,8 @@ def version_of_torch(python: Path) -> str:
     """Without importing it."""
     question = (
         "import importlib.util as u, os, re; s = u.find_spec('torch'); print(re.search("
-        "r'__version__ = .(.+).', open(os.path.join(os.path.dirname(s.origin), 'version.py')).read()).group(1))"
+        "r'__version__ = .(.+).', open(os.path.join(os.path.dirname(s.origin), 'version.py')).read())"
+        ".group(1))"
     )
     return run(python, "-c", question).strip()
 
@@ -263,7 +274,8 @@ def build(python: Path, out: Path) -> Path:
     repaired = WORK / "repaired"
     shutil.rmtree(repaired, ignore_errors=True)
     run(
-        auditor / "bin" / "auditwheel", "repair", "--plat", PLATFORM, "--only-plat", *excluded, "-w", repaired, wheel,
+        auditor / "bin" / "auditwheel", "repair", "--plat", PLATFORM, "--only-plat", *excluded,
+        "-w", repaired, wheel,
         env={**os.environ, "PATH": f"{auditor / 'bin'}:{os.environ['PATH']}"},
     )  # fmt: skip
     (done,) = repaired.glob("*.whl")

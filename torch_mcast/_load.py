@@ -24,8 +24,9 @@ def check_torch(built: str, present: str) -> None:
     """
     if _minor(built) != _minor(present):
         raise ImportError(
-            f"torch_mcast was built for torch {built}, but torch {present} is installed. Take the wheel whose "
-            f"version ends in +torch{'.'.join(_minor(present))}, or build it for this torch: {REINSTALL}"
+            f"torch_mcast was built for torch {built}, but torch {present} is installed. Take the wheel "
+            f"whose version ends in +torch{'.'.join(_minor(present))}, or build it for this torch: "
+            f"{REINSTALL}"
         )
 
 

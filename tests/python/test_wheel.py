@@ -40,7 +40,9 @@ def test_a_package_is_the_one_that_is_meant(mirror, tmp_path):
     # Another one under its name is neither taken nor kept.
     (tmp_path / "mirror" / "pool" / "a.deb").write_bytes(b"another package")
     kept.unlink()
-    with pytest.raises(tool.WheelError, match=r"cannot fetch pool/a\.deb: .*not the package that is meant"):
+    with pytest.raises(
+        tool.WheelError, match=r"cannot fetch pool/a\.deb: .*not the package that is meant"
+    ):
         tool.fetched((mirror,), "pool/a.deb", digest)
     assert not kept.exists()
     # What was spoilt on this machine is fetched again.
@@ -123,7 +125,17 @@ def test_a_wheel_asks_no_more_than_its_name_says(wheel, tmp_path):
 @pytest.mark.all_tier
 def test_a_wheel_trains_where_no_compiler_is(wheel, tmp_path):
     """Beside this environment's torch, before the sources' own build on the path."""
-    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", tmp_path / "site", wheel]
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--target",
+        tmp_path / "site",
+        wheel,
+    ]
     subprocess.run(install, check=True)
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").symlink_to(sys.executable)
