@@ -131,6 +131,7 @@ class ProcessGroupMcast final : public c10d::Backend {
 
  private:
   struct Failure;
+  struct PointToPoint;  // sends and receives by the engine
 
   // Whether this is the process that made the group. The child of a fork touches nothing of it: a
   // thread of the parent may have held any of the locks, and the threads behind it do not exist.
@@ -207,9 +208,6 @@ class ProcessGroupMcast final : public c10d::Backend {
                          std::chrono::milliseconds timeout);
   WorkPtr post_exchange(Op op, c10d::OpType type, ExchangePlan plan, Tensors inputs,
                         std::vector<Tensors> outputs, std::chrono::milliseconds timeout);
-  // Whether the engine takes this tensor's messages.
-  bool carries(Op op, const at::Tensor& tensor) const;
-  WorkPtr post_message(Op op, c10d::OpType type, const Tensors& tensors, int peer, int tag);
   // Lists whose tensors differ in size (uneven.cpp).
   WorkPtr gather_uneven(const Tensors& outputs, const at::Tensor& input,
                         std::chrono::milliseconds timeout);

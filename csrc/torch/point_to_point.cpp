@@ -20,42 +20,56 @@ const char* message_title(Op op) {
 
 }  // namespace
 
-bool ProcessGroupMcast::carries(Op op, const at::Tensor& tensor) const {
-  return tensor.device().is_cpu() && group(op_name(op))->carries_messages();
+struct ProcessGroupMcast::PointToPoint {
+  ProcessGroupMcast& pg;
+  Op op;
+
+  // Whether the engine takes this tensor.
+  bool carries(const at::Tensor& tensor) const {
+    return tensor.device().is_cpu() && pg.group(op_name(op))->carries_messages();
+  }
+  // The call for it; of a receive from any source `peer` does not count.
+  MessageCall call(const at::Tensor& tensor, int peer, int tag, CopyBacks& back) const;
+  WorkPtr post(c10d::OpType type, const Tensors& tensors, int peer, int tag) const;
+};
+
+MessageCall ProcessGroupMcast::PointToPoint::call(const at::Tensor& tensor, int peer, int tag,
+                                                  CopyBacks& back) const {
+  MessageCall call;
+  call.receives = op != Op::send;
+  call.memory = Regions().slice(call.receives ? writable(tensor, back) : readable(tensor));
+  call.peer = op == Op::recv_any_source ? kNoMember : static_cast<Member>(peer);
+  call.tag = static_cast<uint32_t>(tag);
+  return call;
 }
 
-WorkPtr ProcessGroupMcast::post_message(Op op, c10d::OpType type, const Tensors& tensors, int peer,
-                                        int tag) {
+WorkPtr ProcessGroupMcast::PointToPoint::post(c10d::OpType type, const Tensors& tensors, int peer,
+                                              int tag) const {
   const char* const name = op_name(op);
-  const bool receives = op != Op::send;
   const bool any = op == Op::recv_any_source;
-  const at::Tensor& tensor = check_single(name, receives ? "output" : "input", tensors);
-  TORCH_CHECK_VALUE(any || (peer >= 0 && peer < size_ && peer != rank_), name,
-                    ": expected another rank from 0 to ", size_ - 1, ", got ", peer);
+  const at::Tensor& tensor = check_single(name, op == Op::send ? "input" : "output", tensors);
+  TORCH_CHECK_VALUE(any || (peer >= 0 && peer < pg.size_ && peer != pg.rank_), name,
+                    ": expected another rank from 0 to ", pg.size_ - 1, ", got ", peer);
   const WithoutGil nogil;
-  const auto engine_group = group(name);
+  const auto engine_group = pg.group(name);
   auto back = std::make_shared<CopyBacks>();
-  MessageCall call;
-  call.receives = receives;
-  call.memory = Regions().slice(receives ? writable(tensor, *back) : readable(tensor));
-  call.peer = any ? kNoMember : static_cast<Member>(peer);
-  call.tag = static_cast<uint32_t>(tag);
-  const std::vector<Tensors> outputs =
-      receives ? std::vector<Tensors>{tensors} : std::vector<Tensors>{};
-  auto work = make_work(op, type, message_title(op), receives ? Tensors() : tensors, outputs, 1,
-                        std::move(back), any ? -1 : peer);
-  if (receives) call.source = work->sources();
+  MessageCall message = call(tensor, peer, tag, *back);
+  const std::vector<Tensors> outputs(message.receives ? 1 : 0, tensors);
+  auto work = pg.make_work(op, type, message_title(op), message.receives ? Tensors() : tensors,
+                           outputs, 1, std::move(back), any ? -1 : peer);
+  if (message.receives) message.source = work->sources();
+  const std::chrono::milliseconds timeout(pg.timeout_ms_.load());
   const Status posted = engine_group->post_message(
-      std::move(call),
-      post_options(op, *work, std::chrono::milliseconds(timeout_ms_.load()), tensor.scalar_type()));
-  if (!posted.ok()) throw_status(posted, context(name, sequence_));
-  return served(op, receives ? tensor.nbytes() : 0, work);
+      std::move(message), pg.post_options(op, *work, timeout, tensor.scalar_type()));
+  if (!posted.ok()) throw_status(posted, pg.context(name, pg.sequence_));
+  return pg.served(op, op == Op::send ? 0 : tensor.nbytes(), work);
 }
 
 WorkPtr ProcessGroupMcast::send(Tensors& tensors, int destination, int tag) {
   constexpr Op op = Op::send;
-  if (carries(op, first_of(op_name(op), tensors))) {
-    return post_message(op, c10d::OpType::SEND, tensors, destination, tag);
+  const PointToPoint by_engine{*this, op};
+  if (by_engine.carries(first_of(op_name(op), tensors))) {
+    return by_engine.post(c10d::OpType::SEND, tensors, destination, tag);
   }
   return passed(
       op, c10d::OpType::SEND, tensors[0],
@@ -64,8 +78,9 @@ WorkPtr ProcessGroupMcast::send(Tensors& tensors, int destination, int tag) {
 
 WorkPtr ProcessGroupMcast::recv(Tensors& tensors, int source, int tag) {
   constexpr Op op = Op::recv;
-  if (carries(op, first_of(op_name(op), tensors))) {
-    return post_message(op, c10d::OpType::RECV, tensors, source, tag);
+  const PointToPoint by_engine{*this, op};
+  if (by_engine.carries(first_of(op_name(op), tensors))) {
+    return by_engine.post(c10d::OpType::RECV, tensors, source, tag);
   }
   return passed(
       op, c10d::OpType::RECV, tensors[0],
@@ -74,8 +89,9 @@ WorkPtr ProcessGroupMcast::recv(Tensors& tensors, int source, int tag) {
 
 WorkPtr ProcessGroupMcast::recvAnysource(Tensors& tensors, int tag) {
   constexpr Op op = Op::recv_any_source;
-  if (carries(op, first_of(op_name(op), tensors))) {
-    return post_message(op, c10d::OpType::RECVANYSOURCE, tensors, -1, tag);
+  const PointToPoint by_engine{*this, op};
+  if (by_engine.carries(first_of(op_name(op), tensors))) {
+    return by_engine.post(c10d::OpType::RECVANYSOURCE, tensors, -1, tag);
   }
   return passed(op, c10d::OpType::RECVANYSOURCE, tensors[0],
                 [&](c10d::Backend& backend) { return backend.recvAnysource(tensors, tag); });

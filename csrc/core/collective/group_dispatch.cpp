@@ -56,8 +56,6 @@ GroupCore::Handler GroupCore::handler(wire::FrameType type) {
       if (Operation* const op = c.operation_of(f, b)) c.ring_.on_ready(*op);
     });
     set({T::kRingData}, [](C& c, F& f, B b, N n) { c.ring_.on_data(f, b, n); });
-    set({T::kMessage, T::kMessageGrant, T::kMessageData, T::kMessageCredit},
-        [](C& c, F& f, B b, N) { c.messages_.on_frame(f, b); });
     set({T::kAggGone}, [](C& c, F& f, B b, N) { c.stations_.on_gone(f, b); });
     set({T::kReduceGrant, T::kReduceData, T::kReduceResult, T::kReduceOffer, T::kReduceTaken,
          T::kDivert, T::kExchangeGrant, T::kExchangeData},
@@ -84,6 +82,10 @@ void GroupCore::on_frame(const Frame& header, ConstBytes body, Nanos now) {
   g_.counters.add(Counter::frame_bytes_received, wire::kFrameHeader + body.size());
   membership_.heard(header.member, now);
   if (g_.failed()) return answer_failed(header);
+  if (wire::is_message(header.type)) {  // of no operation
+    messages_.on_frame(header, body);
+    return settle(now);
+  }
   const Handler handle = handler(header.type);
   if (handle == nullptr) {
     g_.counters.add(Counter::malformed);

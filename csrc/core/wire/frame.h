@@ -103,6 +103,10 @@ constexpr bool is_reduction(FrameType type) {
 constexpr bool is_exchange(FrameType type) {
   return type == FrameType::kExchangeGrant || type == FrameType::kExchangeData;
 }
+// Whether it is a message from one rank to one other, or about one.
+constexpr bool is_message(FrameType type) {
+  return type >= FrameType::kMessage && type <= FrameType::kMessageCredit;
+}
 // "credit", "fetch_data", ...
 const char* frame_type_name(FrameType type) noexcept;
 

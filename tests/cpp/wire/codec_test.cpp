@@ -419,46 +419,6 @@ TEST(Bodies, ExchangeDataRoundTripAndTruncation) {
   EXPECT_FALSE(parse_exchange_grant(out.bytes(), grant)) << "too long";
 }
 
-TEST(Bodies, MessagesRoundTripAndTruncation) {
-  Writer out;
-  put_message_head(out, 5);
-  ASSERT_EQ(out.bytes().size(), kMessageHead);
-  MessageHead head;
-  MessageData data;
-  ASSERT_TRUE(parse_message_head(out.bytes(), head)) << "its first bytes may come later";
-  EXPECT_EQ(head.total, 5u);
-  EXPECT_TRUE(head.payload.empty());
-  EXPECT_FALSE(parse_message_data(out.bytes(), data)) << "a later piece without bytes";
-  out.put_text("12345");
-  ASSERT_TRUE(parse_message_head(out.bytes(), head));
-  EXPECT_EQ(head.payload.size(), 5u);
-  ASSERT_TRUE(parse_message_data(out.bytes(), data));
-  EXPECT_EQ(data.offset, 5u);
-  EXPECT_EQ(data.payload.size(), 5u);
-  out.put_text("6");
-  EXPECT_FALSE(parse_message_head(out.bytes(), head)) << "more than the message has";
-  Writer leave, credit;
-  put_message_grant(leave, 1ull << 40);
-  uint64_t end = 0;
-  ASSERT_TRUE(parse_message_grant(leave.bytes(), end));
-  EXPECT_EQ(end, 1ull << 40);
-  put_message_credit(credit, {7, 1ull << 40});
-  MessageCredit back;
-  ASSERT_TRUE(parse_message_credit(credit.bytes(), back));
-  EXPECT_EQ(back.heads, 7u);
-  EXPECT_EQ(back.bytes, 1ull << 40);
-  for (size_t n = 0; n < 16; n++) {
-    EXPECT_FALSE(parse_message_credit(credit.bytes().first(n), back)) << n;
-    if (n >= 8) continue;
-    EXPECT_FALSE(parse_message_head(out.bytes().first(n), head)) << n;
-    EXPECT_FALSE(parse_message_data(out.bytes().first(n), data)) << n;
-    EXPECT_FALSE(parse_message_grant(leave.bytes().first(n), end)) << n;
-  }
-  EXPECT_FALSE(parse_message_grant(credit.bytes(), end)) << "too long";
-  credit.put<uint8_t>(0);
-  EXPECT_FALSE(parse_message_credit(credit.bytes(), back)) << "too long";
-}
-
 TEST(Bodies, DescriptorHashTellsEveryFieldApart) {
   const Descriptor base{Kind::kBroadcast, 6, 3, 1000, "a"};
   Descriptor other = base;
@@ -499,10 +459,6 @@ TEST(Parsers, RandomAndMutatedBytesNeverCrash) {
     RingData ring;
     ExchangeData piece;
     ExchangeGrant leave;
-    MessageHead message;
-    MessageData more;
-    MessageCredit credit_of_messages;
-    uint64_t end = 0;
     Descriptor descriptor;
     (void)parse_credit(bytes, credit);
     if (parse_ranges(bytes, root, ranges)) {
@@ -513,14 +469,6 @@ TEST(Parsers, RandomAndMutatedBytesNeverCrash) {
     }
     (void)parse_hashes(bytes, hashes);
     (void)parse_exchange_grant(bytes, leave);
-    (void)parse_message_grant(bytes, end);
-    (void)parse_message_credit(bytes, credit_of_messages);
-    if (parse_message_head(bytes, message)) {
-      ASSERT_LE(message.payload.size(), message.total);
-    }
-    if (parse_message_data(bytes, more)) {
-      ASSERT_GT(more.payload.size(), 0u);
-    }
     if (parse_exchange_data(bytes, piece)) {
       ASSERT_EQ(piece.payload.size(), bytes.size() - kExchangeHead);
     }
