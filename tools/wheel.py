@@ -174,6 +174,7 @@ def sysroot() -> Path:
     libraries = root / LIBRARIES
     link_in(root)
     # Before the compiler's own, since -L comes first: what the old library has comes from there.
+    (libraries / "libgcc_s.so").write_text("GROUP ( /lib/x86_64-linux-gnu/libgcc_s.so.1 -lgcc )\n")
     shutil.copy(runtime_of_compiler(), libraries / "libstdc++-newer.a")
     (libraries / "libstdc++.so").write_text(
         f"INPUT ( /{LIBRARIES}/libstdc++.so.6 /{LIBRARIES}/libstdc++-newer.a )\n"

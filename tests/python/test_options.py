@@ -276,7 +276,7 @@ def test_a_commands_help_needs_no_package(tmp_path, command):
     [
         ("raise OSError('libcudart.so.13: cannot open shared object file')", "OSError: libcudart.so.13: "),
         ("def load():\n    raise RuntimeError('Failed to load:\\n other')\nload()", "RuntimeError: Failed to load: other"),
-        ("__version__ = '9.9.0'", "but torch 9.9.0 is installed. Build it"),
+        ("__version__ = '9.9.0'", "but torch 9.9.0 is installed. Take the wheel"),
     ],
 )  # fmt: skip
 def test_a_command_that_torch_stops_says_so_in_one_line(tmp_path, broken, words):
