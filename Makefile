@@ -48,7 +48,7 @@ AT_ONCE := $(shell expr $(JOBS) + 1)
 BENCH := $(BIN)/python -m torch_mcast.bench
 RESULTS := benchmarks/results
 
-.PHONY: bench bench-setup frameworks-setup demo test test-all test-cpp wheel test-python test-python-most test-python-alone test-torch headers test-memory build-threads test-threads quick soak sanitize fuzz \
+.PHONY: bench bench-setup frameworks-setup demo test test-all test-cpp wheel wheel-setup test-python test-python-most test-python-alone test-torch headers test-memory build-threads test-threads quick soak sanitize fuzz \
   fuzz-long mutants \
   aarch64 dpa-count format lint setup build build-tests clean
 
@@ -64,9 +64,11 @@ bench-setup:
 	@tools/setup.sh bench
 
 # More pairs of torch and Python: tools/wheel.py --help.
-wheel: build
-	@tools/setup.sh wheel
+wheel: build wheel-setup
 	$(BIN)/python tools/wheel.py
+
+wheel-setup:
+	@tools/setup.sh wheel
 
 frameworks-setup: setup
 	@tools/setup.sh frameworks
@@ -83,7 +85,7 @@ test: setup
 	$(MAKE) --no-print-directory test-threads test-python-alone
 
 test-all: export MCAST_TEST_ALL = 1
-test-all: bench-setup frameworks-setup test headers sanitize fuzz mutants aarch64 dpa-count
+test-all: bench-setup frameworks-setup wheel-setup test headers sanitize fuzz mutants aarch64 dpa-count
 
 # The headline sweep: 8 hosts on a switch of this machine, 1 Gbit/s, beside Gloo and, where they are
 # installed, Open MPI and UFTP; then the micro-benchmarks. Needs root for the lab.

@@ -1,7 +1,7 @@
 // ProcessGroupMcast: the c10d::Backend. broadcast, the all-gathers, the reductions, barrier and, of
 // CPU tensors, gather, scatter, the all-to-alls and (between hosts) send and recv go to the engine;
-// everything else, and
-// reductions of devices whose fallback reduces there, to a fallback backend behind the same object.
+// everything else, and reductions of devices whose fallback reduces there, to a fallback backend
+// behind the same object.
 // Overrides the virtual names that every torch from 2.11 on has; newer names forward to them.
 //
 // Threads: as c10d requires: calls in the same order on all ranks; abort() from any thread at any

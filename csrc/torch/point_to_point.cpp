@@ -24,9 +24,15 @@ struct ProcessGroupMcast::PointToPoint {
   ProcessGroupMcast& pg;
   Op op;
 
-  // Whether the engine takes this tensor.
-  bool carries(const at::Tensor& tensor) const {
-    return tensor.device().is_cpu() && pg.group(op_name(op))->carries_messages();
+  // By the engine, or by what `pass` makes of the fallback. `peer` of a receive from any source:
+  // -1.
+  WorkPtr run(c10d::OpType type, const Tensors& tensors, int peer, int tag,
+              const FallbackCall& pass) const {
+    const at::Tensor& tensor = first_of(op_name(op), tensors);
+    if (tensor.device().is_cpu() && pg.group(op_name(op))->carries_messages()) {
+      return post(type, tensors, peer, tag);
+    }
+    return pg.passed(op, type, tensor, pass, peer);
   }
   // The call for it; of a receive from any source `peer` does not count.
   MessageCall call(const at::Tensor& tensor, int peer, int tag, CopyBacks& back) const;
@@ -56,7 +62,7 @@ WorkPtr ProcessGroupMcast::PointToPoint::post(c10d::OpType type, const Tensors& 
   MessageCall message = call(tensor, peer, tag, *back);
   const std::vector<Tensors> outputs(message.receives ? 1 : 0, tensors);
   auto work = pg.make_work(op, type, message_title(op), message.receives ? Tensors() : tensors,
-                           outputs, 1, std::move(back), any ? -1 : peer);
+                           outputs, 1, std::move(back), peer);
   if (message.receives) message.source = work->sources();
   const std::chrono::milliseconds timeout(pg.timeout_ms_.load());
   const Status posted = engine_group->post_message(
@@ -66,35 +72,21 @@ WorkPtr ProcessGroupMcast::PointToPoint::post(c10d::OpType type, const Tensors& 
 }
 
 WorkPtr ProcessGroupMcast::send(Tensors& tensors, int destination, int tag) {
-  constexpr Op op = Op::send;
-  const PointToPoint by_engine{*this, op};
-  if (by_engine.carries(first_of(op_name(op), tensors))) {
-    return by_engine.post(c10d::OpType::SEND, tensors, destination, tag);
-  }
-  return passed(
-      op, c10d::OpType::SEND, tensors[0],
-      [&](c10d::Backend& backend) { return backend.send(tensors, destination, tag); }, destination);
+  return PointToPoint{*this, Op::send}.run(
+      c10d::OpType::SEND, tensors, destination, tag,
+      [&](c10d::Backend& backend) { return backend.send(tensors, destination, tag); });
 }
 
 WorkPtr ProcessGroupMcast::recv(Tensors& tensors, int source, int tag) {
-  constexpr Op op = Op::recv;
-  const PointToPoint by_engine{*this, op};
-  if (by_engine.carries(first_of(op_name(op), tensors))) {
-    return by_engine.post(c10d::OpType::RECV, tensors, source, tag);
-  }
-  return passed(
-      op, c10d::OpType::RECV, tensors[0],
-      [&](c10d::Backend& backend) { return backend.recv(tensors, source, tag); }, source);
+  return PointToPoint{*this, Op::recv}.run(
+      c10d::OpType::RECV, tensors, source, tag,
+      [&](c10d::Backend& backend) { return backend.recv(tensors, source, tag); });
 }
 
 WorkPtr ProcessGroupMcast::recvAnysource(Tensors& tensors, int tag) {
-  constexpr Op op = Op::recv_any_source;
-  const PointToPoint by_engine{*this, op};
-  if (by_engine.carries(first_of(op_name(op), tensors))) {
-    return by_engine.post(c10d::OpType::RECVANYSOURCE, tensors, -1, tag);
-  }
-  return passed(op, c10d::OpType::RECVANYSOURCE, tensors[0],
-                [&](c10d::Backend& backend) { return backend.recvAnysource(tensors, tag); });
+  return PointToPoint{*this, Op::recv_any_source}.run(
+      c10d::OpType::RECVANYSOURCE, tensors, -1, tag,
+      [&](c10d::Backend& backend) { return backend.recvAnysource(tensors, tag); });
 }
 
 }  // namespace mcast::pg

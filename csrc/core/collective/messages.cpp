@@ -1,7 +1,6 @@
 // send and receive over the streams between two ranks (docs/point-to-point.md).
-//   1. A message begins with a head, which has its tag and its length; the first 32 KiB come with
-//   it
-//      while the receiver is known to have room for such.
+//   1. A message begins with a head, which has its tag and its length; the first 32 KiB come
+//      with it while the receiver is known to have room for such.
 //   2. The receiver finds the receive that takes it, or keeps the head and what came with it.
 //   3. Of what a receive has taken the receiver grants the rest, a window of it at a time, all
 //      senders together at most `incast` bytes, those whose receive took first before others.
