@@ -123,7 +123,7 @@ class ProcessGroupMcast final : public c10d::Backend {
   const CallStatistics& call_statistics() const { return observer_->calls(); }
   Fallbacks& fallbacks() const { return *fallbacks_; }
   // Makes the fallback of a device type if it is one that peers must find before they call it:
-  // Gloo's receives would else wait for the sender's first call.
+  // Gloo's receives would else wait for the sender's first call. Not where the engine carries them.
   void prepare_fallback(c10::DeviceType device);
   // For the rendezvous of fallbacks: no key there is of another making of this group.
   c10::intrusive_ptr<c10d::Store> fallback_store() const;

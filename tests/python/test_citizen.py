@@ -98,7 +98,7 @@ def sparse_sum(**more: Any) -> dist.Work | None:
     return work
 
 
-def fallback_at_first_use() -> None:
+def fallback_at_first_use(by_engine: bool) -> None:
     made: list[str] = []
     make = _fallback.make
 
@@ -111,8 +111,11 @@ def fallback_at_first_use() -> None:
         group = dist.new_group(backend="cpu:gloo,cuda:mcast")
         assert made == []  # tensors of the CPU do not come to us
         group = dist.new_group(backend="cpu:mcast,cuda:gloo")
-        assert made == ["gloo"]  # receivers look for senders there
+        early = [] if by_engine else ["gloo"]  # receivers look for senders there
+        assert made == early
         assert torch_mcast.stats(group)["fallback"] == {"cpu": "gloo"}
+        sparse_sum(group=group)
+        assert made == ["gloo"]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(_fallback, "kind", lambda backend, device: "like NCCL")
             patch.setattr(_fallback, "make", lambda backend, kind: counted(backend, "gloo"))
@@ -125,8 +128,12 @@ def fallback_at_first_use() -> None:
         _fallback.make = make
 
 
-def test_fallbacks_are_made_where_they_are_needed(ranks):
-    ranks(2, fallback_at_first_use)
+@pytest.mark.parametrize(
+    ("ranks", "by_engine"), [("network", True), ("host", False)], indirect=["ranks"]
+)
+def test_fallbacks_are_made_where_they_are_needed(ranks, by_engine):
+    """`by_engine`: sends and receives of CPU tensors."""
+    ranks(2, fallback_at_first_use, by_engine)
 
 
 def failing_fallback() -> None:

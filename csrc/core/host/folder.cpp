@@ -45,7 +45,7 @@ void Folder::fold_slots(const HostOperation& op, uint64_t round, size_t in_slot,
 void Folder::fold_slots_from(uint32_t first, const ReduceArgs& how, uint64_t round, size_t in_slot,
                              size_t length, std::byte* out) {
   const size_t element = element_size(how.element), wide = accumulator_size(how.element);
-  accumulator_.resize(std::max(accumulator_.size(), kTile / element * wide));
+  accumulator_.resize(std::max(accumulator_.size(), std::min(kTile, length) / element * wide));
   for (size_t at = 0; at < length; at += kTile) {
     const size_t count = std::min(kTile, length - at) / element;
     for (uint32_t i = 0; i < lane_.size(); i++) {
@@ -113,7 +113,7 @@ bool Folder::fold_direct_from(uint32_t first, const HostOperation& op, size_t of
   const bool scatter = op.post.descriptor.kind == wire::Kind::kReduceScatter;
   const size_t element = element_size(how.element), wide = accumulator_size(how.element);
   const Slice& own = how.inputs[scatter ? lane_.self() : 0];
-  accumulator_.resize(std::max(accumulator_.size(), kTile / element * wide));
+  accumulator_.resize(std::max(accumulator_.size(), std::min(kTile, length) / element * wide));
   tile_.resize(kTile);
   const bool in_place = own.data() + offset == out;
   const bool straight = wide == element && how.reduction != Reduction::kAvg && !in_place;
