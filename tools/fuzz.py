@@ -25,7 +25,7 @@ PREFIX = "mcast_fuzz_"
 ROOT = Path(__file__).resolve().parent.parent
 # Scripts, of which a short one says as much; what is long there is slow. An input of theirs is many
 # messages: those are counted too.
-LENGTHS = {"group": 400, "member": 512, "station": 512}
+LENGTHS = {"group": 400, "guarded_admission": 256, "member": 512, "station": 512}
 # What an input allocates is used again while it is in the cache, and has short traces.
 ASAN = "malloc_context_size=4:quarantine_size_mb=4:max_malloc_fill_size=64"
 HANG_SECONDS = 30

@@ -60,6 +60,24 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
     return Groups(config, log)
 
 
+class Timeline:
+    """Which process of a run side by side was at which test, and when: build/timeline.tsv, with lines of
+    process, phase, begin and end (seconds of the clock), and the test. `tools/test_times.py` sums them up."""
+
+    def __init__(self, file: Path) -> None:
+        file.parent.mkdir(exist_ok=True)
+        self._out = file.open("w")
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        row = (report.node.gateway.id, report.when, report.start, report.stop, report.nodeid)
+        print(*row, sep="\t", file=self._out, flush=True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("numprocesses", None):  # of the process that has the others
+        config.pluginmanager.register(Timeline(config.rootpath / "build" / "timeline.tsv"))
+
+
 @pytest.fixture(scope="session")
 def pool() -> Iterator[Pool]:
     workers = Pool()

@@ -168,14 +168,14 @@ uint64_t allowed(const Case& c, const Config& config, uint32_t g) {
 
 // What is left of lanes' tables when all groups are gone. A lane remembers each station that it has
 // met, and why it went: one of each aggregator for each lane of each part of a group, and again
-// where it was lost.
+// where it was lost. Likewise each rank that has ended.
 uint64_t most_left(const Case& c, const Config& config) {
-  constexpr uint64_t kStation = 1024;
+  constexpr uint64_t kStation = 1024, kRank = 160;
   uint64_t parts = 0;
   for (const GroupEnd& group : c.run.groups) {
     parts += 1 + (!group.parts ? 0 : std::max<uint64_t>(2, config.subgroups));
   }
-  return kMostLeft + kStation * 2 * parts * c.plan.aggregators.size();
+  return kMostLeft + kRank * c.run.heap.size() + kStation * 2 * parts * c.plan.aggregators.size();
 }
 
 // Silent about groups that were never made, whose numbers are not known.
