@@ -114,6 +114,7 @@ def failing(program: str, tests: str, limit: int, environment: dict[str, str] | 
         text=True,
         errors="replace",
         env={**os.environ, **ENVIRONMENT, **(environment or {})},
+        cwd=WORK,  # plans of the swarm that fail are left there
         start_new_session=True,  # tests have processes of their own: they end together
     )
     hangs = False

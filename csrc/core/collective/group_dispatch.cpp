@@ -81,6 +81,7 @@ void GroupCore::on_frame(const Frame& header, ConstBytes body, Nanos now) {
   g_.counters.add(Counter::frames_received);
   g_.counters.add(Counter::frame_bytes_received, wire::kFrameHeader + body.size());
   membership_.heard(header.member, now);
+  messages_.heard(header.member, now);
   if (g_.failed()) return answer_failed(header);
   if (wire::is_message(header.type)) {  // of no operation
     messages_.on_frame(header, body);

@@ -56,7 +56,7 @@ std::span<const GroupCore::Timer> GroupCore::timers() {
       {[](const GroupCore& c) { return c.excuses_.deadline(); },
        [](GroupCore& c, Nanos now, bool) { c.excuses_.drive(now); }},
       {[](const GroupCore& c) { return c.messages_.deadline(); },
-       [](GroupCore& c, Nanos now, bool) { c.messages_.drive(now); }},
+       [](GroupCore& c, Nanos now, bool drained) { c.messages_.drive(now, drained); }},
   };
   return kTimers;
 }

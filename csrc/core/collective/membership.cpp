@@ -156,15 +156,18 @@ void Membership::drive(Nanos now, bool drained) {
   }
 }
 
+Status silence_of(Member member, Nanos silence, Nanos limit) {
+  return Status(Code::kPeerLost, "rank " + std::to_string(member) + " has been silent for " +
+                                     seconds_text(silence) + " (liveness limit " +
+                                     seconds_text(limit) +
+                                     "); its process is stopped or its network is cut");
+}
+
 void Membership::miss_silent(Nanos now) {
   const Member silent = liveness_.silent(now);
   if (silent == kNoMember) return;
   if (!g_.gone[silent].ok()) return g_.fail(g_.gone[silent], silent);  // it closed in order
-  g_.fail(Status(Code::kPeerLost, "rank " + std::to_string(silent) + " has been silent for " +
-                                      seconds_text(liveness_.silence(silent, now)) +
-                                      " (liveness limit " + seconds_text(g_.params.liveness_limit) +
-                                      "); its process is stopped or its network is cut"),
-          silent);
+  g_.fail(silence_of(silent, liveness_.silence(silent, now), g_.params.liveness_limit), silent);
 }
 
 }  // namespace mcast

@@ -12,6 +12,9 @@
 
 namespace mcast {
 
+// Why a group fails whose member says nothing any more.
+Status silence_of(Member member, Nanos silence, Nanos limit);
+
 class Membership {
  public:
   explicit Membership(GroupContext& context);

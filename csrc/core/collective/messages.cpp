@@ -14,6 +14,7 @@
 
 #include "base/reach.h"
 #include "base/streaming_copy.h"
+#include "collective/membership.h"
 
 namespace mcast {
 namespace {
@@ -52,7 +53,10 @@ bool in_turn(const std::set<Member>& members, Member last, Use&& use) {
 }  // namespace
 
 Messages::Messages(GroupContext& context, const IngressShare& ingress)
-    : g_(context), ingress_(ingress), params_(params_for(context.params.agreed.incast)) {}
+    : g_(context),
+      ingress_(ingress),
+      params_(params_for(context.params.agreed.incast)),
+      awaited_(context.params.liveness_limit) {}
 
 Messages::Peer& Messages::peer(Member member) {
   return peers_.try_emplace(member, params_).first->second;
@@ -65,7 +69,7 @@ void Messages::post(MessagePost p, Nanos now) {
   const uint64_t total = p.memory.length;
   const bool receives = p.receives;
   if (p.timeout < kNever - p.posted) limits_.emplace(p.posted + p.timeout, id);
-  if (posts_.empty()) next_word_ = now + g_.params.liveness_limit / 4;
+  if (posts_.empty()) awaited_.begin(now);
   posts_.emplace(id, std::move(p));
   if (g_.failed()) return finish(id, g_.failure());
   if (!receives) {
@@ -117,7 +121,7 @@ void Messages::finish(uint64_t id, const Status& status) {
   auto node = posts_.extract(id);
   MessagePost& p = node.mapped();
   if (p.timeout < kNever - p.posted) limits_.erase({p.posted + p.timeout, id});
-  if (posts_.empty()) next_word_ = kNever;
+  if (posts_.empty()) awaited_.end();
   if (status.ok())
     g_.counters.add(p.receives ? Counter::messages_received : Counter::messages_sent);
   if (p.done) {
@@ -282,6 +286,7 @@ void Messages::miss(Member member) {
 
 void Messages::on_peer_down(Member member, bool graceful, Nanos now) {
   if (g_.failed() || g_.gone[member].ok()) return;
+  awaited_.forget(member);
   if (!lost_) last_gone_ = member;
   if (graceful) {
     peer(member).departed_until = now + kLastWords;
@@ -291,7 +296,8 @@ void Messages::on_peer_down(Member member, bool graceful, Nanos now) {
   miss(member);
 }
 
-void Messages::drive(Nanos now) {
+void Messages::drive(Nanos now, bool drained) {
+  awaited_.on_poll(now);
   if (!limits_.empty() && limits_.begin()->first <= now) {
     const MessagePost& late = posts_.at(limits_.begin()->second);
     return g_.fail(timeout(late), late.peer);
@@ -301,19 +307,29 @@ void Messages::drive(Nanos now) {
     p.departed_until = kNever;
     miss(member);
   }
-  if (now < next_word_) return;
-  next_word_ = now + g_.params.liveness_limit / 4;
+  if (awaited_.due(now)) ask(now);
+  const auto silent = drained ? awaited_.silent(now) : std::nullopt;
+  if (silent && !g_.failed()) {
+    g_.fail(silence_of(silent->first, silent->second, g_.params.liveness_limit), silent->first);
+  }
+}
+
+void Messages::ask(Nanos now) {
   const bool all = queue_.awaits(MatchQueue::kAnySource);
+  std::vector<Member> asked;
   for (uint32_t m = 0; m < g_.size; m++) {
     const auto member = static_cast<Member>(m);
     if (!g_.reachable(member) || !(all || needs(member))) continue;
     g_.counters.add(Counter::pings_sent);
     g_.send_frame(member, Channel::kControl, wire::FrameType::kPing, g_.ops.base(), 0);
+    asked.push_back(member);
   }
+  awaited_.ask_all(asked, now);
 }
 
 Nanos Messages::deadline() const {
-  Nanos next = limits_.empty() ? next_word_ : std::min(next_word_, limits_.begin()->first);
+  Nanos next = awaited_.deadline();
+  if (!limits_.empty()) next = std::min(next, limits_.begin()->first);
   for (const auto& [member, p] : peers_) next = std::min(next, p.departed_until);
   return next;
 }

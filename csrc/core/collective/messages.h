@@ -18,6 +18,7 @@
 
 #include "base/region.h"
 #include "collective/group_context.h"
+#include "protocol/awaited.h"
 #include "protocol/ingress_share.h"
 #include "protocol/match_queue.h"
 #include "protocol/p2p_receiver.h"
@@ -50,8 +51,11 @@ class Messages {
   bool pump();
   // Nothing comes from this member any more: who waits for it fails the group.
   void on_peer_down(Member peer, bool graceful, Nanos now);
-  // Limits of time; words to those that are waited for, so that their end is noticed.
-  void drive(Nanos now);
+  // A frame has come from this member.
+  void heard(Member member, Nanos now) { awaited_.heard(member, now); }
+  // Limits of time; words to those that are waited for, so that their end is noticed. Who is silent
+  // for too long fails the group; `drained`: all that has come was read.
+  void drive(Nanos now, bool drained);
   Nanos deadline() const;
   // The group has failed: all end with its reason.
   void on_failure(const Status& why);
@@ -86,6 +90,7 @@ class Messages {
   void grant();
   bool send_pieces();
   void send(Member to, const P2pSender::Piece& piece);
+  void ask(Nanos now);
   bool needs(Member member) const;
   // Fails the group if a send or a receive can never end, now that this member is gone.
   void miss(Member member);
@@ -105,7 +110,7 @@ class Messages {
   uint64_t ids_ = 0;
   bool lost_ = false;             // somebody, not in order
   Member last_gone_ = kNoMember;  // who; else who closed last
-  Nanos next_word_ = kNever;
+  Awaited awaited_;
 };
 
 }  // namespace mcast

@@ -292,6 +292,10 @@ Agreement agreement_of(const Roster& roster, Member self, const Config& config,
   const bool loopback = roster.address.loopback;
   Agreement out;
   uint32_t here = 0;  // ranks of this host
+  const size_t ranks = roster.ranks.size();
+  for (auto* const addresses : {&out.peers, &out.reduce_peers, &out.senders, &out.reduce_senders}) {
+    addresses->reserve(ranks);
+  }
   for (const Roster::Rank& r : roster.ranks) {
     const bool near = r.host == mine.host;
     here += near ? 1 : 0;
@@ -305,7 +309,7 @@ Agreement agreement_of(const Roster& roster, Member self, const Config& config,
   }
   size_t chunk = (roster.datagram - wire::kDatagramHeader) / kChunkUnit * kChunkUnit;
   if (config.chunk != 0) chunk = std::min<size_t>(chunk, config.chunk);
-  out.agreed.members = static_cast<uint32_t>(roster.ranks.size());
+  out.agreed.members = static_cast<uint32_t>(ranks);
   out.agreed.chunk = chunk;
   out.agreed.guard = config.security == "off" ? 0 : wire::kGuardedExtra;
   out.agreed.budget = roster.budget;

@@ -66,6 +66,16 @@ struct Operation {
   Nanos timeout = 1800 * kSecond;
 };
 
+// What one member of a group sends to another. The id names its content, as an operation's.
+struct Message {
+  uint64_t id = 0;
+  size_t bytes = 0;
+  Member from = 0, to = 0;
+  uint32_t tag = 0;
+  bool any = false;  // it is received from anybody
+  Nanos timeout = 1800 * kSecond;
+};
+
 // What became of it at one rank. Times are the world's.
 struct Outcome {
   Operation operation;
@@ -138,6 +148,9 @@ class World final : private SimNetwork::Listener, private Surroundings {
   using Then = std::function<void(const Outcome&)>;
   std::shared_ptr<const Outcome> post(GroupId g, Member m, const Operation& operation,
                                       Then then = {});
+  // Its send or its receive; likewise.
+  std::shared_ptr<const Outcome> post_message(GroupId g, const Message& message, bool receives,
+                                              Then then = {});
   // Everywhere; by member.
   std::vector<std::shared_ptr<const Outcome>> post_all(GroupId g, const Operation& operation);
   // Begins to leave the group at all members; closed(): all that live have.

@@ -82,6 +82,47 @@ std::shared_ptr<const Outcome> World::post(GroupId g, Member m, const Operation&
   return outcome;
 }
 
+std::shared_ptr<const Outcome> World::post_message(GroupId g, const Message& message, bool receives,
+                                                   Then then) {
+  auto outcome = std::make_shared<Outcome>();
+  const Member m = outcome->member = receives ? message.to : message.from;
+  outcome->posted = now();
+  auto pages = std::make_shared<Pages>(message.bytes);
+  if (!receives) fill_pattern(message.id, message.from, pages->bytes());
+  const auto source = std::make_shared<std::atomic<Member>>(kNoMember);
+  PostOptions options;
+  options.timeout = message.timeout;
+  options.done = [this, outcome, pages, source, message, receives,
+                  then = std::move(then)](const Status& status) {
+    const Driving nobody(meter_);
+    outcome->ends++;
+    outcome->status = kept(status);
+    outcome->done = now();
+    if (status.ok() && receives) {
+      const size_t byte = check_pattern(message.id, message.from, pages->bytes());
+      if (byte != message.bytes) outcome->wrong = "wrong byte " + std::to_string(byte);
+      if (source->load() != message.from) outcome->wrong = "from another than who sent it";
+    }
+    if (!pages->intact()) outcome->wrong = "guard bytes overwritten";
+    pages->give_back(spec_.net.gather_from != SIZE_MAX);
+    if (then) then(*outcome);
+  };
+  MessageCall call;
+  call.receives = receives;
+  call.memory = slice(pages, 0, message.bytes);
+  call.tag = message.tag;
+  call.peer = !receives ? message.to : message.any ? kNoMember : message.from;
+  if (receives) call.source = source;
+  const Driving driving(meter_, rank(g, m));
+  const Status posted = group(g, m).post_message(std::move(call), std::move(options));
+  if (!posted.ok()) {
+    outcome->ends = 1;
+    outcome->status = kept(posted);
+    outcome->done = now();
+  }
+  return outcome;
+}
+
 Result<Sequence> World::carry_out(GroupId g, Member m, const Operation& op, PostOptions options,
                                   Memory& memory) {
   if (op.kind == wire::Kind::kBarrier) {

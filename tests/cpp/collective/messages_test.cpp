@@ -281,6 +281,33 @@ TEST(Messages, TheEndOfWhoIsWaitedForIsNoticed) {
   }
 }
 
+// A process that stands still keeps its connections: it is its silence that tells.
+TEST(Messages, WhoIsWaitedForAndSilentIsNamed) {
+  for (const bool sends : {false, true}) {
+    Cluster c(ranks(9));
+    const auto r = sends ? send_message(c, 1, 6, 0, 5'000'000, 1) : receive_message(c, 1, 6, 0, 10);
+    c.pause(6, true);
+    c.run_for(kLiveness);
+    EXPECT_FALSE(r->done());
+    ASSERT_TRUE(c.run([&] { return r->done(); }, kLiveness));
+    EXPECT_EQ(r->status.code(), Code::kPeerLost);
+    EXPECT_TRUE(has(r->status, "rank 6 has been silent for")) << r->status.message();
+  }
+  // Not for less than the limit, nor where nobody waits for it.
+  Cluster c(ranks(9));
+  const auto r = receive_message(c, 1, 6, 0, 10);
+  const auto other = receive_message(c, 2, 5, 0, 10);
+  c.pause(6, true);
+  c.pause(4, true);
+  c.run_for(kLiveness - kSecond);
+  c.pause(6, false);
+  c.run_for(4 * kLiveness);
+  EXPECT_FALSE(r->done() || other->done());
+  for (const Member m : {6, 5}) (void)send_message(c, m, m == 6 ? 1 : 2, 0, 10, 1);
+  ASSERT_TRUE(c.run([&] { return r->done() && other->done(); }));
+  EXPECT_TRUE(r->status.ok() && other->status.ok());
+}
+
 TEST(Messages, TheEndOfARankInTheMiddleEndsItsMessages) {
   for (const bool sender : {false, true}) {
     Cluster c(ranks(3));

@@ -109,6 +109,45 @@ TEST(SwarmLaws, SpeakUpAboutExchanges) {
   }
 }
 
+TEST(SwarmLaws, SpeakUpAboutMessages) {
+  const sim::Plan plan = sim::parse(
+                             "world hosts=3\ngroup ranks=0,1,2\nop kind=barrier\n"
+                             "op kind=all_reduce bytes=40000 at=20ms\n"
+                             "message bytes=50000\nmessage from=2 to=1 bytes=10 by=9ms\n")
+                             .value();
+  const sim::RunEnd good = sim::carry_out(plan);
+  EXPECT_TRUE(sim::break_laws(plan, good).empty());
+  const auto law = [&](auto change) {
+    sim::RunEnd run = good;
+    for (sim::MessageEnd& end : run.messages) change(end);
+    const std::vector<Finding> findings = sim::break_laws(plan, run);
+    return findings.empty() ? std::string() : findings[0].law;
+  };
+  using sim::MessageEnd;
+  EXPECT_EQ(law([](MessageEnd& end) { end.ends += end.message; }), "once");
+  EXPECT_EQ(law([](MessageEnd& end) { end.wrong = end.receives ? "x" : ""; }), "bytes");
+  EXPECT_EQ(law([](MessageEnd& end) { end.called = end.called && end.receives; }), "agreement");
+  EXPECT_EQ(law([](MessageEnd& end) { end.posted = end.receives ? 0 : kSecond; }), "agreement");
+  EXPECT_EQ(law([](MessageEnd& end) {
+              if (end.message == 0) end.status = Status(Code::kClosed, "x");
+            }),
+            "agreement")
+      << "the same rank's next call ends well";
+  EXPECT_EQ(law([](MessageEnd& end) {
+              if (end.message == 1) end.done = end.posted, end.status = Status(Code::kClosed, "x");
+            }),
+            "blame");
+  sim::RunEnd run = good;
+  run.over = false;
+  run.messages[0].ends = 0;
+  EXPECT_EQ(sim::break_laws(plan, run)[0].law, "time");
+  for (const Counter counter : {Counter::messages_sent, Counter::message_bytes_received}) {
+    run = good;
+    run.groups[0].counters[static_cast<size_t>(counter)]--;
+    EXPECT_EQ(sim::break_laws(plan, run)[0].law, "balance");
+  }
+}
+
 // A group that has changed to the ring and back; one that did so by halves, or not back; and what
 // nobody can have sent.
 TEST(SwarmLaws, SpeakUpAboutPaths) {

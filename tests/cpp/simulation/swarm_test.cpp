@@ -254,6 +254,49 @@ TEST_F(Swarm, GroupsThatExchange) {
   }
 }
 
+// Messages of all lengths, kept and waited for, from one and from anybody, beside operations.
+TEST_F(Swarm, GroupsThatSendMessages) {
+  const std::string what =
+      "op kind=broadcast bytes=300000\nop kind=all_to_all bytes=70000\nop kind=all_reduce "
+      "bytes=40000\n"
+      "message bytes=2000000 by=5ms\nmessage bytes=32768 tag=2\nmessage bytes=32769 at=1ms by=6ms\n"
+      "message from=2 to=1 bytes=900000 tag=5 any=1 by=3ms\nmessage from=2 to=1\n"
+      "message from=3 to=0 bytes=1000000 tag=1\nmessage from=1 to=0 bytes=1000000 tag=1\n"
+      "message from=0 to=3 bytes=500 tag=9 at=20ms\n";
+  for (const char* const world : {"world hosts=4\nset incast=65536\ngroup ranks=3,1,0,2\n",
+                                  "world hosts=4\ngroup ranks=0,1,2,3 early=1\n",
+                                  "world hosts=4\nset security=sealed\ngroup ranks=0,1,2,3\n",
+                                  "world hosts=2 ranks=2\n"
+                                  "set shared_memory=auto\ngroup ranks=0,1,2,3\n"}) {
+    for (const char* const fault :
+         {"", "fault what=loss rate=0.01", "fault rank=3 at=1ms for=50ms",
+          "fault what=cut rank=0 lane=1 at=1ms for=300ms", "fault what=kill rank=1 at=2ms",
+          "fault what=abort rank=2 at=1ms", "fault what=isolate rank=0 at=2ms"}) {
+      SCOPED_TRACE(std::string(world) + fault);
+      const Result<sim::Plan> plan = sim::parse(world + what + fault);
+      ASSERT_TRUE(plan.ok()) << plan.status().message();
+      const sim::RunEnd run = sim::carry_out(*plan, meter);
+      for (const Finding& finding : sim::break_laws(*plan, run)) {
+        ADD_FAILURE() << finding.law << ": " << finding.text;
+      }
+      const std::string kind = fault;
+      const bool heals = kind.find("kill") + kind.find("abort") + kind.find("isolate") + 3 == 0;
+      for (const sim::MessageEnd& end : run.messages) {
+        EXPECT_TRUE(!heals || (end.ends == 1 && end.status.ok())) << end.status.to_string();
+      }
+      const uint64_t kept = run.reached[static_cast<size_t>(Counter::messages_kept)];
+      EXPECT_TRUE(!heals || kept > 0);
+    }
+  }
+  // Ranks of one host in shared memory carry none.
+  const auto plan = sim::parse(
+      "world hosts=1 ranks=2\nset shared_memory=auto\ngroup ranks=0,1\nop\nmessage bytes=9\n");
+  const sim::RunEnd run = sim::carry_out(*plan, meter);
+  EXPECT_TRUE(sim::break_laws(*plan, run).empty());
+  ASSERT_EQ(run.messages.size(), 2u);
+  for (const sim::MessageEnd& end : run.messages) EXPECT_FALSE(end.carried || end.called);
+}
+
 // What becomes of aggregators costs time and nothing else: stations fold, die, end, stand still,
 // are cut off and decline, and every call ends well.
 TEST_F(Swarm, GroupsWithAggregators) {
@@ -386,6 +429,11 @@ TEST(SwarmPlan, BadTextGivesOneClearLine) {
   EXPECT_THAT(why(good + "op kind=all_reduce bytes=3"), HasSubstr("no multiple of the element"));
   EXPECT_EQ(why(good + "op kind=all_to_all bytes=7 splits=3\nop kind=gather root=2"), "taken");
   EXPECT_THAT(why(good + "op kind=scatter splits=3"), HasSubstr("those of an all_to_all"));
+  EXPECT_EQ(why(good + "message from=2 to=0 bytes=7 tag=3 any=1 at=1ms"), "taken");
+  EXPECT_THAT(why(good + "message from=1 to=1"), HasSubstr("two members"));
+  EXPECT_THAT(why(good + "message group=1"), HasSubstr("no such group"));
+  EXPECT_THAT(why(good + "message any=1\nmessage from=2"), HasSubstr("another with its tag"));
+  EXPECT_THAT(why(good + "message at=2ms\nmessage at=1ms"), HasSubstr("in order"));
   EXPECT_THAT(why(good + "fault what=cut rank=1 peer=0 for=20000000s"), HasSubstr("million"));
   EXPECT_THAT(why(good + "fault what=kill rank=3"), HasSubstr("no such rank"));
   EXPECT_THAT(why(good + "fault what=cut rank=1 peer=1"), HasSubstr("are the same"));

@@ -23,6 +23,10 @@ struct Case {
   uint64_t bytes_of(const PlannedOp& op, Member m) const {
     return m == op.odd ? op.odd_bytes : op.bytes;
   }
+  std::string name(const MessageEnd& end) const {
+    return std::string(end.receives ? "receive" : "send") + " (message " +
+           std::to_string(end.message) + ") at rank " + std::to_string(end.rank) + ": ";
+  }
   std::string name(const CallEnd& call) const {
     return std::string(wire::kind_name(op(call).kind)) + " (op " + std::to_string(call.op) +
            ") at rank " + std::to_string(call.rank) + ": ";
@@ -43,13 +47,18 @@ inline bool has(const Plan& plan, FaultKind kind) {
 
 // Nothing may fail, and nothing has failed or was left out.
 inline bool all_well(const Case& c) {
-  return c.causes.harmless() && std::all_of(c.run.calls.begin(), c.run.calls.end(), [](auto& call) {
-           return call.ends == 1 && call.status.ok();
-         });
+  const auto well = [](const Ending& end) { return end.ends == 1 && end.status.ok(); };
+  return c.causes.harmless() && std::all_of(c.run.calls.begin(), c.run.calls.end(), well) &&
+         std::all_of(c.run.messages.begin(), c.run.messages.end(),
+                     [&](const MessageEnd& end) { return !end.carried || well(end); });
 }
 
-// memory_laws.cpp, path_laws.cpp, station_laws.cpp
+// Something of this group failed at a rank that is no culprit. (laws.cpp)
+void blame_one(const Case& c, const std::string& where, uint32_t group, const Status& status);
+
+// memory_laws.cpp, message_laws.cpp, path_laws.cpp, station_laws.cpp
 void memory_laws(const Case& c);
+void message_laws(const Case& c);
 void path_laws(const Case& c);
 void station_laws(const Case& c);
 

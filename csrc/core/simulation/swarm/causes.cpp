@@ -75,6 +75,7 @@ bool data_hides_words(const Plan& plan, Nanos patience) {
   for (const PlannedOp& op : plan.ops) {
     bytes += streamed(op, static_cast<double>(plan.groups[op.group].ranks.size()));
   }
+  for (const PlannedMessage& one : plan.messages) bytes += static_cast<double>(one.bytes);
   double held =
       std::min(2 * bytes, static_cast<double>(w.budget) / 2 + static_cast<double>(kStreams.window));
   if (w.queue != 0) held = std::min(held, static_cast<double>(w.queue));
@@ -226,6 +227,12 @@ void note_work(const Plan& plan, Causes& causes) {
     if (op.timeout < 1800 * kSecond) causes.timeouts = true;
     if (op.odd != kNoMember && op.odd_bytes != op.bytes) causes.mismatches = true;
   }
+  for (const PlannedMessage& one : plan.messages) {
+    bytes += static_cast<double>(one.bytes) + 4096;
+    by_stream += static_cast<double>(one.bytes);
+    causes.last = std::max({causes.last, one.at, one.by});
+    if (one.timeout < 1800 * kSecond) causes.timeouts = true;
+  }
   for (const PlannedGroup& group : plan.groups) causes.last = std::max(causes.last, group.at);
   for (const PlannedRank& rank : plan.special) slow = std::max(slow, rank.slow);
   for (const PlannedFault& fault : plan.faults) {
@@ -248,9 +255,11 @@ void note_work(const Plan& plan, Causes& causes) {
 // be over before that.
 bool limits_end_before_silence(const Plan& plan, const Causes& causes) {
   if (causes.nobody_is_lost()) return false;
-  return std::any_of(plan.ops.begin(), plan.ops.end(), [&](const PlannedOp& op) {
-    return static_cast<double>(op.timeout) / causes.fastest < causes.found_out();
-  });
+  const auto too_early = [&](const auto& called) {
+    return static_cast<double>(called.timeout) / causes.fastest < causes.found_out();
+  };
+  return std::any_of(plan.ops.begin(), plan.ops.end(), too_early) ||
+         std::any_of(plan.messages.begin(), plan.messages.end(), too_early);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "simulation/swarm/generate_aggregators.h"
 #include "simulation/swarm/generate_ends.h"
 #include "simulation/swarm/generate_exchanges.h"
+#include "simulation/swarm/generate_messages.h"
 #include "simulation/swarm/generate_paths.h"
 
 namespace mcast::sim {
@@ -480,6 +481,7 @@ Plan Generator::run() {
   draw_noise(plan_, part(12));
   draw_exits(plan_, part(13));
   draw_absence(plan_, part(14));
+  draw_messages(plan_, part(15));
   return plan_;
 }
 

@@ -186,6 +186,8 @@ bool explained(const Case& c, Code code) {
   }
 }
 
+}  // namespace
+
 void blame_one(const Case& c, const std::string& where, uint32_t group, const Status& status) {
   const Causes& causes = c.causes;
   if (causes.harmless()) return c.broken("blame", where + "failed: " + status.to_string());
@@ -205,6 +207,8 @@ void blame_one(const Case& c, const std::string& where, uint32_t group, const St
   }
   c.broken("blame", where + "names nobody who is lost: " + status.to_string());
 }
+
+namespace {
 
 // Nothing fails if all faults heal within half of the patience of the fastest clock; what fails has
 // a cause in the plan; who is lost is one of those that have a fault. Silent about a culprit's own
@@ -264,6 +268,11 @@ void bounded_time(const Case& c) {
     }
     if (c.run.over) continue;
     return c.broken("time", c.name(call) + (call.called ? "never ended" : "was never called") +
+                                (c.run.stuck ? ", nothing was left to happen" : ""));
+  }
+  for (const MessageEnd& end : c.run.messages) {
+    if (c.run.over || end.ends > 0 || !end.carried || !end.ready || lost(c, end.rank)) continue;
+    return c.broken("time", c.name(end) + (end.called ? "never ended" : "was never called") +
                                 (c.run.stuck ? ", nothing was left to happen" : ""));
   }
   if (!c.run.over) return c.broken("time", "not over, and no call is missing");
@@ -386,6 +395,7 @@ std::vector<Finding> break_laws(const Plan& plan, const RunEnd& run) {
   blame(c);
   bounded_time(c);
   memory_laws(c);
+  message_laws(c);
   quiet(c);
   station_laws(c);
   path_laws(c);

@@ -18,6 +18,7 @@ constexpr uint64_t kOperation = 4096, kStream = 640, kTreeEntry = 512;
 constexpr uint64_t kExchangePeer = 256;
 constexpr uint64_t kRankItself = 16'384;  // what lanes keep: tables, batches of commands
 constexpr uint64_t kMostLeft = 16'384;    // the same
+constexpr uint64_t kMessage = 2048;       // that is not over, with what is known of its sender
 
 uint64_t chunk_of(const Plan& plan) { return (plan.world.datagram - 32) / 64 * 64; }
 
@@ -110,6 +111,7 @@ struct Load {
   uint64_t contributions = 0;  // bytes that an owner folds
   uint64_t results = 0;        // blocks that are folded and belong to somebody else: of reduces
   uint64_t exchanged = 0;      // bytes of exchanges that others send unasked, with their cost
+  uint64_t messages = 0;       // bytes that come with their heads, and what is known of each
   uint64_t operations = 0, reductions = 0, exchanges = 0, streams = 0, chunks = 0;
 };
 
@@ -140,6 +142,9 @@ Load load_of(const Plan& plan, uint32_t g, const Agreed& agreed) {
       load.streams += members;
     }
   }
+  for (const PlannedMessage& one : plan.messages) {
+    if (one.group == g) load.messages += kMessage + std::min<uint64_t>(one.bytes, 32u << 10);
+  }
   load.chunks = load.multicast / agreed.chunk + load.streams;
   return load;
 }
@@ -163,7 +168,7 @@ uint64_t allowed(const Case& c, const Config& config, uint32_t g) {
   const uint64_t folds = std::min(3 * config.incast, 3 * load.contributions) +
                          2 * kMaxSegment * load.reductions +
                          (c.run.groups[g].parts ? 2 * 256 * 1024 : 0);
-  return idle + records + early + kept + folds + load.results;
+  return idle + records + early + kept + folds + load.results + load.messages;
 }
 
 // What is left of lanes' tables when all groups are gone. A lane remembers each station that it has

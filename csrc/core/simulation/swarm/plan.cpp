@@ -88,6 +88,19 @@ void fields(F& f, PlannedOp& o) {
 }
 
 template <typename F>
+void fields(F& f, PlannedMessage& m) {
+  f("group", m.group);
+  f("from", m.from);
+  f("to", m.to);
+  f("bytes", m.bytes);
+  f("tag", m.tag);
+  f("any", m.any);
+  f("at", m.at);
+  f("by", m.by);
+  f("timeout", m.timeout);
+}
+
+template <typename F>
 void fields(F& f, PlannedFault& x) {
   f("what", x.what);
   f("at", x.at);
@@ -255,8 +268,10 @@ std::string read_line(const std::vector<std::string_view>& words, Plan& plan) {
   if (what == "aggregator") return read_item(words, plan.aggregators.emplace_back());
   if (what == "group") return read_item(words, plan.groups.emplace_back());
   if (what == "op") return read_item(words, plan.ops.emplace_back());
+  if (what == "message") return read_item(words, plan.messages.emplace_back());
   if (what == "fault") return read_item(words, plan.faults.emplace_back());
-  return "'" + std::string(what) + "' is no item: world, set, rank, aggregator, group, op, fault";
+  return "'" + std::string(what) +
+         "' is no item: world, set, rank, aggregator, group, op, message, fault";
 }
 
 // ---- what can be carried out ----
@@ -317,6 +332,32 @@ Status check_op(const Plan& plan, const PlannedOp& op) {
   if (!reducible(op.element, op.reduction)) return bad("op: no reduction of this element");
   if ((op.bytes | op.odd_bytes) % element_size(op.element) != 0) {
     return bad("op: bytes are no multiple of the element");
+  }
+  return {};
+}
+
+Status check_message(const Plan& plan, const PlannedMessage& message) {
+  if (message.group >= plan.groups.size()) return bad("message: there is no such group");
+  const size_t members = plan.groups[message.group].ranks.size();
+  if (std::max(message.from, message.to) >= members || message.from == message.to) {
+    return bad("message: from and to are two members of its group");
+  }
+  return message.bytes > (64u << 20) ? bad("message: at most 64 MiB") : Status();
+}
+
+// Which send each receive gets is known: those between two members with one tag are sent and
+// received in the order of the plan, and who receives from anybody has one with that tag.
+Status check_matches(const Plan& plan) {
+  for (size_t i = 0; i < plan.messages.size(); i++) {
+    const PlannedMessage& a = plan.messages[i];
+    for (size_t j = i + 1; j < plan.messages.size(); j++) {
+      const PlannedMessage& b = plan.messages[j];
+      if (a.group != b.group || a.to != b.to || a.tag != b.tag) continue;
+      if (a.any != 0 || b.any != 0) return bad("message: from anybody, and another with its tag");
+      if (a.from == b.from && (a.at > b.at || a.by > b.by)) {
+        return bad("message: those with one tag are sent and received in order");
+      }
+    }
   }
   return {};
 }
@@ -384,6 +425,7 @@ std::string print(const Plan& plan) {
   for (const auto& one : plan.aggregators) text += line_of("aggregator", one);
   for (const auto& group : plan.groups) text += line_of("group", group);
   for (const auto& op : plan.ops) text += line_of("op", op);
+  for (const auto& message : plan.messages) text += line_of("message", message);
   for (const auto& fault : plan.faults) text += line_of("fault", fault);
   return text;
 }
@@ -418,6 +460,8 @@ Status check(const Plan& plan) {
   all(plan.aggregators, check_aggregator);
   all(plan.groups, check_group);
   all(plan.ops, check_op);
+  all(plan.messages, check_message);
+  if (status.ok()) status = check_matches(plan);
   all(plan.faults, check_fault);
   if (!status.ok()) return status;
   const auto config = config_of(plan);

@@ -9,6 +9,7 @@
 //   group ranks=0,1,2
 //   op kind=broadcast bytes=70000 root=1 late=2 by=3ms
 //   op kind=all_to_all bytes=70000 splits=7
+//   message from=1 to=2 bytes=40000 tag=3 at=1ms by=2ms
 //   fault what=pause rank=1 at=2ms for=500ms
 //
 // A field that is not there has its default. Times are the world's, from its beginning: a number
@@ -100,6 +101,17 @@ struct PlannedOp {
   uint64_t odd_bytes = 0;
 };
 
+// From one member of a group to another, beside the operations.
+struct PlannedMessage {
+  uint32_t group = 0;
+  uint32_t from = 0, to = 1;  // members
+  uint64_t bytes = 0;
+  uint32_t tag = 0;
+  uint64_t any = 0;      // 1: it is received from anybody
+  Nanos at = 0, by = 0;  // when it is sent, when received; not before
+  Nanos timeout = 1800 * kSecond;
+};
+
 // What goes wrong. Those with a length end by themselves.
 enum class FaultKind : uint8_t {
   kPause,      // rank: its process does not run
@@ -156,6 +168,7 @@ struct Plan {
   std::vector<PlannedAggregator> aggregators;
   std::vector<PlannedGroup> groups;
   std::vector<PlannedOp> ops;
+  std::vector<PlannedMessage> messages;
   std::vector<PlannedFault> faults;
 
   uint32_t ranks() const { return world.hosts * world.ranks; }

@@ -2,6 +2,8 @@
 // hosts behind those of ranks.
 #include "simulation/swarm/plan_world.h"
 
+#include <algorithm>
+
 namespace mcast::sim {
 
 namespace {
@@ -69,6 +71,30 @@ WorldSpec world_of(const Plan& plan) {
     one.clock = SimClock(planned.offset, planned.clock);
   }
   return spec;
+}
+
+Operation operation_of(const Plan& plan, uint32_t op, Member member) {
+  const PlannedOp& planned = plan.ops[op];
+  Operation operation;
+  operation.kind = planned.kind;
+  operation.id = op + 1;
+  operation.bytes = planned.odd == member ? planned.odd_bytes : planned.bytes;
+  operation.splits = planned.splits;
+  operation.root = static_cast<Member>(planned.root);
+  operation.how = {planned.element, planned.reduction, 1};
+  operation.timeout = planned.timeout;
+  return operation;
+}
+
+std::vector<Member> absent_from(const Plan& plan, size_t group) {
+  const std::vector<uint32_t>& ranks = plan.groups[group].ranks;
+  std::vector<Member> absent;
+  for (const PlannedFault& fault : plan.faults) {
+    if (fault.what != FaultKind::kAbsent || fault.group != group) continue;
+    const auto at = std::find(ranks.begin(), ranks.end(), fault.rank);
+    if (at != ranks.end()) absent.push_back(static_cast<Member>(at - ranks.begin()));
+  }
+  return absent;
 }
 
 }  // namespace mcast::sim

@@ -81,6 +81,16 @@ void note_stations(const service::Report& report, AggregatorEnd& end) {
   for (size_t c = 0; c < kCounterCount; c++) end.counters[c] = std::max(end.counters[c], sums[c]);
 }
 
+size_t overstaged(World& world, World::GroupId group, Member member) {
+  size_t most = 0;
+  for (const LaneId id : kBothLanes) {
+    const GroupCore* const core = world.core(group, member, id);
+    if (core == nullptr || core->staged_bytes() <= core->params().staging) continue;
+    most = std::max(most, core->staged_bytes() - core->params().staging);
+  }
+  return most;
+}
+
 void note_plans(const Plan& plan, size_t g, const Agreed& agreed, GroupEnd& end) {
   end.request = std::max<uint64_t>(1, kMostAsked / agreed.chunk);
   for (const PlannedOp& op : plan.ops) {

@@ -19,6 +19,9 @@ void note_stations(const service::Report& report, AggregatorEnd& end);
 // What the group's operations have sent, and may have sent to who took nothing.
 void note_plans(const Plan& plan, size_t g, const Agreed& agreed, GroupEnd& end);
 
+// Bytes that a member keeps of what came early, beyond its setting.
+size_t overstaged(World& world, World::GroupId group, Member member);
+
 class Reach {
  public:
   void add(const RunEnd& run);

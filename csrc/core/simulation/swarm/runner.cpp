@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "simulation/swarm/faults.h"
+#include "simulation/swarm/message_run.h"
 #include "simulation/swarm/plan_world.h"
 #include "simulation/swarm/reach.h"
 
@@ -30,6 +31,9 @@ class PlanRun {
         faults_(plan, world_,
                 {[this](uint32_t rank) { resume(rank); }, [this](uint32_t rank) { drop(rank); },
                  [this](const PlannedFault& fault) { on_call(fault); }}),
+        messages_(plan, world_,
+                  {[this](uint32_t rank) { return faults_.paused(rank); },
+                   [this](size_t g, Member m) { leave_early(g, m); }}),
         world_(world_of(plan)),
         meter_(meter) {
     world_.set_meter(meter);
@@ -40,6 +44,8 @@ class PlanRun {
  private:
   // What one member of a group still has to do.
   struct Script {
+    size_t group = 0;
+    Member member = 0;
     uint32_t rank = 0;
     std::vector<uint32_t> ops;  // in the plan
     size_t next = 0;            // of `ops`
@@ -64,6 +70,7 @@ class PlanRun {
   void advance(size_t g, Member m);
   void call(size_t g, Member m);
   void on_end(size_t g, Member m);
+  void leave_early(size_t g, Member m);
   void close(size_t g, Member m, Nanos limit);
   void exit(uint32_t rank);
   std::vector<std::pair<World::GroupId, Member>> parts_of(size_t g, Member m) const;
@@ -96,6 +103,7 @@ class PlanRun {
   double slowest_ = 1;
   bool ended_ = false;  // what a world tells that is being taken apart is no news
   Faults faults_;
+  MessageRun messages_;
   World world_;  // goes first: its end still calls back
   HeapMeter* const meter_;
   std::vector<uint64_t> heap_before_;  // by rank
@@ -117,7 +125,12 @@ void PlanRun::prepare() {
   }
   for (const PlannedGroup& group : plan_.groups) {
     Running& running = groups_.emplace_back();
-    for (const uint32_t rank : group.ranks) running.members.emplace_back().rank = rank;
+    for (const uint32_t rank : group.ranks) {
+      Script& script = running.members.emplace_back();
+      script.group = groups_.size() - 1;
+      script.member = static_cast<Member>(running.members.size() - 1);
+      script.rank = rank;
+    }
   }
   for (uint32_t i = 0; i < plan_.ops.size(); i++) {
     for (Script& script : groups_[plan_.ops[i].group].members) {
@@ -150,17 +163,13 @@ void PlanRun::make(size_t g) {
   running.begun = true;
   Config config = world_.spec().config;
   if (plan_.groups[g].ring != 0) config.algorithm = "ring";
-  std::vector<Member> absent;
-  for (const PlannedFault& fault : plan_.faults) {
-    for (Member m = 0; fault.what == FaultKind::kAbsent && m < running.members.size(); m++) {
-      if (fault.group != g || running.members[m].rank != fault.rank) continue;
-      running.members[m].absent = true;
-      absent.push_back(m);
-      faults_.note(FaultKind::kAbsent);
-    }
+  const std::vector<Member> absent = absent_from(plan_, g);
+  for (const Member m : absent) {
+    running.members[m].absent = true;
+    faults_.note(FaultKind::kAbsent);
   }
   world_.make_group(
-      plan_.groups[g].ranks, &config, [this, g](Member m) { on_ready(g, m); }, std::move(absent));
+      plan_.groups[g].ranks, &config, [this, g](Member m) { on_ready(g, m); }, absent);
   world_.at(world_.now() + kMakeLimit, [this, g] { give_up(g); });
 }
 
@@ -196,6 +205,7 @@ void PlanRun::on_ready(size_t g, Member m) {
   const GroupCore* const core = world_.core(groups_[g].id, m, LaneId::kMulticast);
   if (core != nullptr) groups_[g].agreed = core->params().agreed;
   if (!world_.making(groups_[g].id, m).ok()) return drop(script);
+  messages_.begin(g, m, groups_[g].id);
   advance(g, m);
 }
 
@@ -216,16 +226,8 @@ void PlanRun::advance(size_t g, Member m) {
 void PlanRun::call(size_t g, Member m) {
   Script& script = groups_[g].members[m];
   const uint32_t index = script.ops[script.next++];
-  const PlannedOp& planned = plan_.ops[index];
-  Operation op;
-  op.kind = planned.kind;
-  op.id = index + 1;
-  op.bytes = planned.odd == m ? planned.odd_bytes : planned.bytes;
-  op.splits = planned.splits;
-  op.root = static_cast<Member>(planned.root);
-  op.how = {planned.element, planned.reduction, 1};
-  op.timeout = planned.timeout;
   script.in_flight = true;
+  const Operation op = operation_of(plan_, index, m);
   const auto outcome = world_.post(groups_[g].id, m, op, [this, g, m](const Outcome& one) {
     if (one.ends == 1) on_end(g, m);
   });
@@ -243,7 +245,13 @@ void PlanRun::on_end(size_t g, Member m) {
   script.left--;
   left_--;
   if (plan_.groups[g].callbacks != 0) advance(g, m);
-  if (script.left > 0 || plan_.groups[g].early == 0) return;
+  leave_early(g, m);
+}
+
+void PlanRun::leave_early(size_t g, Member m) {
+  const Script& script = groups_[g].members[m];
+  if (ended_ || script.dropped || plan_.groups[g].early == 0) return;
+  if (script.left > 0 || messages_.left(g, m) > 0) return;
   world_.at(world_.now() + 10 * kMicro, [this, g, m] { close(g, m, kEarlyLinger); });
 }
 
@@ -251,11 +259,7 @@ void PlanRun::look_at_staging(size_t g, Member m) {
   std::vector<std::pair<World::GroupId, Member>> all = parts_of(g, m);
   all.emplace_back(groups_[g].id, m);
   for (const auto& [group, member] : all) {
-    for (const LaneId id : kBothLanes) {
-      const GroupCore* const core = world_.core(group, member, id);
-      if (core == nullptr || core->staged_bytes() <= core->params().staging) continue;
-      end_.overstaged = std::max(end_.overstaged, core->staged_bytes() - core->params().staging);
-    }
+    end_.overstaged = std::max(end_.overstaged, overstaged(world_, group, member));
   }
 }
 
@@ -293,6 +297,7 @@ void PlanRun::note_leftovers() {
 void PlanRun::drop(Script& script) {
   if (std::exchange(script.dropped, true)) return;
   left_ -= script.left;
+  messages_.drop(script.group, script.member);
 }
 
 template <typename Act>
@@ -314,7 +319,10 @@ void PlanRun::drop(uint32_t rank) {
 }
 
 void PlanRun::resume(uint32_t rank) {
-  at_all(rank, [&](size_t g, Member m) { advance(g, m); });
+  at_all(rank, [&](size_t g, Member m) {
+    messages_.advance(g, m);
+    advance(g, m);
+  });
   exit(rank);
 }
 
@@ -414,16 +422,11 @@ void PlanRun::note_calls() {
         call.member = m;
         call.rank = script.rank;
         if (k >= script.outcomes.size()) continue;
-        const Outcome& outcome = *script.outcomes[k];
-        call.called = true;
-        call.ends = outcome.ends;
-        call.status = outcome.status;
-        call.wrong = outcome.wrong;
-        call.posted = outcome.posted;
-        call.done = outcome.done;
+        call.note(*script.outcomes[k]);
       }
     }
   }
+  end_.messages = messages_.ends();
 }
 
 void PlanRun::note_group(size_t g) {
@@ -448,8 +451,9 @@ RunEnd PlanRun::run() {
   prepare();
   faults_.begin();
   const auto busy = [&] { return world_.network().events() > kMostEvents; };
-  world_.run([&] { return left_ == 0 || busy(); }, kRunLimit);
-  end_.over = left_ == 0;
+  const auto over = [&] { return left_ == 0 && messages_.left() == 0; };
+  world_.run([&] { return over() || busy(); }, kRunLimit);
+  end_.over = over();
   end_.overflowed = world_.network().totals().overflowed_data - before_;
   end_.busy = busy();
   end_.stuck = !end_.over && world_.standstill();

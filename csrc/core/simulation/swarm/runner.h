@@ -12,22 +12,45 @@
 #include "base/counters.h"
 #include "collective/plan.h"
 #include "simulation/swarm/plan.h"
+#include "simulation/world.h"
 #include "transport/sim/heap_meter.h"
 
 namespace mcast::sim {
 
 inline constexpr Nanos kMakeLimit = 300 * kSecond;  // until a group is given up that is not made
 
-// Of one call at one member.
-struct CallEnd {
-  uint32_t op = 0;  // in the plan
-  Member member = 0;
-  uint32_t rank = 0;
+// Of what a rank has called.
+struct Ending {
   bool called = false;  // else its rank never came to it
   int ends = 0;         // how often it ended
   Status status;
   std::string wrong;  // of its bytes
   Nanos posted = kNever, done = kNever;
+
+  void note(const Outcome& outcome) {
+    called = true;
+    ends = outcome.ends;
+    status = outcome.status;
+    wrong = outcome.wrong;
+    posted = outcome.posted;
+    done = outcome.done;
+  }
+};
+
+// Of one call at one member.
+struct CallEnd : Ending {
+  uint32_t op = 0;  // in the plan
+  Member member = 0;
+  uint32_t rank = 0;
+};
+
+// Of a message's send, or of its receive.
+struct MessageEnd : Ending {
+  uint32_t message = 0;  // in the plan
+  bool receives = false;
+  uint32_t rank = 0;
+  bool ready = false;   // its rank has the group,
+  bool carried = true;  // which carries messages
 };
 
 // Of one group.
@@ -77,6 +100,7 @@ struct RunEnd {
   uint64_t unreadable = 0;    // what lanes could not read, so that it is no group's
   size_t overstaged = 0;      // bytes kept beyond the setting `staging`, at most
   std::vector<CallEnd> calls;
+  std::vector<MessageEnd> messages;
   std::vector<GroupEnd> groups;
   std::vector<AggregatorEnd> aggregators;
   std::vector<HeapEnd> heap;                      // by rank; empty: nobody has booked it

@@ -26,6 +26,7 @@ class Shrinker {
       world();
       for (size_t i = 0; i < best_.groups.size(); i++) group(i);
       for (size_t i = 0; i < best_.ops.size(); i++) operation(i);
+      for (size_t i = 0; i < best_.messages.size(); i++) message(i);
       for (size_t i = 0; i < best_.faults.size(); i++) fault(i);
       for (size_t i = 0; i < best_.special.size(); i++) special(i);
       for (size_t i = best_.aggregators.size(); i-- > 0;) aggregator(i);
@@ -69,6 +70,7 @@ class Shrinker {
   void lists() {
     shorten(&Plan::faults);
     shorten(&Plan::ops);
+    shorten(&Plan::messages);
     shorten(&Plan::settings);
     shorten(&Plan::special);
   }
@@ -78,12 +80,14 @@ class Shrinker {
     attempt([&](Plan& p) {
       const auto of_it = [&](const auto& item) { return item.group == g; };
       std::erase_if(p.ops, of_it);
+      std::erase_if(p.messages, of_it);
       std::erase_if(p.faults, [&](const PlannedFault& f) {
         const bool program = f.what == FaultKind::kAbort || f.what == FaultKind::kClose;
         return program && of_it(f);
       });
       p.groups.erase(p.groups.begin() + static_cast<ptrdiff_t>(g));
       for (auto& op : p.ops) op.group -= op.group > g ? 1 : 0;
+      for (auto& one : p.messages) one.group -= one.group > g ? 1 : 0;
       for (auto& f : p.faults) f.group -= f.group > g ? 1 : 0;
     });
   }
@@ -106,6 +110,7 @@ class Shrinker {
       for (auto& op : p.ops) {
         if (op.group == g) drop_member(op, member, static_cast<uint32_t>(ranks.size()));
       }
+      drop_messages(p, g, member);
     }
     std::erase_if(p.faults, [&](auto& f) { return f.rank == rank || f.peer == rank; });
     std::erase_if(p.special, [&](auto& s) { return s.rank == rank; });
@@ -116,6 +121,17 @@ class Shrinker {
       close_up(f.peer);
     }
     for (auto& s : p.special) close_up(s.rank);
+  }
+
+  static void drop_messages(Plan& p, size_t g, uint32_t member) {
+    std::erase_if(p.messages, [&](const PlannedMessage& one) {
+      return one.group == g && (one.from == member || one.to == member);
+    });
+    for (auto& one : p.messages) {
+      if (one.group != g) continue;
+      one.from -= one.from > member ? 1 : 0;
+      one.to -= one.to > member ? 1 : 0;
+    }
   }
 
   static void drop_member(PlannedOp& op, uint32_t member, uint32_t left) {
@@ -180,6 +196,7 @@ class Shrinker {
         for (auto& op : p.ops) {
           if (op.group == i) drop_member(op, m, static_cast<uint32_t>(ranks.size()));
         }
+        drop_messages(p, i, m);
       });
     }
   }
@@ -208,6 +225,18 @@ class Shrinker {
         [i](Plan & p) -> auto& { return p.ops[i].by; }, Nanos{0});
     while (attempt([&](Plan& p) { p.ops[i].bytes = p.ops[i].bytes / 2 / 8 * 8; })) {
     }
+  }
+
+  void message(size_t i) {
+    attempt([&](Plan& p) { p.messages[i].any = 0; });
+    attempt([&](Plan& p) { p.messages[i].tag = 0; });
+    attempt([&](Plan& p) { p.messages[i].timeout = PlannedMessage().timeout; });
+    lower(
+        [i](Plan & p) -> auto& { return p.messages[i].at; }, Nanos{0});
+    lower(
+        [i](Plan & p) -> auto& { return p.messages[i].by; }, Nanos{0});
+    lower(
+        [i](Plan & p) -> auto& { return p.messages[i].bytes; }, uint64_t{0});
   }
 
   void fault(size_t i) {

@@ -1,0 +1,13 @@
+// The part of a plan that is about messages between two ranks.
+// Threads: pure.
+#pragma once
+
+#include "base/rng.h"
+#include "simulation/swarm/plan.h"
+
+namespace mcast::sim {
+
+// In about a third of the plans: a few messages of all lengths, or many short ones.
+void draw_messages(Plan& plan, Rng rng);
+
+}  // namespace mcast::sim

@@ -1,0 +1,63 @@
+// Carries out the messages of a plan: each member of a group sends and receives in the order of the
+// times that the plan says, while its process runs, beside its operations. What a dead or for ever
+// stopped rank would still do is not waited for.
+// Threads: one.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "simulation/swarm/runner.h"
+#include "simulation/world.h"
+
+namespace mcast::sim {
+
+class MessageRun {
+ public:
+  struct Hooks {
+    std::function<bool(uint32_t rank)> paused;
+    std::function<void(size_t group, Member)> on_end;  // one of this member's has
+  };
+  MessageRun(const Plan& plan, World& world, Hooks hooks);
+
+  // The member has the group, and begins.
+  void begin(size_t group, Member member, World::GroupId id);
+  // Its process runs again.
+  void advance(size_t group, Member member);
+  // Nothing of it is waited for any more.
+  void drop(size_t group, Member member);
+
+  // Ends that are waited for: of all, of a member.
+  size_t left() const { return left_; }
+  size_t left(size_t group, Member member) const;
+  std::vector<MessageEnd> ends() const;
+
+ private:
+  struct Step {
+    uint32_t message = 0;  // in the plan
+    bool receives = false;
+    Nanos due = 0;
+  };
+  struct Script {
+    std::vector<Step> steps;
+    size_t next = 0, left = 0;
+    bool ready = false, dropped = false, carried = true;
+    World::GroupId id = 0;
+    std::vector<std::shared_ptr<const Outcome>> outcomes;  // of those that were called
+  };
+  using Place = std::pair<size_t, Member>;
+
+  void call(Place place, Script& script);
+  void on_end(Place place);
+
+  const Plan& plan_;
+  World& world_;
+  const Hooks hooks_;
+  std::map<Place, Script> scripts_;
+  size_t left_ = 0;
+};
+
+}  // namespace mcast::sim
