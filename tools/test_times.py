@@ -6,7 +6,7 @@ with the process that had most of each: what runs in one process and ends last i
 """
 
 import sys
-from collections import Counter
+from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -18,21 +18,21 @@ def main() -> None:
     rows = [line.split("\t", 4) for line in file.read_text().splitlines()]
     begin = min(float(row[2]) for row in rows)
     ends: dict[str, float] = {}
-    busy: Counter[str] = Counter()
-    parts: dict[str, Counter[str]] = {}
+    busy: dict[str, float] = defaultdict(float)
+    parts: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for process, _, start, stop, test in rows:
         seconds = float(stop) - float(start)
         ends[process] = max(ends.get(process, 0), float(stop) - begin)
         busy[process] += seconds
         name = test.removeprefix(TESTS).split("::")[0]
         for part in {name, name.split("/")[0]}:
-            parts.setdefault(part, Counter())[process] += seconds
+            parts[part][process] += seconds
     for process in sorted(ends):
         print(f"{process:5} ended after {ends[process]:6.0f} s, {busy[process]:6.0f} s at tests")
-    longest = sorted(parts.items(), key=lambda item: -item[1].total())[:40]
+    longest = sorted(parts.items(), key=lambda item: -sum(item[1].values()))[:40]
     for part, by in longest:
-        most, seconds = by.most_common(1)[0]
-        print(f"{by.total():7.0f} s  {part}  ({most}: {seconds:.0f} s)")
+        most = max(by, key=lambda process: by[process])
+        print(f"{sum(by.values()):7.0f} s  {part}  ({most}: {by[most]:.0f} s)")
 
 
 if __name__ == "__main__":

@@ -51,6 +51,7 @@ void RosterChange::propose(std::vector<wire::StationEntry> stations) {
 void RosterChange::drive(Nanos now) {
   if (at_top() && proposed_ && !g_.switching()) {
     std::vector<wire::StationEntry> stations = *std::exchange(proposed_, std::nullopt);
+    given_up_ = stage_ == Stage::kTesting;
     stage_ = Stage::kIdle;
     parting_ = true;
     if (changes_something(stations)) {
@@ -78,6 +79,7 @@ bool RosterChange::changes_something(const std::vector<wire::StationEntry>& stat
 
 void RosterChange::begin(wire::StationRoster roster, Nanos now) {
   roster_ = std::move(roster);
+  given_up_ = false;
   g_.send_to_children(wire::FrameType::kRoster, 0, 0, roster_body(roster_));
   members_.clear();
   for (const wire::StationEntry& entry : roster_.stations) meet(entry);
@@ -273,7 +275,7 @@ void RosterChange::on_reach(const Frame& header, ConstBytes body, Nanos now) {
     return;
   }
   // Of a roster that the top has given up meanwhile.
-  if (reach.version < roster_.version) return g_.counters.add(Counter::stale);
+  if (reach.version < roster_.version || given_up_) return g_.counters.add(Counter::stale);
   const uint32_t child = g_.tree.child_index(header.member);
   if (reach.connected.size() != connected_.size() || stage_ != Stage::kTesting ||
       children_[child]) {

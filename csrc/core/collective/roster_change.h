@@ -102,6 +102,7 @@ class RosterChange {
   std::vector<bool> connected_;  // by station: to this rank and to all that have answered
   std::vector<bool> children_;   // by child: it has answered
   bool tested_ = false;          // this rank has tried them all
+  bool given_up_ = false;        // at the top: the latest roster, before all had answered
   Nanos until_ = kNever;
   struct Known {
     Member member;

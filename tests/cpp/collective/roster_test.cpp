@@ -227,6 +227,29 @@ TEST(Roster, GoneBetweenRosters) {
   }
 }
 
+// The stations in force are proposed again while others are tried: what ranks answer about those is
+// no news any more, and nothing that breaks the rules.
+TEST(Roster, IsGivenUpForTheOneInForce) {
+  RosterWorld w(ranks(4));
+  FakeStation &a = w.add(), &b = w.add();
+  w.propose({&a});
+  ASSERT_TRUE(w.changes(1));
+  w.c.pause(3, true);
+  w.propose({&a, &b});
+  w.run_for(100 * kMilli);
+  w.propose({&a});
+  w.run_for(100 * kMilli);
+  w.c.pause(3, false);
+  w.run_for(2 * kSecond);
+  EXPECT_EQ(w.c.total(Counter::roster_changes), 4u);
+  EXPECT_EQ(w.c.total(Counter::malformed), 0u);
+  EXPECT_GT(w.c.total(Counter::stale), 0u);
+  EXPECT_EQ(w.in_force, std::vector{a.entry().uid});
+  w.propose({&a, &b});
+  ASSERT_TRUE(w.changes(2));
+  EXPECT_EQ(w.in_force.size(), 2u);
+}
+
 // A rank that is stopped while the others try the stations delays the roster and nothing else.
 TEST(Roster, ALateRankIsWaitedForAndHoldsUpNoOperation) {
   RosterWorld w(ranks(4));

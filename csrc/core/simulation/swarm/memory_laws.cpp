@@ -14,6 +14,7 @@ namespace {
 // Of docs/memory.md, "Memory": a group without operations; then what each operation, each stream of
 // one and each member of its control tree is remembered by.
 constexpr uint64_t kIdleGroup = 50'000, kIdlePeer = 200;
+constexpr uint64_t kMakingPeer = 1024;  // addresses and records, while it is made
 constexpr uint64_t kOperation = 4096, kStream = 640, kTreeEntry = 512;
 constexpr uint64_t kExchangePeer = 256;
 constexpr uint64_t kRankItself = 16'384;  // what lanes keep: tables, batches of commands
@@ -154,7 +155,7 @@ uint64_t allowed(const Case& c, const Config& config, uint32_t g) {
   const uint64_t members = c.plan.groups[g].ranks.size();
   const Load load = load_of(c.plan, g, *c.run.groups[g].agreed);
   const uint64_t parts = !c.run.groups[g].parts ? 0 : config.subgroups > 1 ? config.subgroups : 2;
-  const uint64_t idle = (1 + parts) * (kIdleGroup + kIdlePeer * members);
+  const uint64_t idle = (1 + parts) * (kIdleGroup + kIdlePeer * members) + kMakingPeer * members;
   // Of operations: each rank's way through each stream, a bit per chunk, the control tree.
   const uint64_t records = load.operations * kOperation + load.streams * kStream + load.chunks / 4 +
                            load.operations * members * kTreeEntry +

@@ -85,7 +85,13 @@ struct HeapEnd {
   uint64_t left = 0;  // when all groups are closed and gone
 };
 
-struct RunEnd {
+// Of all that ranks have called.
+struct CallEnds {
+  std::vector<CallEnd> calls;
+  std::vector<MessageEnd> messages;
+};
+
+struct RunEnd : CallEnds {
   uint64_t hash = 0, spins = 0;
   // All calls of ranks that live have ended; if not, whether anything was left to happen.
   bool over = false, stuck = false;
@@ -99,8 +105,6 @@ struct RunEnd {
   uint64_t overflowed = 0;    // of data, that found a receiver's queue full, once groups were made
   uint64_t unreadable = 0;    // what lanes could not read, so that it is no group's
   size_t overstaged = 0;      // bytes kept beyond the setting `staging`, at most
-  std::vector<CallEnd> calls;
-  std::vector<MessageEnd> messages;
   std::vector<GroupEnd> groups;
   std::vector<AggregatorEnd> aggregators;
   std::vector<HeapEnd> heap;                      // by rank; empty: nobody has booked it
