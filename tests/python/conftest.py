@@ -33,6 +33,17 @@ TOGETHER = (
 )
 
 
+# Long ones of their own: begun last, they would keep one process busy when the others have ended.
+LONG = (
+    "test_training_example",
+    "test_examples",
+    "test_broadcast_weights",
+    "lifecycle/test_torchrun",
+    "lifecycle/test_exits",
+    "doctor/",
+)
+
+
 def together(nodeid: str) -> str | None:
     return next((name for name in TOGETHER if f"python/{name}" in nodeid), None)
 
@@ -43,8 +54,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
     # What runs longest in one piece begins first.
-    order = {name: number for number, name in enumerate(TOGETHER)}
-    items.sort(key=lambda item: order.get(together(item.nodeid), len(order)))
+    order = [*TOGETHER, *LONG]
+
+    def place(item: pytest.Item) -> int:
+        return next(
+            (i for i, name in enumerate(order) if f"python/{name}" in item.nodeid), len(order)
+        )
+
+    items.sort(key=place)
 
 
 class Groups(LoadScopeScheduling):

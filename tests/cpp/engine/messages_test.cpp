@@ -36,16 +36,18 @@ std::shared_ptr<EngineMessage> post_one(Group& group, bool receives, Member peer
   return m;
 }
 
-// Each to each, at once, in an order of its own; the last by any source.
+// Each to each, at once, in an order of its own; the last by any source. Rounds have tags of their
+// own: one that is ahead has sent its next message already, which any source would take, too.
 bool talk(Group& group, size_t length, size_t round) {
   const Member self = group.rank(), size = group.size();
+  const auto tag = static_cast<uint32_t>(round);
   std::vector<std::shared_ptr<EngineMessage>> out, in;
   for (Member r = 0; r < size; r++) {
-    if (r != self) out.push_back(post_one(group, false, r, 1, length, round * 100 + self));
+    if (r != self) out.push_back(post_one(group, false, r, tag, length, round * 100 + self));
   }
   for (Member r = size; r-- > 0;) {
     const bool any = r == 0 || (r == 1 && self == 0);
-    if (r != self) in.push_back(post_one(group, true, any ? kNoMember : r, 1, length, 0));
+    if (r != self) in.push_back(post_one(group, true, any ? kNoMember : r, tag, length, 0));
   }
   for (const auto& m : out) {
     if (const Status s = m->end.get(); !s.ok()) return ADD_FAILURE() << s.to_string(), false;
