@@ -44,8 +44,8 @@ LONG = (
 )
 
 
-def together(nodeid: str) -> str | None:
-    return next((name for name in TOGETHER if f"python/{name}" in nodeid), None)
+def listed(names: tuple[str, ...], nodeid: str) -> str | None:
+    return next((name for name in names if f"python/{name}" in nodeid), None)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -54,14 +54,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
     # What runs longest in one piece begins first.
-    order = [*TOGETHER, *LONG]
-
-    def place(item: pytest.Item) -> int:
-        return next(
-            (i for i, name in enumerate(order) if f"python/{name}" in item.nodeid), len(order)
-        )
-
-    items.sort(key=place)
+    first = (*TOGETHER, *LONG)
+    place = {name: number for number, name in enumerate(first)}
+    items.sort(key=lambda item: place.get(listed(first, item.nodeid), len(first)))
 
 
 class Groups(LoadScopeScheduling):
@@ -69,7 +64,7 @@ class Groups(LoadScopeScheduling):
     pytest-xdist 3.8 does not find with pytest 9.2.)"""
 
     def _split_scope(self, nodeid: str) -> str:
-        return together(nodeid) or nodeid
+        return listed(TOGETHER, nodeid) or nodeid
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -51,7 +51,7 @@ void RosterChange::propose(std::vector<wire::StationEntry> stations) {
 void RosterChange::drive(Nanos now) {
   if (at_top() && proposed_ && !g_.switching()) {
     std::vector<wire::StationEntry> stations = *std::exchange(proposed_, std::nullopt);
-    given_up_ = stage_ == Stage::kTesting;
+    given_up_ = given_up_ || stage_ == Stage::kTesting;
     stage_ = Stage::kIdle;
     parting_ = true;
     if (changes_something(stations)) {

@@ -183,25 +183,23 @@ def test_all_that_ranks_have_written_is_shown(child):
 
 
 def test_interrupt_reaches_the_ranks_and_the_lab_goes():
-    with (
-        subprocess.Popen(
-            [
-                *CLI,
-                "run",
-                "--hosts",
-                "2",
-                "--",
-                "bash",  # dash loses a signal that comes in the moment in which it starts a program (vfork)
-                "-c",
-                # The first rank to end makes the launcher end the others: that must not come before INT.
-                "trap '' TERM; trap 'echo caught; exit 9' INT; echo $MCAST_LAB; "
-                "while :; do sleep 0.1; done",
-            ],
-            env=ENV,
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as run
-    ):
+    with subprocess.Popen(
+        [
+            *CLI,
+            "run",
+            "--hosts",
+            "2",
+            "--",
+            "bash",  # dash may lose a signal while it starts a program
+            "-c",
+            # The first rank to end makes the launcher end the others: that must not come before INT.
+            "trap '' TERM; trap 'echo caught; exit 9' INT; echo $MCAST_LAB; "
+            "while :; do sleep 0.1; done",
+        ],
+        env=ENV,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as run:
         lines = [run.stdout.readline() for _ in range(2)]
         lab_id = lines[0].split()[1]
         run.send_signal(signal.SIGINT)

@@ -27,18 +27,17 @@ void agree(const Case& c, const MessageEnd& receive) {
 void fail_with_their_group(const Case& c, const MessageEnd& failed) {
   if (failed.ends == 0 || failed.status.ok() || failed.done == failed.posted) return;
   const uint32_t group = planned(c, failed).group;
-  for (const MessageEnd& later : c.run.messages) {
-    const bool same = later.rank == failed.rank && planned(c, later).group == group;
-    if (!same || later.ends == 0 || !later.status.ok() || later.done <= failed.done) continue;
+  const auto not_well = [&](const auto& later) {
+    if (later.rank != failed.rank || later.ends == 0 || !later.status.ok()) return;
+    if (later.done <= failed.done) return;
     c.broken("agreement", c.name(later) + "ended well after message " +
                               std::to_string(failed.message) + " had failed there");
+  };
+  for (const MessageEnd& later : c.run.messages) {
+    if (planned(c, later).group == group) not_well(later);
   }
   for (const CallEnd& later : c.run.calls) {
-    const bool same =
-        later.rank == failed.rank && c.op(later).group == group && lane_of(c.op(later).kind) == 1;
-    if (!same || later.ends == 0 || !later.status.ok() || later.done <= failed.done) continue;
-    c.broken("agreement", c.name(later) + "ended well after message " +
-                              std::to_string(failed.message) + " had failed there");
+    if (c.op(later).group == group && lane_of(c.op(later).kind) == 1) not_well(later);
   }
 }
 
