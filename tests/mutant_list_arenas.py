@@ -269,7 +269,7 @@ ARENAS = [
     ),
     Mutant(
         "stations-elsewhere-met",
-        "engine/lane.cpp",
+        "engine/lane_group.cpp",
         "may_reach ? may_reach(address.host, address.port) : Status()",
         "may_reach ? Status() : Status()",
         "collective",

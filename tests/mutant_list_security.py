@@ -204,4 +204,20 @@ SECURITY = [
         "security",
         "*ReflectedDatagrams*",
     ),
+    Mutant(
+        "own-datagrams-that-were-not-sent-taken-for-echoes",
+        "engine/lane.cpp",
+        "if (judged == Judged::kOwn && bytes <= seen_.echoes) {",
+        "if (judged == Judged::kOwn) {",
+        "collective",
+        "*Flood.WhatMembersHaveSent*",
+    ),
+    Mutant(
+        "settled-data-taken-for-data-again",
+        "collective/reception.cpp",
+        "settled != nullptr ? settled->hash == header.descriptor",
+        "settled != nullptr ? false",
+        "collective",
+        "*Flood.WhatMembersHaveSent*",
+    ),
 ]

@@ -70,27 +70,33 @@ size_t Reception::on_placed(Operation& op, Member root, uint32_t word, uint64_t 
   return bytes;
 }
 
-// Data of an operation that is not in flight here.
+// Data of an operation that is not in flight here. What would be of no use is not verified, or
+// whoever plays back what others have sent makes this rank verify all of it, and take it for data.
 template <typename Verifier>
 Judged Reception::on_other_data(const wire::DatagramHeader& header, Verifier& datagram, Nanos now) {
+  const OperationQueue::Entry* const settled = g_.ops.entry(header.sequence);
+  const Staging::Key key{header.member, header.chunk};
+  if (settled != nullptr ? settled->hash == header.descriptor
+                         : staging_.holds(header.sequence, key)) {
+    g_.counters.add(Counter::duplicates);
+    return Judged::kUnread;
+  }
+  if (settled == nullptr && header.sequence - g_.ops.next() > GroupContext::kFurthestAhead) {
+    g_.counters.add(Counter::malformed);
+    return Judged::kMalformed;
+  }
   if (const Judged judged = datagram.verify(g_.counters); judged != Judged::kVerified) {
     return judged;
   }
-  if (g_.ops.entry(header.sequence) != nullptr) {  // settled
-    if (g_.agrees(header.member, header.sequence, header.descriptor)) {
-      g_.counters.add(Counter::duplicates);
-    }
-    return Judged::kVerified;
-  }
-  if (header.sequence - g_.ops.next() > GroupContext::kFurthestAhead) {
-    g_.counters.add(Counter::malformed);
+  if (settled != nullptr) {
+    g_.agrees(header.member, header.sequence, header.descriptor);
     return Judged::kVerified;
   }
   path_.on_heard(header.member, header.sequence);
-  stage(header.sequence, {header.member, header.chunk}, header.descriptor, true,
-        datagram.payload());
   if (header.in_order) small_.note_sent(header.member, header.sequence, now);
-  return Judged::kVerified;
+  return stage(header.sequence, key, header.descriptor, true, datagram.payload())
+             ? Judged::kVerified
+             : Judged::kUnread;  // no room: it will be sent again, by whomever
 }
 
 template Judged Reception::on_data(const wire::DatagramHeader&, ChecksumVerifier&, Nanos);
@@ -162,12 +168,12 @@ void Reception::arrived(Operation& op, uint32_t stream, Chunk chunk, bool live, 
   }
 }
 
-void Reception::stage(Sequence sequence, Staging::Key key, uint32_t descriptor, bool live,
+bool Reception::stage(Sequence sequence, Staging::Key key, uint32_t descriptor, bool live,
                       ConstBytes payload) {
   switch (staging_.put(sequence, key, descriptor, live, payload)) {
     case Staging::Put::kStored:
       g_.counters.add(Counter::chunks_staged);
-      break;
+      return true;
     case Staging::Put::kDuplicate:
       g_.counters.add(Counter::duplicates);
       break;
@@ -175,6 +181,7 @@ void Reception::stage(Sequence sequence, Staging::Key key, uint32_t descriptor, 
       g_.counters.add(Counter::staging_drops);
       break;
   }
+  return false;
 }
 
 void Reception::replay_staged(Operation& op, Nanos now) {

@@ -35,7 +35,8 @@ class Reception {
   // multicast.
   bool place(Operation& op, uint32_t stream, Chunk chunk, ConstBytes payload, bool live, Nanos now);
   // Keeps one of an operation that is not posted here.
-  void stage(Sequence sequence, Staging::Key key, uint32_t descriptor, bool live,
+  // Whether it is kept, and was not before.
+  bool stage(Sequence sequence, Staging::Key key, uint32_t descriptor, bool live,
              ConstBytes payload);
   bool staged(Sequence sequence, Member root) const { return staging_.holds(sequence, root); }
   // The operation has been posted: what came before takes its place.

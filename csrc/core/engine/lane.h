@@ -159,6 +159,11 @@ class Lane final : private DatagramSink, private StreamSink {
   void sent(size_t bytes) {
     if (accounts_.share) accounts_.share->sent(bytes);
   }
+  // By multicast.
+  void cast(size_t bytes) {
+    seen_.echoes += bytes;
+    sent(bytes);
+  }
   void on_datagram(ConstBytes datagram) override;
   void on_guarded(ConstBytes datagram);
   // Of this tag; null: it is none's here, and counted.
@@ -233,7 +238,8 @@ class Lane final : private DatagramSink, private StreamSink {
   struct {
     uint64_t all = 0, own = 0, verified = 0;
     uint64_t malformed = 0, foreign = 0;
-    size_t noise = 0;  // bytes of no use since the lane was drained
+    size_t noise = 0;   // bytes of no use since the lane was drained
+    size_t echoes = 0;  // bytes that this lane sent, and may hear itself
   } seen_;
   uint32_t busy_ = 0;
   Monitor monitor_;

@@ -23,6 +23,11 @@ Staging::Put Staging::put(Sequence sequence, const Key& key, uint32_t descriptor
   return Put::kStored;
 }
 
+bool Staging::holds(Sequence sequence, const Key& key) const {
+  const auto op = ops_.find(sequence);
+  return op != ops_.end() && op->second.count(key) > 0;
+}
+
 bool Staging::holds(Sequence sequence, Member root) const {
   const auto op = ops_.find(sequence);
   if (op == ops_.end()) return false;

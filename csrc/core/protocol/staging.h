@@ -28,6 +28,7 @@ class Staging {
 
   enum class Put { kStored, kDuplicate, kFull };
   Put put(Sequence sequence, const Key& key, uint32_t descriptor, bool live, ConstBytes payload);
+  bool holds(Sequence sequence, const Key& key) const;
   // Whether anything of `root` is kept of op `sequence`.
   bool holds(Sequence sequence, Member root) const;
   // Removes and returns what is kept of op `sequence`, in (root, chunk) order.

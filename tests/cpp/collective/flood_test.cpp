@@ -8,11 +8,14 @@
 namespace mcast::test {
 namespace {
 
+using Message = std::vector<std::byte>;
+
 // Somebody in the same network who multicasts noise to the address of the groups.
 class Flooder {
  public:
   static constexpr Nanos kEvery = 10 * kMilli;
-  Flooder(Cluster& cluster, size_t each) : cluster_(cluster), each_(each) {
+  Flooder(Cluster& cluster, size_t each, Message noise = Message(40, std::byte{0x5a}))
+      : cluster_(cluster), each_(each), noise_(std::move(noise)) {
     medium_ = cluster.net().attach();
     tick();
   }
@@ -22,9 +25,9 @@ class Flooder {
   void tick() {
     Datagram& out = medium_->datagram();
     for (size_t i = 0; i < each_; i++) {
-      const Bytes lent = out.lend({1, 7000, false}, 40);
+      const Bytes lent = out.lend({1, 7000, false}, noise_.size());
       if (lent.empty()) break;
-      std::fill(lent.begin(), lent.end(), std::byte{0x5a});
+      std::copy(noise_.begin(), noise_.end(), lent.begin());
       out.commit(lent.size());
     }
     out.flush();
@@ -32,6 +35,7 @@ class Flooder {
   }
   Cluster& cluster_;
   size_t each_;
+  Message noise_;
   std::unique_ptr<SimTransport> medium_;
 };
 
@@ -52,6 +56,7 @@ class Flood : public testing::TestWithParam<std::tuple<uint8_t, crypto::Mode>> {
   void lose_data(Cluster& c) {
     c.net().set_datagram_hook([this](size_t from, size_t, ConstBytes d) {
       const bool data = from < kRanks && (static_cast<uint8_t>(d[6]) & 15) == 1;
+      if (data && from == 0) sent_.assign(d.begin(), d.end());
       return data && loss_ && rng_.chance(0.9) ? SimNetwork::Verdict::kDrop
                                                : SimNetwork::Verdict::kPass;
     });
@@ -84,6 +89,7 @@ class Flood : public testing::TestWithParam<std::tuple<uint8_t, crypto::Mode>> {
   }
 
   Rng rng_{5};
+  Message sent_;  // by rank 0, of the last operation
   bool loss_ = true;
   uint64_t id_ = 0;
 };
@@ -113,6 +119,20 @@ TEST_P(Flood, TheGroupLeavesTheAddressForTheRing) {
       c, [] { return false; }, kSecond);
   EXPECT_LT(heard(c), before + 100) << "the network does not bring it any more";
   EXPECT_GT(c.total(Counter::ring_bytes_sent), 0u);
+}
+
+// All of it is true: of an operation that is over, and to rank 0 its own.
+TEST_P(Flood, WhatMembersHaveSentIsOneAgain) {
+  Cluster c(options());
+  lose_data(c);
+  work(
+      c, [&] { return !sent_.empty(); }, kSecond);
+  const uint64_t own = c.group(0).counters().get(Counter::own_echo);
+  Flooder flooder(c, kFlood, sent_);
+  const auto left = [&] { return c.total(Counter::floods_left) == kRanks; };
+  work(c, left, 30 * kSecond);
+  EXPECT_TRUE(left()) << c.total(Counter::floods_left);
+  EXPECT_GT(c.group(0).counters().get(Counter::own_echo), own + 1000);
 }
 
 TEST_P(Flood, WhileItGoesOnTheGroupStaysOnTheRingAndThenComesBack) {

@@ -51,10 +51,10 @@ constexpr std::string_view kEngineOrder[] = {
     "admission admission_link name_lookup record_link",  // an aggregator, as a group knows it
     "egress_share context",                         // what an engine of the host gives a client
     "rendezvous roster transport_choice security",  // what ranks agree on
-    "lane lane_driver lane_early lane_loop lane_thread lane_pool",  // what drives groups
-    "exchange group_base group_posts",                              // what all groups do alike
-    "split",                                                        // carrying one out by others
-    "registrar registrar_core registrar_thread",                    // asking aggregators
+    "lane lane_driver lane_early lane_group lane_loop lane_thread lane_pool",  // what drives groups
+    "exchange group_base group_posts",            // what all groups do alike
+    "split",                                      // carrying one out by others
+    "registrar registrar_core registrar_thread",  // asking aggregators
     "network_group network_open network_stations host_group rails subgroups",
     "client_group",  // one that an engine of the host carries out
     "resources",     // what groups share
