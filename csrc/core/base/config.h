@@ -155,7 +155,8 @@ inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPO
     "time that close and exit wait for small operations to be confirmed, ms")                      \
   S(security, "MCAST_SECURITY", "off", true, true,                                                 \
     "off: nothing is authenticated; auth: every datagram and frame is; sealed: encrypted too. "    \
-    "Between hosts by sockets, by this process or by an engine of the host that has the secret")   \
+    "Between hosts, by sockets or verbs, by this process or by an engine of the host that has "    \
+    "the secret")                                                                                  \
   S(secret_file, "MCAST_SECRET_FILE", "", false, true,                                             \
     "file with the job's secret, hex or base64 of 16 bytes or more, or /dev/fd/N; wins over the "  \
     "variable MCAST_SECRET, which is taken out of the environment once it is read. With "          \

@@ -2,7 +2,7 @@
 // that is allowed, with pages that nobody may touch on both sides, and wiped before they are given
 // back. What lies here is still there for the same user's debugger and for root.
 //
-// SecretPages and SecretBox: one owner, any thread.
+// SecretPages, SecretBox and SecretKey: one owner, any thread.
 #pragma once
 
 #include <memory>
@@ -11,6 +11,7 @@
 
 #include "base/status.h"
 #include "base/types.h"
+#include "crypto/key.h"
 
 namespace mcast::crypto {
 
@@ -63,6 +64,36 @@ class SecretBox {
   SecretBox(SecretPages pages, T* value) : pages_(std::move(pages)), value_(value) {}
   SecretPages pages_;
   std::unique_ptr<T, Destroy> value_;  // goes before its pages
+};
+
+namespace internal {
+struct KeyBlock;
+}  // namespace internal
+
+// A Key in pages that it shares with other keys: a group has one for each sender and connections
+// have more, and a mapping for each, with its guards, would use up those that a process may have.
+// The pages stay with the process for later keys. make() and the end take no lock, so a fork beside
+// them does no harm.
+class SecretKey {
+ public:
+  // As SecretPages::make().
+  static Result<SecretKey> make(Key key);
+  SecretKey() = default;  // none
+  SecretKey(SecretKey&& other) noexcept
+      : key_(std::exchange(other.key_, nullptr)), block_(std::exchange(other.block_, nullptr)) {}
+  SecretKey& operator=(SecretKey&& other) noexcept {
+    std::swap(key_, other.key_);
+    std::swap(block_, other.block_);
+    return *this;
+  }
+  ~SecretKey();
+
+  Key& operator*() const noexcept { return *key_; }
+
+ private:
+  SecretKey(Key* key, internal::KeyBlock* block) noexcept : key_(key), block_(block) {}
+  Key* key_ = nullptr;
+  internal::KeyBlock* block_ = nullptr;
 };
 
 }  // namespace mcast::crypto

@@ -5,6 +5,9 @@
 // A receiver keeps the keys of two epochs. A number of a later one lets it derive that epoch's key
 // from the chain, and only a tag that fits moves the chain on. The filter is checked before all of
 // that: to make a receiver derive keys takes a header by a member.
+//
+// All senders' first chains are derived when the guard is made, some microseconds each: with the
+// group's root at hand every epoch that ever was could be had again, so nobody keeps it.
 #include "crypto/datagram_guard.h"
 
 #include <string>
@@ -23,11 +26,12 @@ uint32_t header_filter(const FilterKey& key, const std::byte* header) noexcept {
 
 Result<SealKey> SealKey::make(const Key& root, const Guarding& how, Member self,
                               const EpochLimits& limits) {
-  EpochChain chain(first_chain(root, how.mode, how.suite, how.lane, self), how.suite);
-  auto current = Keyed<SealContext>::make(chain);
+  auto chain = EpochChain::make(first_chain(root, how.mode, how.suite, how.lane, self), how.suite);
+  if (!chain.ok()) return chain.status();
+  auto current = Keyed<SealContext>::make(*chain);
   if (!current.ok()) return current.status();
-  return SealKey(std::move(chain), std::move(current).value(), filter_key(root, how.lane), how,
-                 limits);
+  return SealKey(std::move(chain).value(), std::move(current).value(), filter_key(root, how.lane),
+                 how, limits);
 }
 
 bool SealKey::step() {
@@ -84,10 +88,10 @@ size_t SealKey::seal(Bytes out, const wire::DatagramHeader& header, ConstBytes p
 
 Result<OpenKey> OpenKey::make(const Key& root, const Guarding& how, Member sender,
                               const OpenLimits& limits) {
-  EpochChain chain(first_chain(root, how.mode, how.suite, how.lane, sender), how.suite);
-  auto current = Keyed<OpenContext>::make(chain);
-  if (!current.ok()) return current.status();
-  return OpenKey(std::move(chain), std::move(current).value(), limits);
+  auto chain =
+      EpochChain::make(first_chain(root, how.mode, how.suite, how.lane, sender), how.suite);
+  if (!chain.ok()) return chain.status();
+  return OpenKey(std::move(chain).value(), limits);
 }
 
 bool OpenKey::knows(uint32_t epoch, Nanos now) const noexcept {
@@ -99,21 +103,30 @@ bool OpenKey::knows(uint32_t epoch, Nanos now) const noexcept {
 bool OpenKey::open(uint64_t number, Parts aad, ConstBytes ciphertext,
                    std::span<const std::byte, kTagSize> tag, std::byte* out, Nanos now) {
   const uint32_t epoch = wire::epoch_of(number);
+  if (previous_ && now >= previous_until_) previous_.reset();
   if (!knows(epoch, now)) return false;
   const auto with = [&](Keyed<OpenContext>& keyed) {
     const bool good = keyed.context.open(make_nonce(keyed.iv, number), aad, ciphertext, tag, out);
     failures_ += good ? 0 : 1;
     return good;
   };
-  if (epoch == chain_.epoch()) return with(current_);
   if (epoch < chain_.epoch()) return with(*previous_);
-  EpochChain ahead = chain_.clone();
-  while (ahead.epoch() + 1 < epoch) ahead.step();
-  auto before = Keyed<OpenContext>::make(ahead);
-  ahead.step();
-  auto next = Keyed<OpenContext>::make(ahead);
+  if (epoch == chain_.epoch()) {
+    if (!current_) {
+      auto first = Keyed<OpenContext>::make(chain_);
+      if (!first.ok()) return false;
+      current_.emplace(std::move(first).value());
+    }
+    return with(*current_);
+  }
+  auto ahead = chain_.clone();
+  if (!ahead.ok()) return false;
+  while (ahead->epoch() + 1 < epoch) ahead->step();
+  auto before = Keyed<OpenContext>::make(*ahead);
+  ahead->step();
+  auto next = Keyed<OpenContext>::make(*ahead);
   if (!before.ok() || !next.ok() || !with(*next)) return false;
-  chain_ = std::move(ahead);
+  chain_ = std::move(ahead).value();
   previous_ = std::move(before).value();
   previous_until_ = now + limits_.previous;
   current_ = std::move(next).value();
@@ -147,31 +160,28 @@ const char* refusal_name(Refusal refusal) noexcept {
 }
 
 DatagramGuard::DatagramGuard(const Key& root, const Params& params, SealKey seal,
+                             std::vector<std::optional<Sender>> senders,
                              std::shared_ptr<OpenBudget> budget)
-    : root_(root.clone()),
-      params_(params),
+    : params_(params),
       filter_(filter_key(root, params.how.lane)),
       seal_(std::move(seal)),
       budget_(std::move(budget)),
-      senders_(params.members),
+      senders_(std::move(senders)),
       scratch_(params.most_payload) {}
 
 Result<std::unique_ptr<DatagramGuard>> DatagramGuard::make(const Key& root, const Params& params,
                                                            std::shared_ptr<OpenBudget> budget) {
   auto seal = SealKey::make(root, params.how, params.self, params.epochs);
   if (!seal.ok()) return seal.status();
-  return std::unique_ptr<DatagramGuard>(
-      new DatagramGuard(root, params, std::move(seal).value(), std::move(budget)));
-}
-
-DatagramGuard::Sender* DatagramGuard::sender(Member member) {
-  std::optional<Sender>& sender = senders_[member];
-  if (!sender) {
-    auto key = OpenKey::make(root_, params_.how, member, params_.opens);
-    if (!key.ok()) return nullptr;
-    sender.emplace(Sender{std::move(key).value(), std::nullopt});
+  std::vector<std::optional<Sender>> senders(params.members);
+  for (uint32_t m = 0; m < params.members; m++) {
+    if (m == params.self) continue;
+    auto key = OpenKey::make(root, params.how, static_cast<Member>(m), params.opens);
+    if (!key.ok()) return key.status();
+    senders[m].emplace(Sender{std::move(key).value(), std::nullopt});
   }
-  return &*sender;
+  return std::unique_ptr<DatagramGuard>(new DatagramGuard(root, params, std::move(seal).value(),
+                                                          std::move(senders), std::move(budget)));
 }
 
 Refusal DatagramGuard::admit(ConstBytes datagram, wire::GuardedHeader& header, Nanos now) {
@@ -195,10 +205,8 @@ Refusal DatagramGuard::judge(const wire::GuardedHeader& header, ConstBytes datag
       datagram.size() > kGuardedHeader + kDatagramTag + scratch_.size()) {
     return Refusal::kMalformed;
   }
-  Sender* const from = sender(header.inner.member);
-  if (from == nullptr || !from->key.knows(wire::epoch_of(header.number), now)) {
-    return Refusal::kStale;
-  }
+  const std::optional<Sender>& from = senders_[header.inner.member];
+  if (!from->key.knows(wire::epoch_of(header.number), now)) return Refusal::kStale;
   if (header.inner.type != wire::DatagramType::kData && from->last_control &&
       header.number <= *from->last_control) {
     return Refusal::kReplayed;

@@ -88,11 +88,10 @@ class OpenKey {
   uint32_t epoch() const noexcept { return chain_.epoch(); }
 
  private:
-  OpenKey(EpochChain chain, Keyed<OpenContext> current, const OpenLimits& limits)
-      : chain_(std::move(chain)), current_(std::move(current)), limits_(limits) {}
+  OpenKey(EpochChain chain, const OpenLimits& limits) : chain_(std::move(chain)), limits_(limits) {}
 
   EpochChain chain_;
-  Keyed<OpenContext> current_;
+  std::optional<Keyed<OpenContext>> current_;  // made for the first datagram
   std::optional<Keyed<OpenContext>> previous_;
   Nanos previous_until_ = 0;
   OpenLimits limits_;
@@ -124,7 +123,8 @@ class DatagramGuard {
     EpochLimits epochs;
     OpenLimits opens;
   };
-  // `root`: of the group (group_root()); a copy is kept. `budget`: of the lane.
+  // `root`: of the group (group_root()); it is not kept, and the caller wipes it when the guards of
+  // all lanes are made. `budget`: of the lane.
   static Result<std::unique_ptr<DatagramGuard>> make(const Key& root, const Params& params,
                                                      std::shared_ptr<OpenBudget> budget);
 
@@ -153,15 +153,13 @@ class DatagramGuard {
     std::optional<uint64_t> last_control;  // number of the last datagram that was no data
   };
   DatagramGuard(const Key& root, const Params& params, SealKey seal,
-                std::shared_ptr<OpenBudget> budget);
-  Sender* sender(Member member);
+                std::vector<std::optional<Sender>> senders, std::shared_ptr<OpenBudget> budget);
 
-  Key root_;
   Params params_;
   FilterKey filter_;
   SealKey seal_;
   std::shared_ptr<OpenBudget> budget_;
-  std::vector<std::optional<Sender>> senders_;  // by member; made when its first header comes
+  std::vector<std::optional<Sender>> senders_;  // by member, but for this one
   std::vector<std::byte> scratch_;
   uint64_t opened_ = 0;
   Member worn_out_ = kNoMember;

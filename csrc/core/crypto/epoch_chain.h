@@ -1,34 +1,44 @@
 // EpochChain: a sender's keys, one after the other. Each step replaces the chain's key by one that
-// follows from it and wipes the old: who learns a later one cannot open what went before.
+// follows from it and wipes the old: who learns only a later one cannot open what went before.
+// Nothing that the first one followed from may be kept, therefore. The key lies in pages for
+// secrets; what libcrypto makes of an epoch's lies on its heap (docs/security.md).
 #pragma once
 
 #include <utility>
 
+#include "base/status.h"
+#include "crypto/arena.h"
 #include "crypto/kdf.h"
 
 namespace mcast::crypto {
 
 class EpochChain {
  public:
-  EpochChain(Key first, Suite suite) noexcept : key_(std::move(first)), suite_(suite) {}
+  // There may be no pages for it.
+  static Result<EpochChain> make(Key first, Suite suite) {
+    Result<SecretKey> key = SecretKey::make(std::move(first));
+    if (!key.ok()) return key.status();
+    return EpochChain(std::move(key).value(), suite);
+  }
   EpochChain(EpochChain&&) noexcept = default;
   EpochChain& operator=(EpochChain&&) noexcept = default;
 
   uint32_t epoch() const noexcept { return epoch_; }
   Suite suite() const noexcept { return suite_; }
   void step() noexcept {
-    key_ = next_chain(key_);
+    *key_ = next_chain(*key_);
     ++epoch_;
   }
-  EpochKey current() const noexcept { return epoch_key(key_, suite_); }
-  EpochChain clone() const noexcept {
-    EpochChain copy(key_.clone(), suite_);
-    copy.epoch_ = epoch_;
+  EpochKey current() const noexcept { return epoch_key(*key_, suite_); }
+  Result<EpochChain> clone() const {
+    Result<EpochChain> copy = make((*key_).clone(), suite_);
+    if (copy.ok()) copy->epoch_ = epoch_;
     return copy;
   }
 
  private:
-  Key key_;
+  EpochChain(SecretKey key, Suite suite) noexcept : key_(std::move(key)), suite_(suite) {}
+  SecretKey key_;
   Suite suite_;
   uint32_t epoch_ = 0;
 };

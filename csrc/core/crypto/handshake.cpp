@@ -62,6 +62,8 @@ const char* handshake_error_text(HandshakeError error) noexcept {
       return "its proof is wrong: it has another secret, or somebody has changed what was sent";
     case HandshakeError::kKey:
       return "its key is not the one of its record";
+    case HandshakeError::kPages:
+      return "there are no pages for the keys of its connection";
   }
   return "unknown";
 }
@@ -104,10 +106,12 @@ HandshakeError Acceptor::answer(std::span<const std::byte, kAckHead> head, AckBy
   std::copy(head.begin(), head.end(), out.begin());
   set_version(&out[4]);
   const Digest h2 = second_hash(h1_, hello_mac_, out);
-  connection_ = connection_key(pair_key(*shared, self_.mix_with(role_)), h2);
-  const auto mac = cut(hmac_sha256(ack_key(connection_).bytes(), {h2}));
+  auto connection = SecretKey::make(connection_key(pair_key(*shared, self_.mix_with(role_)), h2));
+  if (!connection.ok()) return HandshakeError::kPages;
+  connection_ = std::move(connection).value();
+  const auto mac = cut(hmac_sha256(ack_key(*connection_).bytes(), {h2}));
   std::copy(mac.begin(), mac.end(), out.begin() + kAckHead);
-  expected_ = confirmation(connection_, h2, out);
+  expected_ = confirmation(*connection_, h2, out);
   return HandshakeError::kNone;
 }
 
@@ -115,7 +119,7 @@ HandshakeError Acceptor::check_confirm(std::span<const std::byte, kConfirmSize> 
   return same(expected_, confirm) ? HandshakeError::kNone : HandshakeError::kMac;
 }
 
-StreamChains Acceptor::chains() const { return chains_of(connection_, true, self_.mode, suite_); }
+StreamChains Acceptor::chains() const { return chains_of(*connection_, true, self_.mode, suite_); }
 
 HandshakeError Connector::hello(std::span<const std::byte, kChallengeSize> challenge,
                                 std::span<const std::byte, kHelloHead> head,
@@ -147,13 +151,17 @@ HandshakeError Connector::check_ack(std::span<const std::byte, kGuardedAckSize> 
   const auto shared = self_.pair.shared(peer_);
   if (!shared.ok()) return HandshakeError::kKey;
   const Digest h2 = second_hash(h1_, hello_mac_, ack);
-  connection_ = connection_key(pair_key(*shared, self_.mix_with(role_)), h2);
-  const auto mac = cut(hmac_sha256(ack_key(connection_).bytes(), {h2}));
+  auto connection = SecretKey::make(connection_key(pair_key(*shared, self_.mix_with(role_)), h2));
+  if (!connection.ok()) return HandshakeError::kPages;
+  connection_ = std::move(connection).value();
+  const auto mac = cut(hmac_sha256(ack_key(*connection_).bytes(), {h2}));
   if (!same(mac, ack.subspan<kAckHead>())) return HandshakeError::kMac;
-  confirm = confirmation(connection_, h2, ack);
+  confirm = confirmation(*connection_, h2, ack);
   return HandshakeError::kNone;
 }
 
-StreamChains Connector::chains() const { return chains_of(connection_, false, self_.mode, suite_); }
+StreamChains Connector::chains() const {
+  return chains_of(*connection_, false, self_.mode, suite_);
+}
 
 }  // namespace mcast::crypto

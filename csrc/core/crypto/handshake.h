@@ -19,6 +19,7 @@
 #include <array>
 #include <optional>
 
+#include "crypto/arena.h"
 #include "crypto/kdf.h"
 #include "crypto/limits.h"
 
@@ -64,8 +65,9 @@ enum class HandshakeError : uint8_t {
   kMode,   // the other end's mode is another
   kSuite,  // no suite in common, or one that was not offered
   kRole,
-  kMac,  // another secret, another run, or changed on the way
-  kKey,  // an X25519 key that is none, or not the one that was expected
+  kMac,    // another secret, another run, or changed on the way
+  kKey,    // an X25519 key that is none, or not the one that was expected
+  kPages,  // nothing is wrong with it: there are no pages for the connection's key
 };
 const char* handshake_error_text(HandshakeError error) noexcept;
 
@@ -90,10 +92,12 @@ class Acceptor {
   // Of a Hello that was right.
   const PublicKey& peer_key() const noexcept { return peer_key_; }
   Role peer_role() const noexcept { return role_; }
-  // The answer, of which the transport has made the head; also if it says no. kKey: there is none.
+  // The answer, of which the transport has made the head; also if it says no. kKey, kPages: there
+  // is none.
   HandshakeError answer(std::span<const std::byte, kAckHead> head, AckBytes& out);
   // Whether the connector has the private key of peer_key(). Then chains() are good.
   HandshakeError check_confirm(std::span<const std::byte, kConfirmSize> confirm) const;
+  // The connection's key, from which they follow, goes with this: let it go once they are used.
   StreamChains chains() const;
 
  private:
@@ -104,7 +108,7 @@ class Acceptor {
   PublicKey peer_key_{};
   Role role_ = Role::kRank;
   Suite suite_ = Suite::kAes128Gcm;
-  Key connection_;
+  SecretKey connection_;  // once there is an answer
   ConfirmBytes expected_{};
 };
 
@@ -120,7 +124,7 @@ class Connector {
                        HelloBytes& out);
   // Whether the answer is by who has the private key of the peer, and the confirmation of it.
   HandshakeError check_ack(std::span<const std::byte, kGuardedAckSize> ack, ConfirmBytes& confirm);
-  // After check_ack().
+  // After check_ack(); as the acceptor's.
   StreamChains chains() const;
 
  private:
@@ -130,7 +134,7 @@ class Connector {
   Digest h1_{};
   std::array<std::byte, 16> hello_mac_{};
   Suite suite_ = Suite::kAes128Gcm;
-  Key connection_;
+  SecretKey connection_;  // once there was an answer
 };
 
 }  // namespace mcast::crypto

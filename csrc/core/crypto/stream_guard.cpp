@@ -22,10 +22,11 @@ std::optional<uint64_t> RecordClock::take(size_t bytes, bool& stepped) {
 
 Result<RecordSealer> RecordSealer::make(Key chain, Suite suite, Mode mode,
                                         const EpochLimits& limits) {
-  EpochChain keys(std::move(chain), suite);
-  auto keyed = Keyed<SealContext>::make(keys);
+  auto keys = EpochChain::make(std::move(chain), suite);
+  if (!keys.ok()) return keys.status();
+  auto keyed = Keyed<SealContext>::make(*keys);
   if (!keyed.ok()) return keyed.status();
-  return RecordSealer(RecordClock(std::move(keys), limits), std::move(keyed).value(), mode);
+  return RecordSealer(RecordClock(std::move(keys).value(), limits), std::move(keyed).value(), mode);
 }
 
 bool RecordSealer::seal(std::optional<uint32_t> number, Parts body, std::byte* out) {
@@ -66,10 +67,11 @@ bool RecordSealer::seal(std::optional<uint32_t> number, Parts body, std::byte* o
 
 Result<RecordOpener> RecordOpener::make(Key chain, Suite suite, Mode mode,
                                         const EpochLimits& limits) {
-  EpochChain keys(std::move(chain), suite);
-  auto keyed = Keyed<OpenContext>::make(keys);
+  auto keys = EpochChain::make(std::move(chain), suite);
+  if (!keys.ok()) return keys.status();
+  auto keyed = Keyed<OpenContext>::make(*keys);
   if (!keyed.ok()) return keyed.status();
-  return RecordOpener(RecordClock(std::move(keys), limits), std::move(keyed).value(), mode);
+  return RecordOpener(RecordClock(std::move(keys).value(), limits), std::move(keyed).value(), mode);
 }
 
 std::optional<ConstBytes> RecordOpener::open(bool striped, ConstBytes record, Bytes scratch) {

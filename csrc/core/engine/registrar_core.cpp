@@ -1,7 +1,8 @@
 // Whatever others tell is noted at once and acted upon in the next turn, which alone opens and
 // closes connections. A connection whose aggregator is not admitted any more is closed with a Bye;
 // so is every connection of a group that has left. A guarded group says nothing before it is asked
-// for a proof, and believes no acceptance without one.
+// for a proof, and believes no acceptance without one. Who asks is not authenticated: whatever it
+// says, it gets an ask, which holds no secret.
 #include "engine/registrar_core.h"
 
 #include <algorithm>
@@ -14,6 +15,8 @@ namespace mcast {
 namespace {
 
 using Asking = Admission::State;
+
+constexpr size_t kMostMode = 16;  // characters of what a stranger calls its mode
 
 std::vector<uint64_t> uids_of(const std::vector<wire::StationEntry>& stations) {
   std::vector<uint64_t> uids;
@@ -202,11 +205,13 @@ void RegistrarCore::on_challenge(Entry& entry, Row& row, const wire::Challenge& 
   const wire::Ask& ask = ask_of(entry, row);
   const std::string mode = ask.security.empty() ? "off" : ask.security;
   if (!entry.job.secret || challenge.security != mode || challenge.nonce.empty()) {
-    // Without a proof, so that its log names the two modes, too.
+    // Without a proof, so that its log names the two modes, too. No true aggregator serves such an
+    // ask, and a false one would get it by claiming the group's mode as well.
     if (entry.job.secret) row.link->send(ask);
-    row.admission.failed("the aggregator runs with security=" + challenge.security +
-                             ", the group with security=" + mode,
-                         now);
+    row.admission.failed(
+        "the aggregator runs with security=" + challenge.security.substr(0, kMostMode) +
+            ", the group with security=" + mode,
+        now);
     return;
   }
   row.nonce = challenge.nonce;

@@ -29,10 +29,20 @@ constexpr int kRateTries = 5;
 constexpr size_t kRateBatch = 64;
 constexpr Nanos kExcusePatience = 10 * kSecond;    // of a store, for a key that is there
 constexpr const char* kStoreOrigin = "the store";  // of a secret
+constexpr size_t kMostModeName = 16;               // characters that are shown
 
 std::string mode_of(const wire::Fields& fields) {
   const auto it = fields.find("security");
   return it == fields.end() ? "off" : it->second;
+}
+
+// What somebody has written to the store, as part of an error: neither long nor control characters.
+std::string shown(std::string text, size_t most) {
+  text.resize(std::min(text.size(), most));
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = '?';
+  }
+  return text;
 }
 
 bool is_record(const std::string& key) {
@@ -156,7 +166,8 @@ Status same_mode(const std::string& theirs, Member other, const Config& config, 
   const auto text = [](Member rank, const std::string& its) {
     return "rank " + std::to_string(rank) + " runs with security=" + its;
   };
-  return Status(Code::kMismatch, text(other, mode) + ", " + text(self, config.security) +
+  return Status(Code::kMismatch, text(other, shown(mode, kMostModeName)) + ", " +
+                                     text(self, config.security) +
                                      "; give all ranks the same MCAST_SECURITY");
 }
 
@@ -164,8 +175,8 @@ Status takes_part(const std::string& theirs, Member other) {
   const wire::Fields fields = wire::fields_of(theirs);
   const auto problem = fields.find("problem");
   if (problem == fields.end()) return {};
-  return Status(Code::kUnavailable,
-                "rank " + std::to_string(other) + " cannot take part: " + problem->second);
+  return Status(Code::kUnavailable, "rank " + std::to_string(other) + " cannot take part: " +
+                                        shown(problem->second, kMostProblem));
 }
 
 Status same_security(const std::string& theirs, Member other, const Config& config,
@@ -175,13 +186,14 @@ Status same_security(const std::string& theirs, Member other, const Config& conf
   const auto it = fields.find("secret_id");
   if (it == fields.end() || it->second.empty()) {
     const auto problem = fields.find("problem");
-    return Status(Code::kMismatch,
-                  "rank " + std::to_string(other) + " cannot guard its traffic: " +
-                      (problem == fields.end() ? "it has no secret" : problem->second));
+    return Status(
+        Code::kMismatch,
+        "rank " + std::to_string(other) + " cannot guard its traffic: " +
+            (problem == fields.end() ? "it has no secret" : shown(problem->second, kMostProblem)));
   }
   if (it->second != id) {
     return Status(Code::kMismatch, "rank " + std::to_string(other) + " has another secret (id " +
-                                       it->second.substr(0, 8) + "), rank " + std::to_string(self) +
+                                       shown(it->second, 8) + "), rank " + std::to_string(self) +
                                        " has id " + id +
                                        "; give all ranks the same MCAST_SECRET_FILE");
   }
@@ -199,12 +211,16 @@ Status GuardedStore::set(const std::string& key, const std::string& value) {
                     crypto::with_mac(security_.secret().record(), place_of(*scope, key), value));
 }
 
+size_t GuardedStore::most_bytes(const std::string& key) const {
+  return is_record(key) ? kMostRecordBytes : kMostRecordBytes * (size_t{1} + spec_.size);
+}
+
 Status GuardedStore::check(const std::string& key, const std::string& stored, std::string& value) {
   const bool record = is_record(key);
   const Member rank = record ? rank_of(key) : kConcluder;
   const std::string who = record ? "the record of rank " + std::to_string(rank)
                                  : "what rank 0 has published (" + key + ")";
-  if (record && stored.size() > kMostRecordBytes) {
+  if (stored.size() > most_bytes(key)) {
     return Status(Code::kMismatch, who + " has " + std::to_string(stored.size()) +
                                        " bytes: more than any rank writes");
   }
@@ -228,7 +244,8 @@ Result<std::vector<std::string>> GuardedStore::multi_get(const std::vector<std::
     const Status status = check(keys[i], text, values[i]);
     if (status.ok()) continue;
     // A mistake, rather than an attack?
-    if (is_record(keys[i]) && wire::fields_of(text).count("protocol") > 0) {
+    if (is_record(keys[i]) && text.size() <= most_bytes(keys[i]) &&
+        wire::fields_of(text).count("protocol") > 0) {
       const Member other = rank_of(keys[i]);
       const RankRecord heading = RankRecord::heading(text);
       if (Status same = same_version(RankRecord::own_heading(), spec_.rank, heading, other);
@@ -310,7 +327,7 @@ Status SecureCreation::excuse(const GroupSpec& spec, KeyValueStore& store, const
   record.security = SecurityRecord{spec.config.security, 0, "", {}, {}, {}, ""};
   const std::string key = "rank/" + std::to_string(spec.rank);
   const Status said =
-      store.set(key, record.encode() + "problem=" + why.message().substr(0, 500) + "\n");
+      store.set(key, record.encode() + "problem=" + why.message().substr(0, kMostProblem) + "\n");
   // A rank that reads nothing would count as one that gives up this making of the group, and ranks
   // that come later would go on to the next one and wait there.
   if (said.ok()) (void)store.multi_get({key}, kExcusePatience);
@@ -367,6 +384,7 @@ Result<Guards> SecureCreation::make_guards(size_t most_payload) {
     if (!made.ok()) return made.status().with_context("making the group's keys");
     guards[id] = std::move(made).value();
   }
+  *result_->root = crypto::Key();
   return guards;
 }
 

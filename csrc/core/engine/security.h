@@ -60,7 +60,7 @@ struct GroupSecurity {
   crypto::Mode mode = crypto::Mode::kSealed;
   crypto::Suite suite = crypto::Suite::kAes128Gcm;
   std::shared_ptr<const crypto::JobSecret> secret;
-  crypto::SecretBox<crypto::Key> root;  // M
+  crypto::SecretBox<crypto::Key> root;  // M; zeros once the guards are made
   // By rank: who it must be that speaks on a stream.
   PerLane<std::vector<crypto::PublicKey>> keys;
 };
@@ -116,7 +116,7 @@ class SecureCreation {
   // Which key each peer has.
   void name_peers(Agreement& agreement) const;
   // Of this rank, for datagrams with at most so many bytes of payload; once, since what one seals
-  // no other may seal again.
+  // no other may seal again. The root goes with it: every epoch's key follows from it.
   Result<Guards> make_guards(size_t most_payload);
 
  private:
@@ -151,6 +151,8 @@ class GuardedStore final : public KeyValueStore {
  private:
   // Its parts live as long as the arguments.
   crypto::RecordPlace place_of(const std::string& scope, const std::string& key) const;
+  // Bytes that the value of a key may have with its MAC.
+  size_t most_bytes(const std::string& key) const;
   Status check(const std::string& key, const std::string& stored, std::string& value);
 
   KeyValueStore& inner_;
@@ -163,8 +165,11 @@ class GuardedStore final : public KeyValueStore {
 // kUnavailable: there is no library. Any thread.
 Result<double> seal_rate(crypto::Mode mode, crypto::Suite suite, size_t chunk, Nanos time);
 
-// Bytes of a value that a rank may publish about itself.
+// Bytes of a value that a rank may publish about itself. What rank 0 concludes has less than all
+// records together, and a record's bytes besides.
 inline constexpr size_t kMostRecordBytes = 16u << 10;
+// Characters of what another rank gives as the reason why it has no group.
+inline constexpr size_t kMostProblem = 500;
 
 // What two ranks say about security, before anything else of a record is believed: kMismatch that
 // names both. `theirs`: the text of rank `other`, which may be anything. The mode alone, or in a

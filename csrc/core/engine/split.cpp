@@ -66,6 +66,8 @@ void Split::add_counters(GroupStats& stats, const GroupStats& part) {
   }
   stats.security.sealed += part.security.sealed;
   stats.security.opened += part.security.opened;
+  // Each has epochs of its own: the one whose keys have gone furthest tells.
+  stats.security.epoch = std::max(stats.security.epoch, part.security.epoch);
 }
 
 Slice within(const Slice& whole, size_t offset, size_t length) {

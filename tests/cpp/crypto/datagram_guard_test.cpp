@@ -238,6 +238,23 @@ TEST_P(Guards, TheEpochBeforeIsOpenedForAWhile) {
   EXPECT_EQ(take(*two, all[1], 62 * kSecond), Refusal::kStale) << "two epochs ago";
 }
 
+// Whoever has it can derive the keys of epochs that are over.
+TEST_P(Guards, TheGroupsRootIsNotKept) {
+  epochs_.packets = 2;
+  Key root = some_root(1);
+  auto one = DatagramGuard::make(root, params(1), budget_);
+  auto two = DatagramGuard::make(root, params(2), budget_);
+  auto three = DatagramGuard::make(root, params(3), budget_);
+  ASSERT_TRUE(one.ok() && two.ok() && three.ok());
+  wipe(root.place());
+  for (int i = 0; i < 6; i++) {
+    EXPECT_EQ(take(**two, sealed(**one, data_of(1))), Refusal::kNone) << i;
+  }
+  EXPECT_EQ(take(**two, sealed(**three, data_of(3))), Refusal::kNone) << "first heard now";
+  EXPECT_EQ((*two)->epoch_of(1), 2u);
+  EXPECT_EQ((*two)->epoch_of(2), 0u) << "of itself";
+}
+
 TEST_P(Guards, AForgedEpochMovesNothing) {
   auto one = guard(1), two = guard(2);
   // Another member knows the filter's key and can make the header, but not the tag.

@@ -8,11 +8,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <set>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "base/log.h"
 #include "crypto/arena.h"
@@ -77,6 +83,83 @@ TEST(Arena, PagesAreEmptyInAChildAndNoDumpHasThem) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
   EXPECT_EQ(pages->bytes()[99], std::byte{0x5a}) << "the parent keeps them";
+}
+
+std::array<std::byte, kKeySize> numbered(size_t n) {
+  std::array<std::byte, kKeySize> bytes{};
+  std::memcpy(bytes.data(), &n, sizeof n);
+  bytes.back() = std::byte{0x5a};
+  return bytes;
+}
+
+bool is_numbered(const Key& key, size_t n) {
+  const auto want = numbered(n);
+  return std::memcmp(key.bytes().data(), want.data(), want.size()) == 0;
+}
+
+// More than one block has.
+TEST(Arena, KeysShareTheirPages) {
+  constexpr size_t kMany = 1500;
+  std::vector<SecretKey> keys;
+  for (size_t i = 0; i < kMany; i++) {
+    auto key = SecretKey::make(Key(numbered(i)));
+    ASSERT_TRUE(key.ok()) << key.status().to_string();
+    keys.push_back(std::move(key).value());
+  }
+  for (size_t i = 0; i < kMany; i++) EXPECT_TRUE(is_numbered(*keys[i], i)) << i;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    for (const SecretKey& key : keys) {
+      for (const std::byte b : (*key).bytes()) {
+        if (b != std::byte{0}) ::_exit(1);
+      }
+    }
+    // Its own lie elsewhere; what it has inherited may go.
+    auto own = SecretKey::make(Key(numbered(7)));
+    keys.clear();
+    ::_exit(own.ok() && is_numbered(**own, 7) ? 0 : 2);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+
+  Key* const place = &*keys[700];
+  keys[700] = SecretKey();
+  EXPECT_TRUE(std::all_of(place->bytes().begin(), place->bytes().end(), [](std::byte b) {
+    return b == std::byte{0};
+  })) << "wiped";
+  std::set<Key*> places;
+  for (size_t i = 0; i < kMany; i++) {
+    if (i == 700) continue;
+    EXPECT_TRUE(is_numbered(*keys[i], i)) << i;
+    places.insert(&*keys[i]);
+  }
+  EXPECT_EQ(places.size(), kMany - 1);
+  for (size_t i = 0; i < 5000 && places.count(place) == 0; i++) {
+    keys.push_back(SecretKey::make(Key()).value());
+    places.insert(&*keys.back());
+  }
+  EXPECT_EQ(places.count(place), 1u) << "its place serves again";
+}
+
+TEST(Arena, KeysAreMadeAndGoOnManyThreads) {
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong{0};
+  for (size_t t = 0; t < 4; t++) {
+    threads.emplace_back([t, &wrong] {
+      for (size_t round = 0; round < 200; round++) {
+        std::vector<SecretKey> keys;
+        for (size_t i = 0; i < 20; i++) {
+          keys.push_back(SecretKey::make(Key(numbered(t << 20 | round << 8 | i))).value());
+        }
+        for (size_t i = 0; i < 20; i++) {
+          if (!is_numbered(*keys[i], t << 20 | round << 8 | i)) wrong++;
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
 }
 
 TEST(ArenaDeathTest, NobodyTouchesWhatLiesBesideASecret) {

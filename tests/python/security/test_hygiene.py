@@ -17,11 +17,16 @@ from types import SimpleNamespace
 
 import guarded
 import host_engine
+import numpy as np
 import pytest
 
 from torch_mcast import _fallback
+from torch_mcast.doctor.checks import security
+from torch_mcast.doctor.findings import Verdict
 from torch_mcast.engine import read
 from torch_mcast.secret import public_id, role
+
+VECTORS = Path(__file__).parents[2] / "data" / "security_vectors.json"
 
 RANK = r"""
 import json, os, sys
@@ -85,48 +90,28 @@ def run(tmp_path, envs, look=None):
     return told, logs, store
 
 
-def writable_memory(pid: int):
-    """Bytes of everything that a process may write to, but for memory files (tensors, the links between
-    processes) of which most is not there yet."""
-    with open(f"/proc/{pid}/mem", "rb", 0) as memory:
-        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-            span = re.match(r"([0-9a-f]+)-([0-9a-f]+) rw", line)
-            if span is None:
-                continue
-            begin, end = (int(text, 16) for text in span.groups())
-            if "/memfd:" in line and end - begin > 64 << 20:
-                continue
-            memory.seek(begin)
-            try:
-                yield memory.read(end - begin)
-            except OSError:
-                continue
-
-
-def secret_areas(pid: int, wanted: dict[str, bytes]):
-    """(address, name, flags) of what a process may write to and has some of these in."""
+def areas(pid: int):
+    """(name, flags, bytes) of everything that a process may write to, but for memory files (tensors, the links
+    between processes) of which most is not there yet."""
     flags, span = {}, ""
     for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
         if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
             span = line
         elif line.startswith("VmFlags:"):
-            flags[span.split()[0]] = (span.split()[5:], line.split()[1:])
+            flags[span.split()[0]] = ("".join(span.split()[5:]), line.split()[1:])
     with open(f"/proc/{pid}/mem", "rb", 0) as memory:
-        for place, (names, found) in flags.items():
+        for place, (name, found) in flags.items():
             begin, end = (int(text, 16) for text in place.split("-"))
-            if "wr" not in found or "/memfd:" in "".join(names):
+            if "wr" not in found or ("/memfd:" in name and end - begin > 64 << 20):
                 continue
             memory.seek(begin)
             try:
-                area = memory.read(end - begin)
+                yield name, found, memory.read(end - begin)
             except OSError:
                 continue
-            for name, value in wanted.items():
-                if value in area:
-                    yield name, "".join(names), found
 
 
-def check(told, logs, store, secret):
+def check(told, logs, store, secret, paths=("shared memory",)):
     keys = {"secret": bytes.fromhex(secret), **keys_of(secret)}
     for name, key in keys.items():
         assert key.hex() not in (logs + json.dumps(told)).lower(), name
@@ -135,7 +120,7 @@ def check(told, logs, store, secret):
         assert row is not None, logs
         assert row["sum"] == 3 * (1 << 16)
         assert row["stats"]["security"]["mode"] == "sealed"
-        assert row["stats"]["path"] == "shared memory"
+        assert row["stats"]["path"] in paths
         for name, value in row.items():
             assert secret not in json.dumps(value), name
     assert secret not in logs
@@ -152,18 +137,20 @@ def test_a_secret_in_a_file_is_nowhere_else_not_even_in_memory(tmp_path):
     seen = []
 
     def look(pids):
+        wanted = keys_of(secret)
         for pid in pids:
             seen.append(0)
-            # The keys are there, in pages that no core dump has, and in libcrypto's heap. (The one for
-            # records goes when the group is made.)
-            areas = list(secret_areas(pid, keys_of(secret)))
-            assert {"hello", "mix"} <= {name for name, _, flags in areas if "dd" in flags}
-            outside = [a for a in areas if "dd" not in a[2] and a[1] != "[heap]"]
-            assert outside == []
-            for area in writable_memory(pid):
+            kept = set()
+            for name, flags, area in areas(pid):
                 seen[-1] += len(area)
-                assert secret.encode() not in area
-                assert bytes.fromhex(secret) not in area
+                assert secret.encode() not in area, name
+                assert bytes.fromhex(secret) not in area, name
+                held_here = {key for key, value in wanted.items() if value in area}
+                # In pages that no core dump and no child has, and nowhere else. (The one for records goes
+                # when the group is made.)
+                assert "dd" in flags or not held_here, (name, held_here)
+                kept |= held_here
+            assert {"hello", "mix"} <= kept
 
     check(*run(tmp_path, [env, env], look), secret)
     assert len(seen) == 2 and min(seen) > 1 << 20
@@ -184,9 +171,103 @@ def keys_of(secret: str) -> dict[str, bytes]:
 
 def held(pid: int, wanted: dict[str, bytes]) -> set[str]:
     """Which of these a process has in its memory."""
-    return {
-        name for area in writable_memory(pid) for name, value in wanted.items() if value in area
-    }
+    return {name for _, _, area in areas(pid) for name, value in wanted.items() if value in area}
+
+
+SEALED, CHACHA, SIZE = 2, 3, 32  # as modes, suites and their keys are numbered and measured
+
+
+def derived(key: bytes, label: str, context: bytes = b"") -> bytes:
+    """As every key of a guarded group follows from another (docs/security.md, Keys)."""
+    return hmac.digest(key, b"mcast1 " + label.encode() + b"\0" + context + b"\1", "sha256")
+
+
+def first_chain(root: bytes, lane: int, member: int) -> bytes:
+    kind = bytes([SEALED, CHACHA, lane]) + member.to_bytes(2, "little")
+    return derived(root, "datagram", kind)
+
+
+def blocks(area: bytes) -> set[bytes]:
+    """What lies at places of keys in pages for secrets."""
+    return {area[at : at + SIZE] for at in range(0, len(area), SIZE)} - {bytes(SIZE)}
+
+
+def random_looking(area: bytes):
+    """32 bytes at every eighth address that are no pointers, small numbers, text or repetitions."""
+    words = np.frombuffer(area, "<u8", len(area) // 8)
+    n = max(0, len(words) - 3)
+    top = words >> np.uint64(48)
+    odd = (top != 0) & (top != 0xFFFF)
+    good, high = np.ones(n, bool), np.zeros(n, np.uint64)
+    for i in range(4):
+        good &= odd[i : i + n]
+        high |= words[i : i + n]
+    for i in range(3):
+        good &= words[i : i + n] != words[i + 1 : i + 1 + n]
+    lanes = high >> np.uint64(7) & np.uint64(0x0101010101010101)
+    good &= (lanes * np.uint64(0x0101010101010101)) >> np.uint64(56) >= 4
+    for at in np.flatnonzero(good).tolist():
+        yield area[8 * at : 8 * at + SIZE]
+
+
+def test_keys_are_found_where_they_are_looked_for():
+    """Of the two tests below: the derivation is the library's, and a key between other things is seen."""
+    vectors = json.loads(VECTORS.read_text())
+    root = bytes.fromhex(vectors["group_root"])
+    chain = bytes.fromhex(vectors["chain sealed chacha20poly1305"])
+    assert first_chain(root, 1, 5) == chain
+    epoch = bytes.fromhex(vectors["epoch 0 sealed chacha20poly1305"])
+    assert derived(chain, "key") == epoch[:SIZE]
+    rest = b"text " * 800 + bytes(4000) + (0x7F12_3456_7890).to_bytes(8, "little") * 500
+    found = set(random_looking(rest + chain + rest))
+    assert chain in found and len(found) < 20
+    assert chain in blocks(bytes(64) + chain + bytes(4000))
+
+
+def test_a_group_s_keys_are_in_pages_for_secrets_alone(tmp_path):
+    """Two ranks that tell each other everything over the network, on one host: they have a group's keys, each
+    other's, and those of connections. What is in pages for secrets is nowhere else; the group's root M, from
+    which every epoch follows, is nowhere at all, nor the key of a connection outside such pages. Exempt is
+    what libcrypto expands: the keys of epochs that are used, by which chains are known for what they are."""
+    secret = secrets.token_hex(32)
+    path = tmp_path / "secret"
+    path.write_text(secret)
+    path.chmod(0o600)
+    env = {"MCAST_SECURITY": "sealed", "MCAST_SECRET_FILE": str(path)}
+    # (libcrypto keeps this suite's keys as they are given, whatever instructions the CPU has.)
+    env |= {"MCAST_SECURITY_SUITE": "chacha20poly1305", "MCAST_SHARED_MEMORY": "off"}
+    directions = bytes([SEALED, CHACHA])
+    chains_of_ranks = []
+
+    def look(pids):
+        for pid in pids:
+            kept: set[bytes] = set()
+            for _, flags, area in areas(pid):
+                if "dd" in flags:
+                    assert "wf" in flags, "a child has them"
+                    kept |= blocks(area)
+            assert not [key for key in kept if first_chain(key, 0, 0) in kept], "M is kept"
+            epochs, chains = {derived(key, "key"): key for key in kept}, set()
+            for name, flags, area in areas(pid):
+                if "dd" in flags:
+                    continue
+                for key in random_looking(area):
+                    assert key not in kept, name
+                    assert first_chain(key, 0, 0) not in kept, (name, "M")
+                    for way in ("c2a", "a2c"):
+                        assert derived(key, way, directions) not in kept, (name, "a connection's")
+                    if key in epochs:
+                        chains.add(epochs[key])
+            chains_of_ranks.append(chains)
+
+    told, logs, store = run(tmp_path, [env, env], look)
+    check(told, logs, store, secret, ("multicast", "ring"))
+    one, other = chains_of_ranks
+    # What each seals with on its two lanes, and the two directions of a connection, which both have.
+    assert min(len(one), len(other)) >= 4
+    assert len(one & other) >= 2
+    for key in one | other:
+        assert key not in store and key.hex() not in logs.lower()
 
 
 @pytest.mark.parametrize("way", ["file", "environment"])
@@ -342,3 +423,16 @@ def test_no_silent_clear_path_beside_a_guarded_group(path, monkeypatch):
         _mode_and_path=lambda: ("off", path), options=SimpleNamespace(fallback="auto")
     )
     assert _fallback.kind(unguarded, "cuda") == "nccl"
+
+
+def test_doctor_compares_sealing_with_what_the_interface_says(tmp_path):
+    for name, text in [("fast", "100000\n"), ("down", "-1\n"), ("odd", "?\n")]:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "speed").write_text(text)
+    assert security.link_speed("fast", tmp_path) == 100_000_000_000
+    for name in ("down", "odd", "none"):
+        assert security.link_speed(name, tmp_path) == 0
+    unknown = security.judge_rate("sealed", "aes128gcm", 1408, 3e9, 0)
+    assert unknown.verdict is Verdict.OK and "the link's speed is unknown" in unknown.finding
+    slow = security.judge_rate("sealed", "aes128gcm", 1408, 3e9, 100_000_000_000)
+    assert slow.verdict is Verdict.WARN and "the link takes 100.0" in slow.finding

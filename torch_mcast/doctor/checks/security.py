@@ -66,7 +66,7 @@ def judge_secret(
             return [*found, warn("secret", text, "unset MCAST_SECRET")]
         return [*found, ok("secret", "the engine's (torch-mcast engine status)")]
     keeper = "the rank, or the engine where it serves that" if engine == "auto" else "the rank"
-    found = [ok("security", f"{mode}: between hosts by sockets, keys in the process of {keeper}")]
+    found = [ok("security", f"{mode}: between hosts, keys in the process of {keeper}")]
     if path.startswith("/dev/fd/"):
         return [*found, ok("secret", f"from descriptor {path[8:]}")]
     if path:
@@ -115,11 +115,22 @@ def judge_library() -> Finding:
     return ok("libcrypto", library.OpenSSL_version(0).decode())
 
 
+def link_speed(interface: str, folder: Path = Path("/sys/class/net")) -> int:
+    """Bits per second that an interface says it carries; 0: it does not say (virtual ones, links that are
+    down)."""
+    try:
+        return max(0, int((folder / interface / "speed").read_text())) * 1_000_000
+    except (OSError, ValueError):
+        return 0
+
+
 def judge_rate(mode: str, suite: str, chunk: int, rate: float, link: int) -> Finding:
     """`rate`: bytes per second that a core seals; `link`: bits per second, 0: not known."""
     gbit = rate * 8 / 1e9
     text = f"a core seals {gbit:.1f} Gbit/s ({mode}, {suite}, datagrams of {chunk} bytes)"
-    data = {"bits_per_second": round(rate * 8), "chunk": chunk, "suite": suite}
+    data = {"bits_per_second": round(rate * 8), "chunk": chunk, "suite": suite, "link": link}
+    if link == 0:
+        return ok("sealing", f"{text}; the link's speed is unknown (MCAST_LINK_RATE)", **data)
     if 0 < rate * 8 < link:
         fix = "larger MTU, or MCAST_SUBGROUPS=2"
         return warn("sealing", f"{text}, the link takes {link / 1e9:.1f}", fix, **data)
@@ -149,13 +160,12 @@ def run(context: Context) -> list[Finding]:
         parse(settings.get("engine", "inproc"))[0],
     )
     if mode != "off":
+        link = int(settings.get("link_rate", "0") or 0)
+        if link == 0 and context.chosen is not None:
+            link = link_speed(context.chosen.name)
         findings += [
             judge_library(),
             judge_cpu(_flags()),
-            measured(
-                mode,
-                settings.get("security_suite", "auto"),
-                int(settings.get("link_rate", "0") or 0),
-            ),
+            measured(mode, settings.get("security_suite", "auto"), link),
         ]
     return findings

@@ -21,7 +21,7 @@ class TcpGuard {
  public:
   static constexpr size_t kSealAhead = 64u << 10;
 
-  std::optional<guarded::Connector> connector;  // of who connects
+  std::optional<guarded::Connector> connector;  // of who connects, until it has
   // The handshake is over: records from now on.
   Status start(crypto::StreamChains chains, const crypto::EpochLimits& limits) {
     return records_.start(std::move(chains), limits);

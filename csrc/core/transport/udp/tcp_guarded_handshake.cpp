@@ -71,6 +71,7 @@ std::optional<HelloAck> TcpGuardedHandshake::check_ack(TcpStream& s, TcpConnecti
   }
   if (!*ack || (*ack)->verdict != Verdict::kAccepted) return *ack;
   const Status started = c.guard->start(c.guard->connector->chains(), s.options_.identity->limits);
+  c.guard->connector.reset();  // and with it the connection's key
   if (!started.ok()) {
     s.fail_peer(c.peer, started);
   } else if (!c.write_message(confirm)) {
