@@ -90,6 +90,11 @@ void GroupBase::fail_part(const Status& why) {
   for (const LaneId lane : kBothLanes) fail_lane(lane, why);
 }
 
+void GroupBase::fail_closing(const Status& why) {
+  if (!here() || !has_lanes()) return;
+  for (const LaneId lane : kBothLanes) fail_lane(lane, why);
+}
+
 std::future<Status> GroupBase::start_close(Nanos limit, bool force) {
   auto result = std::make_shared<std::promise<Status>>();
   std::future<Status> future = result->get_future();

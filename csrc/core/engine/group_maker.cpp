@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <future>
 #include <new>
+#include <set>
 #include <string_view>
 #include <system_error>
 
@@ -81,6 +82,16 @@ Status fits(const GroupSpec& spec, const ClientLink& link) {
                                         (*own)->id_text() + ")");
 }
 
+// Where `auto` takes no engine, it is as it may be, but for one that answers and cannot be used:
+// somebody has installed it, so somebody wants to know. Once for each path.
+LogLevel level_of(const Status& none, const std::string& path) {
+  static std::mutex mutex;
+  static auto& told = *new std::set<std::string>;
+  if (none.code() != Code::kMismatch) return LogLevel::kInfo;
+  const std::lock_guard<std::mutex> held(mutex);
+  return told.insert(path).second ? LogLevel::kWarn : LogLevel::kInfo;
+}
+
 // All at once: the patience of many groups must not add up.
 void close_all(const std::vector<std::shared_ptr<GroupBase>>& groups, bool give_up) {
   std::vector<std::pair<Nanos, std::future<Status>>> closing;
@@ -109,6 +120,8 @@ Result<std::shared_ptr<ClientLink>> GroupMaker::link_to(const std::string& path,
   const std::lock_guard<std::mutex> lock(mutex_);
   // One that was lost, or drains, stays with its groups.
   links_[path] = *link;
+  std::erase_if(all_links_, [](const auto& weak) { return weak.expired(); });
+  all_links_.push_back(*link);
   return link;
 }
 
@@ -168,7 +181,7 @@ Result<std::shared_ptr<GroupBase>> GroupMaker::make(const GroupSpec& spec, KeyVa
       (void)SecureCreation::excuse(spec, store, none);
       return none.with_context("group '" + spec.name + "'");
     }
-    log(LogLevel::kInfo, "group '%s' runs in this process: %s", spec.name.c_str(),
+    log(level_of(none, choice.path), "group '%s' runs in this process: %s", spec.name.c_str(),
         none.message().c_str());
   }
   if (guarded) return make_guarded(spec, store);
@@ -236,7 +249,9 @@ void GroupMaker::unlock() {
 }
 
 void GroupMaker::abandon_after_fork() noexcept {
-  for (const auto& [path, link] : links_) link->abandon_after_fork();
+  for (const auto& weak : all_links_) {
+    if (const auto link = weak.lock()) link->abandon_after_fork();
+  }
   resources_.abandon_after_fork();
 }
 

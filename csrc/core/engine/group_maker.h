@@ -51,6 +51,8 @@ class GroupMaker {
   std::mutex linking_;        // held while an engine is asked for the first time
   mutable std::mutex mutex_;  // of what follows
   std::map<std::string, std::shared_ptr<ClientLink>> links_;
+  // Those as well that only groups still have: a child must not keep any of their sockets.
+  std::vector<std::weak_ptr<ClientLink>> all_links_;
   std::vector<std::weak_ptr<GroupBase>> groups_;
   bool down_ = false;
 };

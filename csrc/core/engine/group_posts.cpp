@@ -3,6 +3,7 @@
 // under one lock, so that sequence order is queue order on every lane. A barrier goes to every lane
 // that has had operations since the last one; which lanes those are follows from the calls, so all
 // ranks agree.
+#include <algorithm>
 #include <utility>
 
 #include "base/huge_pages.h"
@@ -17,12 +18,18 @@ std::string name_of(const PostOptions& options, const char* otherwise) {
   return options.label.name[0] ? options.label.name : otherwise;
 }
 
-// A reduction of one contribution.
+// A reduction of one contribution, in pieces: what it takes does not grow with the tensor.
 void reduce_alone(const ReduceArgs& args, const Slice& input) {
-  const size_t count = input.length / element_size(args.element);
-  std::vector<std::byte> acc(count * accumulator_size(args.element));
-  fold_first(args.element, args.reduction, args.factor, input.data(), acc.data(), count);
-  fold_finish(args.element, args.reduction, 1, acc.data(), args.output.data(), count);
+  constexpr size_t kAlonePiece = size_t{64} << 10;  // bytes of accumulators
+  const size_t size = element_size(args.element), wide = accumulator_size(args.element);
+  const size_t count = input.length / size, most = std::min(count, kAlonePiece / wide);
+  std::vector<std::byte> acc(most * wide);
+  for (size_t at = 0; at < count; at += most) {
+    const size_t piece = std::min(most, count - at);
+    fold_first(args.element, args.reduction, args.factor, input.data() + at * size, acc.data(),
+               piece);
+    fold_finish(args.element, args.reduction, 1, acc.data(), args.output.data() + at * size, piece);
+  }
 }
 
 }  // namespace

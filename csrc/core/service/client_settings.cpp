@@ -1,6 +1,7 @@
 // A path would be opened with the engine's rights, and among its own descriptors ("/dev/fd/N");
 // CPUs are chosen by the environment, which here is the engine's, so all clients' lanes would share
-// two.
+// two. How long a close may take is said with each; by `linger` go leftovers of clients that are
+// gone, for which an engine that ends would wait.
 #include "service/client_settings.h"
 
 #include "base/units.h"
@@ -9,6 +10,7 @@ namespace mcast::service {
 
 void drop_local_settings(std::map<std::string, std::string>& settings) {
   for (const char* const name : {"secret_file", "metrics_file", "pin"}) settings.erase(name);
+  settings.erase("linger");
 }
 
 Status served(const Config& config, const EngineContext& engine) {

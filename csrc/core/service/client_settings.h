@@ -14,7 +14,7 @@ namespace mcast::service {
 // What a setting of a client may make each of its groups keep, bytes.
 inline constexpr uint64_t kMostKept = uint64_t{256} << 20;
 
-// Takes out what names files here, or CPUs.
+// Takes out what names files here, or CPUs, or how long leftovers are waited for.
 void drop_local_settings(std::map<std::string, std::string>& settings);
 // kResourceExhausted: more memory than that, and by which setting.
 Status bounded(const Config& config);

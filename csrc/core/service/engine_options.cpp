@@ -149,7 +149,7 @@ std::vector<EngineRow> limit_rows() {
   return {
       limit("--clients", "64", "clients at once, of one user", 4096,
             [](HostEngineOptions& o) -> uint32_t& { return o.clients; }),
-      limit("--threads", "512", "threads for all clients of a user; a client takes 5 or more",
+      limit("--threads", "768", "threads for all clients of a user; a client takes 6 or more",
             65535, [](HostEngineOptions& o) -> uint32_t& { return o.threads; }),
       {{"--weight", "USER=N,...", "1 for all", "parts of the link that jobs of these users get"},
        "users of this system, or their numbers, each with = and a whole number from 1 to 1000, "

@@ -14,16 +14,17 @@
 
 #include "base/json.h"
 #include "base/log.h"
-#include "base/signals_blocked.h"
 #include "base/version.h"
 #include "engine/client_link.h"
 #include "engine/clock.h"
+#include "service/start_thread.h"
 
 namespace mcast::service {
 namespace {
 
 constexpr int kClientBacklog = 64;
 constexpr int kAcceptMs = 100;
+constexpr int kMostAccepts = 16;  // of a turn: each ends, so that it beats
 constexpr Nanos kRefusedPatience = kSecond;
 constexpr size_t kMostRefused = 64;
 constexpr Nanos kOtherPatience = 500 * kMilli;  // for another engine's answer
@@ -43,7 +44,9 @@ Result<std::unique_ptr<HostEngine>> HostEngine::start(HostEngineOptions options)
   std::unique_ptr<HostEngine> engine(
       new HostEngine(std::move(options), std::move(security).value()));
   if (Status opened = engine->open(); !opened.ok()) return opened;
-  engine->thread_ = named_thread("mcast-engine", [e = engine.get()] { e->run(); });
+  const Status started =
+      start_thread(engine->thread_, "mcast-engine", [e = engine.get()] { e->run(); });
+  if (!started.ok()) return started;
   return engine;
 }
 
@@ -116,7 +119,7 @@ void HostEngine::wait_and_serve() {
   const Nanos now = monotonic_now();
   drain_.serve(all.subspan(1, status_from - 1), now, [this](Nanos limit) { return drain(limit); });
   status_.serve(all.subspan(status_from), now, [this] { return status_text(); });
-  for (;;) {
+  for (int i = 0; i < kMostAccepts; i++) {
     Fd fd(::accept4(listener_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!fd.valid()) break;
     admit(std::move(fd));
@@ -227,6 +230,7 @@ void HostEngine::admit(Fd fd) {
   } else {
     log(LogLevel::kWarn, "a client is refused: %s", tenant.status().message().c_str());
     places_.pop_back();
+    refuse(socket, tenant.status());
   }
 }
 

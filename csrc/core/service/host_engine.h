@@ -31,7 +31,7 @@ struct HostEngineOptions {
   std::vector<uid_t> users;               // who may connect; empty: whom the file lets
   bool replace = false;                   // an engine that answers at the path
   uint32_t clients = 64;                  // at once, of one user
-  uint32_t threads = 512;                 // of all clients of one user
+  uint32_t threads = 768;                 // of all clients of one user
   std::map<uid_t, uint32_t> weights;      // of users' jobs in the division of the link; else 1
   std::vector<Ipv4Network> peers;         // where members of groups may be; see Reach
   uint16_t store_port = 0;                // of jobs' stores, at all engines; 0: none are kept

@@ -11,12 +11,11 @@
 #include <algorithm>
 #include <chrono>
 #include <string>
-#include <system_error>
 #include <utility>
 
 #include "base/log.h"
-#include "base/signals_blocked.h"
 #include "engine/clock.h"
+#include "service/start_thread.h"
 
 namespace mcast::service {
 namespace {
@@ -36,13 +35,11 @@ Result<std::shared_ptr<Mover>> Mover::start(const ipc::MemoryOffer& offer,
                                             std::shared_ptr<BouncePool> pool, Opened opened) {
   std::shared_ptr<Mover> mover(new Mover(client, std::move(pool)));
   auto sent = std::make_shared<Fd>(std::move(file));
-  try {
-    mover->thread_ = named_thread("mcast-mover", [mover, offer, sent, opened = std::move(opened)] {
-      mover->run(offer, std::move(*sent), opened);
-    });
-  } catch (const std::system_error& error) {
-    return Status(Code::kResourceExhausted, std::string("cannot start a thread: ") + error.what());
-  }
+  const Status started =
+      start_thread(mover->thread_, "mcast-mover", [mover, offer, sent, opened = std::move(opened)] {
+        mover->run(offer, std::move(*sent), opened);
+      });
+  if (!started.ok()) return started;
   return mover;
 }
 

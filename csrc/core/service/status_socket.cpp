@@ -1,5 +1,7 @@
 // The text is taken when somebody connects and written as far as the socket takes it; who reads
-// slowly is written to again when there is room, until its time is over.
+// slowly is written to again when there is room, until its time is over. Whoever comes in one turn
+// gets the same text, and a turn takes no more than so many: anybody may connect, and who looks
+// after the socket has other things to do.
 #include "service/status_socket.h"
 
 #include <sys/socket.h>
@@ -72,11 +74,13 @@ void StatusSocket::serve(std::span<const pollfd> ready, Nanos now,
     const bool writable = ready[at++].revents != 0;
     return now >= reader.until || (writable && !write(reader));
   });
-  while (asked && readers_.size() < kMostReaders) {
+  std::string told;
+  for (size_t i = 0; asked && i < kMostReaders && readers_.size() < kMostReaders; i++) {
     Reader reader{Fd(::accept4(listener_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)), "",
                   0, now + kPatience};
     if (!reader.fd.valid()) return;
-    reader.text = text();
+    if (told.empty()) told = text();
+    reader.text = told;
     if (write(reader)) readers_.push_back(std::move(reader));
   }
 }

@@ -22,7 +22,7 @@ std::string default_status_path();
 
 class StatusSocket {
  public:
-  // Readers at once, at most; further ones wait.
+  // Readers at once, and new ones of a turn, at most; further ones wait.
   static constexpr size_t kMostReaders = 16;
   // Time to read the text.
   static constexpr Nanos kPatience = 5 * kSecond;
@@ -39,7 +39,7 @@ class StatusSocket {
   // Empty: not open.
   const std::string& path() const { return listener_.path(); }
 
-  // As of Door.
+  // As of Door. `text` is asked at most once.
   void watch(std::vector<pollfd>& list);
   void serve(std::span<const pollfd> ready, Nanos now, const std::function<std::string()>& text);
   Nanos deadline() const;

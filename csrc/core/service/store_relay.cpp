@@ -15,9 +15,9 @@
 #include <optional>
 
 #include "base/ipv4_network.h"
-#include "base/signals_blocked.h"
 #include "base/units.h"
 #include "engine/clock.h"
+#include "service/start_thread.h"
 #include "transport/udp/socket.h"
 #include "wire/store_record.h"
 
@@ -29,6 +29,7 @@ constexpr Nanos kFirstPatience = 5 * kSecond;
 constexpr Nanos kOneTry = 2 * kSecond, kBetweenTries = 100 * kMilli;
 constexpr Nanos kMostPatience = 24 * 3600 * kSecond;
 constexpr int kRelayBacklog = 64;
+constexpr int kRelayAccepts = 16;  // of a turn, so that none is without end
 constexpr size_t kCarried = size_t{64} << 10;
 
 bool wait_for(int fd, short events, Nanos patience) {
@@ -116,7 +117,7 @@ void StoreRelay::serve() {
     one.thread.join();
     return true;
   });
-  for (;;) {
+  for (int i = 0; i < kRelayAccepts; i++) {
     Fd fd(::accept4(listener_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!fd.valid()) return;
     ucred who{};
@@ -130,11 +131,14 @@ void StoreRelay::serve() {
     Carried& one = carried_.emplace_back();
     one.hold = std::move(hold).value();
     const auto rank = std::make_shared<Fd>(std::move(fd));
-    one.thread = named_thread("mcast-relay", [this, &one, rank] {
+    const Status started = start_thread(one.thread, "mcast-relay", [this, &one, rank] {
       carry(rank->get());
       rank->reset();
       one.over = true;
     });
+    if (started.ok()) continue;
+    answer(rank->get(), started.message());
+    carried_.pop_back();
   }
 }
 

@@ -9,8 +9,8 @@
 #include <array>
 #include <cerrno>
 
-#include "base/signals_blocked.h"
 #include "engine/clock.h"
+#include "service/start_thread.h"
 #include "transport/udp/socket.h"
 
 namespace mcast::service {
@@ -37,7 +37,9 @@ Result<std::unique_ptr<StoreServer>> StoreServer::start(uint16_t port) {
   std::unique_ptr<StoreServer> server(new StoreServer);
   server->listener_ = std::move(fd).value();
   server->port_ = ntohs(address.sin_port);
-  server->thread_ = named_thread("mcast-store", [s = server.get()] { s->run(); });
+  const Status started =
+      start_thread(server->thread_, "mcast-store", [s = server.get()] { s->run(); });
+  if (!started.ok()) return started;
   return server;
 }
 

@@ -15,6 +15,8 @@
 
 #include "engine/group_maker.h"
 #include "host/arena_pool.h"
+#include "service/closer.h"
+#include "service/pending_posts.h"
 #include "service/relay_store.h"
 #include "service/tenant_group.h"
 #include "service/tenant_link.h"
@@ -54,13 +56,14 @@ struct TenantReport {
 // ended.
 class Tenant {
  public:
-  // The threads of a client with groups of one kind of lanes: its own, two lanes, two for ranks of
-  // this host.
-  static constexpr uint32_t kThreads = 5;
+  // The threads of a client with groups of one kind of lanes: its own, the one that closes groups,
+  // two lanes, two for ranks of this host.
+  static constexpr uint32_t kThreads = 6;
 
   // `context`: all of it; `threads`: the place of so many in its quota. `over` is called at the
-  // end, on the tenant's thread. Not ok: no memory for the link.
-  static Result<std::unique_ptr<Tenant>> serve(LocalSocket socket, const TenantLimits& limits,
+  // end, on the tenant's thread. Not ok: no memory for the link, or no thread; the socket is as it
+  // was.
+  static Result<std::unique_ptr<Tenant>> serve(LocalSocket&& socket, const TenantLimits& limits,
                                                const EngineContext& context,
                                                std::shared_ptr<void> threads,
                                                std::function<void()> over);
@@ -78,46 +81,44 @@ class Tenant {
   TenantReport report() const;
 
  private:
-  // A thread for what blocks; joined once it is over.
-  struct Worker {
-    std::shared_ptr<std::atomic<bool>> over;
-    std::thread thread;
-  };
+  // It blocks, so it has a thread of its own.
   struct Creation {
     std::unique_ptr<RelayStore> store;
     std::atomic<bool> interrupted{false};
     bool ended = false;  // under mutex_: it has failed, or its group is among groups_
-    Worker worker;
-  };
-  struct Pending {  // a post whose further runs are awaited
-    ipc::PostRecord head;
-    std::vector<ipc::SliceRun> runs;
+    std::atomic<bool> over{false};
+    std::shared_ptr<void> place;  // in the user's quota of threads
+    std::thread thread;
   };
 
   Tenant(std::shared_ptr<TenantLink> link, const TenantLimits& limits, const EngineContext& context,
          std::shared_ptr<void> threads, std::function<void()> over);
+  Status start();
   void run();
+  // "": it has said Bye.
+  std::string serve_until_its_end();
   void wind_up(const std::string& why);
-  static Worker start(const char* name, std::function<void()> work);
-  void sweep();
+  void sweep(bool also_about_to_be_over);
   // Each: "" or why the client is ended.
   std::string heed_drain();
   std::string serve_ring();
-  std::string catch_up();
+  std::string catch_up(size_t& records);
   std::string take_record(bool& some);
   std::string serve_socket();
   std::string on_record(ipc::Submission record);
-  std::string on_post(ipc::PostRecord head, std::vector<ipc::SliceRun> runs);
+  std::string on_post(const ipc::PostRecord& post);
   std::string on_message(const ipc::Control& message, std::vector<Fd> files);
   std::string greet(const ipc::Control& message);
   std::string on_group_ask(const ipc::Control& message);
+  Status may_make(const ipc::GroupAsk& asked, const Config& config) const;
+  Status begin(uint64_t call, const ipc::GroupAsk& asked, Config config);
   void create(uint64_t call, const GroupSpec& spec, Creation& creation);
   void on_arena_offer(uint64_t call, const ipc::Arena& offered, Fd file);
   std::string on_memory_offer(const ipc::Control& message, std::vector<Fd> files);
   void on_close(uint64_t call, const ipc::Close& close);
   void on_stats_ask(const ipc::Control& message);
   void sleep();
-  TenantGroup* find(uint32_t handle);
+  TenantGroup* find(uint32_t handle) const;
 
   const std::shared_ptr<TenantLink> link_;
   const TenantLimits limits_;
@@ -131,11 +132,11 @@ class Tenant {
   const std::shared_ptr<std::atomic<uint32_t>> in_flight_ =
       std::make_shared<std::atomic<uint32_t>>(0);
   std::map<uint64_t, Creation> creations_;
-  std::map<uint32_t, Pending> pending_;
-  std::vector<Worker> closing_;
+  PendingPosts pending_;
+  Closer closer_;
 
   mutable std::mutex mutex_;  // of what follows: creations add, reports read
-  std::map<uint32_t, std::unique_ptr<TenantGroup>> groups_;
+  std::map<uint32_t, std::shared_ptr<TenantGroup>> groups_;
   uint32_t next_handle_ = 1;
   struct {
     Arenas arenas;  // the tenant's thread only

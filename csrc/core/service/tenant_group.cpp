@@ -153,10 +153,13 @@ PostOptions TenantGroup::options_of(const ipc::PostRecord& head, const Laid& lai
   return options;
 }
 
-void TenantGroup::lose(const std::string& why) {
-  group_->fail_part(
-      Status(Code::kPeerLost, "rank " + std::to_string(group_->rank()) + " is lost: " + why));
+Status TenantGroup::lost(const std::string& why) const {
+  return Status(Code::kPeerLost, "rank " + std::to_string(group_->rank()) + " is lost: " + why);
 }
+
+void TenantGroup::lose(const std::string& why) { group_->fail_part(lost(why)); }
+
+void TenantGroup::lose_closing(const std::string& why) { group_->fail_closing(lost(why)); }
 
 void TenantGroup::refuse(const ipc::PostRecord& head, const Status& why) {
   link_->complete(ipc::FailedRecord{handle_, static_cast<uint8_t>(why.code()), why.message()});

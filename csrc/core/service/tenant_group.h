@@ -34,9 +34,12 @@ class TenantGroup {
               const Arenas& arenas, const std::shared_ptr<Mover>& mover);
   void ready(const ipc::ReadyRecord& record);
 
+  uint32_t handle() const { return handle_; }
   const std::string& name() const { return name_; }
   // The rank is lost; `why` is about its process.
   void lose(const std::string& why);
+  // The same while the group is being closed, which is then over soon.
+  void lose_closing(const std::string& why);
 
   Group& group() { return *group_; }
   const std::shared_ptr<GroupBase>& shared() const { return group_; }
@@ -61,6 +64,7 @@ class TenantGroup {
     std::shared_ptr<Mover> mover;
     std::shared_ptr<Transfer> transfer;  // of `own`
   };
+  Status lost(const std::string& why) const;
   void refuse(const ipc::PostRecord& head, const Status& why);
   // Both: not ok: as post().
   Status lay_out(const ipc::PostRecord& head, const std::vector<ipc::SliceRun>& runs,

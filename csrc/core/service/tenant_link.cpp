@@ -9,7 +9,11 @@
 
 namespace mcast::service {
 
-Result<std::shared_ptr<TenantLink>> TenantLink::make(LocalSocket socket) {
+ipc::Control refusal(uint64_t call, const Status& why) {
+  return control_of(ipc::ControlType::kRefused, call, ipc::Verdict::of(why));
+}
+
+Result<std::shared_ptr<TenantLink>> TenantLink::make(LocalSocket&& socket) {
   Result<Segment> memory = Segment::create("torch-mcast link", ipc::kLinkBytes);
   if (!memory.ok()) return memory.status();
   return std::shared_ptr<TenantLink>(new TenantLink(std::move(socket), std::move(memory).value()));
@@ -24,12 +28,15 @@ TenantLink::TenantLink(LocalSocket socket, Segment memory)
 
 void TenantLink::write_all() {
   while (!kept_.empty() && completions_.write(kept_.front())) kept_.pop_front();
+  if (!completions_.broken()) return;
+  kept_.clear();
+  fail(kBrokenRing);
 }
 
 void TenantLink::complete(const ipc::Completed& record) {
   {
     const std::lock_guard<std::mutex> held(mutex_);
-    if (completions_.broken()) return;  // the client is being ended
+    if (completions_.broken()) return;  // the client is being ended: write_all()
     kept_.push_back(ipc::bytes_of(record));
     write_all();
   }
@@ -47,7 +54,7 @@ void TenantLink::flush() {
 
 size_t TenantLink::waiting() {
   const std::lock_guard<std::mutex> held(mutex_);
-  return completions_.broken() ? 0 : kept_.size();
+  return kept_.size();
 }
 
 void TenantLink::wake() {

@@ -191,6 +191,47 @@ TEST(EngineDrain, WhoComesIsToldAndAutoTakesThisProcess) {
   EXPECT_EQ(engine.end(0), 0);
 }
 
+// Of connections to engines: what this process has open.
+size_t packet_sockets() {
+  size_t count = 0;
+  for (int fd = 0; fd < 1024; fd++) {
+    int type = 0;
+    socklen_t length = sizeof type;
+    const bool is = ::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &length) == 0;
+    if (is && type == SOCK_SEQPACKET) count++;
+  }
+  return count;
+}
+
+// Else a rank that is killed while a worker of its lives would not be noticed: its end of the
+// socket would be open.
+TEST(EngineDrain, AForkedChildHasNoSocketOfEitherEngine) {
+  EngineProcess first(unwatched());
+  const std::string drained = first.path() + ".drained";
+  service::HostEngineOptions next = unwatched();
+  next.path = first.path();
+  EngineProcess second(next, drained);
+  expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
+    auto old = hosted(first.setting(), "old", rank, 2, store);
+    if (!old || !meet("made", rank, 2, store)) return false;
+    if (rank == 0) {
+      EXPECT_TRUE(service::ask_to_drain(first.path(), 500 * kSecond).ok());
+      std::ofstream(drained) << "now";
+    }
+    if (!meet("drained", rank, 2, store)) return false;
+    auto made = hosted(first.setting(), "new", rank, 2, store);
+    if (!made || server(*made) == server(*old)) return false;
+    EXPECT_EQ(packet_sockets(), 2u);
+    const pid_t child = fork();
+    if (child == 0) _exit(packet_sockets() == 0 ? 0 : 1);
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0);
+    return meet("end", rank, 2, store) && old->close(5 * kSecond).ok() &&
+           made->close(5 * kSecond).ok();
+  }));
+}
+
 TEST(EngineDrain, IsForTheOwnerOnly) {
   EngineProcess engine;
   struct stat file {};

@@ -57,9 +57,12 @@ TEST(ReachTest, EveryAddressOfAStripe) {
   }
 }
 
-TEST(ClientSettings, FilesAndCpusAreNotTheClients) {
-  std::map<std::string, std::string> settings{
-      {"secret_file", "/dev/fd/7"}, {"metrics_file", "/tmp/x"}, {"pin", "1"}, {"eager", "4096"}};
+TEST(ClientSettings, FilesAndCpusAndTheEnginesTimeAreNotTheClients) {
+  std::map<std::string, std::string> settings{{"secret_file", "/dev/fd/7"},
+                                              {"metrics_file", "/tmp/x"},
+                                              {"pin", "1"},
+                                              {"linger", "86400000"},
+                                              {"eager", "4096"}};
   service::drop_local_settings(settings);
   EXPECT_EQ(settings, (std::map<std::string, std::string>{{"eager", "4096"}}));
 }

@@ -1,0 +1,156 @@
+// Closing is begun at once for each group, so that the patience of many does not add up; lanes say
+// when one is over. Then the thread waits until what it has completed is copied, tells the client,
+// and destroys the group, which may wait for the groups that it is made of.
+//
+// A lane answers by the deadline of a close. One that does not is being stopped, or stuck: the
+// group counts as closed after a while all the same.
+#include "service/closer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <utility>
+
+#include "engine/clock.h"
+#include "service/start_thread.h"
+
+namespace mcast::service {
+namespace {
+
+constexpr Nanos kSettle = 10 * kSecond;      // for copies, after the end of the group
+constexpr Nanos kLaneMargin = 10 * kSecond;  // for a lane's answer, after the deadline
+constexpr auto kCloserLook = std::chrono::seconds(1);
+// As the longest setting `linger`: what a client says beyond that, it says to keep the engine busy.
+constexpr Nanos kMostClose = 86'400 * kSecond;
+
+}  // namespace
+
+Status Closer::start() {
+  return start_thread(thread_, "mcast-close", [this] { run(); });
+}
+
+Closer::~Closer() {
+  {
+    const std::lock_guard<std::mutex> held(state_->mutex);
+    state_->stopping = true;
+  }
+  state_->news.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Closer::close(std::shared_ptr<TenantGroup> group, uint64_t call, const ipc::Close& how,
+                   std::shared_ptr<Mover> mover) {
+  const Nanos limit = std::clamp<Nanos>(how.limit, 0, kMostClose);
+  const uint32_t handle = group->handle();
+  const auto base = group->shared();
+  {
+    const std::lock_guard<std::mutex> held(state_->mutex);
+    One& one = state_->closing[handle];
+    one.group = std::move(group);
+    one.mover = std::move(mover);
+    one.call = call;
+    one.end = monotonic_now() + limit;
+  }
+  base->begin_close(limit, how.force, [state = state_, handle](const Status& outcome) {
+    {
+      const std::lock_guard<std::mutex> held(state->mutex);
+      const auto it = state->closing.find(handle);
+      if (it == state->closing.end() || it->second.over) return;
+      it->second.over = true;
+      it->second.outcome = outcome;
+    }
+    state->news.notify_all();
+  });
+}
+
+std::shared_ptr<TenantGroup> Closer::find(uint32_t handle) const {
+  const std::lock_guard<std::mutex> held(state_->mutex);
+  const auto it = state_->closing.find(handle);
+  return it == state_->closing.end() ? nullptr : it->second.group;
+}
+
+size_t Closer::open() const {
+  const std::lock_guard<std::mutex> held(state_->mutex);
+  return static_cast<size_t>(std::count_if(state_->closing.begin(), state_->closing.end(),
+                                           [](const auto& entry) { return !entry.second.told; }));
+}
+
+size_t Closer::size() const {
+  const std::lock_guard<std::mutex> held(state_->mutex);
+  return state_->closing.size();
+}
+
+// With no lock held: a group that is told runs its lanes' callbacks here, ours among them.
+void Closer::lose(const std::string& why) {
+  std::vector<std::shared_ptr<TenantGroup>> left;
+  {
+    const std::lock_guard<std::mutex> held(state_->mutex);
+    for (const auto& [handle, one] : state_->closing) {
+      if (!one.over) left.push_back(one.group);
+    }
+  }
+  for (const auto& group : left) group->lose_closing(why);
+}
+
+bool Closer::wait(Nanos patience) {
+  std::unique_lock<std::mutex> held(state_->mutex);
+  return state_->news.wait_for(held, std::chrono::nanoseconds(patience),
+                               [this] { return state_->closing.empty(); });
+}
+
+// One to be finished; null: there is none yet.
+Closer::One* Closer::next() {
+  const Nanos now = monotonic_now();
+  for (auto& [handle, one] : state_->closing) {
+    if (one.over) return &one;
+    if (now < one.end + kLaneMargin && !state_->stopping) continue;
+    one.over = true;
+    one.outcome =
+        Status(Code::kTimeout, "the lanes of group '" + one.group->name() +
+                                   "' have not answered for " + seconds_text(kLaneMargin));
+    return &one;
+  }
+  return nullptr;
+}
+
+void Closer::finish(const One& one) {
+  const uint32_t handle = one.group->handle();
+  // What it has completed is copied before its end is told.
+  if (one.mover) one.mover->settle(handle, std::max(one.end, monotonic_now() + kSettle));
+  {
+    // Before it is told: the client may ask for the next one.
+    const std::lock_guard<std::mutex> held(state_->mutex);
+    state_->closing.at(handle).told = true;
+  }
+  if (one.call == 0) return;
+  try {
+    link_->tell(control_of(ipc::ControlType::kClosed, one.call, ipc::Verdict::of(one.outcome)));
+  } catch (const std::exception&) {
+    link_->fail(TenantLink::kExhausted);
+  }
+}
+
+void Closer::run() {
+  std::unique_lock<std::mutex> held(state_->mutex);
+  while (!state_->stopping || !state_->closing.empty()) {
+    One* const found = next();
+    if (found == nullptr) {
+      state_->news.wait_for(held, kCloserLook);
+      continue;
+    }
+    const uint32_t handle = found->group->handle();
+    held.unlock();
+    finish(*found);  // it stays where it is: nobody else takes it out
+    held.lock();
+    std::shared_ptr<TenantGroup> group = std::move(found->group);
+    found->mover.reset();
+    found->group.reset();
+    held.unlock();
+    group.reset();  // may wait
+    held.lock();
+    state_->closing.erase(handle);
+    state_->news.notify_all();
+  }
+}
+
+}  // namespace mcast::service

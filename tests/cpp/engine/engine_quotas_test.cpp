@@ -1,0 +1,221 @@
+// What one client may take of an engine of the host: threads, memory, mappings, turns of its own
+// thread. Whoever takes more is refused or ended by name, and nobody beside it notices.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <thread>
+
+#include "base/log.h"
+#include "engine/client_link.h"
+#include "engine/clock.h"
+#include "engine_process.h"
+#include "hostile_client.h"
+#include "programs.h"
+#include "service/drain_socket.h"
+
+namespace mcast::test {
+namespace {
+
+using testing::HasSubstr;
+
+bool before_long(const std::function<bool()>& what) {
+  const Nanos until = monotonic_now() + 30 * kSecond;
+  while (!what()) {
+    if (monotonic_now() > until) return false;
+    ::usleep(1000);
+  }
+  return true;
+}
+
+// What was refused of `call`; empty: something else came of it, or nothing.
+std::string refusal_of(Hostile& client, uint64_t call) {
+  while (const auto message = client.hear()) {
+    ipc::Verdict verdict;
+    if (message->call != call || message->type != ipc::ControlType::kGroupFailed) continue;
+    return read(*message, verdict) ? verdict.text : "";
+  }
+  return "";
+}
+
+// It would be carried out on the client's thread in the engine, in blocks of any length.
+TEST(EngineQuotas, AGroupOfOneRankIsNotTheEngines) {
+  EngineProcess engine;
+  Hostile client(engine.path(), 1);
+  ASSERT_TRUE(client.greet());
+  client.ask_for_group(1, 1);
+  EXPECT_THAT(refusal_of(client, 1), HasSubstr("makes no group of one rank"));
+  EXPECT_FALSE(client.ended());
+}
+
+// In a process; several pieces of accumulators.
+TEST(EngineQuotas, AGroupOfOneRankFoldsInPieces) {
+  expect_all_good(run_ranks(1, 60, [&](Member, DirectoryStore& store) {
+    auto group = make_group("alone", 0, 1, store);
+    return group && reduce_all_ways(*group, 50'001, 1);
+  }));
+}
+
+TEST(EngineQuotas, CreationsTakeThreadsOfTheirUser) {
+  service::HostEngineOptions options;
+  options.guardian = false;
+  options.goodbye = 0;
+  options.threads = service::Tenant::kThreads + 2;
+  EngineProcess engine(options);
+  Hostile client(engine.path(), 1);
+  ASSERT_TRUE(client.greet());
+  // Their stores are never answered.
+  for (uint64_t call = 1; call <= 3; call++) client.ask_for_group(call, 2);
+  EXPECT_THAT(refusal_of(client, 3), HasSubstr("threads of one user (--threads)"));
+}
+
+TEST(EngineQuotas, ArenasAreCounted) {
+  EngineProcess engine;
+  expect_all_good(run_ranks(1, 60, [&](Member, DirectoryStore&) {
+    constexpr uint64_t kSmall = 4096;
+    auto link = ClientLink::connect(engine.path(), 10 * kSecond);
+    if (!link.ok()) return false;
+    std::string refused;
+    int taken = 0;
+    for (; refused.empty() && taken < 5000; taken++) {
+      const auto made = Segment::create("small", kSmall);
+      if (!made.ok()) return false;
+      const int file = made->fd();
+      const auto offer = ipc::control_of(ipc::ControlType::kArenaOffer, 0, ipc::Arena{0, kSmall});
+      const auto answer = (*link)->ask(offer, 10 * kSecond, std::span<const int>(&file, 1));
+      if (!answer.ok()) return false;
+      ipc::Verdict verdict;
+      if (answer->type == ipc::ControlType::kRefused && read(*answer, verdict)) {
+        refused = verdict.text;
+      }
+    }
+    EXPECT_THAT(refused, HasSubstr("engine's limit of 1024 arenas of a client is reached"));
+    EXPECT_EQ(taken, 1025);
+    return (*link)->lost().ok();
+  }));
+}
+
+TEST(EngineQuotas, WhoBreaksTheRingOfWhatIsOverIsEnded) {
+  EngineProcess engine;
+  Hostile client(engine.path(), 1);
+  ASSERT_TRUE(client.greet());
+  client.break_completions();
+  client.post();  // to a group that is not there: it is answered
+  EXPECT_TRUE(before_long([&] { return client.ended(); }));
+}
+
+// The engine ends with its drain, whatever one client says meanwhile.
+TEST(EngineQuotas, WhoNeverPausesDoesNotHoldADrain) {
+  EngineProcess engine;
+  std::atomic<bool> over{false};
+  Hostile client(engine.path(), 1);
+  ASSERT_TRUE(client.greet());
+  std::thread looks([&] {
+    while (!over && !client.ended()) (void)client.look();
+  });
+  EXPECT_TRUE(service::ask_to_drain(engine.path(), 0).ok());
+  EXPECT_TRUE(before_long([&] { return EngineProcess::has_ended(engine.pid()); }));
+  over = true;
+  looks.join();
+  EXPECT_EQ(engine.end(0), 0);
+}
+
+// Rank 0's operation cannot end, since rank 1 does not call it. Its group counts while it is being
+// closed; and where its process ends nobody waits for the close.
+TEST(EngineQuotas, ALongCloseEndsWithItsClient) {
+  service::TenantLimits limits;
+  limits.groups = 1;
+  EngineProcess engine(limits);
+  expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
+    const auto spec = group_spec("closing", rank, 2, {{"engine", engine.setting()}});
+    if (!spec) return false;
+    if (rank == 1) {
+      auto made = Engine::instance().create_group(*spec, store);
+      if (!made.ok() || !store.set("both", "").ok()) return false;
+      EXPECT_TRUE(before_long([&] { return !(*made)->stats().failure.empty(); }));
+      EXPECT_THAT((*made)->stats().failure, HasSubstr("rank 0 is lost: its process"));
+      return true;
+    }
+    auto link = ClientLink::connect(engine.path(), 10 * kSecond);
+    if (!link.ok()) return false;
+    const auto made = (*link)->make_group(*spec, store);
+    const auto span = (*link)->arenas().take(4096);
+    if (!made.ok() || !*made || !span.ok()) return false;
+    if (!store.multi_get({"both"}, 30 * kSecond).ok()) return false;
+    ipc::PostRecord post;
+    post.group = (*made)->handle;
+    post.timeout = 3600 * kSecond;
+    post.descriptor = {wire::Kind::kBroadcast, 0, 1, 4096, "broadcast"};
+    ipc::add_slice(post.runs, static_cast<ipc::Space>((*span)->space), ipc::Role::kOutput,
+                   (*span)->offset, 4096);
+    EXPECT_TRUE((*link)->submit(post).ok());
+    const ipc::Close close{(*made)->handle, 86'400 * kSecond, false};
+    (*link)->ask(ipc::control_of(0, close), [](const Result<ipc::Control>&) {});
+    DirectoryStore other = store.scoped("second");
+    const auto second = (*link)->make_group(*spec, other);
+    EXPECT_THAT(second.status().message(), HasSubstr("engine's limit of 1 groups"));
+    ::_exit(testing::Test::HasFailure() ? 1 : 0);  // without Bye
+  }));
+}
+
+// An engine of another version, as far as it is seen by who comes.
+class OtherVersion {
+ public:
+  OtherVersion() {
+    LocalListener::How how;
+    how.type = SOCK_SEQPACKET;
+    auto opened = LocalListener::open(path(), how);
+    EXPECT_TRUE(opened.ok()) << opened.status().to_string();
+    if (!opened.ok()) return;
+    listener_ = std::move(opened).value();
+    thread_ = std::thread([this] { run(); });
+  }
+  ~OtherVersion() {
+    over_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+  std::string path() const { return folder_.path() + "/engine.sock"; }
+
+ private:
+  void run() {
+    const Status why(Code::kMismatch, "it is of version 0.0.0");
+    const auto refusal = control_of(ipc::ControlType::kRefused, 0, ipc::Verdict::of(why));
+    while (!over_) {
+      pollfd ready{listener_.fd(), POLLIN, 0};
+      (void)::poll(&ready, 1, 20);
+      Fd fd(::accept4(listener_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      if (!fd.valid()) continue;
+      guests_.emplace_back(std::move(fd));
+      (void)guests_.back().send(ipc::bytes_of(refusal), {}, kSecond);
+    }
+  }
+  const TemporaryFolder folder_;
+  LocalListener listener_;
+  std::vector<LocalSocket> guests_;  // kept until the end, so that each reads its answer
+  std::atomic<bool> over_{false};
+  std::thread thread_;
+};
+
+std::atomic<int> g_warned{0};
+
+TEST(EngineQuotas, AutoWarnsOnceOfAnEngineOfAnotherVersion) {
+  expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
+    set_log_sink([](int, const char* line) {
+      if (std::string(line).find("it is of version 0.0.0") != std::string::npos) g_warned++;
+    });
+    OtherVersion engine;
+    for (const char* const name : {"first", "second"}) {
+      DirectoryStore own = store.scoped(name);
+      auto group = make_group(name, rank, 2, own, {{"engine", "auto:" + engine.path()}});
+      if (!group || !work(*group, 1000, 1)) return false;
+    }
+    EXPECT_EQ(g_warned, 1);
+    set_log_sink(nullptr);
+    return true;
+  }));
+}
+
+}  // namespace
+}  // namespace mcast::test

@@ -1,0 +1,342 @@
+// A client of an engine of the host that keeps no word: its own end of the link, whatever it likes
+// to do with it.
+#pragma once
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/element.h"
+#include "engine/client_link.h"
+#include "ipc/record.h"
+#include "processes.h"
+
+namespace mcast::test {
+
+// The store of two clients of one process.
+class PairStore final : public KeyValueStore {
+ public:
+  Status set(const std::string& key, const std::string& value) override {
+    const std::lock_guard<std::mutex> held(mutex_);
+    values_[key] = value;
+    news_.notify_all();
+    return {};
+  }
+  Result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys,
+                                             Nanos timeout) override {
+    std::unique_lock<std::mutex> held(mutex_);
+    const auto all = [&] {
+      return gone_ || std::all_of(keys.begin(), keys.end(),
+                                  [this](const auto& key) { return values_.count(key) != 0; });
+    };
+    const auto patience = std::chrono::nanoseconds(std::min(timeout, 20 * kSecond));
+    if (!news_.wait_for(held, patience, all) || gone_) return Status(Code::kTimeout, "no such key");
+    std::vector<std::string> found;
+    for (const std::string& key : keys) found.push_back(values_.at(key));
+    return found;
+  }
+  void give_up() {
+    const std::lock_guard<std::mutex> held(mutex_);
+    gone_ = true;
+    news_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable news_;
+  std::map<std::string, std::string> values_;
+  bool gone_ = false;
+};
+
+class Hostile {
+ public:
+  static constexpr size_t kLent = size_t{1} << 20;
+  Hostile(const std::string& path, uint64_t seed) : path_(path), rng_(seed) {
+    auto fd = connect_to(path, SOCK_SEQPACKET);
+    if (fd.ok()) socket_ = LocalSocket(std::move(fd).value());
+  }
+  bool greet() {
+    if (!socket_.valid()) return false;
+    if (rng_() % 16 == 0) return true;  // without Hello
+    (void)socket_.send(ipc::bytes_of(ipc::control_of(ipc::Hello{})), {}, kSecond);
+    Packet packet;
+    pollfd ready{socket_.fd(), POLLIN, 0};
+    (void)::poll(&ready, 1, 10'000);
+    if (socket_.receive(packet) != LocalSocket::Got::kPacket) return false;
+    if (packet.descriptors.size() != 1) return false;
+    auto memory = Segment::adopt(std::move(packet.descriptors[0]), ipc::kLinkBytes, "link");
+    if (!memory.ok()) return false;
+    memory_ = std::move(memory).value();
+    auto& page = *reinterpret_cast<ipc::LinkPage*>(memory_.data());
+    writer_ = std::make_unique<ipc::RingWriter>(ipc::RingPlace{
+        &page.submission, ipc::submission_of(memory_.data()), ipc::kSubmissionBytes});
+    return true;
+  }
+  // Something that a sound client would not do, or would.
+  void act() {
+    switch (rng_() % 6) {
+      case 0:
+        return message();
+      case 1:
+        if (memory_.data() != nullptr && rng_() % 8 == 0) {
+          memory_.data()[rng_() % sizeof(ipc::LinkPage)] = std::byte(rng_());
+        }
+        return;
+      case 2:
+        if (memory_.data() != nullptr) memory_.data()[rng_() % memory_.size()] = std::byte(rng_());
+        return;
+      default:
+        return record();
+    }
+  }
+  void ask_for_group(uint64_t call, uint32_t size,
+                     std::map<std::string, std::string> settings = {}) {
+    const ipc::GroupAsk asked{"x", 0, size, 20 * kSecond, std::move(settings)};
+    (void)socket_.send(ipc::bytes_of(ipc::control_of(call, asked)), {}, kSecond);
+  }
+  // The next message; none: the engine has ended the link, or says nothing for a while.
+  std::optional<ipc::Control> hear() {
+    Packet packet;
+    pollfd ready{socket_.fd(), POLLIN, 0};
+    if (::poll(&ready, 1, 10'000) <= 0) return std::nullopt;
+    if (socket_.receive(packet) != LocalSocket::Got::kPacket) return std::nullopt;
+    return ipc::parse_control(packet.bytes);
+  }
+  // Has a group with another client, which is in order, and lends an arena: what it posts then
+  // comes far.
+  void settle() {
+    const auto mine = group_spec("x", 0, 2, {}), other = group_spec("x", 1, 2, {});
+    if (!mine || !other) return;
+    PairStore store;
+    std::thread partner([&] {
+      auto link = ClientLink::connect(path_, 10 * kSecond);
+      if (!link.ok()) return;
+      partner_ = *link;
+      (void)partner_->make_group(*other, store);
+    });
+    ask_for_group(1, 2, mine->config.values());
+    lend();
+    if (rng_() % 2 == 0) offer_memory(true);
+    bool made = false, looked = !offered_;
+    while (!made || !looked) {
+      const auto message = hear();
+      if (!message) break;
+      if (message->call == 1) answer(*message, store);
+      made = made || message->type == ipc::ControlType::kGroupMade;
+      looked = looked || message->call == 3;
+    }
+    if (!made) store.give_up();
+    partner.join();
+  }
+  // A post as a sound client might make it in the settled group, as far as the parser can tell.
+  void post() {
+    ipc::PostRecord post;
+    post.group = 1 + (rng_() % 16 == 0);
+    const bool reduces = rng_() % 2 == 0;
+    post.lane = reduces ? LaneId::kReduce : LaneId::kMulticast;
+    post.sequence = next_[reduces];
+    post.timeout = 20 * kSecond;  // the other client posts nothing
+    const uint64_t bytes = 8 * (rng_() % 512);
+    post.descriptor = {reduces ? wire::Kind::kAllreduce : wire::Kind::kAllgather, 0, 0, bytes, "x"};
+    post.descriptor.element = reduces ? static_cast<uint8_t>(Element::kInt32) : 0;
+    const auto slice = [&](ipc::Role role) {
+      const uint64_t at = rng_() % 64 * 4096;
+      const bool empty = bytes == 0, own = offered_ && rng_() % 2 == 0;
+      // Of its own memory: where there is something, or, rarely, where there is not.
+      const uint64_t here = rng_() % 256 == 0 ? rng_() >> 1 : reinterpret_cast<uint64_t>(&own_[at]);
+      ipc::add_slice(post.runs,
+                     static_cast<ipc::Space>(empty ? 0
+                                             : own ? 1
+                                                   : 16),
+                     role,
+                     empty ? 0
+                     : own ? here
+                           : at,
+                     bytes);
+    };
+    slice(ipc::Role::kInput);
+    slice(ipc::Role::kOutput);
+    if (!reduces) slice(ipc::Role::kOutput);
+    next_[reduces] += post.group == 1;
+    submit(ipc::bytes_of(ipc::Submission(post)));
+  }
+  // Reads nothing of what is over, but makes room for it.
+  void forget() {
+    auto& words = reinterpret_cast<ipc::LinkPage*>(memory_.data())->completion;
+    words.head.store(words.tail.load());
+  }
+  // Claims to have read what was never written.
+  void break_completions() {
+    auto& words = reinterpret_cast<ipc::LinkPage*>(memory_.data())->completion;
+    words.head.store(words.tail.load() + 8);
+  }
+  bool look() { return socket_.send(ipc::bytes_of({ipc::ControlType::kLook, 0, {}}), {}, 0).ok(); }
+  bool ended() {
+    pollfd end{socket_.fd(), 0, 0};
+    return ::poll(&end, 1, 0) != 0;
+  }
+  // Every second one works for a while like a sound client, so that its wrongs come late and deep.
+  void attack(bool patient) {
+    if (!greet()) return;
+    if (patient && writer_) {
+      settle();
+      for (int i = 0; i < 3000 && !ended(); i++) {
+        if (rng_() % 500 == 0)
+          act();
+        else
+          post();
+        if (i % 64 == 0) forget();
+      }
+    }
+    for (int i = 0; i < 60; i++) act();
+  }
+  // Its records that the engine has read, once that has ended the link or has read all.
+  uint64_t taken() {
+    if (!writer_) return 0;
+    const auto& words = reinterpret_cast<const ipc::LinkPage*>(memory_.data())->submission;
+    pollfd end{socket_.fd(), 0, 0};
+    while (::poll(&end, 1, 1) == 0 && !ends_.empty() && words.head.load() < ends_.back()) {
+    }
+    const uint64_t head = words.head.load();  // or what was written over it
+    return static_cast<uint64_t>(std::upper_bound(ends_.begin(), ends_.end(), head) -
+                                 ends_.begin());
+  }
+
+ private:
+  // What the creation of the group asks the store for.
+  void answer(const ipc::Control& question, PairStore& store) {
+    ipc::StoreSet set;
+    ipc::StoreGet get;
+    ipc::StoreAnswer told;
+    if (question.type == ipc::ControlType::kStoreSet && read(question, set)) {
+      told.verdict = ipc::Verdict::of(store.set(set.key, set.value));
+    } else if (question.type == ipc::ControlType::kStoreGet && read(question, get)) {
+      auto found = store.multi_get(get.keys, get.timeout);
+      told.verdict = ipc::Verdict::of(found.status());
+      if (found.ok()) told.values = std::move(found).value();
+    } else {
+      return;
+    }
+    (void)socket_.send(ipc::bytes_of(ipc::control_of(question.call, told)), {}, kSecond);
+  }
+  void lend() {
+    const auto made = Segment::create("arena", kLent);
+    if (!made.ok()) return;
+    const std::vector<int> files{made->fd()};
+    const auto m = ipc::control_of(ipc::ControlType::kArenaOffer, 2, ipc::Arena{0, kLent});
+    (void)socket_.send(ipc::bytes_of(m), files, kSecond);
+  }
+  void message() {
+    using Type = ipc::ControlType;
+    ipc::Control m;
+    switch (rng_() % 7) {
+      case 0:
+        return offer();
+      case 6:
+        return offer_memory(rng_() % 2 == 0);
+      case 1:
+        m = ipc::control_of(rng_() % 8, ipc::GroupAsk{"x", 0, 2, kSecond, {}});
+        break;
+      case 2:
+        m = ipc::control_of(rng_() % 8, ipc::Close{static_cast<uint32_t>(rng_() % 4), 0, true});
+        break;
+      case 3:
+        m = ipc::control_of(rng_() % 8, ipc::StoreAnswer{{}, {"value"}});
+        break;
+      default:
+        m = {static_cast<Type>(rng_() % 70), rng_() % 8, {"1"}};
+        break;
+    }
+    auto bytes = ipc::bytes_of(m);
+    if (rng_() % 3 == 0 && !bytes.empty())
+      bytes[rng_() % bytes.size()] ^= std::byte(1 + rng_() % 255);
+    (void)socket_.send(bytes, {}, 0);
+  }
+  // A sound arena, one that could shrink, none, or two; of the right size or not.
+  void offer() {
+    const uint64_t bytes = 1 + rng_() % (1u << 22);
+    const auto made = Segment::create("hostile", bytes);
+    const Fd loose(memfd_create("loose", MFD_CLOEXEC));
+    std::vector<int> files;
+    if (rng_() % 2 == 0) files.push_back(made.ok() ? made->fd() : 0);
+    if (rng_() % 3 == 0) files.push_back(loose.get());
+    const ipc::Arena arena{0, rng_() % 4 == 0 ? rng_() : bytes};
+    const auto m = ipc::control_of(ipc::ControlType::kArenaOffer, rng_() % 8, arena);
+    (void)socket_.send(ipc::bytes_of(m), files, 0);
+  }
+  // Its memory, or what is none, or of another.
+  void offer_memory(bool sound) {
+    static const std::array<uint64_t, 2> kWord{1, 2};
+    ipc::MemoryOffer memory{reinterpret_cast<uint64_t>(kWord.data()), kWord};
+    if (!sound) memory.cookie[rng_() % 2] = rng_();
+    if (!sound && rng_() % 4 == 0) memory.address = rng_();
+    static constexpr const char* kFiles[] = {"/proc/self/mem", "/proc/1/mem", "/dev/zero",
+                                             "/proc/self/maps"};
+    const Fd file(
+        open(kFiles[sound ? 0 : rng_() % 4], (rng_() % 8 == 0 ? O_RDONLY : O_RDWR) | O_CLOEXEC));
+    std::vector<int> files;
+    if (file.valid()) files.push_back(file.get());
+    if (!sound && rng_() % 8 == 0) files.push_back(0);
+    (void)socket_.send(ipc::bytes_of(ipc::control_of(3, memory)), files, kSecond);
+    offered_ = true;
+  }
+  void record() {
+    if (!writer_) return;
+    ipc::PostRecord post;
+    post.group = rng_() % 3;
+    post.sequence = rng_() % 3;
+    post.descriptor.kind = static_cast<wire::Kind>(1 + rng_() % wire::kKindMax);
+    post.descriptor.bytes = rng_() % 4096;
+    post.staged = rng_() % 2 == 0;
+    post.more = rng_() % 8 == 0;
+    for (uint64_t i = rng_() % 4; i > 0; i--) {
+      ipc::add_slice(post.runs, static_cast<ipc::Space>(rng_() % 2 == 0 ? 16 : rng_() % 2),
+                     static_cast<ipc::Role>(rng_() % 2), rng_() % (1u << 23), rng_() % 8192);
+    }
+    ipc::Submission one = post;
+    if (rng_() % 4 == 0) one = ipc::ReadyRecord{LaneId::kReduce, 1, 0, 0, rng_()};
+    auto bytes = ipc::bytes_of(one);
+    if (rng_() % 3 == 0) bytes[4 + rng_() % (bytes.size() - 4)] ^= std::byte(1 + rng_() % 255);
+    submit(bytes);
+  }
+  void submit(const std::vector<std::byte>& bytes) {
+    for (int i = 0; !writer_->write(bytes); i++) {
+      if (writer_->broken() || ended() || i > 100) return;
+      usleep(100);
+    }
+    ends_.push_back((ends_.empty() ? 0 : ends_.back()) + bytes.size());
+    auto& page = *reinterpret_cast<ipc::LinkPage*>(memory_.data());
+    if (ipc::RingWriter::take_sleeper(page.engine_asleep)) {
+      (void)socket_.send(ipc::bytes_of({ipc::ControlType::kLook, 0, {}}), {}, 0);
+    }
+  }
+
+  const std::string path_;
+  std::mt19937_64 rng_;
+  std::shared_ptr<ClientLink> partner_;
+  LocalSocket socket_;
+  Segment memory_;
+  std::unique_ptr<ipc::RingWriter> writer_;
+  std::vector<uint64_t> ends_;  // in the ring, of the records written
+  bool offered_ = false;
+  std::vector<std::byte> own_ = std::vector<std::byte>(64 * 4096 + 4096);
+  uint32_t next_[2] = {0, 0};  // sequence of the settled group's lanes
+};
+
+}  // namespace mcast::test
