@@ -1,11 +1,14 @@
 // Plans one after the other: of a range of seeds, of seeds for some time, or one that is given.
 // What breaks a law is made smaller and written to a file; a line of JSON says so. A plan that ends
-// the process (memory that nobody may touch any more, an assertion) is named before it does.
+// the process (memory that nobody may touch any more, an assertion) is named before it does; given
+// as a file it is made smaller by children, which it may end.
 #include "simulate_swarm.h"
 
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -42,6 +45,7 @@ constexpr const char* kSwarmHelp =
 
 constexpr size_t kShrinkRuns = 2000;
 constexpr Nanos kShrinkTime = 60 * kSecond;
+constexpr const char* kDeadly = "ended the process";
 
 struct SwarmOptions {
   uint64_t first = 0, count = 0, seconds = 0, print = 0;
@@ -58,13 +62,49 @@ void on_crash(int signal) {
 }
 
 void note_running(const std::string& name) {
-  std::snprintf(running, sizeof running, "{\"plan\": \"%s\", \"law\": \"ended the process\"}\n",
-                name.c_str());
+  std::snprintf(running, sizeof running, "{\"plan\": \"%s\", \"law\": \"%s\"}\n", name.c_str(),
+                kDeadly);
+}
+
+// Whether carrying it out ends a process, as a child shows.
+bool ends_a_process(const sim::Plan& plan) {
+  const pid_t child = fork();
+  if (child < 0) return false;
+  if (child == 0) {
+    for (const int signal : {SIGSEGV, SIGBUS, SIGABRT}) std::signal(signal, SIG_DFL);
+    (void)sim::carry_out(plan, &heap_meter());
+    _exit(0);
+  }
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  return WIFSIGNALED(status);
 }
 
 void show(const std::string& line) {
   std::puts(line.c_str());
   std::fflush(stdout);
+}
+
+// Writes the plan, which begins with what it does, and says so in the line.
+void keep(const sim::Plan& plan, const std::string& what, const std::string& name,
+          const std::string& folder, Json& line) {
+  const std::string file = folder + "/swarm-" + name + ".plan";
+  const bool written = static_cast<bool>(std::ofstream(file) << "# " << what << "\n"
+                                                             << sim::print(plan) << std::flush);
+  line.field(written ? "file" : "unwritten", file);
+}
+
+// Of a plan that ends a process.
+void shrink_deadly(const sim::Plan& plan, const std::string& name, const std::string& folder) {
+  const Nanos end = monotonic_now() + kShrinkTime;
+  const sim::Shrunk small =
+      sim::shrink(plan, ends_a_process, kShrinkRuns, [&] { return monotonic_now() > end; });
+  Json line;
+  line.open('{').field("plan", name).field("law", kDeadly);
+  keep(small.plan, kDeadly, name, folder, line);
+  line.close('}');
+  show(line.take());
 }
 
 // Returns whether no law is broken.
@@ -86,11 +126,7 @@ bool try_plan(const sim::Plan& plan, const std::string& name, bool shrink,
   line.open('{').field("plan", name).field("law", findings[0].law);
   line.field("text", findings[0].text);
   if (shrink) {
-    const std::string file = folder + "/swarm-" + name + ".plan";
-    const bool written = static_cast<bool>(
-        std::ofstream(file) << "# " << findings[0].law << ": " << findings[0].text << "\n"
-                            << sim::print(small.plan) << std::flush);
-    line.field(written ? "file" : "unwritten", file);
+    keep(small.plan, findings[0].law + ": " + findings[0].text, name, folder, line);
   }
   line.close('}');
   show(line.take());
@@ -146,6 +182,10 @@ int run_file(const SwarmOptions& options) {
   if (const size_t dot = name.rfind(".plan"); dot != std::string::npos) name.resize(dot);
   if (name.rfind("swarm-", 0) == 0) name.erase(0, 6);
   sim::Reach reach;
+  if (options.shrink && ends_a_process(*plan)) {
+    shrink_deadly(*plan, name + "-small", options.out);
+    return 1;
+  }
   return try_plan(*plan, name + "-small", options.shrink, options.out, reach) ? 0 : 1;
 }
 

@@ -125,6 +125,38 @@ def test_a_process_of_the_swarm_that_is_killed_is_said(program, tmp_path, capfd)
     assert "--first 7 --count 1: was killed by SIGFPE" in capfd.readouterr().err
 
 
+def test_a_plan_that_ends_a_process_is_kept_and_the_others_go_on(program, tmp_path, capfd):
+    # Of `swarm --out DIR --first 7 --count 3` the second plan ends it; what it prints is no plan.
+    ends = 'echo \'{"plan": "8", "law": "ended the process"}\'; kill -SEGV $$'
+    program(
+        f'case "$4" in\n--print) echo "plan $5";;\n'
+        f'--plan) echo \'{{"plan": "8-small", "law": "ended the process"}}\';;\n'
+        f'*) [ "$5" != 7 ] || {{ {ends}; }}; echo "{{\\"plans\\": $7}}";;\nesac'
+    )
+    assert (
+        cli.main(["swarm", "--first", "7", "--seeds", "3", "--jobs", "1", "--out", str(tmp_path)])
+        == 1
+    )
+    out, err = capfd.readouterr()
+    assert (tmp_path / "swarm-8.plan").read_text() == "# ended the process\nplan 8\n"
+    assert "8-small: ended the process" in out and "\n1 plans, laws were broken" in out
+    assert "--first 7 --count 3: was killed by SIGSEGV" in err
+
+
+def test_what_is_left_of_a_share():
+    assert swarm._behind(9, ["--first", "7", "--count", "5"], 100) == [
+        "--first",
+        "10",
+        "--count",
+        "2",
+    ]
+    assert swarm._behind(11, ["--first", "7", "--count", "5"], 0) is None
+    assert swarm._behind(9, ["--first", "7", "--seconds", "60"], 20.5) == [
+        *("--first", "10"), *("--seconds", "39"),
+    ]  # fmt: skip
+    assert swarm._behind(9, ["--first", "7", "--seconds", "60"], 60) is None
+
+
 def test_reach_is_of_all_processes_together(program, tmp_path, capsys):
     def says(what: str) -> None:
         program('echo \'{"plans": 1, ' + what + "}'")

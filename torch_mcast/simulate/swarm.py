@@ -28,6 +28,7 @@ _UNMET = {
     "silent_points": "branches (csrc/core/base/reach.h) that were never taken",
 }
 _REFUTED = "refuted_exceptions"
+_DEADLY = "ended the process"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -71,8 +72,9 @@ def _findings(lines: Iterable[str]) -> Iterable[str]:
 class _Swarm:
     """Processes over shares of the seeds, and what all of them have said."""
 
-    def __init__(self, command: Sequence[str]) -> None:
-        self._command = command
+    def __init__(self, command: Sequence[str], out: Path) -> None:
+        self._command = [*command, "--out", str(out)]
+        self._out = out
         self._lock = threading.Lock()
         self.processes = helper.Processes()
         self.wrong = False  # a process was called in a way that it does not know, and has said so
@@ -82,10 +84,42 @@ class _Swarm:
         self.refuted: set[str] = set()  # met, though written down as what no plan comes to
 
     def carry_out(self, share: Sequence[str]) -> None:
-        """One process, until it ends."""
+        """All of a share. A plan that ends the process is kept, and another one goes on behind it."""
+        begun = time.monotonic()
+        rest: Sequence[str] | None = share
+        while rest is not None:
+            said = self._one_process(rest)
+            last = json.loads(said[-1]) if said else {}
+            deadly = last.get("plan") if last.get("law") == _DEADLY else None
+            if deadly is None:
+                return
+            self._keep(int(deadly))
+            rest = _behind(int(deadly), share, time.monotonic() - begun)
+
+    def _keep(self, seed: int) -> None:
+        """Writes a plan that has ended a process, and lets one more make it smaller."""
+        printed = self._run(["--print", str(seed)])
+        if not printed:
+            return
+        file = self._out / f"swarm-{seed}.plan"
+        file.write_text(f"# {_DEADLY}\n{printed}")
+        smaller = self._run(["--plan", str(file), "--shrink"])
+        again = list(_findings(smaller.splitlines()))
+        print("\n".join(again) if again else f"{file}: by itself it does not", flush=True)
+
+    def _run(self, options: Sequence[str]) -> str:
+        process = self.processes.begin([*self._command, *options], stdout=subprocess.PIPE)
+        if process is None:
+            return ""
+        said, _ = process.communicate()
+        self.processes.wait(process)
+        return said
+
+    def _one_process(self, share: Sequence[str]) -> list[str]:
+        """Until it ends; its lines."""
         process = self.processes.begin([*self._command, *share], stdout=subprocess.PIPE)
         if process is None:
-            return
+            return []
         assert process.stdout is not None
         said = []
         with process.stdout:
@@ -97,6 +131,8 @@ class _Swarm:
         with self._lock:
             if not self.processes.over:
                 self._count(share, status, said)
+                return said
+        return []
 
     def _count(self, share: Sequence[str], status: int, said: Sequence[str]) -> None:
         if status == 2:
@@ -113,6 +149,13 @@ class _Swarm:
             found = set(last.get(name, ()))
             self.unmet[name] = self.unmet.get(name, found) & found
         self.refuted.update(last.get(_REFUTED, ()))
+
+
+def _behind(seed: int, share: Sequence[str], elapsed: float) -> list[str] | None:
+    """What is left of a share, of which so many seconds are over, behind this seed."""
+    first, kind, amount = int(share[1]), share[2], int(share[3])
+    left = amount - (seed + 1 - first) if kind == "--count" else int(amount - elapsed)
+    return ["--first", str(seed + 1), kind, str(left)] if left > 0 else None
 
 
 def _shares(args: argparse.Namespace, first: int) -> list[list[str]]:
@@ -173,7 +216,7 @@ def main(argv: list[str]) -> int:
         return _one(words, args.plan or args.shrink, bool(args.shrink), args.out)
     first = secrets.randbelow(1 << 40) if args.first is None else args.first
     print(f"seeds from {first} on", flush=True)
-    swarm = _Swarm([*words, "--out", str(args.out)])
+    swarm = _Swarm(words, args.out)
     _carry_out(swarm, args, first)
     if swarm.wrong:
         return 2
