@@ -14,7 +14,7 @@
 # make mutants    plants faults into the core one by one; the tests must catch each
 # make format lint clean
 #
-# All of it works in a fresh clone on Debian or Ubuntu; nothing needs to be active. Each target sets up what
+# All of it works in a fresh clone on Debian 12, and set-up on other Debian and Ubuntu; nothing needs to be active. Each target sets up what
 # it needs: demo a compiler and torch, test also GoogleTest, linters and QEMU, bench Open MPI. Variables:
 # PYTHON (3.10+), VENV, TORCH (requirement), MCAST_TORCH_INDEX (tools/setup.sh), JOBS, SECONDS, MCAST_JOIN (sources
 # compiled as one; see cmake/Join.cmake).
@@ -154,10 +154,13 @@ test-torch: build
 headers: build-tests
 	cmake --build $(TREE) -j $(JOBS) -t mcast_headers
 
-CLANG := -DCMAKE_CXX_COMPILER=clang++-14 -DCMAKE_C_COMPILER=clang-14
+# The first of tools/setup.sh's that is installed; asked when it is used, since that is after set-up.
+CLANGS = $(shell sed -n 's/^CLANGS="\(.*\)"/\1/p' tools/setup.sh)
+CLANG_VERSION = $(shell for n in $(CLANGS); do command -v clang++-$$n > /dev/null && echo $$n && break; done)
+CLANG = -DCMAKE_CXX_COMPILER=clang++-$(CLANG_VERSION) -DCMAKE_C_COMPILER=clang-$(CLANG_VERSION)
 # Under sanitizers: all C++ tests, and for `make test` a part of the programs with a part of the seeds.
 # Clang compiles them in half of GCC's time; under TSan in the same.
-ASAN := -DMCAST_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=Debug $(CLANG)
+ASAN = -DMCAST_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=Debug $(CLANG)
 TSAN := -DMCAST_SANITIZE=thread -DCMAKE_BUILD_TYPE=Debug
 MEMORY := base wire ipc protocol aggregation collective host dpa offload
 # Without what simulates most: many ranks, or much data, through code that the others run too; and faults that
@@ -193,7 +196,7 @@ test-threads: build-threads
 	MCAST_TEST_SEEDS=10 GTEST_FILTER='$(SHORT)' ctest --test-dir build/tsan -j $(AT_ONCE) \
 	  -R '$(subst $(SPACE),|,$(THREADS:%=^%))' -E '_(auth|sealed)$$' --output-on-failure
 
-FUZZ := -DMCAST_BUILD_FUZZ=ON -DMCAST_BUILD_TESTS=OFF $(CLANG)
+FUZZ = -DMCAST_BUILD_FUZZ=ON -DMCAST_BUILD_TESTS=OFF $(CLANG)
 fuzz: setup
 	$(CMAKE) -B build/fuzz $(FUZZ)
 	cmake --build build/fuzz -j $(JOBS)
@@ -223,7 +226,7 @@ mutants: setup
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	clang-format-14 --dry-run --Werror $(CPP)
+	$(BIN)/clang-format --dry-run --Werror $(CPP)
 	$(BIN)/python -m mypy
 	$(PYTHON) tools/measures.py
 	$(PYTHON) tools/mutants.py --list > /dev/null
@@ -231,7 +234,7 @@ lint: setup
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	clang-format-14 -i $(CPP)
+	$(BIN)/clang-format -i $(CPP)
 
 clean:
 	rm -rf build build-* dist *.egg-info torch_mcast/_C.*.so torch_mcast/_build_info.py torch_mcast/mcast-aggregator torch_mcast/mcast-simulate torch_mcast/mcast-engine

@@ -33,12 +33,15 @@ TORCH_INDEX=${MCAST_TORCH_INDEX-default}
 # What run cannot do without; the rest of it pip has, or CMake fetches.
 NEEDED="g++ python3-venv python3-dev"
 RUN="$NEEDED libhwy-dev libisal-dev libibverbs-dev librdmacm-dev"
-TEST="libgtest-dev libgmock-dev libssl-dev ccache clang-format-14 clang-14 libclang-rt-14-dev iproute2 iptables nftables ethtool dropbear-bin openssh-client \
+TEST="libgtest-dev libgmock-dev libssl-dev ccache iproute2 iptables nftables ethtool dropbear-bin openssh-client \
 ibverbs-providers rdma-core qemu-system-x86 busybox-static kmod cpio zstd systemd"
 BENCH="libbenchmark-dev openmpi-bin libopenmpi-dev iproute2 nftables ethtool"
 
+# For sanitizers and fuzzing, the first of these that there is; the formatter, whose output each version changes, is pip's.
+CLANGS="14 15 16 17 18 19"
+
 RUN_PIP="numpy rich packaging setuptools>=69 wheel"
-TEST_PIP="pytest>=8 pytest-xdist>=3.5 expecttest ruff>=0.8 mypy==2.4.1 pyyaml cloudpickle cryptography matplotlib"
+TEST_PIP="pytest>=8 pytest-xdist>=3.5 expecttest ruff>=0.8 clang-format==14.0.6 mypy==2.4.1 pyyaml cloudpickle cryptography matplotlib"
 BENCH_PIP="cloudpickle matplotlib"
 FRAMEWORKS_PIP="lightning==2.6.6 accelerate==1.15.0 transformers==5.24.0"
 # Debian's are as good, but take dpkg 25 s to unpack where pip's take 3. The Makefile looks into .venv, too.
@@ -83,6 +86,25 @@ packages() { # these
     # shellcheck disable=SC2086
     apt-get install -y --no-install-recommends $missing ||
         { apt-get update && apt-get install -y --no-install-recommends $missing; }
+}
+
+# Packages of the first clang that is installed, else of the first that the archive has; in most releases its runtime of
+# sanitizers has a package of its own.
+clang() {
+    version=""
+    for n in $CLANGS; do
+        if [ -z "$version" ] && command -v "clang++-$n" >/dev/null; then version=$n; fi
+    done
+    for n in $CLANGS; do
+        if [ -z "$version" ] && offered "clang-$n"; then version=$n; fi
+    done
+    version=${version:-${CLANGS%% *}}
+    echo "clang-$version"
+    if offered "libclang-rt-$version-dev"; then echo "libclang-rt-$version-dev"; fi
+}
+
+offered() { # whether the archive has this package
+    apt-cache policy "$1" 2>/dev/null | grep "Candidate: [^(]" >/dev/null
 }
 
 # Without root, what CMake fetches is taken from there.
@@ -190,7 +212,11 @@ run() {
 
 # shellcheck disable=SC2086
 tests() {
-    packages $RUN $TEST
+    # A bare root has no lists yet, so no package has a candidate.
+    if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null && ! offered g++; then
+        apt-get update
+    fi
+    packages $RUN $TEST $(clang)
     venv test $RUN_PIP $TEST_PIP
 }
 

@@ -8,16 +8,20 @@
  * before, compare them after. Rank 0 answers in DIR/answer with a line
  *     SECONDS CPU_SECONDS RIGHT ALGORITHM
  * seconds per operation of the slowest rank, CPU seconds per operation of all ranks, 1 if every rank's
- * result was right, the algorithm in use. First it writes the library's version. All-gather and
- * reduce-scatter "at once" are the non-blocking calls with one wait.
+ * result was right, the algorithm in use (words to the end of the line). First it writes the library's
+ * version. All-gather and reduce-scatter "at once" are the non-blocking calls with one wait.
  *
  * Time: where all ranks read one clock, from when the last of them has begun until the last has ended, as
  * the benchmark times its own backends (bench/rank.py); else of each rank from its own beginning.
  *
- * With "tuned" the program tries every algorithm that Open MPI's "tuned" component has for an operation
- * and size, before it is first measured, and keeps the one that was fastest with a right result. (The
- * component takes the choice, a control variable, when a communicator is made.) Without it the library
- * chooses.
+ * With "tuned" the program looks for what is fastest with a right result before an operation and size is
+ * first measured: every algorithm that Open MPI's "tuned" component has for it; those that cut messages,
+ * with several segment sizes; a chain also with fewer chains. What was more than kClose times the fastest
+ * is left after one run or two, what is near it runs kTrials times; the least time counts. After kBudget
+ * seconds the best so far is taken. Times are agreed upon, so all ranks choose the same. (The component
+ * takes the choice, control variables, when a communicator is made.) "At once" tries the non-blocking
+ * calls with each of the algorithms that there are, and the two blocking calls in sequence, each with its
+ * best. Without "tuned" the library chooses.
  *
  * Build: mpicc -O2 -o collectives collectives.c. Run: mpirun -np N collectives DIR [tuned]
  */
@@ -28,12 +32,15 @@
 #include <sys/resource.h>
 #include <time.h>
 
-enum { kNameBytes = 64, kTrials = 3 };
-static const double kTrialSeconds = 0.2; /* of an algorithm, beyond which one trial is enough */
+enum { kNameBytes = 64, kTextBytes = 192, kTrials = 3, kMost = 128, kFanout = 4, kInnerMost = 50 };
+static const double kTrialSeconds = 0.005; /* that a trial takes at least: short operations repeat */
+static const double kBudget = 75; /* seconds of a search; the others of the benchmark wait */
+static const double kClose = 2, kNear = 1.25;
 
 static int rank, size, one_clock;
-static MPI_Comm comm;                      /* with the algorithm in use */
-static char algorithm[kNameBytes] = "default";
+static int in_sequence; /* "at once" by two blocking calls */
+static MPI_Comm comm;   /* with the algorithm in use */
+static char algorithm[kTextBytes] = "default";
 
 static double now(void) {
   struct timespec at;
@@ -100,11 +107,15 @@ static int run(const char *op, struct buffers *b) {
   if (!strcmp(op, "all_gather"))
     return MPI_Allgather(b->part, (int)b->shard, MPI_FLOAT, b->whole, (int)b->shard, MPI_FLOAT, comm);
   if (!strcmp(op, "reduce_scatter"))
-    return MPI_Reduce_scatter_block(b->whole, b->other_part, (int)b->shard, MPI_FLOAT, MPI_SUM, comm);
+    return MPI_Reduce_scatter_block(b->other_whole, b->other_part, (int)b->shard, MPI_FLOAT, MPI_SUM, comm);
   if (!strcmp(op, "all_reduce"))
     return MPI_Allreduce(b->whole, b->other_whole, (int)b->items, MPI_FLOAT, MPI_SUM, comm);
   if (!strcmp(op, "barrier")) return MPI_Barrier(comm);
   if (strcmp(op, "ag_rs")) MPI_Abort(MPI_COMM_WORLD, 4);
+  if (in_sequence) {
+    const int code = run("all_gather", b);
+    return code == MPI_SUCCESS ? run("reduce_scatter", b) : code;
+  }
   MPI_Request both[2];
   MPI_Iallgather(b->part, (int)b->shard, MPI_FLOAT, b->whole, (int)b->shard, MPI_FLOAT, comm, &both[0]);
   MPI_Ireduce_scatter_block(b->other_whole, b->other_part, (int)b->shard, MPI_FLOAT, MPI_SUM, comm,
@@ -175,57 +186,226 @@ static struct timing measure(const char *op, struct buffers *b, int inner, int c
   return out;
 }
 
-/* A communicator whose operations use algorithm `number` of this kind; 0: the library's choice. */
-static void choose(MPI_T_cvar_handle handle, int number) {
-  MPI_T_cvar_write(handle, &number);
+/* -- the search for the fastest choice; every rank takes the same steps ------------------------------- */
+
+/* What an operation may run with. */
+struct choice {
+  int number, segment, fanout; /* the algorithm, 0: the library's; bytes, 0: whole messages; chains */
+  double seconds;              /* the least so far */
+};
+
+struct search {
+  const char *op;
+  struct buffers *b;
+  int inner, count;
+  double least, start;
+  struct choice tried[kMost];
+};
+
+/* Control variables are coll_KIND_algorithm and, for "tuned", ..._segmentsize and ..._chain_fanout. */
+static const char *const kinds[][2] = {
+    {"broadcast", "tuned_bcast"},     {"all_gather", "tuned_allgather"},
+    {"barrier", "tuned_barrier"},     {"reduce_scatter", "tuned_reduce_scatter_block"},
+    {"all_reduce", "tuned_allreduce"}, {"ag_rs", "libnbc_iallgather"}};
+enum { kKinds = sizeof kinds / sizeof *kinds };
+
+static const char *kind_of(const char *op) {
+  for (int i = 0; i < kKinds; ++i)
+    if (!strcmp(op, kinds[i][0])) return kinds[i][1];
+  return "";
+}
+
+static int find(const char *kind, const char *what, int *index) {
+  char variable[2 * kNameBytes];
+  snprintf(variable, sizeof variable, "coll_%s_algorithm%s", kind, what);
+  return MPI_T_cvar_get_index(variable, index) == MPI_SUCCESS;
+}
+
+static void set(const char *kind, const char *what, int value) {
+  MPI_T_cvar_handle handle;
+  int index, count;
+  if (!find(kind, what, &index) || MPI_T_cvar_handle_alloc(index, NULL, &handle, &count) != MPI_SUCCESS)
+    return;
+  MPI_T_cvar_write(handle, &value);
+  MPI_T_cvar_handle_free(&handle);
+}
+
+/* How many algorithms there are, the library's choice among them; 0: there is no such variable. */
+static int names_of(const char *kind, MPI_T_enum *names) {
+  int index, count, verbosity, bind, scope, name_bytes = 0, text_bytes = 0, title_bytes = kNameBytes;
+  char title[kNameBytes];
+  MPI_Datatype type;
+  if (!find(kind, "", &index) ||
+      MPI_T_cvar_get_info(index, NULL, &name_bytes, &verbosity, &type, names, NULL, &text_bytes, &bind,
+                          &scope) != MPI_SUCCESS ||
+      *names == MPI_T_ENUM_NULL || MPI_T_enum_get_info(*names, &count, title, &title_bytes) != MPI_SUCCESS)
+    return 0;
+  return count;
+}
+
+/* The name of algorithm `number`. */
+static const char *name_of(const char *op, int number) {
+  static char name[kNameBytes];
+  MPI_T_enum names;
+  const int count = names_of(kind_of(op), &names);
+  for (int i = 0; i < count; ++i) {
+    int value, bytes = sizeof name;
+    if (MPI_T_enum_get_item(names, i, &value, name, &bytes) == MPI_SUCCESS && value == number) return name;
+  }
+  return "?";
+}
+
+/* A new communicator whose operations use these choices; where c is NULL, what was set before. */
+static void use(const char *op, const struct choice *c) {
+  if (c) {
+    set(kind_of(op), "", c->number);
+    set(kind_of(op), "_segmentsize", c->segment);
+    set(kind_of(op), "_chain_fanout", c->fanout);
+  }
   if (comm != MPI_COMM_WORLD) MPI_Comm_free(&comm);
   MPI_Comm_dup(MPI_COMM_WORLD, &comm);
   MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
 }
 
-/* The control variable for an operation's algorithm, and what its values are called. */
-static int find_choice(const char *op, MPI_T_cvar_handle *handle, MPI_T_enum *names) {
-  const char *kinds[][2] = {{"broadcast", "bcast"}, {"all_gather", "allgather"}, {"barrier", "barrier"},
-                            {"reduce_scatter", "reduce_scatter_block"}, {"all_reduce", "allreduce"}};
-  char variable[kNameBytes] = "";
-  for (size_t i = 0; i < sizeof kinds / sizeof *kinds; ++i)
-    if (!strcmp(op, kinds[i][0]))
-      snprintf(variable, sizeof variable, "coll_tuned_%s_algorithm", kinds[i][1]);
-  int index, count, verbosity, bind, scope, name_bytes = 0, text_bytes = 0;
-  MPI_Datatype type;
-  return variable[0] && MPI_T_cvar_get_index(variable, &index) == MPI_SUCCESS &&
-         MPI_T_cvar_get_info(index, NULL, &name_bytes, &verbosity, &type, names, NULL, &text_bytes, &bind,
-                             &scope) == MPI_SUCCESS &&
-         *names != MPI_T_ENUM_NULL && MPI_T_cvar_handle_alloc(index, NULL, handle, &count) == MPI_SUCCESS;
+/* By rank 0's clock. */
+static int over(const struct search *s) {
+  double spent = now() - s->start;
+  MPI_Bcast(&spent, 1, MPI_DOUBLE, 0, MPI_COMM_WORLD);
+  return spent > kBudget;
 }
 
-static void tune(const char *op, struct buffers *b) {
-  MPI_T_cvar_handle handle;
-  MPI_T_enum names;
-  snprintf(algorithm, sizeof algorithm, "default");
-  if (!find_choice(op, &handle, &names)) return;
-  char title[kNameBytes];
-  int count, bytes = sizeof title, best = 0;
-  double least = 0;
-  MPI_T_enum_get_info(names, &count, title, &bytes);
-  for (int number = 0; number < count; ++number) {
-    choose(handle, number);
-    double seconds = 0, spent = 0;
-    int good = 1;
-    for (int trial = 0; trial < kTrials && good && spent < kTrialSeconds; ++trial) {
-      struct timing t = measure(op, b, 1, 1);
-      good = t.good;
-      spent += t.seconds;
-      if (trial == 0 || t.seconds < seconds) seconds = t.seconds;
-    }
-    if (good && (number == 0 || seconds < least)) best = number, least = seconds;
+/* One more trial, of which the first checks the result; 0: an error or a wrong result. */
+static int trial(struct search *s, struct choice *c) {
+  if (s->inner > 1) measure(s->op, s->b, 1, 0); /* opens connections */
+  const struct timing t = measure(s->op, s->b, s->inner, c->seconds == 0);
+  if (!t.good) return 0;
+  if (c->seconds == 0 || t.seconds < c->seconds) c->seconds = t.seconds;
+  if (s->least == 0 || c->seconds < s->least) s->least = c->seconds;
+  return 1;
+}
+
+static void attempt(struct search *s, int number, int segment, int fanout) {
+  if (s->count == kMost || over(s)) return;
+  struct choice *c = &s->tried[s->count];
+  *c = (struct choice){number, segment, fanout, 0};
+  use(s->op, c);
+  if (trial(s, c)) ++s->count;
+}
+
+/* Those that cut messages into segments. */
+static int segments(const char *name) {
+  static const char *const cutting[] = {"chain",    "pipeline", "split_binary_tree", "binary_tree",
+                                        "binomial", "knomial",  "segmented_ring"};
+  for (size_t i = 0; i < sizeof cutting / sizeof *cutting; ++i)
+    if (!strcmp(name, cutting[i])) return 1;
+  return 0;
+}
+
+static const int cuts[] = {16 << 10, 64 << 10, 256 << 10, 1 << 20};
+enum { kCuts = sizeof cuts / sizeof *cuts };
+
+/* The segment to begin with: about a thirtieth of the message or more. 0: it is too short to be cut. */
+static int first_segment(long bytes) {
+  int best = bytes > cuts[0] ? cuts[0] : 0;
+  for (int i = 1; i < kCuts - 1; ++i)
+    if (cuts[i] * 16L <= bytes) best = cuts[i];
+  return best;
+}
+
+/* The other segments, and fewer chains, of what came near. */
+static void refine(struct search *s) {
+  const long bytes = s->b->items * 4L;
+  const int first = first_segment(bytes), count = s->count;
+  for (int at = 0; at < count; ++at) {
+    const struct choice c = s->tried[at];
+    const int chain = !strcmp(name_of(s->op, c.number), "chain");
+    if (c.segment == 0 || c.seconds > kClose * s->least) continue;
+    for (int i = 0; i < kCuts; ++i)
+      if (cuts[i] != first && cuts[i] < bytes) attempt(s, c.number, cuts[i], c.fanout);
+    if (chain) attempt(s, c.number, first, kFanout / 2);
   }
-  choose(handle, best);
-  int value;
-  bytes = sizeof algorithm;
-  MPI_T_enum_get_item(names, best, &value, algorithm, &bytes);
-  if (best == 0) snprintf(algorithm, sizeof algorithm, "default");
-  MPI_T_cvar_handle_free(&handle);
+}
+
+/* The fastest choice, which is in use when this returns. */
+static struct choice tune(const char *op, struct buffers *b) {
+  struct search s = {.op = op, .b = b, .inner = 1, .start = now()};
+  const int first = first_segment(b->items * 4L);
+  MPI_T_enum names;
+  const int count = names_of(kind_of(op), &names);
+  struct choice best = {0, 0, kFanout, 0};
+  use(op, &best);
+  measure(op, b, 1, 0);
+  attempt(&s, 0, 0, kFanout);
+  if (s.least > 0 && s.least < kTrialSeconds / 2) {
+    const double fits = kTrialSeconds / s.least;
+    s.inner = fits < kInnerMost ? (int)fits : kInnerMost;
+    s.count = 0, s.least = 0;
+    attempt(&s, 0, 0, kFanout);
+  }
+  for (int i = 0; i < count; ++i) {
+    char name[kNameBytes];
+    int number, bytes = sizeof name;
+    if (MPI_T_enum_get_item(names, i, &number, name, &bytes) != MPI_SUCCESS || number == 0) continue;
+    attempt(&s, number, 0, kFanout);
+    if (segments(name) && first) attempt(&s, number, first, kFanout);
+  }
+  refine(&s);
+  for (int at = 0; at < s.count; ++at) {
+    struct choice *c = &s.tried[at];
+    if (c->seconds > kNear * s.least) continue;
+    use(op, c);
+    for (int i = 1; i < kTrials && !over(&s); ++i)
+      if (!trial(&s, c)) c->seconds = 1e9;
+  }
+  for (int at = 0; at < s.count; ++at)
+    if (best.seconds == 0 || s.tried[at].seconds < best.seconds) best = s.tried[at];
+  use(op, &best);
+  return best;
+}
+
+/* What a choice is called: "pipeline, segment 64K". */
+static void describe(char *text, size_t bytes, const char *op, const struct choice *c) {
+  char segment[32] = "", chains[32] = "";
+  const char *name = c->number ? name_of(op, c->number) : "its own choice";
+  if (c->segment) snprintf(segment, sizeof segment, ", segment %dK", c->segment >> 10);
+  if (!strcmp(name, "chain")) snprintf(chains, sizeof chains, ", %d chains", c->fanout);
+  snprintf(text, bytes, "%s%s%s", name, segment, chains);
+}
+
+/* "At once": the better of both calls begun together and one after the other. */
+static void tune_pair(struct buffers *b) {
+  char parts[2][kTextBytes / 3], together[kTextBytes / 3];
+  const struct choice gather = tune("all_gather", b), reduce = tune("reduce_scatter", b);
+  describe(parts[0], sizeof parts[0], "all_gather", &gather);
+  describe(parts[1], sizeof parts[1], "reduce_scatter", &reduce);
+  const struct choice at_once = tune("ag_rs", b);
+  describe(together, sizeof together, "ag_rs", &at_once);
+  struct search s = {.op = "ag_rs", .b = b, .inner = 1, .start = now()};
+  struct choice sequence = {0, 0, 0, 0};
+  in_sequence = 1;
+  measure("ag_rs", b, 1, 0);
+  for (int i = 0; i < kTrials && (i == 0 || !over(&s)); ++i)
+    if (!trial(&s, &sequence)) sequence.seconds = 1e9;
+  in_sequence = sequence.seconds < at_once.seconds || at_once.seconds == 0;
+  if (in_sequence)
+    snprintf(algorithm, sizeof algorithm, "in sequence: %s + %s", parts[0], parts[1]);
+  else
+    snprintf(algorithm, sizeof algorithm, "at once: %s", together);
+}
+
+static void tune_case(const char *op, struct buffers *b) {
+  for (int i = 0; i < kKinds; ++i) {
+    set(kinds[i][1], "", 0);
+    set(kinds[i][1], "_segmentsize", 0);
+    set(kinds[i][1], "_chain_fanout", kFanout);
+  }
+  in_sequence = 0;
+  if (!strcmp(op, "ag_rs")) {
+    tune_pair(b);
+  } else {
+    const struct choice best = tune(op, b);
+    describe(algorithm, sizeof algorithm, op, &best);
+  }
 }
 
 static FILE *open_fifo(const char *folder, const char *name, const char *mode) {
@@ -271,7 +451,7 @@ int main(int argc, char **argv) {
       b.part = allocate(b.shard), b.other_part = allocate(b.shard);
       fill(&b, op);
       snprintf(filled, sizeof filled, "%s", op);
-      if (tuned) tune(op, &b);
+      if (tuned) tune_case(op, &b);
     }
     struct timing t = measure(op, &b, inner, check);
     if (rank == 0) {

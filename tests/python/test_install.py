@@ -57,6 +57,41 @@ def test_running_needs_no_package_of_the_tests():
     assert "qemu" in re.search(r'^TEST="([^"]*)"', SETUP, re.M)[1]
 
 
+@pytest.mark.parametrize(
+    ("there", "archive", "expected"),
+    [
+        ((), ("clang-14", "libclang-rt-14-dev", "clang-19"), ["clang-14", "libclang-rt-14-dev"]),
+        ((), ("clang-17", "libclang-rt-17-dev", "clang-19"), ["clang-17", "libclang-rt-17-dev"]),
+        (
+            ("18",),
+            ("clang-14", "clang-18", "libclang-rt-18-dev"),
+            ["clang-18", "libclang-rt-18-dev"],
+        ),
+        ((), ("clang-14",), ["clang-14"]),  # its runtime is in another package
+        ((), (), ["clang-14"]),  # which is then named as missing
+    ],
+)
+def test_the_clang_that_a_release_has_is_taken(tmp_path, there, archive, expected):
+    parts = [re.search(r"^CLANGS=.*", SETUP, re.M)[0]]
+    for name in ("clang", "offered"):
+        parts.append(re.search(rf"^{name}\(\) {{.*?^}}", SETUP, re.M | re.S)[0])
+    known = "|".join(archive) or "none"
+    (tmp_path / "apt-cache").write_text(
+        f'#!/bin/sh\ncase $2 in {known}) echo "  Candidate: 1:1" ;; *) echo "  Candidate: (none)" ;; esac\n'
+    )
+    (tmp_path / "grep").symlink_to(shutil.which("grep"))
+    for name in ("apt-cache", *(f"clang++-{n}" for n in there)):
+        (tmp_path / name).touch()
+        (tmp_path / name).chmod(0o755)
+    done = subprocess.run(
+        ["/bin/sh", "-euc", "\n".join([*parts, "clang"])],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.split() == expected, done.stderr
+
+
 def test_nobody_is_sent_to_an_index_for_this_package():
     files = subprocess.run(
         ["git", "ls-files", "*.py", "*.md", "*.cpp", "*.h", "*.sh"], cwd=ROOT, capture_output=True, text=True,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torch_mcast.bench import document, peers, rows
+from torch_mcast.bench import document, peers
 from torch_mcast.bench.document import Document
 from torch_mcast.bench.formulas import OPS
 from torch_mcast.bench.plan import EXTERNAL, Plan, parse_sizes
@@ -23,6 +23,7 @@ from torch_mcast.lab.system import LabError
 from torch_mcast.lab.units import parse_rate
 
 _DEFAULT_OPS = "broadcast,all_gather,reduce_scatter,all_reduce,ag_rs,barrier"
+_UNTIL_THEN = "stopped before the end: these are the cases until then"
 _END_S = 30  # of what is ended in order after a signal
 _LAUNCHER = {"RANK", "WORLD_SIZE", "MASTER_ADDR"}
 
@@ -192,14 +193,15 @@ def _as_driver(args: argparse.Namespace, argv: list[str]) -> int:
         run = Run(plan, spec, args.ranks, on_case, lambda: result.save())
         result = _document(
             args, argv, plan, where, rows=run.rows, versions=run.versions, notes=notes, spec=spec,
-            rate=run.rate, mtu=run.mtu,
+            rate=run.rate, mtu=run.mtu, rank_environment=run.environment,
         )  # fmt: skip
         try:
             run.go()
         except (LabError, WorkerFailure, TimeoutError, _Stopped) as error:
             failure = _words(error)  # what was measured before it is still shown
             code = error.code if isinstance(error, _Stopped) else 2
-            notes.append("stopped before the end: these are the cases until then")
+            notes.append(_UNTIL_THEN)
+            run.keep_partial()
     signal.alarm(0)
     wrong = _finish(result, args, complete=not failure)
     if failure:
@@ -245,7 +247,10 @@ class _Progress:
 
 def _as_rank(args: argparse.Namespace, argv: list[str]) -> int:
     """One rank under torchrun (or `torch-mcast lab run`)."""
-    from torch_mcast.bench import rank
+    first = os.environ["RANK"] == "0"
+    if first:  # before torch begins threads: a signal goes to whichever does not block it
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    from torch_mcast.bench import launched
 
     plan, notes = _plan(args)
     if any(name in EXTERNAL for name in plan.backends):
@@ -253,35 +258,22 @@ def _as_rank(args: argparse.Namespace, argv: list[str]) -> int:
     world, local = int(os.environ["WORLD_SIZE"]), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     hosts = max(1, world // local)
     rate = parse_rate(args.link_rate)
-    collector = _Collector(world, hosts, rate, args.link_mtu)
-    first = os.environ["RANK"] == "0"
+    if not first:
+        return launched.other_rank(plan)
+    collector = launched.Collector(world, hosts, rate, args.link_mtu)
     result = _document(
         args, argv, plan, f"{hosts} hosts x {local} ranks", rows=collector.rows, notes=notes,
-        rate=rate, mtu=args.link_mtu,
+        rate=rate, mtu=args.link_mtu, rank_environment=collector.environment,
     )  # fmt: skip
-    collector.on_row = result.save if first else lambda: None
-    result.versions.update(rank.run(plan, collector))
-    return _finish(result, args) if first else 0
+    collector.on_row = result.save
 
+    def stop() -> None:
+        notes.append(_UNTIL_THEN)
+        collector.keep_partial()
+        _finish(result, args, complete=False)
 
-class _Collector:
-    """Rank 0's driver where nobody stands behind it."""
-
-    def __init__(self, world: int, hosts: int, rate: int | None, mtu: int) -> None:
-        self._about = (world, hosts, rate, mtu)
-        self.rows: list[dict[str, Any]] = []
-        self.on_row: Callable[[], None] = lambda: None
-
-    def tell(self, kind: str, value: Any) -> None:
-        if kind == "row":
-            self.rows.append(rows.finish(value, *self._about))
-            self.on_row()
-
-    def counters(self, tag: Any) -> None:
-        """No lab here; the ranks count their own NICs."""
-
-    def external(self, name: str, op: str, size: int, inner: int, check: bool) -> dict[str, Any]:
-        raise ValueError(f"no external programs under torchrun ({name})")
+    result.versions.update(launched.first_rank(plan, collector, stop))
+    return _finish(result, args)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -21,7 +21,8 @@ from torch_mcast.lab.spec import LabSpec
 from torch_mcast.lab.system import package_root
 from torch_mcast.lab.units import format_rate, format_size
 
-SCHEMA = 2
+SCHEMA = 3
+_SECRET = "MCAST_SECRET"
 _PREFIXES = ("MCAST_", "GLOO_", "OMPI_")
 _PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -67,8 +68,17 @@ def build() -> dict[str, str | None]:
 
 
 def environment() -> dict[str, str]:
-    """Variables that change what is measured."""
-    return {name: os.environ[name] for name in sorted(os.environ) if name.startswith(_PREFIXES)}
+    """Variables that change what is measured; of a secret only that there is one."""
+    found = {name: os.environ[name] for name in sorted(os.environ) if name.startswith(_PREFIXES)}
+    return {name: "(set)" if name == _SECRET else text for name, text in found.items()}
+
+
+def common(of_ranks: list[dict[str, str]]) -> dict[str, str]:
+    """The variables of rank 0; "(differs)" where another rank has another value, or none."""
+    return {
+        name: text if all(each.get(name) == text for each in of_ranks) else "(differs)"
+        for name, text in of_ranks[0].items()
+    }
 
 
 def lab_text(spec: LabSpec) -> str:
@@ -77,6 +87,8 @@ def lab_text(spec: LabSpec) -> str:
         f"{spec.hosts} hosts x {spec.ranks_per_host} ranks in a lab, {format_rate(spec.rate)}, "
         f"MTU {spec.mtu}, port queue {format_size(spec.queue)}"
     )
+    if spec.rate:
+        text += ", ranks told the rate (MCAST_LINK_RATE)"
     if spec.multicast_rate:
         text += f", multicast {format_rate(spec.multicast_rate)}"
     for fault in spec.faults:
@@ -98,6 +110,7 @@ class Document:
     mtu: int = 1500
     notes: list[str] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
+    rank_environment: dict[str, str] = field(default_factory=dict)
     path: Path | None = None  # where it is written
 
     def __post_init__(self) -> None:
@@ -107,6 +120,7 @@ class Document:
     def as_json(self, complete: bool) -> dict[str, Any]:
         if self.peer:
             rows.add_ratios(self.rows, self.peer)
+        rows.add_best_ratios(self.rows)
         return {
             "schema": SCHEMA,
             "complete": complete,
@@ -119,6 +133,7 @@ class Document:
             "machine": self._machine,
             "build": self._build,
             "environment": environment(),
+            "rank_environment": self.rank_environment,
             "versions": self.versions,
             "peer": self.peer,
             "notes": self.notes + self._findings(),
@@ -129,6 +144,7 @@ class Document:
     def _findings(self) -> list[str]:
         burst = self.spec.burst if self.spec else 0
         return [
+            *rows.partial_notes(self.rows),
             *rows.few_notes(self.rows, self.repetitions),
             *rows.above_bound_notes(self.rows, self.rate, self.mtu, burst),
             *rows.rival_notes(self.rows, self.peer),

@@ -29,8 +29,8 @@ def _measure(context: Any, plan: Plan) -> dict[str, Any]:
 
 
 class Run:
-    """One run of the benchmark. `rows` and `versions` grow while it runs; on_row() runs when there is
-    another row."""
+    """One run of the benchmark. `rows`, `versions` and `environment` (of the ranks) grow while it runs;
+    on_row() runs when there is another row."""
 
     def __init__(
         self,
@@ -45,6 +45,8 @@ class Run:
         self.hosts = spec.hosts if spec else 1
         self.rows: list[dict[str, Any]] = []
         self.versions: dict[str, str] = {}
+        self.environment: dict[str, str] = {}
+        self._partial: list[dict[str, Any]] = []
         self._on_case, self._on_row = on_case, on_row
         self._lab: Lab | None = None
         self._programs: dict[str, Program] = {}
@@ -77,7 +79,12 @@ class Run:
                 if kind == "case":
                     self._on_case(*value)
                 elif kind == "row":
+                    self._partial = []
                     self._row(value)
+                elif kind == "partial":
+                    self._partial = value
+                elif kind == "environment":
+                    self.environment.update(value)
                 elif kind == "counters":
                     self._counted[value] = self._lab.counters() if self._lab else None
                     call.signal("answer", None, ranks=[0])
@@ -87,6 +94,11 @@ class Run:
             self.versions.update(call.results(0.1)[0])
             for name, program in self._programs.items():
                 self.versions[name] = program.version
+
+    def keep_partial(self) -> None:
+        """Adds the rows of the case in which the run was stopped, with as many timings as there are."""
+        self.rows += rows.partial(self._partial, self.world, self.hosts, self.rate, self.mtu)
+        self._partial = []
 
     @contextlib.contextmanager
     def _pool(self) -> Iterator[Pool]:

@@ -4,9 +4,9 @@ In a lab mpirun runs in the first host and reaches the others by an agent script
 that enters their namespaces. Ranks that wait yield the CPU (there are more ranks than cores).
 
 `openmpi` is the library as it comes, over TCP alone, as Gloo is. `openmpi_tuned` is the best of it: ranks
-of one host share memory, and for each operation and size the program tries all of the library's
-algorithms and keeps the fastest. Hosts of a lab share a kernel but not a host name, which is what Open MPI
-tells hosts apart by, so between them it uses TCP either way."""
+of one host share memory, and for each operation and size the program tries the library's algorithms, with
+several segment sizes where they cut messages, and keeps the fastest. Hosts of a lab share a kernel but not a
+host name, which is what Open MPI tells hosts apart by, so between them it uses TCP either way."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class OpenMpi:
         if op not in _OPS:
             return {"s": None, "cpu_s": None, "right": True}
         self._tell(f"{op} {size} {inner} {int(check)}")
-        seconds, cpu, right, algorithm = self._line(_ANSWER_S).split()
+        seconds, cpu, right, algorithm = self._line(_ANSWER_S).split(maxsplit=3)
         return {
             "s": float(seconds),
             "cpu_s": float(cpu),

@@ -8,7 +8,8 @@ milliseconds where cores are few and by more where packets are lost. Where all r
 a timing therefore begins when the last of them does; elsewhere it has to be long against that.
 After the timings the result is checked again in the same way, and each backend runs once more on its own
 while bytes are counted. External programs
-run in their turn while the ranks sleep in the control group's barrier.
+run in their turn while the ranks sleep in the control group's barrier. After each repetition rank 0 passes on
+what there is of the case, for a run that is stopped in the midst of it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from torch_mcast.bench import meter
+from torch_mcast.bench import document, meter
 from torch_mcast.bench.formulas import padded_size
 from torch_mcast.bench.groups import SILENT, Groups
 from torch_mcast.bench.ops import Case
@@ -43,7 +44,8 @@ class Driver(Protocol):
     """What rank 0 may ask of the program that started the ranks."""
 
     def tell(self, kind: str, value: Any) -> None:
-        """Passes on a row or progress."""
+        """Passes on what kind says: "case", (operation, size), which begins; "partial", the rows of it so
+        far; "row", one that is complete; "environment", of the ranks."""
 
     def counters(self, tag: Any) -> None:
         """Remembers the lab's counters under this tag, now."""
@@ -86,7 +88,9 @@ class _Bench:
 
     def seconds(self, spans: list[Span], inner: int) -> list[list[float]]:
         """Seconds per operation, by rank and timing; `spans` are this rank's timings."""
-        by_rank = self.gather([(start, end) for start, end, *_ in spans])
+        return self._by_rank(self.gather([(start, end) for start, end, *_ in spans]), inner)
+
+    def _by_rank(self, by_rank: list[list[tuple[float, float]]], inner: int) -> list[list[float]]:
         if self.one_clock:
             starts = [max(start for start, _ in timing) for timing in zip(*by_rank, strict=True)]
             by_rank = [
@@ -158,7 +162,7 @@ class _Bench:
             silent()  # warm
             inner[SILENT] = self._inner(self._estimate(silent))
         start = {name: groups.repairs() for name, groups in self.groups.items()}
-        turns = self._turns(op, size, repetitions, inner, cases, silent)
+        turns = self._turns(op, size, repetitions, inner, cases, silent, rows)
         without = self.seconds(turns[SILENT], inner[SILENT]) if silent else None
         for name in usable:
             if name in EXTERNAL:
@@ -195,9 +199,21 @@ class _Bench:
         inner: dict[str, int],
         cases: dict[str, Case],
         silent: Callable[[], Any] | None,
+        rows: dict[str, dict[str, Any]],
     ) -> dict[str, list[Any]]:
         """The timings of each backend that has an `inner`, and of the silent step."""
         turns: dict[str, list[Any]] = {name: [] for name in inner}
+        partial = {
+            name: {
+                **rows[name],
+                "partial": True,
+                "inner": inner[name],
+                "rank_times": [[] for _ in range(self.world)],
+                "rank_cpu": [[] for _ in range(self.world)],
+            }
+            for name in inner
+            if name != SILENT
+        }
         for repetition in range(repetitions):
             if silent:
                 turns[SILENT].append(self.time_one(silent, inner[SILENT]))
@@ -209,7 +225,24 @@ class _Bench:
                     turns[name].append(self.external(name, op, size, inner[name], False))
                 else:
                     turns[name].append(self.time_one(cases[name].run, inner[name]))
+            last = self.gather({name: turns[name][-1] for name in partial})
+            if self.rank == 0:
+                self._add(partial, last)
+                self.driver.tell("partial", list(partial.values()))
         return turns
+
+    def _add(self, partial: dict[str, dict[str, Any]], last: list[dict[str, Any]]) -> None:
+        """A repetition, by rank and backend, to the rows of a case that is not over."""
+        for name, row in partial.items():
+            if name in EXTERNAL:
+                times = [[each[name]["s"]] for each in last]
+                cpus = [each[name]["cpu_s"] for each in last]
+            else:
+                times = self._by_rank([[each[name][:2]] for each in last], row["inner"])
+                cpus = [each[name][2] / row["inner"] for each in last]
+            for rank in range(self.world):
+                row["rank_times"][rank] += times[rank]
+                row["rank_cpu"][rank].append(cpus[rank])
 
     def _warm_up(
         self, name: str, op: str, size: int, cases: dict[str, Case]
@@ -300,6 +333,9 @@ def run(plan: Plan, driver: Driver) -> dict[str, Any]:
     """Measures the whole plan; versions of what was measured. Ends the process groups."""
     initialize(plan)
     bench = _Bench(plan, driver)
+    seen = bench.gather(document.environment())
+    if bench.rank == 0:
+        driver.tell("environment", document.common(seen))
     for op, size in plan.cases:
         if bench.rank == 0:
             driver.tell("case", (op, size))

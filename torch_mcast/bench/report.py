@@ -55,11 +55,12 @@ def table(document: dict[str, Any], wide: bool = False) -> Table:
     """One line per operation, size and backend."""
     peer = document.get("peer")
     out = Table(title=document["title"], caption=document["caption"], header_style="bold")
-    for name in ("operation", "backend"):
-        out.add_column(name, no_wrap=True)
+    out.add_column("operation", no_wrap=True)
+    out.add_column("backend")  # with what a program chose, which may be long
     bound = any(row.get("bound_percent") for row in document["rows"])
     names = [*_WIDE] if wide else ["median (n)", "% of bound" if bound else "GB/s"]
-    for name in [*names, *([f"x {peer}"] if peer else [])]:
+    best = wide and any(row.get("ratio_best") for row in document["rows"])
+    for name in [*names, *([f"x {peer}"] if peer else []), *(["x best peer"] if best else [])]:
         out.add_column(name, justify="right", no_wrap=True)
     last = None
     for row in document["rows"]:
@@ -72,6 +73,8 @@ def table(document: dict[str, Any], wide: bool = False) -> Table:
         backend = _label(row) + ("" if row["right"] else " [red]WRONG RESULT[/red]")
         figures = _all_figures(row) if wide else _figures(row, bound)
         ratio = [_ratio(row)] if peer else []
+        if best:
+            ratio.append(_best_ratio(row))
         out.add_row(f"{row['op']}{size}" if case != last else "", backend, *figures, *ratio)
         last = case
     return out
@@ -113,9 +116,19 @@ def _all_figures(row: dict[str, Any]) -> list[str]:
 
 
 def _ratio(row: dict[str, Any]) -> str:
-    ratio = row.get("ratio")
+    return _quartiles(row["ratio"]) if row.get("ratio") else "1"
+
+
+def _best_ratio(row: dict[str, Any]) -> str:
+    ratio = row.get("ratio_best")
     if not ratio:
+        return "-"
+    if ratio["peer"] == row["backend"]:
         return "1"
+    return f"{_quartiles(ratio)} {ratio['peer']}"
+
+
+def _quartiles(ratio: dict[str, Any]) -> str:
     return f"{ratio['median']:.2f} ({ratio['low']:.2f}-{ratio['high']:.2f})"
 
 

@@ -31,6 +31,8 @@ def finish(
         "right": raw["right"],
         "supported": "rank_times" in raw,
     }
+    if raw.get("partial"):
+        row["partial"] = True
     row["model_send_bytes"] = formulas.multicast_send_bytes(op, size, hosts)
     row["bound_s"] = formulas.bound_s(op, size, hosts, rate, mtu)
     if not row["supported"]:
@@ -70,6 +72,21 @@ def finish(
         row["exposed_times_s"] = [t - c for t, c in zip(times, silent, strict=True)]
         row["exposed_s"] = median(row["exposed_times_s"])
     return row
+
+
+def partial(
+    raws: list[dict[str, Any]], world: int, hosts: int, rate: int | None, mtu: int
+) -> list[dict[str, Any]]:
+    """Rows of a case that was not measured to its end."""
+    return [finish(raw, world, hosts, rate, mtu) for raw in raws if raw["rank_times"][0]]
+
+
+def partial_notes(rows: list[dict[str, Any]]) -> list[str]:
+    cases = dict.fromkeys(_name(row) for row in rows if row.get("partial"))
+    return [
+        f"{name}: stopped in the midst of it; results were not checked after these timings, nor bytes counted"
+        for name in cases
+    ]
 
 
 def engine_notes(rows: list[dict[str, Any]]) -> list[str]:
@@ -127,7 +144,8 @@ def path_text(rows: list[dict[str, Any]]) -> str:
 
 def few_notes(rows: list[dict[str, Any]], wanted: int) -> list[str]:
     """Which cases were repeated less often than was asked for."""
-    fewer = {_name(row): row["n"] for row in rows if row.get("n", wanted) < wanted}
+    whole = [row for row in rows if not row.get("partial")]
+    fewer = {_name(row): row["n"] for row in whole if row.get("n", wanted) < wanted}
     if not fewer:
         return []
     cases = ", ".join(f"{name} {n}" for name, n in fewer.items())
@@ -187,6 +205,28 @@ def add_ratios(rows: list[dict[str, Any]], peer: str) -> None:
         other = peers.get((row["op"], row["size"]))
         if other and other is not row and row["supported"]:
             row["ratio"] = {"peer": peer, **asdict(paired_ratio(row["times_s"], other["times_s"]))}
+
+
+def is_peer(backend: str) -> bool:
+    """Something else than mcast that promises the same."""
+    return backend.partition(":")[0] not in ("mcast", "blaster")
+
+
+def add_best_ratios(rows: list[dict[str, Any]]) -> None:
+    """Adds to each row how many times faster it is than the fastest peer of its case, where two or more
+    were measured."""
+    by_case: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["supported"]:
+            by_case.setdefault((row["op"], row["size"]), []).append(row)
+    for found in by_case.values():
+        peers = [row for row in found if is_peer(row["backend"])]
+        if len(peers) < 2:
+            continue
+        best = min(peers, key=lambda row: row["median_s"])
+        for row in found:
+            ratio = paired_ratio(row["times_s"], best["times_s"])
+            row["ratio_best"] = {"peer": best["backend"], **asdict(ratio)}
 
 
 def lab_traffic(moved: Any, idle: Any, workers: list[str]) -> dict[str, Any]:

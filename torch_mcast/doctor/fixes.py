@@ -10,19 +10,29 @@ from dataclasses import dataclass
 UDP_PORTS = (20000, 29999)  # csrc/core/engine/rendezvous.cpp
 GROUPS = "239.0.0.0/8"
 TORCH_INDEX = "https://download.pytorch.org/whl/"
+MULTICAST_ON = "programs may then send to groups and join them there"
 RING = "export MCAST_ALGORITHM=ring  (goes on without multicast: a host then sends more)"
 
 
-def until_reboot(command: str, keep: str, cost: str = "") -> str:
-    return f"{command}  (until reboot; to keep it: {keep}" + (f"; {cost})" if cost else ")")
+def until_reboot(command: str, keep: str, cost: str) -> str:
+    return f"{command}  (until reboot; to keep it: {keep}; {cost})"
 
 
-def link(command: str, also: str = "") -> str:
+def stays(command: str, back: str, cost: str) -> str:
+    """`back`: from when on, or what takes it back."""
+    return f"{command}  (stays, {back}; {cost})"
+
+
+def for_shell(command: str, cost: str) -> str:
+    return f"{command}  (in this shell, for what it starts; {cost})"
+
+
+def link(command: str, cost: str) -> str:
     """`ip link ...`."""
-    return until_reboot(command, "in the network's configuration", also)
+    return until_reboot(command, "in the network's configuration", cost)
 
 
-def sysctl(name: str, value: int | str, cost: str = "") -> str:
+def sysctl(name: str, value: int | str, cost: str) -> str:
     keep = f"echo {name}={value} > /etc/sysctl.d/60-torch-mcast-{name.rpartition('.')[2]}.conf"
     return until_reboot(f"sysctl -w {name}={value}", keep, cost)
 
@@ -71,13 +81,22 @@ class Opening:
             "nft": lambda: self._nft(chain),
         }.get(manager, self._iptables)()
 
+    @property
+    def cost(self) -> str:
+        """What it opens."""
+        return {
+            "udp": f"whatever program joins such a group gets what hosts of {self.source} send to it",
+            "tcp": f"hosts of {self.source} reach whatever program listens on these ports",
+        }.get(self.protocol, "hosts of any address may ask which groups this host has joined")
+
     def _ufw(self) -> str:
         ports = f" port {self.ports[0]}:{self.ports[1]}" if self.ports[0] else ""
         source = "any" if self.protocol == "igmp" else self.source
-        return (
+        command = (
             f"ufw allow in on {self.interface} proto {self.protocol} from {source} "
-            f"to {self.to or 'any'}{ports}  (stays; ufw delete allow ... takes it back)"
+            f"to {self.to or 'any'}{ports}"
         )
+        return stays(command, "ufw delete allow ... takes it back", self.cost)
 
     def _firewalld(self) -> str:
         source = "" if self.protocol == "igmp" else f' source address="{self.source}"'
@@ -86,10 +105,11 @@ class Opening:
         if not self.ports[0]:
             what = f' protocol value="{self.protocol}"'
         rule = f'rule family="ipv4"{source}{to}{what} accept'
-        return (
+        command = (
             f"firewall-cmd --permanent --zone=$(firewall-cmd --get-zone-of-interface={self.interface}) "
-            f"--add-rich-rule='{rule}' && firewall-cmd --reload  (stays; --remove-rich-rule takes it back)"
+            f"--add-rich-rule='{rule}' && firewall-cmd --reload"
         )
+        return stays(command, "--remove-rich-rule takes it back", self.cost)
 
     def _nft(self, chain: str) -> str:
         source = "" if self.protocol == "igmp" else f" ip saddr {self.source}"
@@ -98,11 +118,11 @@ class Opening:
         if not self.ports[0]:
             what = f" ip protocol {self.protocol}"
         rule = f'iifname "{self.interface}"{source}{to}{what} accept'
-        return until_reboot(f"nft insert rule {chain} {rule}", "in /etc/nftables.conf")
+        return until_reboot(f"nft insert rule {chain} {rule}", "in /etc/nftables.conf", self.cost)
 
     def _iptables(self) -> str:
         source = "" if self.protocol == "igmp" else f" -s {self.source}"
         to = f" -d {self.to}" if self.to else ""
         ports = f" --dport {self.ports[0]}:{self.ports[1]}" if self.ports[0] else ""
         rule = f"-i {self.interface}{source}{to} -p {self.protocol}{ports} -j ACCEPT"
-        return until_reboot(f"iptables -I INPUT {rule}", "netfilter-persistent save")
+        return until_reboot(f"iptables -I INPUT {rule}", "netfilter-persistent save", self.cost)

@@ -203,13 +203,19 @@ def test_strict_reverse_path_filter():
 def test_multicast_that_does_not_come_back(algorithm, verdict):
     assert multicast.judge_round_trip(ETH, False, "lost", algorithm).verdict is verdict
     assert multicast.judge_round_trip(ETH, True, "", algorithm).verdict is OK
+    begins = {"ufw": "ufw allow in on eth0", "firewalld": "firewall-cmd", "iptables": "iptables"}
+    for manager, words in begins.items():
+        fix = multicast.judge_round_trip(ETH, False, "lost", algorithm, manager).fix
+        assert fix.startswith(words) and "if the row firewall says" in fix
 
 
 def test_memberships():
     assert multicast.judge_memberships(20, 16, "").verdict is OK
     few = multicast.judge_memberships(5, 5, "No buffer space available")
     assert few.verdict is WARN
-    assert "igmp_max_memberships" in few.fix
+    assert "igmp_max_memberships" in few.fix and "ulimit" not in few.fix
+    files = multicast.judge_memberships(20, 5, "Too many open files").fix
+    assert files.startswith("ulimit -n 65536  (in this shell")
     assert multicast.judge_memberships(0, 0, "x").verdict is FAIL
 
 

@@ -231,6 +231,81 @@ def test_legacy_and_newer_rules_are_apart(monkeypatch):
     assert answer.dropped and answer.blame.startswith("iptables-legacy c")
 
 
+NO_NFT = {
+    ("iptables", "-S"): NOTHING,
+    ("iptables", "--version"): "iptables v1.8.9 (legacy)",
+    ("nft", "-j", "list", "ruleset"): None,
+}
+
+
+@pytest.fixture
+def kernel(monkeypatch, tmp_path):
+    """A function that makes one with these modules, or with these built in."""
+
+    def make(texts: dict, modules: str = "", built_in: str | None = "", legacy: str = "") -> None:
+        for name, text in {"_MODULES": modules, "_BUILT_IN": built_in, "_LEGACY": legacy}.items():
+            path = tmp_path / name
+            if text is not None:
+                path.write_text(text)
+            monkeypatch.setattr(firewall, name, path)
+        monkeypatch.setattr(firewall, "_NF_TABLES", tmp_path / "none")
+        monkeypatch.setattr(firewall, "_output", lambda *command: texts.get(command))
+
+    return make
+
+
+def test_without_nft_its_rules_are_not_known(kernel):
+    def told() -> str:
+        found = rows(firewall.read_chains("eth0"))
+        assert {row.verdict for row in found.values()} == {Verdict.OK}
+        return next(iter(found.values())).finding
+
+    kernel(NO_NFT, modules="nf_tables 1 0 - Live 0x0\n")
+    assert told().startswith("not known whether it lets in multicast")
+    assert "nft lists none (is it installed?)" in told()
+    kernel(NO_NFT, built_in="kernel/net/netfilter/nf_tables.ko\n")
+    assert told().startswith("not known")
+    kernel(NO_NFT, built_in=None)  # nobody says what is built in
+    assert told().startswith("not known")
+    kernel({**NO_NFT, ("iptables", "--version"): "iptables v1.8.9 (nf_tables)"})
+    assert told().startswith("not known")
+    kernel(NO_NFT, modules="ip_tables 1 0 - Live 0x0\n")
+    assert told().startswith("lets in multicast")
+
+
+def test_what_is_dropped_is_dropped_whatever_was_not_read(kernel):
+    kernel({**NO_NFT, ("iptables", "-S"): "-P INPUT DROP"}, modules="nf_tables 1 0 - Live 0x0\n")
+    found = rows(firewall.read_chains("eth0"))
+    assert {row.verdict for row in found.values()} == {Verdict.WARN}
+    assert found["TCP"].fix.startswith("iptables -I INPUT")
+
+
+def test_legacy_rules_that_cannot_be_read_are_not_known(kernel):
+    texts = {**NO_NFT, ("iptables", "--version"): "iptables v1.8.9 (nf_tables)"}
+    texts[("nft", "-j", "list", "ruleset")] = ruleset()
+    kernel(texts, legacy="filter\n")
+    assert "iptables-legacy" in rows(firewall.read_chains("eth0"))["multicast"].finding
+    kernel(texts, legacy="nat\n")
+    assert rows(firewall.read_chains("eth0"))["all"].finding.startswith("lets in")
+
+
+def test_who_keeps_the_rules_is_found_without_the_right_to_read_them(kernel, monkeypatch, tmp_path):
+    kernel({})
+    ufw, firewalld = tmp_path / "ufw.conf", tmp_path / "firewalld.pid"
+    monkeypatch.setattr(firewall, "_UFW", ufw)
+    monkeypatch.setattr(firewall, "_FIREWALLD", firewalld)
+    assert firewall.manager_here("eth0") == "iptables"
+    firewalld.write_text("7")
+    assert firewall.manager_here("eth0") == "firewalld"
+    ufw.write_text("# /etc/ufw/ufw.conf\nENABLED=no\n")
+    assert firewall.manager_here("eth0") == "firewalld"
+    ufw.write_text("ENABLED=yes\n")
+    assert firewall.manager_here("eth0") == "ufw"
+    kernel({("iptables", "-S"): (RULESETS / "ufw.txt").read_text()})
+    ufw.unlink()
+    assert firewall.manager_here("eth0") == "ufw"
+
+
 def test_the_tools_of_this_machine_are_understood():
     if (found := firewall.read_chains("lo")) is not None:
         assert all(chain.policy in ("", "accept", "drop") for chain in found.values())

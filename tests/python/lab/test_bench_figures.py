@@ -150,6 +150,30 @@ def test_ratios_go_to_the_peer_of_the_same_case():
     assert "ratio" not in table[1] and "ratio" not in table[2]
 
 
+def test_the_best_peer_is_the_fastest_of_those_that_promise_the_same():
+    def row(backend, seconds):
+        return rows.finish(raw(backend=backend, times=[[seconds] * 3] * 2), 2, 2, None, 1500)
+
+    found = [row("mcast", 2.0), row("mcast:ring", 1.0), row("gloo", 6.0), row("openmpi_tuned", 3.0), row("blaster", 0.5)]  # fmt: skip
+    rows.add_best_ratios(found)
+    assert {each["ratio_best"]["peer"] for each in found} == {"openmpi_tuned"}
+    assert [each["ratio_best"]["median"] for each in found[:4]] == [1.5, 3, 0.5, 1]
+    alone = [row("mcast", 2.0), row("gloo", 6.0)]
+    rows.add_best_ratios(alone)  # of one the ratio is there already
+    assert not any("ratio_best" in each for each in alone)
+
+
+def test_rows_of_a_case_that_was_stopped_say_so():
+    times = [[1.0], [2.0]]
+    half = {**raw(times=times), "partial": True, "rank_cpu": [[None], [None]]}
+    none = {**half, "rank_times": [[], []], "rank_cpu": [[], []]}
+    (row,) = rows.partial([half, none], 2, 2, None, 1500)
+    assert row["partial"] and row["n"] == 1 and row["median_s"] == 2
+    assert rows.few_notes([row], 3) == []
+    (note,) = rows.partial_notes([row, rows.finish(raw(), 2, 2, None, 1500)])
+    assert "stopped in the midst of it" in note
+
+
 def test_what_the_counting_moves_is_subtracted():
     def counters(sent, received):
         return Counters(
@@ -181,6 +205,7 @@ def test_variants_of_mcast_are_settings():
     assert variant_settings("mcast:ring") == {"algorithm": "ring"}
     assert variant_settings("mcast:sealed") == {"security": "sealed", "trust_store": "1"}
     assert variant_settings("mcast:fold=turn:ring") == {"fold": "turn", "algorithm": "ring"}
+    assert variant_settings("mcast:link_rate=0") == {"link_rate": "0"}
     assert variant_settings("mcast:aggregators=0", known) == {"aggregators": ""}
     assert variant_settings("mcast:aggregators=1", known) == {"aggregators": "10.0.0.9:7117"}
     assert variant_settings("mcast:aggregators=2", known)["aggregators"] == known
@@ -277,7 +302,14 @@ def test_open_mpi_is_named_where_it_is_faster_than_the_peer():
 def test_the_headline_tells_path_lab_and_port_queue():
     spec = LabSpec(8, rate="1gbit", queue="4M", multicast_rate="100mbit", faults=[Loss("1%")])
     text = document.lab_text(spec)
-    for part in ("1 Gbit/s", "port queue 4 MiB", "multicast 100 Mbit/s", "loss 0.01"):
+    assert "MCAST_LINK_RATE" not in document.lab_text(LabSpec(8))
+    for part in (
+        "1 Gbit/s",
+        "port queue 4 MiB",
+        "ranks told the rate (MCAST_LINK_RATE)",
+        "multicast 100 Mbit/s",
+        "loss 0.01",
+    ):
         assert part in text
     told = rows.path_text([{"backend": "mcast", "path": "multicast"}, {"backend": "gloo"},
                            {"backend": "mcast:ring", "path": "ring"}])  # fmt: skip
@@ -288,12 +320,19 @@ def test_a_document_says_what_it_was_made_with(tmp_path, monkeypatch):
     for name, value in {"MCAST_X": "1", "GLOO_Y": "2", "OMPI_Z": "3", "OTHER": "4"}.items():
         monkeypatch.setenv(name, value)
     path = tmp_path / "new" / "result.json"
-    made = document.Document("here", "bench", [], None, 3, path=path)
+    monkeypatch.setenv("MCAST_SECRET", "0123456789abcdef")
+    of_ranks = document.common([{"MCAST_A": "1", "MCAST_B": "1"}, {"MCAST_A": "1", "MCAST_B": "2"}])
+    made = document.Document("here", "bench", [], None, 3, path=path, rank_environment=of_ranks)
     made.rows.append(rows.finish(raw(), 4, 4, None, 1500))
     made.save()
     found = json.loads(path.read_text())
     assert found["schema"] == document.SCHEMA and found["complete"] is False
     assert found["environment"].items() >= {("MCAST_X", "1"), ("GLOO_Y", "2"), ("OMPI_Z", "3")}
+    assert found["rank_environment"] == {"MCAST_A": "1", "MCAST_B": "(differs)"}
+    assert (
+        found["environment"]["MCAST_SECRET"] == "(set)"
+        and "0123456789abcdef" not in path.read_text()
+    )
     assert "OTHER" not in found["environment"] and len(found["machine"]["load_before"]) == 3
     extension = document.extension()
     assert (found["build"]["extension_sha256"] is None) == (extension is None)
@@ -313,6 +352,12 @@ def test_the_table_has_five_columns_or_all():
     assert "2 s (3)" in list(report.table(made).columns[2].cells)
     wide = [column.header for column in report.table(made, wide=True).columns]
     assert len(wide) == 16 and "n" in wide and "sent/host" in wide
+    table.append(rows.finish(raw(backend="openmpi"), 2, 2, 10**9, 1500))
+    rows.add_best_ratios(table)
+    assert len(report.table(made).columns) == 5
+    best = report.table(made, wide=True).columns[-1]
+    assert best.header == "x best peer"
+    assert list(best.cells) == ["1.00 (1.00-1.00) gloo", "1", "1.00 (1.00-1.00) gloo"]
 
 
 def test_names_of_backends_are_no_emojis(capsys):

@@ -44,6 +44,25 @@ def test_on_one_clock_a_timing_begins_when_the_last_rank_has_begun():
     assert bench.seconds(own, 2) == [[1.0, 0.5], [1.25, 0.25]]
 
 
+def test_rows_of_a_case_grow_by_repetitions():
+    bench = First(lambda own: own)
+    empty = {"inner": 2, "rank_times": [[], []], "rank_cpu": [[], []]}
+    partial = {
+        name: {key: [[], []] if key != "inner" else 2 for key in empty}
+        for name in ("gloo", "openmpi")
+    }
+    program = {"s": 0.25, "cpu_s": None}
+    last = [
+        {"gloo": (1.0, 5.0, 3.0, 0.0), "openmpi": program},
+        {"gloo": (3.0, 5.5, 1.0, 0.0), "openmpi": program},
+    ]
+    for _ in range(2):
+        bench._add(partial, last)
+    assert partial["gloo"]["rank_times"] == [[1.0, 1.0], [1.25, 1.25]]
+    assert partial["gloo"]["rank_cpu"] == [[1.5, 1.5], [0.5, 0.5]]
+    assert partial["openmpi"]["rank_times"] == [[0.25, 0.25]] * 2
+
+
 def test_who_ends_before_the_last_has_begun_took_nothing():
     bench = First(lambda own: own, of_the_other((3.0, 5.0)))
     assert bench.seconds([(1.0, 2.0, 0.0, 0.0)], 1) == [[0.0], [2.0]]

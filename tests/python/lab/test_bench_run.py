@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -83,8 +84,15 @@ def test_open_mpi_is_measured_beside(tmp_path):
         assert row["right"] and row["supported"] == (row["op"] != "fsdp2")
         assert not row["supported"] or row["ratio"]["low"] <= row["ratio"]["high"]
     assert len(by_backend["gloo"]) == 7 and "Open MPI" in document["versions"]["openmpi"]
-    # "tuned" chooses for itself; whether anything beats the library's own choice is the machine's.
-    assert all("algorithm" in row for row in by_backend["openmpi_tuned"] if row["supported"])
+    # "tuned" chooses for itself, and says what; whether anything beats the library's own choice is the
+    # machine's.
+    assert all(row["algorithm"] for row in by_backend["openmpi_tuned"] if row["supported"])
+    assert not any(row.get("algorithm") for row in by_backend["openmpi"])
+    (pair,) = (row for row in by_backend["openmpi_tuned"] if row["op"] == "ag_rs")
+    assert pair["algorithm"].startswith(("at once: ", "in sequence: "))
+    assert all(
+        row["ratio_best"] for row in document["rows"] if row["supported"] and row["op"] != "fsdp2"
+    )
 
 
 @pytest.mark.all_tier
@@ -204,6 +212,64 @@ def test_a_program_that_does_not_end_leaves_what_was_measured(tmp_path):
     assert document["complete"] is False
     assert {row["op"] for row in document["rows"]} == {"barrier"}
     assert "barrier" in done.stdout and "stopped before the end" in done.stdout
+
+
+def test_a_case_that_is_stopped_has_the_timings_until_then(tmp_path):
+    out = tmp_path / "result.json"
+    # Two calls of the warm-up, one of the check, and the first repetition; the second does not end.
+    few = SLOW.replace(
+        'if op == "broadcast":', 'calls.append(op)\n        if calls.count("broadcast") > 4:'
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", "calls = []\n" + few, "--json", str(out), "--repetitions", "3", "--backends",
+         "gloo", "--peers", "uftp", "--ops", "broadcast", "--sizes", "4k", "--warmup", "2"],
+        env={**os.environ, "PYTHONPATH": package_root()}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 2 and "uftp in h1: has not ended" in done.stderr, done.stderr
+    document = json.loads(out.read_text())
+    found = {row["backend"]: row for row in document["rows"]}
+    assert found.keys() == {"gloo", "uftp"}
+    assert all(row["partial"] and 1 <= row["n"] < 3 for row in found.values())
+    assert found["uftp"]["median_s"] == 0.01 and found["gloo"]["median_s"] > 0
+    assert "broadcast of 4 KiB: stopped in the midst of it" in " ".join(done.stdout.split())
+    assert document["rank_environment"]["MCAST_SOCKET_IFNAME"] == "lo"
+
+
+@pytest.mark.parametrize("stopped", [(0, 1), pytest.param((1,), marks=pytest.mark.all_tier)])
+def test_ranks_of_a_launcher_that_are_stopped_leave_what_they_had(tmp_path, stopped):
+    out = tmp_path / "result.json"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    about = {
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    ranks = [
+        subprocess.Popen(
+            [*BENCH, "--json", str(out), "--backends", "gloo", "--ops", "barrier,all_gather", "--sizes",
+             "1k:64M:2", "--repetitions", "1000", "--inner", "1000", "--case-seconds", "1"],
+            env={**os.environ, **about, "RANK": str(rank), "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": package_root()},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    while not out.exists():  # the first case is there
+        assert ranks[0].poll() is None, ranks[0].communicate()
+        time.sleep(0.05)
+    for rank in stopped:
+        ranks[rank].send_signal(signal.SIGTERM)
+    output, errors = ranks[0].communicate(timeout=60)
+    assert ranks[1].communicate(timeout=60)[0] == "" and ranks[1].returncode == -signal.SIGTERM
+    if 0 in stopped:
+        assert ranks[0].returncode == 128 + signal.SIGTERM and "stopped by SIGTERM" in errors
+    else:
+        assert ranks[0].returncode == 2
+    assert "stopped before the end" in output and "barrier" in output and "Traceback" not in errors
+    document = json.loads(out.read_text())
+    assert document["complete"] is False and document["rows"]
 
 
 def test_a_compiler_that_does_not_end_is_one_error(tmp_path, monkeypatch):

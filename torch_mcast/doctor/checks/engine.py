@@ -13,7 +13,7 @@ from typing import Any
 from torch_mcast.doctor.checks.buffers import size_text
 from torch_mcast.doctor.context import Context
 from torch_mcast.doctor.findings import Finding, fail, ok, warn
-from torch_mcast.doctor.fixes import sysctl
+from torch_mcast.doctor.fixes import stays, sysctl
 from torch_mcast.engine.status import DEFAULT_SOCKET, NoEngine, read
 
 _OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
@@ -79,9 +79,10 @@ def judge_engine(
     judge = {"host": fail, "auto": warn}.get(where, ok) if wanted else ok
     if seen.closed_to:
         text = f"{what}: this user may not connect to {seen.path} ({told})"
-        fix = (
-            f'usermod --append --groups {seen.closed_to} "$USER"  (stays, from the next login on; this user '
-            "may then use the engine, its network and its memory)"
+        fix = stays(
+            f'usermod --append --groups {seen.closed_to} "$USER"',
+            "from the next login on",
+            "this user may then use the engine, its network and its memory",
         )
         return judge("engine", text, fix, takes="none" if judge is fail else "inproc", **data)
     if status["draining"] and wanted:

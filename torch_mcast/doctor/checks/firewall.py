@@ -4,16 +4,15 @@ shows in a job."""
 
 from __future__ import annotations
 
-import ipaddress
-import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 from torch_mcast.doctor.context import Context
 from torch_mcast.doctor.filters import iptables, nft
-from torch_mcast.doctor.filters.rules import Answer, Chain, Network, Packets, ask
+from torch_mcast.doctor.filters.rules import Answer, Chain, Network, Packets, Rule, ask
 from torch_mcast.doctor.findings import Finding, ok, warn
 from torch_mcast.doctor.fixes import GROUPS, UDP_PORTS, Opening
 from torch_mcast.doctor.netif import Interface
@@ -21,6 +20,10 @@ from torch_mcast.doctor.netif import Interface
 _PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 _LOCAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _LEGACY = Path("/proc/net/ip_tables_names")
+_MODULES, _NF_TABLES = Path("/proc/modules"), Path("/sys/module/nf_tables")
+_BUILT_IN = Path(f"/lib/modules/{os.uname().release}/modules.builtin")
+_UFW, _FIREWALLD = Path("/etc/ufw/ufw.conf"), Path("/run/firewalld.pid")
+_NOT_UNDERSTOOD = (ValueError, KeyError, TypeError)  # and what json and ipaddress make of them
 _ANYWHERE = Network("0.0.0.0/0")
 
 
@@ -116,20 +119,37 @@ def _output(*command: str) -> str | None:
 
 
 def read_chains(interface: str) -> dict[str, Chain] | None:
-    """All filters of IPv4 that this process may read; None: it may read none."""
-    chains: dict[str, Chain] = {}
-    seen = False
+    """All filters of IPv4; what this process may not read may do anything. None: it may read none."""
     without: set[tuple[str, str]] = set()
-    if (rules := _output("iptables", "-S")) is not None:
-        seen = True
-        chains |= iptables.read(rules)
-        if "nf_tables" in (_output("iptables", "--version") or ""):
+    rules = _output("iptables", "-S")
+    chains = iptables.read(rules or "")
+    newer = "nf_tables" in (_output("iptables", "--version") or "") if rules is not None else True
+    if newer:
+        chains |= _legacy()
+        if rules is not None:
             without.add(("ip", "filter"))
-            chains |= _legacy()
-    if (ruleset := _output("nft", "-j", "list", "ruleset")) is not None:
-        seen = True
+    ruleset = _output("nft", "-j", "list", "ruleset")
+    if ruleset is not None:
         chains |= nft.read(ruleset, interface, frozenset(without))
-    return chains if seen else None
+    elif newer or _may_have_nf_tables():
+        chains |= _unread("nftables", "nft lists none (is it installed?)")
+    return None if rules is None and ruleset is None else chains
+
+
+def _unread(name: str, why: str) -> dict[str, Chain]:
+    """A chain of rules that nobody has read."""
+    rule = Rule((), "unknown", "", f"there may be rules that could not be read: {why}")
+    return {f"unread:{name}": Chain(name, [rule], "accept", name)}
+
+
+def _may_have_nf_tables() -> bool:
+    """Whether the kernel has it, as a module or built in; what cannot be read may say so."""
+    try:
+        if "nf_tables" in {line.partition(" ")[0] for line in _MODULES.read_text().splitlines()}:
+            return True
+        return _NF_TABLES.exists() or "/nf_tables.ko" in _BUILT_IN.read_text()
+    except OSError:
+        return True
 
 
 def _legacy() -> dict[str, Chain]:
@@ -138,8 +158,11 @@ def _legacy() -> dict[str, Chain]:
         tables = _LEGACY.read_text().split()
     except OSError:
         return {}
-    rules = _output("iptables-legacy", "-S") if "filter" in tables else None
-    chains = iptables.read(rules or "", "iptables-legacy")
+    if "filter" not in tables:
+        return {}
+    if (rules := _output("iptables-legacy", "-S")) is None:
+        return _unread("iptables-legacy", "iptables-legacy -S lists none (is it installed?)")
+    chains = iptables.read(rules, "iptables-legacy")
     # Their names are those of the other kind's.
     mark = "legacy:"
     for chain in chains.values():
@@ -150,6 +173,23 @@ def _legacy() -> dict[str, Chain]:
             for r in chain.rules
         ]
     return {mark + name: chain for name, chain in chains.items()}
+
+
+def manager_here(interface: str) -> str:
+    """Who keeps the rules of this host: ufw, firewalld or iptables."""
+    try:
+        manager = manager_of("", read_chains(interface) or {})
+    except _NOT_UNDERSTOOD:
+        manager = "iptables"
+    if manager != "iptables":
+        return manager
+    # Without the right to read rules.
+    try:
+        if re.search(r"^ENABLED=yes", _UFW.read_text(), re.M):
+            return "ufw"
+    except OSError:
+        pass
+    return "firewalld" if _FIREWALLD.exists() else "iptables"
 
 
 def _local_ports() -> tuple[int, int]:
@@ -168,12 +208,6 @@ def run(context: Context) -> list[Finding]:
     ports = context.ports
     try:
         chains = read_chains(chosen.name)
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        ipaddress.AddressValueError,
-        json.JSONDecodeError,
-    ) as error:
+    except _NOT_UNDERSTOOD as error:
         return [ok("firewall", f"not known: its rules were not understood ({error})", read=False)]
     return judge(chains, chosen, ports or _local_ports(), ports is not None)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from torch_mcast.doctor.context import Context
 from torch_mcast.doctor.findings import Finding, ok, warn
+from torch_mcast.doctor.fixes import stays
 
 _CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 _NAME_LIMIT_S = 5.0
@@ -55,7 +56,12 @@ def judge_name(name: str, address: str) -> Finding:
     if address:
         return ok("host name", f"{name} is {address}", **data)
     text = f"{name} does not resolve here: torchrun's ranks look for rank 0 by that name, and would wait"
-    fix = f'echo "127.0.1.1 {name}" >> /etc/hosts  (stays), or torchrun --local-addr ADDRESS'
+    fix = stays(
+        f'echo "127.0.1.1 {name}" >> /etc/hosts',
+        "until that line is deleted",
+        "programs that ask for this host's name get an address that other hosts cannot reach",
+    )
+    fix += ", or torchrun --local-addr ADDRESS"
     return warn("host name", text, fix, **data)
 
 

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from torch_mcast.doctor.context import Context
 from torch_mcast.doctor.findings import Finding, fail, ok, warn
-from torch_mcast.doctor.fixes import link
+from torch_mcast.doctor.fixes import MULTICAST_ON, link
 from torch_mcast.doctor.netif import Interface
+
+_UP = link(
+    "ip link set DEV up && ip addr add ADDRESS/BITS dev DEV",
+    "hosts of that network then reach this one",
+)
 
 
 def describe(interface: Interface) -> str:
@@ -29,7 +34,7 @@ def suggestion(interfaces: list[Interface]) -> str:
     usable = [i for i in interfaces if i.usable]
     good = [i for i in usable if i.multicast and not i.loopback] or usable
     if not good:
-        return link("ip link set DEV up && ip addr add ADDRESS/BITS dev DEV")
+        return _UP
     return f'export MCAST_SOCKET_IFNAME="={good[0].name}"'
 
 
@@ -43,12 +48,12 @@ def judge_chosen(
     if chosen.loopback and any(i.usable and not i.loopback for i in interfaces):
         return ok("interface used", text + "; only ranks on this host can take part", **data)
     if chosen.loopback:
-        fix = link("ip link set DEV up && ip addr add ADDRESS/BITS dev DEV")
+        fix = _UP
         return warn("interface used", text + "; only ranks on this host", fix, **data)
     if not chosen.multicast:
         judge = fail if algorithm == "multicast" else warn
         text += "; without the flag MULTICAST datagrams may not leave it: groups then use the ring"
-        fix = link(f"ip link set {chosen.name} multicast on")
+        fix = link(f"ip link set {chosen.name} multicast on", MULTICAST_ON)
         return judge("interface used", text, fix, **data)
     return ok("interface used", text, **data)
 
@@ -56,7 +61,8 @@ def judge_chosen(
 def judge_loopback(loopback: Interface | None) -> list[Finding]:
     if loopback is not None:
         return []
-    return [fail("loopback", "no loopback interface that is up", link("ip link set lo up"))]
+    fix = link("ip link set lo up", "programs of this host may then talk to each other by it")
+    return [fail("loopback", "no loopback interface that is up", fix)]
 
 
 def run(context: Context) -> list[Finding]:

@@ -16,11 +16,12 @@ from pathlib import Path
 from torch_mcast.doctor.checks.buffers import size_text
 from torch_mcast.doctor.context import Context
 from torch_mcast.doctor.findings import Finding, ok, warn
-from torch_mcast.doctor.fixes import sysctl, until_reboot
+from torch_mcast.doctor.fixes import stays, sysctl, until_reboot
 
 _SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 _PR_SET_PTRACER, _PTRACER_ANY = 0x59616D61, ctypes.c_ulong(-1)
 _SHM_PER_RANK = 64 << 20
+_SHM_COST = "any user may fill it; takes memory only as it is used"
 _READER = """
 import ctypes, os, sys
 class V(ctypes.Structure):
@@ -71,7 +72,7 @@ def judge_readv(problem: str, scope: str) -> Finding:
         fix = sysctl("kernel.yama.ptrace_scope", 1, cost)
         if scope == "3":  # cannot be lowered
             file = "/etc/sysctl.d/60-torch-mcast-ptrace_scope.conf"
-            fix = f"echo kernel.yama.ptrace_scope=1 > {file}  (from the next boot on; {cost})"
+            fix = stays(f"echo kernel.yama.ptrace_scope=1 > {file}", "from the next boot on", cost)
         return warn("process_vm_readv", text, fix, **data)
     fix = (
         "docker run --cap-add SYS_PTRACE ...  (for that container: its processes may read each other; "
@@ -88,9 +89,7 @@ def judge_shm(total: int, free: int, ranks: int) -> Finding:
         return ok("/dev/shm", text, **data)
     size = max(1 << 30, 1 << (need - 1).bit_length()) >> 30
     keep = f"in /etc/fstab; docker: --shm-size={size}g"
-    fix = until_reboot(
-        f"mount -o remount,size={size}G /dev/shm", keep, "takes memory only as it is used"
-    )
+    fix = until_reboot(f"mount -o remount,size={size}G /dev/shm", keep, _SHM_COST)
     text += f"; {ranks} rank(s) of this host and their data loaders want {size_text(need)}"
     return warn("/dev/shm", text, fix, **data)
 
@@ -108,7 +107,7 @@ def run(context: Context) -> list[Finding]:
         shm = warn(
             "/dev/shm",
             str(error.strerror),
-            until_reboot("mount -t tmpfs tmpfs /dev/shm", "in /etc/fstab"),
+            until_reboot("mount -t tmpfs tmpfs /dev/shm", "in /etc/fstab", _SHM_COST),
         )
     try:
         readv = judge_readv(read_by_child(), scope)

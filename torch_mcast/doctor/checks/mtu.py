@@ -53,9 +53,11 @@ def measure(interface: Interface, max_mtu: int, limit: float = 1.0) -> Result:
 def judge(interface: Interface, max_mtu: int, result: Result) -> Finding:
     name = f"mtu of {interface.name}"
     data = {"mtu": interface.mtu, "datagram": result.size, "received": result.received}
+    cost = "only if the network carries it: else all programs lose what is larger"
+    larger = link(f"ip link set {interface.name} mtu 1500", cost)
     if result.size < 64 + 32:  # one chunk, one header
         text = f"{interface.mtu}: no room for a datagram"
-        return fail(name, text, link(f"ip link set {interface.name} mtu 1500"), **data)
+        return fail(name, text, larger, **data)
     if not result.received:
         text = f"{interface.mtu}, but a full datagram of {result.size} bytes: {result.problem}"
         return warn(name, text, f"export MCAST_MAX_MTU={min(interface.mtu, _ETHERNET)}", **data)
@@ -68,7 +70,7 @@ def judge(interface: Interface, max_mtu: int, result: Result) -> Finding:
         return warn(
             name,
             text + "; below Ethernet's 1500: more datagrams for the same data",
-            link(f"ip link set {interface.name} mtu 1500", "only if the network carries it"),
+            larger,
             **data,
         )
     elif interface.mtu == _ETHERNET:

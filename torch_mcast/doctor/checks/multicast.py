@@ -11,9 +11,10 @@ import time
 from pathlib import Path
 
 from torch_mcast.doctor import udp
+from torch_mcast.doctor.checks import firewall
 from torch_mcast.doctor.context import Context
 from torch_mcast.doctor.findings import Finding, fail, ok, warn
-from torch_mcast.doctor.fixes import UDP_PORTS, Opening, link, sysctl
+from torch_mcast.doctor.fixes import MULTICAST_ON, UDP_PORTS, Opening, for_shell, link, sysctl
 from torch_mcast.doctor.netif import Interface
 
 _LIMIT_S = 1.0
@@ -44,7 +45,10 @@ def not_tried(check: str, interface: Interface) -> Finding:
     return warn(check, text, interface=interface.name)
 
 
-def judge_round_trip(interface: Interface, received: bool, problem: str, algorithm: str) -> Finding:
+def judge_round_trip(
+    interface: Interface, received: bool, problem: str, algorithm: str, manager: str = "iptables"
+) -> Finding:
+    """`manager`: of this host's packet filter."""
     name = f"multicast on {interface.name}"
     data = {"interface": interface.name, "received": received}
     if received:
@@ -53,9 +57,9 @@ def judge_round_trip(interface: Interface, received: bool, problem: str, algorit
     who = "ranks of one host" if interface.loopback else "groups"
     text = f"{problem}: {who} use the ring"
     opening = Opening("udp", interface.subnet, interface.name, UDP_PORTS)
-    fix = f"{opening.command('iptables')}  if the row firewall says that it drops multicast"
+    fix = f"{opening.command(manager)}  if the row firewall says that it drops multicast"
     if not interface.multicast and not interface.loopback:
-        fix = link(f"ip link set {interface.name} multicast on")
+        fix = link(f"ip link set {interface.name} multicast on", MULTICAST_ON)
     return (fail if algorithm == "multicast" else warn)(name, text, fix, **data)
 
 
@@ -76,7 +80,9 @@ def judge_memberships(limit: int | None, joined: int, problem: str) -> Finding:
     if joined == _JOINED:
         return ok("memberships", text, **data)
     cost = "each user's sockets may join that many groups"
-    fix = sysctl("net.ipv4.igmp_max_memberships", 20, cost) + "; ulimit -n 65536"
+    fix = sysctl("net.ipv4.igmp_max_memberships", 20, cost)
+    if limit is not None and limit > _JOINED:  # then files are what is missing
+        fix = for_shell("ulimit -n 65536", "each of these processes may open as many files")
     judge = warn if joined else fail
     return judge("memberships", f"{text}: {problem}", fix, **data)
 
@@ -94,7 +100,9 @@ def run(context: Context) -> list[Finding]:
         received, problem = round_trip(interface, context.number("ttl"))
         if not received:
             context.unreached.add(interface.name)
-        findings.append(judge_round_trip(interface, received, problem, context.values["algorithm"]))
+        manager = "iptables" if received else firewall.manager_here(interface.name)
+        algorithm = context.values["algorithm"]
+        findings.append(judge_round_trip(interface, received, problem, algorithm, manager))
     if context.loopback is not None:  # joins there send no report to any network
         findings.append(judge_memberships(_limit(), *try_joins(context.loopback)))
     return findings

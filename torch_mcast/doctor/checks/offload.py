@@ -12,6 +12,7 @@ from torch_mcast.doctor import udp
 from torch_mcast.doctor.checks.multicast import not_tried
 from torch_mcast.doctor.context import Context
 from torch_mcast.doctor.findings import Finding, ok, warn
+from torch_mcast.doctor.fixes import link
 from torch_mcast.doctor.netif import Interface
 
 _SEGMENT, _COUNT = 512, 8
@@ -53,7 +54,9 @@ def judge_gso(interface: str, result: Result) -> Finding:
     data = {"interface": interface, "works": not result.problem}
     if result.problem:
         text = f"{result.problem}: datagrams are sent one by one, at several times the CPU cost"
-        return warn(name, text, f"ethtool -K {interface} tx-checksum-ip-generic on", **data)
+        cost = "the NIC then computes the checksums of all programs' packets"
+        fix = link(f"ethtool -K {interface} tx-checksum-ip-generic on", cost)
+        return warn(name, text, fix, **data)
     return ok(name, f"{_COUNT} datagrams in one send", **data)
 
 

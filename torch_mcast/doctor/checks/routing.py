@@ -34,7 +34,10 @@ def judge_route(routes: list[Route], chosen: str, passes: bool) -> Finding:
         text = f"a route rejects multicast; ignored, sent by interface index on {chosen}"
         return ok("route 224.0.0.0/4", text, **data)
     if route.reject:
-        fix = link(f"ip route replace {GROUPS} dev {chosen or 'DEV'}")
+        cost = (
+            f"all programs' datagrams to {GROUPS} then leave there, unless they name an interface"
+        )
+        fix = link(f"ip route replace {GROUPS} dev {chosen or 'DEV'}", cost)
         return warn(
             "route 224.0.0.0/4", "a route rejects multicast: groups use the ring", fix, **data
         )
@@ -81,11 +84,18 @@ def judge_igmp(version: int, interface: str, forced: bool) -> list[Finding]:
         "the ring"
     )
     fix = (
-        sysctl(f"net.ipv4.conf.{interface}.force_igmp_version", 0)
+        sysctl(
+            f"net.ipv4.conf.{interface}.force_igmp_version",
+            0,
+            "it then reports in version 3, which a switch that knows version 2 alone passes over",
+        )
         if forced
-        else "on the switch: version 3 for the querier of this VLAN  (Linux bridge: ip link set BRIDGE type "
-        "bridge mcast_igmp_version 3, until reboot; docs/cluster.md has other switches, and clouds, whose "
-        "gateways are no such switches)"
+        else "version 3 for the querier of this VLAN, on the switch; a Linux bridge: "
+        + link(
+            "ip link set BRIDGE type bridge mcast_igmp_version 3",
+            "all hosts behind it then report in version 3",
+        )
+        + "; docs/cluster.md has other switches, and clouds, whose gateways are no such switches"
     )
     return [warn("igmp", text, fix, version=version)]
 

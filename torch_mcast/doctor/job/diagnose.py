@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch_mcast.doctor.findings import Finding, fail, ok, warn
-from torch_mcast.doctor.fixes import RING, UDP_PORTS, Opening
+from torch_mcast.doctor.fixes import RING, UDP_PORTS, Opening, link
 from torch_mcast.doctor.job.compare import Facts, prefer_interface
 from torch_mcast.doctor.job.ranks import label, spans
 from torch_mcast.doctor.job.reach import Heard
@@ -162,14 +162,18 @@ def _of_the_network(across: Pairs, host: dict[int, str]) -> Causes:
             (
                 "no host hears another: a cloud or container network without multicast (AWS needs "
                 "a Transit Gateway multicast domain, Docker's bridge passes none), or firewalls",
-                "docker run --network host ...; else " + RING,
+                "docker run --network host ...  (for that container, which then has all of the host's "
+                "network); else " + RING,
             )
         )
     found.append(
         (
             "IGMP snooping without a querier: the switch forgets who listens",
-            "enable an IGMP querier in the VLAN  (Linux bridge: ip link set BRIDGE type bridge "
-            "mcast_querier 1, until reboot)",
+            "enable an IGMP querier in the VLAN; on a Linux bridge: "
+            + link(
+                "ip link set BRIDGE type bridge mcast_querier 1",
+                "it asks every host for its groups every two minutes",
+            ),
         )
     )
     return found
