@@ -213,11 +213,11 @@ SECURITY = [
         "*Flood.WhatMembersHaveSent*",
     ),
     Mutant(
-        "settled-data-taken-for-data-again",
+        "staged-data-taken-for-data-again",
         "collective/reception.cpp",
-        "settled != nullptr ? settled->hash == header.descriptor",
-        "settled != nullptr ? false",
+        ": staging_.holds(header.sequence, key)) {",
+        ": false) {",
         "collective",
-        "*Flood.WhatMembersHaveSent*",
+        "*Flood.RepetitionsAreOfNoUse*",
     ),
 ]

@@ -135,6 +135,35 @@ TEST_P(Flood, WhatMembersHaveSentIsOneAgain) {
   EXPECT_GT(c.group(0).counters().get(Counter::own_echo), own + 1000);
 }
 
+// Data of an operation that is not posted here is kept once, and of one that is over not at all.
+TEST_P(Flood, RepetitionsAreOfNoUse) {
+  constexpr int kTimes = 100;
+  Cluster c(options());
+  loss_ = false;
+  lose_data(c);
+  const auto received = [&] { return static_cast<Port&>(c.group(1)).received(); };
+  const auto expect_useless = [&] {
+    ASSERT_FALSE(sent_.empty());
+    const Port::Received before = received();
+    sent_.back() ^= std::byte{1};  // which shows if it is verified
+    for (int i = 0; i < kTimes; i++) c.net().inject(1, sent_);
+    c.run_for(10 * kMilli);
+    EXPECT_EQ(c.total(Counter::corrupt), 0u);
+    EXPECT_EQ(received().verified, before.verified);
+    EXPECT_EQ(received().useless, before.useless + kTimes);
+  };
+  work(
+      c, [&] { return !sent_.empty(); }, kSecond);
+  expect_useless();
+  sent_.clear();
+  Runs runs = {c.allgather(0, 2'000, 77)};
+  c.run_for(10 * kMilli);
+  expect_useless();
+  for (Member r = 1; r < kRanks; r++) runs.push_back(c.allgather(r, 2'000, 77));
+  ASSERT_TRUE(c.run([&] { return all_done(runs); }, 60 * kSecond));
+  expect_good(runs, kRanks);
+}
+
 TEST_P(Flood, WhileItGoesOnTheGroupStaysOnTheRingAndThenComesBack) {
   Cluster c(options());
   lose_data(c);
