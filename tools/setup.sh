@@ -104,7 +104,7 @@ clang() {
 }
 
 offered() { # whether the archive has this package
-    apt-cache policy "$1" 2>/dev/null | grep "Candidate: [^(]" >/dev/null
+    LC_ALL=C apt-cache policy "$1" 2>/dev/null | grep "Candidate: [^(]" >/dev/null
 }
 
 # Without root, what CMake fetches is taken from there.
@@ -212,9 +212,13 @@ run() {
 
 # shellcheck disable=SC2086
 tests() {
-    # A bare root has no lists yet, so no package has a candidate.
-    if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null && ! offered g++; then
-        apt-get update
+    # A bare root, or an image, may have no lists: then there is no clang to choose from.
+    if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
+        lists=""
+        for n in $CLANGS; do
+            if offered "libclang-rt-$n-dev" || offered "libclang-common-$n-dev"; then lists=$n; fi
+        done
+        [ -n "$lists" ] || apt-get update
     fi
     packages $RUN $TEST $(clang)
     venv test $RUN_PIP $TEST_PIP

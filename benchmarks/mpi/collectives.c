@@ -326,8 +326,8 @@ static void refine(struct search *s) {
   }
 }
 
-/* The fastest choice, which is in use when this returns. */
-static struct choice tune(const char *op, struct buffers *b) {
+/* The fastest choice, which is in use when this returns; `inner`: operations of each of its trials. */
+static struct choice tune(const char *op, struct buffers *b, int *inner) {
   struct search s = {.op = op, .b = b, .inner = 1, .start = now()};
   const int first = first_segment(b->items * 4L);
   MPI_T_enum names;
@@ -355,11 +355,15 @@ static struct choice tune(const char *op, struct buffers *b) {
     if (c->seconds > kNear * s.least) continue;
     use(op, c);
     for (int i = 1; i < kTrials && !over(&s); ++i)
-      if (!trial(&s, c)) c->seconds = 1e9;
+      if (!trial(&s, c)) {
+        c->seconds = 1e9;
+        break;
+      }
   }
   for (int at = 0; at < s.count; ++at)
     if (best.seconds == 0 || s.tried[at].seconds < best.seconds) best = s.tried[at];
   use(op, &best);
+  *inner = s.inner;
   return best;
 }
 
@@ -375,17 +379,22 @@ static void describe(char *text, size_t bytes, const char *op, const struct choi
 /* "At once": the better of both calls begun together and one after the other. */
 static void tune_pair(struct buffers *b) {
   char parts[2][kTextBytes / 3], together[kTextBytes / 3];
-  const struct choice gather = tune("all_gather", b), reduce = tune("reduce_scatter", b);
+  int inner;
+  const struct choice gather = tune("all_gather", b, &inner);
+  const struct choice reduce = tune("reduce_scatter", b, &inner);
   describe(parts[0], sizeof parts[0], "all_gather", &gather);
   describe(parts[1], sizeof parts[1], "reduce_scatter", &reduce);
-  const struct choice at_once = tune("ag_rs", b);
+  const struct choice at_once = tune("ag_rs", b, &inner);
   describe(together, sizeof together, "ag_rs", &at_once);
-  struct search s = {.op = "ag_rs", .b = b, .inner = 1, .start = now()};
+  struct search s = {.op = "ag_rs", .b = b, .inner = inner, .start = now()};
   struct choice sequence = {0, 0, 0, 0};
   in_sequence = 1;
   measure("ag_rs", b, 1, 0);
   for (int i = 0; i < kTrials && (i == 0 || !over(&s)); ++i)
-    if (!trial(&s, &sequence)) sequence.seconds = 1e9;
+    if (!trial(&s, &sequence)) {
+      sequence.seconds = 1e9;
+      break;
+    }
   in_sequence = sequence.seconds < at_once.seconds || at_once.seconds == 0;
   if (in_sequence)
     snprintf(algorithm, sizeof algorithm, "in sequence: %s + %s", parts[0], parts[1]);
@@ -403,7 +412,8 @@ static void tune_case(const char *op, struct buffers *b) {
   if (!strcmp(op, "ag_rs")) {
     tune_pair(b);
   } else {
-    const struct choice best = tune(op, b);
+    int inner;
+    const struct choice best = tune(op, b, &inner);
     describe(algorithm, sizeof algorithm, op, &best);
   }
 }

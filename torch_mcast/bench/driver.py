@@ -79,7 +79,9 @@ class Run:
                 if kind == "case":
                     self._on_case(*value)
                 elif kind == "row":
-                    self._partial = []
+                    self._partial = [
+                        raw for raw in self._partial if raw["backend"] != value["backend"]
+                    ]
                     self._row(value)
                 elif kind == "partial":
                     self._partial = value

@@ -29,16 +29,18 @@ class Collector:
         self.environment: dict[str, str] = {}
         self.on_row: Callable[[], None] = lambda: None
         self._partial: list[dict[str, Any]] = []
+        self.lock = threading.RLock()  # of all here, and of who shows it
 
     def tell(self, kind: str, value: Any) -> None:
-        if kind == "row":
-            self._partial = []
-            self.rows.append(rows.finish(value, *self._about))
-            self.on_row()
-        elif kind == "partial":
-            self._partial = value
-        elif kind == "environment":
-            self.environment.update(value)
+        with self.lock:
+            if kind == "row":
+                self._partial = [raw for raw in self._partial if raw["backend"] != value["backend"]]
+                self.rows.append(rows.finish(value, *self._about))
+                self.on_row()
+            elif kind == "partial":
+                self._partial = value
+            elif kind == "environment":
+                self.environment.update(value)
 
     def keep_partial(self) -> None:
         """As driver.Run's."""
@@ -54,14 +56,21 @@ class Collector:
 class _End:
     """Ends this process before its time, once."""
 
-    def __init__(self, show: Callable[[], None]) -> None:
+    def __init__(self, show: Callable[[], None], lock: threading.RLock) -> None:
         self._show = show
-        self._lock = threading.Lock()  # is never released
+        self._lock = lock
+        self._over = False
+
+    def measured(self) -> None:
+        """All is there, and will be shown by others."""
+        with self._lock:
+            self._over = True
 
     def now(self, text: str, code: int) -> None:
-        self._lock.acquire()
+        self._lock.acquire()  # and never released
         try:
-            self._show()
+            if not self._over:
+                self._show()
             print(f"torch-mcast bench: {text}", file=sys.stderr)
             sys.stdout.flush()
             sys.stderr.flush()
@@ -76,11 +85,13 @@ class _End:
 def first_rank(plan: Plan, collector: Collector, show: Callable[[], None]) -> dict[str, Any]:
     """Measures as rank 0; versions of what was measured. show() prints what there is when a signal, or a
     rank that fails, stops the run: then this does not return. All threads block SIGINT and SIGTERM."""
-    end = _End(show)
+    end = _End(show, collector.lock)
     waiting = threading.Thread(target=end.on_signal, daemon=True)
     waiting.start()
     try:
-        return rank.run(plan, collector)
+        versions = rank.run(plan, collector)
+        end.measured()
+        return versions
     except (ValueError, OSError):
         raise
     except Exception as error:  # torch has many for a rank that is gone

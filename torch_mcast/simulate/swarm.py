@@ -105,7 +105,8 @@ class _Swarm:
         file.write_text(f"# {_DEADLY}\n{printed}")
         smaller = self._run(["--plan", str(file), "--shrink"])
         again = list(_findings(smaller.splitlines()))
-        print("\n".join(again) if again else f"{file}: by itself it does not", flush=True)
+        if not self.processes.over:
+            print("\n".join(again) if again else f"{file}: by itself it does not", flush=True)
 
     def _run(self, options: Sequence[str]) -> str:
         process = self.processes.begin([*self._command, *options], stdout=subprocess.PIPE)
@@ -144,7 +145,9 @@ class _Swarm:
             print(f"torch-mcast simulate swarm: {' '.join(share)}: {ended}", file=sys.stderr)
         self.broken = self.broken or status != 0
         last = json.loads(said[-1]) if said else {}
-        self.plans += last.get("plans", 0)
+        if "plans" not in last:  # it did not come to its end
+            return
+        self.plans += last["plans"]
         for name in _UNMET:
             found = set(last.get(name, ()))
             self.unmet[name] = self.unmet.get(name, found) & found

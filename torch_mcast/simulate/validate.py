@@ -152,7 +152,10 @@ def measured(document: dict[str, Any], seed: int = 1) -> list[Measured]:
         return [
             _measured(row, lab, document["machine"]["cpus"], seed)
             for row in document["rows"]
-            if row["op"] in OPS and row.get("times_s") and row["backend"] == "mcast"
+            if row["op"] in OPS
+            and row.get("times_s")
+            and row["backend"] == "mcast"
+            and not row.get("partial")
         ]
     except KeyError as error:
         raise ValueError(f"no results of torch-mcast bench: there is no {error}") from None

@@ -1,6 +1,6 @@
 // Closing is begun at once for each group, so that the patience of many does not add up; lanes say
-// when one is over. Then the thread waits until what it has completed is copied, tells the client,
-// and destroys the group, which may wait for the groups that it is made of.
+// when one is over. Then the thread waits until what it has completed is copied, and tells the
+// client; when all are told it destroys groups, which may wait for those that they are made of.
 //
 // A lane answers by the deadline of a close. One that does not is being stopped, or stuck: the
 // group counts as closed after a while all the same.
@@ -98,19 +98,24 @@ bool Closer::wait(Nanos patience) {
                                [this] { return state_->closing.empty(); });
 }
 
-// One to be finished; null: there is none yet.
+// One to be told, or else destroyed; null: there is none yet. Those that nothing can hold up come
+// first.
 Closer::One* Closer::next() {
   const Nanos now = monotonic_now();
+  One* to_settle = nullptr;
+  One* to_destroy = nullptr;
   for (auto& [handle, one] : state_->closing) {
-    if (one.over) return &one;
-    if (now < one.end + kLaneMargin && !state_->stopping) continue;
-    one.over = true;
-    one.outcome =
-        Status(Code::kTimeout, "the lanes of group '" + one.group->name() +
-                                   "' have not answered for " + seconds_text(kLaneMargin));
-    return &one;
+    if (!one.over) {
+      if (now < one.end + kLaneMargin && !state_->stopping) continue;
+      one.over = true;
+      one.outcome =
+          Status(Code::kTimeout, "the lanes of group '" + one.group->name() +
+                                     "' have not answered for " + seconds_text(kLaneMargin));
+    }
+    if (!one.told && !one.mover) return &one;
+    (one.told ? to_destroy : to_settle) = &one;
   }
-  return nullptr;
+  return to_settle != nullptr ? to_settle : to_destroy;
 }
 
 void Closer::finish(const One& one) {
@@ -139,9 +144,12 @@ void Closer::run() {
       continue;
     }
     const uint32_t handle = found->group->handle();
-    held.unlock();
-    finish(*found);  // it stays where it is: nobody else takes it out
-    held.lock();
+    if (!found->told) {
+      held.unlock();
+      finish(*found);  // it stays where it is: nobody else takes it out
+      held.lock();
+      continue;
+    }
     std::shared_ptr<TenantGroup> group = std::move(found->group);
     found->mover.reset();
     found->group.reset();

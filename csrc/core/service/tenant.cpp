@@ -225,10 +225,11 @@ Status Tenant::begin(uint64_t call, const ipc::GroupAsk& asked, Config config) {
   sweep(true);  // their places are free
   Result<std::shared_ptr<void>> place = threads ? threads->take(1) : std::shared_ptr<void>();
   if (!place.ok()) return place.status();
+  auto store = std::make_unique<RelayStore>(
+      call, [link = link_](const ipc::Control& m) { link->tell(m); }, asked.scope);
   Creation& creation = creations_[call];
   creation.place = std::move(place).value();
-  creation.store = std::make_unique<RelayStore>(
-      call, [link = link_](const ipc::Control& m) { link->tell(m); }, asked.scope);
+  creation.store = std::move(store);
   spec.interrupted = [&creation] { return creation.interrupted.load(); };
   const Status started =
       start_thread(creation.thread, "mcast-create", [this, call, spec, &creation] {
@@ -275,7 +276,7 @@ void Tenant::wind_up(const std::string& why) {
   for (auto& [call, creation] : creations_) {
     creation.interrupted = true;
     creation.store->give_up();
-    creation.thread.join();
+    if (creation.thread.joinable()) creation.thread.join();  // else there was no memory for it
   }
   {
     const std::lock_guard<std::mutex> held(mutex_);

@@ -1,9 +1,12 @@
 // A tenant's socket: messages, each of which is answered here or by whoever does what it asks for.
 #include <sys/socket.h>
 
+#include <map>
+#include <mutex>
 #include <utility>
 
 #include "base/quota.h"
+#include "base/units.h"
 #include "base/version.h"
 #include "engine/clock.h"
 #include "engine/stats_record.h"
@@ -16,21 +19,43 @@ namespace {
 constexpr int kMostMessages = 64;
 constexpr size_t kMostCaughtUp = 4096;
 // A process may have 65,530 mappings where nobody has raised vm.max_map_count: one client takes a
-// part of them, and all of them half.
+// part of them, one user's clients an eighth, and all of them half.
 constexpr size_t kMostArenas = 1024;
-constexpr uint32_t kMostMappings = 32'768;
+constexpr uint32_t kMostOfUser = 8192, kMostMappings = 32'768;
 
 struct MappedArena {
-  std::shared_ptr<void> place;  // among kMostMappings
+  std::shared_ptr<void> place;  // among kMostMappings and kMostOfUser
   Segment memory;
 };
 
-// Of this process, as the limit is.
-Quota& mappings_of_clients() {
-  static const auto* const kQuota = new auto(std::make_shared<Quota>(
-      kMostMappings,
-      "engine's limit of " + std::to_string(kMostMappings) + " arenas of all clients is reached"));
-  return **kQuota;
+std::shared_ptr<Quota> arenas(uint32_t most, const char* whose) {
+  return std::make_shared<Quota>(
+      most, "engine's limit of " + std::to_string(most) + " arenas of " + whose + " is reached");
+}
+
+// A place of the user's and one of all, both as long as it lives. Of this process, as the limits
+// are.
+Result<std::shared_ptr<void>> place_for_arena(uid_t user) {
+  struct Quotas {
+    std::mutex mutex;
+    std::shared_ptr<Quota> all = arenas(kMostMappings, "all clients");
+    std::map<uid_t, std::shared_ptr<Quota>> users;
+  };
+  static auto& quotas = *new Quotas;
+  std::shared_ptr<Quota> its;
+  {
+    const std::lock_guard<std::mutex> held(quotas.mutex);
+    std::shared_ptr<Quota>& found = quotas.users[user];
+    if (!found) found = arenas(kMostOfUser, "one user");
+    its = found;
+  }
+  auto of_user = its->take(1);
+  if (!of_user.ok()) return of_user;
+  auto of_all = quotas.all->take(1);
+  if (!of_all.ok()) return of_all;
+  return std::shared_ptr<void>(
+      std::make_shared<std::pair<std::shared_ptr<void>, std::shared_ptr<void>>>(
+          std::move(of_user).value(), std::move(of_all).value()));
 }
 
 }  // namespace
@@ -142,7 +167,7 @@ void Tenant::on_arena_offer(uint64_t call, const ipc::Arena& offered, Fd file) {
         refusal(call, Status(Code::kResourceExhausted,
                              "engine's limit of " + most + " arenas of a client is reached")));
   }
-  auto place = mappings_of_clients().take(1);
+  auto place = place_for_arena(link_->socket().peer_uid());
   if (!place.ok()) return link_->tell(refusal(call, place.status()));
   Result<Segment> mapped = Segment::adopt(std::move(file), offered.bytes, "an arena");
   if (!mapped.ok()) return link_->tell(refusal(call, mapped.status()));

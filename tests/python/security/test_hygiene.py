@@ -426,11 +426,13 @@ def test_no_silent_clear_path_beside_a_guarded_group(path, monkeypatch):
 
 
 def test_doctor_compares_sealing_with_what_the_interface_says(tmp_path):
-    for name, text in [("fast", "100000\n"), ("down", "-1\n"), ("odd", "?\n")]:
+    for name, text in [("fast", "100000\n"), ("down", "-1\n"), ("odd", "?\n"), ("veth", "10000\n")]:
         (tmp_path / name).mkdir()
         (tmp_path / name / "speed").write_text(text)
+        if name != "veth":
+            (tmp_path / name / "device").mkdir()
     assert security.link_speed("fast", tmp_path) == 100_000_000_000
-    for name in ("down", "odd", "none"):
+    for name in ("down", "odd", "none", "veth"):
         assert security.link_speed(name, tmp_path) == 0
     unknown = security.judge_rate("sealed", "aes128gcm", 1408, 3e9, 0)
     assert unknown.verdict is Verdict.OK and "the link's speed is unknown" in unknown.finding

@@ -116,8 +116,10 @@ def judge_library() -> Finding:
 
 
 def link_speed(interface: str, folder: Path = Path("/sys/class/net")) -> int:
-    """Bits per second that an interface says it carries; 0: it does not say (virtual ones, links that are
-    down)."""
+    """Bits per second that an interface says it carries; 0: it does not say (links that are down), or there
+    is no device behind it (a veth says 10 Gbit/s whatever carries it)."""
+    if not (folder / interface / "device").exists():
+        return 0
     try:
         return max(0, int((folder / interface / "speed").read_text())) * 1_000_000
     except (OSError, ValueError):

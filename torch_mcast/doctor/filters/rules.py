@@ -146,6 +146,6 @@ def ask(chains: Mapping[str, Chain], packets: Packets) -> Answer:
         if "drop" in found:
             blame = blame or walk.blame
         if found == {"drop"}:
-            return Answer(frozenset({"drop"}), blame)
+            return Answer(frozenset({"drop"}), walk.blame)  # what is sure, if another may drop too
         together |= found
     return Answer(frozenset(together or {"accept"}), blame)
