@@ -61,12 +61,13 @@ TEST(StatusSocket, ATurnHasOneTextForAllWhoCome) {
 TEST(StatusSocket, ATurnEndsHoweverManyCome) {
   const TemporaryFolder folder;
   StatusSocket socket;
-  ASSERT_TRUE(socket.open(folder.path() + "/status").ok());
+  const std::string path = folder.path() + "/status";
+  ASSERT_TRUE(socket.open(path).ok());
   std::atomic<bool> over{false};
   std::vector<std::thread> flood;
   for (int i = 0; i < 3; i++) {
     flood.emplace_back([&] {
-      while (!over) (void)connect_to(socket.path(), SOCK_STREAM);
+      while (!over) (void)connect_to(path, SOCK_STREAM);
     });
   }
   size_t asked = 0;
