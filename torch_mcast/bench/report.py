@@ -56,7 +56,8 @@ def table(document: dict[str, Any], wide: bool = False) -> Table:
     peer = document.get("peer")
     out = Table(title=document["title"], caption=document["caption"], header_style="bold")
     out.add_column("operation", no_wrap=True)
-    out.add_column("backend")  # with what a program chose, which may be long
+    # With what a program chose, which may be long, so that it alone gives way; but not wholly.
+    out.add_column("backend", min_width=16)
     bound = any(row.get("bound_percent") for row in document["rows"])
     names = [*_WIDE] if wide else ["median (n)", "% of bound" if bound else "GB/s"]
     best = wide and any(row.get("ratio_best") for row in document["rows"])
@@ -136,7 +137,7 @@ def show(document: dict[str, Any], width: int | None = None, wide: bool = False)
     """Prints the table; at its full width where the output is no terminal."""
     console = Console(emoji=False)  # mcast:ring: is a backend
     if not console.is_terminal or width:
-        console = Console(emoji=False, width=width or 200)
+        console = Console(emoji=False, width=width or (300 if wide else 200))
     console.print(table(document, wide))
     for note in document["notes"]:
         console.print(f"note: {note}", highlight=False, soft_wrap=True)
