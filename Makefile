@@ -14,8 +14,8 @@
 # make mutants    plants faults into the core one by one; the tests must catch each
 # make format lint clean
 #
-# All of it works in a fresh clone on Debian 12, and set-up on other Debian and Ubuntu; nothing needs to be active. Each target sets up what
-# it needs: demo a compiler and torch, test also GoogleTest, linters and QEMU, bench Open MPI. Variables:
+# All of it works in a fresh clone on Debian 12, make demo also on Ubuntu 24.04; nothing needs to be active. Each target
+# sets up what it needs: demo a compiler and torch, test also GoogleTest, linters and QEMU, bench Open MPI. Variables:
 # PYTHON (3.10+), VENV, TORCH (requirement), MCAST_TORCH_INDEX (tools/setup.sh), JOBS, SECONDS, MCAST_JOIN (sources
 # compiled as one; see cmake/Join.cmake).
 

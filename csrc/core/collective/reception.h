@@ -34,8 +34,7 @@ class Reception {
   // Puts a verified chunk into the operation's memory; false: it is there already. `live`: by
   // multicast.
   bool place(Operation& op, uint32_t stream, Chunk chunk, ConstBytes payload, bool live, Nanos now);
-  // Keeps one of an operation that is not posted here.
-  // Whether it is kept, and was not before.
+  // Keeps one of an operation that is not posted here. False: there is no room, or it was kept.
   bool stage(Sequence sequence, Staging::Key key, uint32_t descriptor, bool live,
              ConstBytes payload);
   bool staged(Sequence sequence, Member root) const { return staging_.holds(sequence, root); }

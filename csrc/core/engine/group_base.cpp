@@ -86,11 +86,10 @@ void GroupBase::fail_part(const Status& why) {
     if (state_->closed || !state_->failure.ok()) return;
     state_->failure = why;
   }
-  if (!has_lanes()) return;
-  for (const LaneId lane : kBothLanes) fail_lane(lane, why);
+  fail_in_flight(why);
 }
 
-void GroupBase::fail_closing(const Status& why) {
+void GroupBase::fail_in_flight(const Status& why) {
   if (!here() || !has_lanes()) return;
   for (const LaneId lane : kBothLanes) fail_lane(lane, why);
 }

@@ -41,8 +41,8 @@ class GroupBase : public Group {
   uint64_t count(Counter c) const { return counters_.multicast->get(c) + counters_.reduce->get(c); }
   // As abort(), for a reason that has been found elsewhere.
   void fail_part(const Status& why);
-  // Of a group that is being closed, which takes no failure any more: what is in flight ends so.
-  void fail_closing(const Status& why);
+  // The half of that which a group that is being closed still takes: what is in flight ends so.
+  void fail_in_flight(const Status& why);
   // close() with the configured limit.
   Status close_with_linger() { return close(config_.linger); }
   // The first half of that: the future is ready soon after the limit. For closing many at once.

@@ -159,8 +159,7 @@ class Lane final : private DatagramSink, private StreamSink {
   void sent(size_t bytes) {
     if (accounts_.share) accounts_.share->sent(bytes);
   }
-  // By multicast.
-  void cast(size_t bytes) {
+  void sent_by_multicast(size_t bytes) {
     seen_.echoes += bytes;
     sent(bytes);
   }

@@ -24,7 +24,7 @@ Bytes LaneGroup::lend(size_t size) {
   return lane_.transport_->datagram().lend(address_.multicast, size, address_.echo);
 }
 void LaneGroup::commit(size_t size) {
-  lane_.cast(size);
+  lane_.sent_by_multicast(size);
   lane_.transport_->datagram().commit(size);
 }
 
@@ -37,7 +37,7 @@ bool LaneGroup::has_share() {
 size_t LaneGroup::gather_from() const { return lane_.transport_->datagram().gather_from(); }
 bool LaneGroup::commit_gather(size_t header, const Slice& block, size_t offset, size_t length) {
   if (!lane_.transport_->datagram().commit_gather(header, block, offset, length)) return false;
-  lane_.cast(header + length);
+  lane_.sent_by_multicast(header + length);
   return true;
 }
 

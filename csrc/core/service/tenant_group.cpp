@@ -159,7 +159,7 @@ Status TenantGroup::lost(const std::string& why) const {
 
 void TenantGroup::lose(const std::string& why) { group_->fail_part(lost(why)); }
 
-void TenantGroup::lose_closing(const std::string& why) { group_->fail_closing(lost(why)); }
+void TenantGroup::lose_closing(const std::string& why) { group_->fail_in_flight(lost(why)); }
 
 void TenantGroup::refuse(const ipc::PostRecord& head, const Status& why) {
   link_->complete(ipc::FailedRecord{handle_, static_cast<uint8_t>(why.code()), why.message()});
