@@ -20,6 +20,7 @@
 #include "device/gate.h"
 #include "engine/transport_choice.h"
 #include "engine_store.h"
+#include "gil.h"
 #include "transport/udp/netif.h"
 
 namespace py = pybind11;
@@ -466,6 +467,7 @@ PYBIND11_MODULE(_C, module) {
         Engine::instance().shutdown(give_up);
         CompletionPoller::instance().close(5 * kSecond);
         Background::instance().close(5 * kSecond);
+        begin_leaving();
       },
       "Ends the engine: waits for unconfirmed operations up to their linger; give_up: not for "
       "those "

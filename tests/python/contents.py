@@ -50,6 +50,17 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
     return plain.clone(memory_format=torch.contiguous_format).flatten().view(torch.uint8)
 
 
+def close(
+    got: torch.Tensor, expected: torch.Tensor, what: object = "", rtol: float = 0, atol: float = 0
+) -> None:
+    """As torch.testing.assert_close, whose first call imports torch.distributed.tensor: a second of CPU time in
+    each rank."""
+    assert got.dtype == expected.dtype and got.shape == expected.shape, f"{what}: {got.dtype}"
+    if not torch.allclose(got, expected, rtol, atol):
+        wrong = ((got - expected).abs() > atol + rtol * expected.abs()).nonzero()
+        raise AssertionError(f"{what}: {len(wrong)} of {got.numel()} differ, first at {wrong[:1]}")
+
+
 def compare(got: torch.Tensor, expected: torch.Tensor, what: object) -> None:
     """Two flat tensors of one type, in full."""
     if not torch.equal(got, expected):

@@ -136,7 +136,7 @@ def free_port() -> int:
 def forking() -> Any:
     """For processes that are forked from one that has imported torch."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch.distributed", "torch_mcast"])
+    context.set_forkserver_preload(["torch.distributed", "torch_mcast", "pytest"])
     # What imports read.
     with _environment({"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}):
         multiprocessing.forkserver.ensure_running()

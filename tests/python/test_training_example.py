@@ -129,11 +129,11 @@ def test_gpus_are_taken_where_each_rank_has_one(asked, gpus, ranks, device):
     assert device_for(asked, gpus, ranks) == device
 
 
-def trained(*more: str, **env: str) -> str:
-    """What the example prints, of four ranks without shared memory."""
+def trained(*more: str, ranks: int = 4, **env: str) -> str:
+    """What the example prints, of ranks without shared memory."""
     size = ["--steps", "3", "--batch", "1", "--context", "16", "--width", "48", "--layers", "2"]
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4",
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks),
          str(SCRIPT), *size, *more],
         capture_output=True, text=True, timeout=150, check=False,
         env={**os.environ, "MCAST_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1",
@@ -176,7 +176,8 @@ def test_gpus_train_where_there_are_some():
     assert f"{ranks} ranks on cuda" in done.stdout and "in 3 steps" in done.stdout
 
 
-@pytest.mark.parametrize("mode", ["auth", "sealed"])
+# Each training is processes that import torch and FSDP: five seconds of CPU time each.
+@pytest.mark.parametrize("mode", [pytest.param("auth", marks=pytest.mark.all_tier), "sealed"])
 def test_the_losses_are_the_same_in_a_guarded_group(tmp_path, mode):
     secret = tmp_path / "secret"
     secret.touch(0o600)
@@ -185,6 +186,6 @@ def test_the_losses_are_the_same_in_a_guarded_group(tmp_path, mode):
     losses = []
     for name, env in (("off", {}), (mode, guarded)):
         path = tmp_path / f"{name}.json"
-        assert "path: multicast" in trained("--json", str(path), **env)
+        assert "path: multicast" in trained("--json", str(path), ranks=2, **env)
         losses.append(json.loads(path.read_text())["losses"])
     assert losses[0] and losses[0] == losses[1]

@@ -63,6 +63,24 @@ def all_end(link: Any, how: str) -> None:
         threading.Thread(target=works[1].wait, daemon=True).start()
 
 
+def threads_go_on(link: Any) -> None:
+    """Threads are in and out of calls when the interpreter goes, each with a group of its own."""
+    join(link)
+    groups = [
+        dist.new_group([rank], backend="mcast") for rank in range(link.world) for _ in range(2)
+    ]
+
+    def call(group: Any) -> None:
+        tensor = torch.ones(1000)
+        while True:
+            dist.all_reduce(tensor, group=group)
+
+    for group in groups[2 * link.rank : 2 * link.rank + 2]:
+        threading.Thread(target=call, args=(group,), daemon=True).start()
+    link.say("posted")
+    time.sleep(0.02)
+
+
 def waits_at_exit(link: Any, groups: int) -> None:
     """Many groups with an operation each that the other rank never calls."""
     join(link, linger=1000)
@@ -264,7 +282,7 @@ def uses_group_in_child(link: Any) -> None:
     link.say("good")
 
 
-def forks_while_posting(link: Any) -> None:
+def forks_while_posting(link: Any, children: int) -> None:
     """Children forked while another thread is anywhere inside a call are refused there, and do not hang
     on what that thread had locked."""
     join(link)
@@ -278,7 +296,7 @@ def forks_while_posting(link: Any) -> None:
 
     thread = threading.Thread(target=post)
     thread.start()
-    for _ in range(200):
+    for _ in range(children):
         pid = os.fork()
         if pid == 0:
             signal.alarm(20)

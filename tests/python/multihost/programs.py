@@ -18,7 +18,8 @@ _ODD = 0x9E3779B97F4A7C15 - (1 << 64)  # an odd multiplier keeps words distinct
 GUARD = 0xA5
 # What a worker imports before its first call. (Here: a function that runs in a worker cannot name a
 # conftest, of which a whole run has several.)
-PRELOAD = ("torch", "torch_mcast", "programs")
+# Functions of test modules, which import pytest, are what workers call.
+PRELOAD = ("torch", "torch.distributed", "torch_mcast", "pytest", "programs")
 
 
 def pattern(size: int, rank: int, salt: int) -> torch.Tensor:

@@ -20,7 +20,7 @@ from contents import compare
 import torch_mcast
 from torch_mcast.doctor import watch
 
-PRELOAD = ("torch", "torch_mcast", "attackers", "guarded")
+PRELOAD = ("torch", "torch.distributed", "torch_mcast", "pytest", "attackers", "guarded")
 RANKS = 3
 ATTACKER = RANKS
 SIZE = 1 << 20

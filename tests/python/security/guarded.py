@@ -20,7 +20,7 @@ from passing_store import PassingStore
 
 import torch_mcast
 
-PRELOAD = ("torch", "torch_mcast", "attackers", "guarded")
+PRELOAD = ("torch", "torch.distributed", "torch_mcast", "pytest", "attackers", "guarded")
 MODES = ("off", "auth", "sealed")
 
 
