@@ -1,8 +1,8 @@
-// ProcessGroupMcast: the c10d::Backend. broadcast, the all-gathers, the reductions, barrier and, of
-// CPU tensors, gather, scatter, the all-to-alls and (between hosts) send and recv go to the engine;
-// everything else, and reductions of devices whose fallback reduces there, to a fallback backend
-// behind the same object.
-// Overrides the virtual names that every torch from 2.11 on has; newer names forward to them.
+// ProcessGroupMcast: the c10d::Backend. broadcast, the all-gathers, the reductions, barrier, send
+// and recv (where the group carries messages) and, of CPU tensors, gather, scatter and the
+// all-to-alls go to the engine; everything else, and reductions and messages of devices whose
+// fallback works on the device, to a fallback backend behind the same object. Overrides the virtual
+// names that every torch from 2.11 on has; newer names forward to them.
 //
 // Threads: as c10d requires: calls in the same order on all ranks; abort() from any thread at any
 // time. Nothing that waits holds Python's lock. Errors: ValueError/TypeError for bad arguments,
@@ -111,7 +111,8 @@ class ProcessGroupMcast final : public c10d::Backend {
 
   // Fallback (fallback.cpp).
   WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
-  // Engine for CPU tensors between hosts, else fallback (point_to_point.cpp).
+  // Engine where the group carries messages, but for devices whose fallback sends from there; else
+  // fallback (point_to_point.cpp).
   WorkPtr send(Tensors& tensors, int destination, int tag) override;
   WorkPtr recv(Tensors& tensors, int source, int tag) override;
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
@@ -152,7 +153,11 @@ class ProcessGroupMcast final : public c10d::Backend {
   WorkPtr post_device(Op op, c10d::OpType type, const char* title, std::vector<Transfer> transfers,
                       Tensors inputs, std::vector<Tensors> outputs, std::shared_ptr<CopyBacks> back,
                       std::chrono::milliseconds timeout);
+  WorkPtr post_device_message(Op op, c10d::OpType type, const char* title, const Tensors& tensors,
+                              int peer, int tag);
   void check_not_captured(Op op, const at::Tensor& tensor) const;
+  // Whether the engine takes what a fallback could do on this device: there is none that would.
+  bool stages(c10::DeviceType device) const;
   SideStreams side_streams(c10::Device device, bool reduces, const Group& engine_group);
   void check_gather_lists(const char* op, const Tensors& outputs, const at::Tensor& input) const;
 

@@ -110,9 +110,9 @@ WorkPtr ProcessGroupMcast::passed(Op op, c10d::OpType type, const at::Tensor& te
 
 void ProcessGroupMcast::prepare_fallback(c10::DeviceType device) {
   const WithoutGil nogil;
-  // Of CPU tensors the engine's messages are all that one rank may begin without the others.
-  const auto engine_group = group("the fallback");
-  if (device == c10::DeviceType::CPU && engine_group->carries_messages()) return;
+  // Messages are all that one rank may begin without the others, and Gloo serves none of a group
+  // that carries them.
+  if (group("the fallback")->carries_messages()) return;
   if (fallbacks_->kind(device) == "gloo") fallbacks_->get(device);
 }
 

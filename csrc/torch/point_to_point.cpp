@@ -1,6 +1,6 @@
-// send, recv and recvAnysource: of CPU tensors by the engine where the group carries messages, that
-// is between hosts; on one host, and of other devices, by the fallback. All ranks of a group decide
-// alike.
+// send, recv and recvAnysource: by the engine where the group carries messages, but for devices
+// whose fallback sends from there (NCCL); else by the fallback. All ranks of a group decide alike,
+// by the device of the tensor.
 #include "backend.h"
 #include "gil.h"
 
@@ -29,7 +29,7 @@ struct ProcessGroupMcast::PointToPoint {
   WorkPtr run(c10d::OpType type, const Tensors& tensors, int peer, int tag,
               const FallbackCall& pass) const {
     const at::Tensor& tensor = first_of(op_name(op), tensors);
-    if (tensor.device().is_cpu() && pg.group(op_name(op))->carries_messages()) {
+    if (pg.stages(tensor.device().type()) && pg.group(op_name(op))->carries_messages()) {
       return post(type, tensors, peer, tag);
     }
     return pg.passed(op, type, tensor, pass, peer);
@@ -57,6 +57,9 @@ WorkPtr ProcessGroupMcast::PointToPoint::post(c10d::OpType type, const Tensors& 
   TORCH_CHECK_VALUE(any || (peer >= 0 && peer < pg.size_ && peer != pg.rank_), name,
                     ": expected another rank from 0 to ", pg.size_ - 1, ", got ", peer);
   const WithoutGil nogil;
+  if (!tensor.device().is_cpu()) {
+    return pg.post_device_message(op, type, message_title(op), tensors, any ? -1 : peer, tag);
+  }
   const auto engine_group = pg.group(name);
   auto back = std::make_shared<CopyBacks>();
   MessageCall message = call(tensor, peer, tag, *back);

@@ -276,13 +276,20 @@ c10::intrusive_ptr<c10::ivalue::Future> McastWork::getFuture() {
       }
     }
     future_ = c10::make_intrusive<c10::ivalue::Future>(type, devices);
-    promised_ = !settled_ && device_ready();
+    promised_ = !settled_ && copies_ && copies_->promises();
     if (!settled_ && !promised_) return future_;
     future = future_;
     error = error_;
   }
   fulfil(future, error);  // nobody else will
   return future;
+}
+
+bool McastWork::may_join() const {
+  if (!copies_ || copies_->runs_ahead()) return false;
+  const WithoutGil nogil;
+  copies_->await();
+  return true;
 }
 
 bool McastWork::device_ready() const { return copies_ && copies_->enqueued(); }
@@ -307,7 +314,8 @@ bool McastWork::throw_or_join(const std::exception_ptr& error) {
 bool McastWork::wait(std::chrono::milliseconds timeout) {
   const auto start = std::chrono::steady_clock::now();
   std::exception_ptr error;
-  if (timeout <= kNoTimeout && device_ready()) {
+  const bool joins = timeout <= kNoTimeout && may_join();
+  if (joins && device_ready()) {
     {
       std::lock_guard lock(settle_mutex_);
       error = error_;
@@ -320,7 +328,7 @@ bool McastWork::wait(std::chrono::milliseconds timeout) {
     std::unique_lock lock(mutex_);
     while (!completed_) {
       const auto slice = wait_slice(start, timeout, kSlice, context_);
-      const auto done = [&] { return completed_ || (timeout <= kNoTimeout && device_ready()); };
+      const auto done = [&] { return completed_ || (joins && device_ready()); };
       bool helped = false;
       if (helper_) {
         lock.unlock();

@@ -95,6 +95,8 @@ class McastWork final : public c10d::Work {
 
  private:
   bool device_ready() const;
+  // Whether wait() without a timeout may be over before the work is; makes it so as far as it can.
+  bool may_join() const;
   void over(const std::exception_ptr& error);
   bool throw_or_join(const std::exception_ptr& error);
   c10::intrusive_ptr<McastWork> self();

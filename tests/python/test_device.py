@@ -419,7 +419,7 @@ def test_exit_while_a_stream_waits(library, tmp_path, how, code):
 def no_fallback() -> None:
     tensor = upload(content(0, 10, torch.float32))
     with pytest.raises(NotImplementedError, match="no fallback backend for that device"):
-        dist.send(tensor, 1 - dist.get_rank())
+        dist.all_to_all_single(torch.zeros(10).to("fake"), tensor)
     with pytest.raises(ValueError, match="must be on fake:0"):
         dist.all_gather_into_tensor(torch.zeros(20), tensor)
     dist.barrier()

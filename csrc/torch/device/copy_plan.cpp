@@ -5,7 +5,8 @@
 // wait for: one per target of more than a piece, which counts its final pieces, and one per run
 // of smaller targets (of one or several transfers, of about a piece together), which counts the
 // final targets. So the gates of a post, and the signals of its copies out, are bounded by its
-// bytes over the piece, however many tensors and ranks there are.
+// bytes over the piece, however many tensors and ranks there are. A receive has one word and one
+// piece, also where it is empty: the engine tells its end alone.
 #include "device/copy_plan.h"
 
 #include <algorithm>
@@ -43,7 +44,12 @@ bool follows(const DeviceBytes& a, size_t a_to, const DeviceBytes& b, size_t b_f
 CopyPlan::CopyPlan(std::vector<Transfer> transfers, int rank, size_t piece, size_t unit)
     : transfers_(std::move(transfers)), rank_(rank) {
   size_t bytes = 0;
-  for (const Transfer& transfer : transfers_) bytes += host_bytes(transfer);
+  for (const Transfer& transfer : transfers_) {
+    bytes += host_bytes(transfer);
+    if (transfer.kind != Kind::send && transfer.kind != Kind::receive) continue;
+    message_ = transfer.kind;
+    from_any_ = transfer.root == kNoMember;
+  }
   piece_ = std::max(piece, rounded(bytes / kMostPieces, unit));
   plan_out();
   plan_in();
@@ -110,6 +116,11 @@ void CopyPlan::plan_in() {
     targets_.emplace_back(transfer.targets.size());
     for (size_t i = 0; i < transfer.targets.size(); ++i) {
       const size_t length = transfer.targets[i].length;
+      if (transfer.kind == Kind::receive) {
+        ins_.push_back({t, i, 0, length, words_++, 1});
+        first = ins_.size();
+        continue;
+      }
       if (transfer.own_copy && i == static_cast<size_t>(rank_)) {
         ins_.push_back({t, i, 0, length, 0, 0});
         continue;

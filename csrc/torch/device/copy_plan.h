@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -50,6 +51,10 @@ class CopyPlan {
   CopyPlan(std::vector<Transfer> transfers, int rank, size_t piece, size_t unit);
 
   const std::vector<Transfer>& transfers() const { return transfers_; }
+  // Of one message: the only transfer.
+  bool sends() const { return message_ == Transfer::Kind::send; }
+  bool receives() const { return message_ == Transfer::Kind::receive; }
+  bool from_any() const { return from_any_; }
   // Gives up the device memory. Afterwards words(), piece() and target_words() may be asked.
   std::vector<Transfer> take_transfers() { return std::exchange(transfers_, {}); }
 
@@ -77,6 +82,8 @@ class CopyPlan {
 
   std::vector<Transfer> transfers_;
   const int rank_;
+  std::optional<Transfer::Kind> message_;  // send or receive
+  bool from_any_ = false;
   size_t piece_;
   size_t words_ = kFirstTargetWord;
   size_t flags_ = 0;

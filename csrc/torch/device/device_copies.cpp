@@ -10,6 +10,11 @@
 // poller before its gates are enqueued. The poller makes no call to the device while gates are
 // closed: such a call could wait for a lock that another thread holds until the gates open. Whether
 // the device still lives is asked by a thread that nobody waits for (check()).
+//
+// Messages have no such order: a closed gate on a stream that others share would make them wait for
+// a message that may never come. So there is one only where somebody waits for the message, on his
+// own stream, which nothing needs any more that came before. A receive that nobody waits for has
+// none: when the message is here, a thread of its own (the device may block it) enqueues the copy.
 #include "device/device_copies.h"
 
 #include <ATen/ATen.h>
@@ -18,8 +23,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
-#include <mutex>
 
 #include "background.h"
 #include "device/completion_poller.h"
@@ -28,6 +31,8 @@
 namespace mcast::pg {
 namespace {
 
+// Of sends that have not left, in pieces of the group, before who waits for one waits for its end.
+constexpr size_t kMostAhead = 512;
 // Past every value that is waited for, with room to count on.
 constexpr uint32_t kOpen = 0x40000000;
 
@@ -51,34 +56,7 @@ void raise(uint32_t* word, uint32_t value) {
   }
 }
 
-// Taken from torch's pool once per device and lane, never given back: a closed gate in a stream
-// that somebody else got from the pool too would hold up his kernels.
-std::pair<c10::Stream, c10::Stream> streams_of(c10::Device device, bool reduces) {
-  struct All {
-    std::mutex mutex;
-    std::map<std::pair<c10::DeviceType, std::pair<c10::DeviceIndex, bool>>,
-             std::pair<c10::Stream, c10::Stream>>
-        made;
-  };
-  static auto* const all = new All;  // not destroyed at exit, when streams are still in use
-  const std::lock_guard lock(all->mutex);
-  const std::pair key(device.type(), std::pair(device.index(), reduces));
-  const auto found = all->made.find(key);
-  if (found != all->made.end()) return found->second;
-  const c10::impl::VirtualGuardImpl guard(device.type());
-  const std::pair made(guard.getStreamFromGlobalPool(device, true),
-                       guard.getStreamFromGlobalPool(device, true));
-  return all->made.emplace(key, made).first->second;
-}
-
 }  // namespace
-
-SideStreams SideStreams::make(c10::Device device, bool reduces, bool gated, size_t piece,
-                              size_t chunk) {
-  const size_t unit = chunk == 0 ? kAlign : chunk;
-  const auto [out, in] = streams_of(device, reduces);
-  return {out, in, reduces, gated ? gate_of(device) : nullptr, rounded(piece, unit), unit};
-}
 
 DeviceCopies::DeviceCopies(std::vector<Transfer> transfers, std::shared_ptr<CopyBacks> backs,
                            int rank, const SideStreams& streams)
@@ -86,7 +64,7 @@ DeviceCopies::DeviceCopies(std::vector<Transfer> transfers, std::shared_ptr<Copy
       streams_(streams),
       backs_(std::move(backs)),
       counted_(plan_.flags()),
-      pinned_(pinned_buffer(plan_.bytes())),
+      pinned_(plan_.sends() ? pinned_for_send(plan_.bytes()) : pinned_buffer(plan_.bytes())),
       caller_(streams.in.device_type()),
       out_end_(streams.in.device_type()),
       in_end_(streams.in.device_type()) {
@@ -102,6 +80,20 @@ DeviceCopies::DeviceCopies(std::vector<Transfer> transfers, std::shared_ptr<Copy
       if (!transfer.sources.empty()) sources_[t][i]->set_readable(0);
     }
   }
+}
+
+DeviceCopies::Listener DeviceCopies::Listener::of(c10::intrusive_ptr<McastWork> work,
+                                                  const std::shared_ptr<Group>& group) {
+  auto abort = [weak = std::weak_ptr<Group>(group)](const std::string& reason) {
+    // The last reference to a group waits for its end: not on the poller's thread.
+    Background::instance().run(
+        "abort: " + reason,
+        [weak, reason] {
+          if (const auto live = weak.lock()) live->abort(reason);
+        },
+        true);
+  };
+  return {std::move(work), group->waker(), std::move(abort)};
 }
 
 // Events are destroyed with it, which calls the device: not on a lane.
@@ -128,7 +120,10 @@ DeviceCopies::Slices DeviceCopies::slices(size_t i) const {
   for (size_t s = 0; s < out.inputs.size(); ++s) out.inputs[s] = {sources_[i][s], 0, block};
   switch (transfer.kind) {
     case Transfer::Kind::broadcast:
+    case Transfer::Kind::receive:
       out.outputs[0] = out.inputs[0];
+      break;
+    case Transfer::Kind::send:
       break;
     case Transfer::Kind::gather: {
       const auto all = std::make_shared<Region>(host(plan_.target_at(i, 0)),
@@ -148,6 +143,7 @@ DeviceCopies::Slices DeviceCopies::slices(size_t i) const {
 }
 
 void DeviceCopies::hook(size_t i, PostOptions& options) {
+  if (plan_.receives()) return hook_receive(options);
   if (transfers()[i].block == 0) return;
   options.completed_step = plan_.piece();
   options.on_completed = [self = shared_from_this(), i](uint32_t target, uint64_t bytes) {
@@ -161,6 +157,28 @@ void DeviceCopies::hook(size_t i, PostOptions& options) {
     work_done(status);
     dispose(std::move(self));
   };
+}
+
+// The work comes before the copy: who sees the end of this one then finds the error in the work.
+void DeviceCopies::hook_receive(PostOptions& options) {
+  options.done = [self = shared_from_this(),
+                  work_done = std::move(options.done)](const Status& status) mutable {
+    if (!status.ok()) self->failed_.store(true, std::memory_order_release);
+    store(self->word(self->plan_.ins()[0].word), kOpen);
+    work_done(status);
+    self->half_done();
+    dispose(std::move(self));
+  };
+}
+
+// The second of launch() and the message's end: everything is there for the copy in.
+void DeviceCopies::half_done() {
+  if (halves_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  if (streams_.gate == nullptr) return CompletionPoller::instance().add(shared_from_this());
+  if (taken_.load(std::memory_order_acquire)) return;
+  Background::instance().run(
+      "the copy of a message to its device",
+      [self = shared_from_this()] { self->receive_on(self->streams_.in); }, true);
 }
 
 void DeviceCopies::completed(const Plan::TargetWord& target, uint64_t bytes) {
@@ -185,6 +203,7 @@ void DeviceCopies::open(size_t transfer) {
 
 void DeviceCopies::copy_out(const c10::Stream& caller) {
   caller_.record(caller);
+  if (plan_.receives() && streams_.gate != nullptr) return;  // the copy in waits for it, then
   caller_.block(streams_.out);
   caller_.block(streams_.in);
   const c10::StreamGuard on(streams_.out);
@@ -224,6 +243,7 @@ size_t DeviceCopies::copy_in(size_t i) {
   const size_t end = plan_.in_run(i);
   size_t length = 0;
   for (; i < end; ++i) length += plan_.ins()[i].length;
+  if (length == 0) return end;
   const at::Tensor target = transfer.targets[piece.target].view(piece.offset, length);
   if (piece.needed == 0) {
     target.copy_(transfer.sources[0].view(piece.offset, length), true);
@@ -234,24 +254,56 @@ size_t DeviceCopies::copy_in(size_t i) {
   return end;
 }
 
-void DeviceCopies::enqueue_gates() {
-  const c10::StreamGuard on(streams_.in);
+void DeviceCopies::enqueue_gates(const c10::Stream& stream) {
+  const c10::StreamGuard on(stream);
   const Plan::InPiece* open = nullptr;  // the last that was waited for
   for (size_t i = 0; i < plan_.ins().size(); i = copy_in(i)) {
     const Plan::InPiece& piece = plan_.ins()[i];
     if (piece.needed == 0 || (open != nullptr && piece.same_gate(*open))) continue;
-    streams_.gate->wait(streams_.in, word(piece.word), piece.needed);
+    streams_.gate->wait(stream, word(piece.word), piece.needed);
     open = &piece;
   }
-  end_in();
+  end_in(stream);
 }
 
-void DeviceCopies::end_in() {
+void DeviceCopies::end_in(const c10::Stream& stream) {
   if (backs_) backs_->run();
-  out_end_.block(streams_.in);
-  in_end_.record(streams_.in);
-  if (streams_.gate != nullptr) streams_.gate->signal(streams_.in, word(Plan::kFinishedWord), 1);
+  out_end_.block(stream);
+  in_end_.record(stream);
+  if (streams_.gate != nullptr) streams_.gate->signal(stream, word(Plan::kFinishedWord), 1);
   enqueued_.store(true, std::memory_order_release);
+}
+
+// With a gate. Whoever comes first has the copy: who waits, or a thread when the message is here.
+void DeviceCopies::receive_on(const c10::Stream& stream) {
+  if (taken_.exchange(true)) return;
+  const auto work = listener_.work;  // the poller gives it up at the end
+  CompletionPoller::instance().add(shared_from_this());
+  if (failed_.load(std::memory_order_acquire)) {
+    store(word(Plan::kFinishedWord), 1);
+    enqueued_.store(true, std::memory_order_release);
+  } else {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    try {
+      const RelaxedCaptures relaxed(stream.device_type());
+      caller_.block(stream);
+      enqueue_gates(stream);
+    } catch (...) {
+      return break_down(std::current_exception());
+    }
+  }
+  work->look_again();
+}
+
+void DeviceCopies::await() {
+  if (!plan_.receives() || streams_.gate == nullptr || plan_.from_any()) return;
+  const c10::impl::VirtualGuardImpl guard(streams_.in.device_type());
+  const c10::Stream stream = guard.getStream(streams_.in.device());
+  if (!is_captured(stream)) receive_on(stream);
+}
+
+bool DeviceCopies::runs_ahead() const {
+  return plan_.sends() && pinned_for_sends() > kMostAhead * streams_.piece;
 }
 
 void DeviceCopies::launch(Listener listener) {
@@ -260,6 +312,7 @@ void DeviceCopies::launch(Listener listener) {
   try {
     const c10::impl::VirtualGuardImpl guard(streams_.in.device_type());
     copy_out(guard.getStream(streams_.in.device()));
+    if (plan_.receives()) return half_done();
   } catch (const std::exception& error) {
     fail(error.what());
     throw;
@@ -267,7 +320,7 @@ void DeviceCopies::launch(Listener listener) {
   CompletionPoller::instance().add(shared_from_this());
   if (streams_.gate == nullptr) return;
   try {
-    enqueue_gates();
+    enqueue_gates(streams_.in);
   } catch (...) {
     break_down(std::current_exception());
     throw;
@@ -308,7 +361,7 @@ void DeviceCopies::enqueue_completed() {
     if (failed_.load(std::memory_order_acquire)) return;
     written_ = copy_in(written_);
   }
-  end_in();
+  end_in(streams_.in);
   listener_.work->look_again();
 }
 

@@ -10,6 +10,9 @@
 // caller until all are enqueued. Errors open every gate: the device never hangs, the work carries
 // the error.
 //
+// Messages come in any order, or never. So the copy in of a receive is enqueued only when the
+// message is here, or, behind a gate, on the stream of whoever waits for it before.
+//
 // Threads: make(), slices(), hook() and launch() on the posting thread; the rest as noted. Memory:
 // pinned memory, device storages and temporaries are held until the device has finished.
 #pragma once
@@ -24,27 +27,13 @@
 #include <vector>
 
 #include "device/copy_plan.h"
-#include "device/gate.h"
 #include "device/pinned.h"
+#include "device/side_streams.h"
 #include "engine/engine.h"
 
 namespace mcast::pg {
 
 class McastWork;
-
-// The streams of one lane on one device: those of the process, and how a group uses them.
-struct SideStreams {
-  c10::Stream out;
-  c10::Stream in;
-  bool reduces;      // the lane
-  const Gate* gate;  // null: none
-  size_t piece;      // bytes of a piece, at least; a multiple of `unit`
-  size_t unit;
-
-  // `gated` false: no gate even if there is one. `chunk`: of the network, bytes; a piece that ends
-  // with one need not wait for the next piece to leave. 0: any.
-  static SideStreams make(c10::Device device, bool reduces, bool gated, size_t piece, size_t chunk);
-};
 
 // A failure of the device that others than the poller have found, for the poller: the first counts.
 class DeviceFailure {
@@ -78,26 +67,37 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
   const std::vector<Transfer>& transfers() const { return plan_.transfers(); }
   // What to post for transfer `i`.
   struct Slices {
-    std::vector<Slice> inputs;   // of a gather or reduction
-    std::vector<Slice> outputs;  // broadcast: the one slice. reduce: empty away from the root
+    std::vector<Slice> inputs;   // of a gather or reduction; what is sent
+    std::vector<Slice> outputs;  // broadcast, receive: the one slice. reduce: empty but on the root
   };
   Slices slices(size_t i) const;
-  // Adds the hooks of transfer `i` to its post: completed ends, and its end before the work's.
+  // Adds the hooks of transfer `i` to its post: completed ends, and its end before the work's (of a
+  // receive behind it).
   void hook(size_t i, PostOptions& options);
 
   struct Listener {
     c10::intrusive_ptr<McastWork> work;  // one part of it ends when the device has finished
     std::function<void()> wake;          // of the group: a readable end has risen
     std::function<void(const std::string&)> abort;  // the device fails, for this reason
+
+    static Listener of(c10::intrusive_ptr<McastWork> work, const std::shared_ptr<Group>& group);
   };
   // After the posts: enqueues what can be.
   void launch(Listener listener);
+
+  // Before a thread waits for the work: from now on its current stream waits for a message that is
+  // not here yet, if it can.
+  void await();
+  // The same: the thread must wait for the end itself, since too much that was sent has not left.
+  bool runs_ahead() const;
+  // A future may be fulfilled before the end: the bytes come on stream().
+  bool promises() const { return enqueued() && !plan_.receives(); }
 
   // Any thread. True: join() covers everything.
   bool enqueued() const { return enqueued_.load(std::memory_order_acquire); }
   // Makes the caller's current stream wait for everything.
   void join() const;
-  // A stream on which everything is enqueued, once enqueued().
+  // A stream on which everything is enqueued, once promises(); or is over.
   const c10::Stream& stream() const { return streams_.in; }
 
   // Network and device are done with the pinned memory. Once, by the last of the two.
@@ -127,8 +127,11 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
   void open(size_t transfer);
   void copy_out(const c10::Stream& caller);
   size_t copy_in(size_t i);
-  void enqueue_gates();
-  void end_in();
+  void hook_receive(PostOptions& options);
+  void receive_on(const c10::Stream& stream);
+  void half_done();
+  void enqueue_gates(const c10::Stream& stream);
+  void end_in(const c10::Stream& stream);
   bool raise_readable();
   void enqueue_completed();
   bool poll_words();   // with a gate: whether the device has finished
@@ -151,6 +154,9 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
   std::atomic<bool> enqueued_{false};
   std::atomic<bool> failed_{false};
   std::atomic<bool> over_{false};
+  // Of a receive: launch() and the message are to come; the copy in is somebody's already.
+  std::atomic<int> halves_{2};
+  std::atomic<bool> taken_{false};
   DeviceFailure failure_;
 
   // The poller's.

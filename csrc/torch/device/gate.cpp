@@ -29,6 +29,15 @@ void* native_handle(const Guard& guard, const c10::Stream& stream) {
   }
 }
 
+template <typename Guard>
+bool capturing(const Guard& guard, const c10::Stream& stream) {
+  if constexpr (requires { guard.isStreamCapturing(stream); }) {
+    return guard.isStreamCapturing(stream);
+  } else {
+    return false;  // an older torch: the copy fails by itself, less clearly
+  }
+}
+
 // Null unless torch has loaded the driver, and that has it.
 template <typename Function>
 Function cuda_function(const char* name) {
@@ -172,6 +181,10 @@ void set_gate(c10::DeviceType type, GateFunction wait, GateFunction signal,
   all.foreign[type] =
       wait == nullptr || signal == nullptr ? nullptr : new ForeignGate(wait, signal);
   all.modes[type] = mode;
+}
+
+bool is_captured(const c10::Stream& stream) {
+  return capturing(c10::impl::VirtualGuardImpl(stream.device_type()), stream);
 }
 
 RelaxedCaptures::RelaxedCaptures(c10::DeviceType type)

@@ -29,6 +29,9 @@ class Gate {
 // The gate of this device type, or null. Tried out on the first call for CUDA.
 const Gate* gate_of(c10::Device device);
 
+// Whether commands on this stream go into a graph that is being captured.
+bool is_captured(const c10::Stream& stream);
+
 // While it lives, calls of this thread to devices of this type leave graph captures of other
 // threads alone. (Otherwise CUDA ends such a capture with an error, in its default mode, as soon as
 // any thread asks whether an event has been reached.) Without effect where the device has no such

@@ -7,6 +7,7 @@
 #include <ATen/ops/empty.h>
 #include <pthread.h>
 
+#include <atomic>
 #include <map>
 #include <mutex>
 
@@ -23,6 +24,7 @@ struct Cache {
   std::mutex mutex;
   std::multimap<size_t, at::Tensor> free;
   size_t bytes = 0;
+  std::atomic<size_t> for_sends{0};
 };
 
 Cache*& cache() {
@@ -70,5 +72,17 @@ std::shared_ptr<PinnedBuffer> pinned_buffer(size_t bytes) {
       at::empty({static_cast<int64_t>(bytes)},
                 at::TensorOptions().dtype(at::kByte).device(at::kCPU).pinned_memory(true)));
 }
+
+std::shared_ptr<PinnedBuffer> pinned_for_send(size_t bytes) {
+  std::shared_ptr<PinnedBuffer> buffer = pinned_buffer(bytes);
+  Cache* const all = cache();  // not that of a child, which begins at 0
+  all->for_sends.fetch_add(buffer->size(), std::memory_order_relaxed);
+  PinnedBuffer* const memory = buffer.get();
+  return {memory, [all, held = std::move(buffer)](PinnedBuffer*) {
+            all->for_sends.fetch_sub(held->size(), std::memory_order_relaxed);
+          }};
+}
+
+size_t pinned_for_sends() { return cache()->for_sends.load(std::memory_order_relaxed); }
 
 }  // namespace mcast::pg

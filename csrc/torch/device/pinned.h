@@ -31,5 +31,8 @@ class PinnedBuffer {
 
 // At least `bytes`, content arbitrary. Throws what torch throws when there is none.
 std::shared_ptr<PinnedBuffer> pinned_buffer(size_t bytes);
+// The same for what a send reads; and bytes of such memory, of all sends, that is still in use.
+std::shared_ptr<PinnedBuffer> pinned_for_send(size_t bytes);
+size_t pinned_for_sends();
 
 }  // namespace mcast::pg

@@ -5,19 +5,9 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "backend.h"
-#include "background.h"
 
 namespace mcast::pg {
 namespace {
-
-template <typename Guard>
-bool capturing(const Guard& guard, const c10::Stream& stream) {
-  if constexpr (requires { guard.isStreamCapturing(stream); }) {
-    return guard.isStreamCapturing(stream);
-  } else {
-    return false;  // an older torch: the copy fails by itself, less clearly
-  }
-}
 
 Result<Sequence> post_transfer(Group& group, const Transfer& transfer, DeviceCopies::Slices slices,
                                PostOptions options) {
@@ -44,8 +34,8 @@ Result<Sequence> post_transfer(Group& group, const Transfer& transfer, DeviceCop
 void ProcessGroupMcast::check_not_captured(Op op, const at::Tensor& tensor) const {
   const c10::Device device = tensor.device();
   const c10::impl::VirtualGuardImpl guard(device.type());
-  TORCH_CHECK(!capturing(guard, guard.getStream(device)), op_name(op),
-              ": mcast cannot be captured ", "in a graph: the host takes part in every operation");
+  TORCH_CHECK(!is_captured(guard.getStream(device)), op_name(op), ": mcast cannot be captured ",
+              "in a graph: the host takes part in every operation");
 }
 
 SideStreams ProcessGroupMcast::side_streams(c10::Device device, bool reduces,
@@ -87,16 +77,7 @@ WorkPtr ProcessGroupMcast::post_device(Op op, c10d::OpType type, const char* tit
       throw_status(posted.status(), context(op_name(op), sequence_));
     }
   }
-  copies->launch({work, engine_group->waker(),
-                  [weak = std::weak_ptr<Group>(engine_group)](const std::string& reason) {
-                    // The last reference to a group waits for its end: not on the poller's thread.
-                    Background::instance().run(
-                        "abort: " + reason,
-                        [weak, reason] {
-                          if (const auto live = weak.lock()) live->abort(reason);
-                        },
-                        true);
-                  }});
+  copies->launch(DeviceCopies::Listener::of(work, engine_group));
   {
     std::lock_guard lock(mutex_);
     std::erase_if(device_works_, [](const auto& earlier) { return earlier.expired(); });

@@ -224,4 +224,17 @@ Transfer plan_reduce(const at::Tensor& tensor, Member root, const Reducing& how,
   return transfer;
 }
 
+Transfer plan_send(const at::Tensor& tensor, Member peer) {
+  CopyBacks none;
+  Transfer transfer = plan_broadcast(tensor, peer, true, none);
+  transfer.kind = Transfer::Kind::send;
+  return transfer;
+}
+
+Transfer plan_receive(const at::Tensor& tensor, Member peer, CopyBacks& back) {
+  Transfer transfer = plan_broadcast(tensor, peer, false, back);
+  transfer.kind = Transfer::Kind::receive;
+  return transfer;
+}
+
 }  // namespace mcast::pg

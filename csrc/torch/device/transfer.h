@@ -27,24 +27,26 @@ struct DeviceBytes {
   at::Tensor view(size_t from, size_t count) const;
 };
 
-// One operation of the engine.
+// One operation of the engine, or one message.
 struct Transfer {
-  enum class Kind { broadcast, gather, scatter, all_reduce, reduce };
+  enum class Kind { broadcast, gather, scatter, all_reduce, reduce, send, receive };
   Kind kind = Kind::broadcast;
-  Member root = 0;   // of a broadcast or reduce
+  Member root = 0;   // of a broadcast or reduce; of a message the other rank, kNoMember: any
   size_t block = 0;  // bytes of one block; all_reduce, reduce: of the whole
   at::ScalarType dtype = at::kByte;
   Reducing how;  // reductions
   // broadcast (empty on receivers), gather: the own block. scatter: a block per rank. all_reduce,
-  // reduce: the whole.
+  // reduce, send: the whole. receive: empty.
   std::vector<DeviceBytes> sources;
-  // By completed end of the engine: broadcast, reduce (at the root), scatter: one. gather: a block
-  // per rank. all_reduce: the block that each rank folds. Empty where nothing is written.
+  // By completed end of the engine: broadcast, reduce (at the root), scatter, receive: one. gather:
+  // a block per rank. all_reduce: the block that each rank folds. Empty where nothing is written.
   std::vector<DeviceBytes> targets;
   bool own_copy = false;  // targets[own rank] is written from sources[0] on the device
 
   bool gather() const { return kind == Kind::gather; }
-  bool reduces() const { return kind != Kind::gather && kind != Kind::broadcast; }
+  bool reduces() const {
+    return kind == Kind::scatter || kind == Kind::all_reduce || kind == Kind::reduce;
+  }
 };
 
 Transfer plan_broadcast(const at::Tensor& tensor, Member root, bool is_root, CopyBacks& back);
@@ -61,5 +63,8 @@ Transfer plan_scatter(const std::vector<at::Tensor>& inputs, const at::Tensor& o
 Transfer plan_allreduce(const at::Tensor& tensor, const Reducing& how, int size, CopyBacks& back);
 Transfer plan_reduce(const at::Tensor& tensor, Member root, const Reducing& how, int rank, int size,
                      CopyBacks& back);
+// A message to or from `peer`.
+Transfer plan_send(const at::Tensor& tensor, Member peer);
+Transfer plan_receive(const at::Tensor& tensor, Member peer, CopyBacks& back);
 
 }  // namespace mcast::pg

@@ -8,6 +8,7 @@
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/CPUFallback.h>
 #include <ATen/native/Resize.h>
+#include <ATen/ops/view_as_real_native.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
@@ -305,6 +306,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_copy_from_and_resize", copy_from_and_resize);
   m.impl("as_strided", as_strided);
   m.impl("view", view);
+  m.impl("view_as_real", at::native::view_as_real);
   m.impl("_reshape_alias", reshape_alias);
   m.impl("resize_", resize);
 }

@@ -17,7 +17,7 @@
 
 namespace fake {
 
-constexpr int kPool = 8;  // streams 1..8: pool, 9..16: of high priority; 0: default
+constexpr int kPool = 32;  // streams 1..32: pool, 33..64: of high priority; 0: default
 constexpr size_t kDepth = 1024;
 
 struct Fault : std::runtime_error {

@@ -1,0 +1,590 @@
+"""send, recv, isend, irecv and batches of device tensors by the engine, on the fake device of device_ranks.py:
+with a gate (wait() makes the stream wait) and without (wait() blocks). Messages come in any order or never, and
+streams of the caller wait for nothing that is not theirs."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import device_ranks
+import pytest
+import torch
+import torch.distributed as dist
+from contents import DTYPES, assert_same, content
+from device_ranks import AFTER, backend, check, flipped, ops, runner, store, upload, upload_held
+from fake_device import TO_DEVICE, TO_HOST
+from ranks import RankError
+
+import torch_mcast
+
+device_pool, library = device_ranks.device_pool, device_ranks.library
+either, gated, hosted = device_ranks.either, device_ranks.gated, device_ranks.hosted
+SOME = torch.float32
+BIG = 100_000  # several pieces
+
+
+def until(condition: Callable[[], Any], what: str) -> None:
+    deadline = time.monotonic() + 40
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.001)
+
+
+def zeros(size: int, dtype: torch.dtype = SOME) -> torch.Tensor:
+    return torch.zeros(size * dtype.itemsize, dtype=torch.uint8).view(dtype).to("fake")
+
+
+def peer() -> int:
+    return 1 - dist.get_rank()
+
+
+def all_types() -> None:
+    rank = dist.get_rank()
+    cases = [(dtype, size) for dtype in DTYPES for size in (0, 1, 1021, 70_001)]
+    for salt, (dtype, size) in enumerate(cases):
+        mine, got = upload(content(rank, size, dtype, salt)), zeros(size, dtype)
+        sent = dist.isend(mine, peer(), tag=salt % 3)
+        work = dist.irecv(got, peer(), tag=salt % 3)
+        del mine
+        assert sent is not None and sent.wait() and work is not None and work.wait()
+        check(got, content(1 - rank, size, dtype, salt), (dtype, size))
+        for each in (sent, work):
+            until(each.is_completed, "is not over")
+            assert each.is_success()
+    calls = torch_mcast.stats()["calls"]
+    for op in ("send", "recv"):
+        assert calls[op] == {"engine": len(cases), "fallback": 0}
+
+
+def test_all_types(either):
+    either(2, all_types)
+
+
+def in_any_order(seed: int) -> None:
+    """Sends in one order, receives in another, by several streams, some of tensors on the CPU: of one tag the
+    first sent comes first."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    draw = random.Random(seed)
+    plan = [
+        (draw.randrange(3), draw.choice([0, 3, 500, 30_000]), draw.randrange(4)) for _ in range(30)
+    ]
+    others = sorted(set(range(world)) - {rank})
+    works, expected = [], []
+    for n, (tag, size, place) in enumerate(plan):
+        ops().use_stream(draw.randrange(3))
+        for other in others:
+            mine = content(rank, size, SOME, n)
+            works.append(dist.isend(upload(mine) if place else mine, other, tag=tag))
+    order = sorted(range(len(plan)), key=lambda n: (plan[n][0], n))
+    if rank % 2 == 1:  # tags backwards, each of them forwards
+        order = sorted(range(len(plan)), key=lambda n: (-plan[n][0], n))
+    for n in order:
+        tag, size, place = plan[n]
+        for other in others:
+            ops().use_stream(draw.randrange(3))
+            got = torch.zeros(size) if place == 1 else zeros(size)
+            expected.append((got, other, n, dist.irecv(got, other, tag=tag)))
+    draw.shuffle(expected)
+    for got, other, n, work in expected:
+        ops().use_stream(draw.randrange(4))
+        work.wait()
+        want = content(other, plan[n][1], SOME, n)
+        if got.is_cpu:
+            assert_same(got, want, (other, n))
+        else:
+            check(got, want, (other, n))
+    for work in works:
+        work.wait()
+    ops().use_stream(0)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_in_any_order(either, seed):
+    either(3, in_any_order, seed)
+
+
+def any_source() -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    if rank:
+        for size in (1000, 70_000):
+            dist.send(upload(torch.full((size,), float(rank))), 0, tag=7)
+        return
+    for size in (1000, 70_000):
+        seen = set()
+        for _ in range(world - 1):
+            got = zeros(size)
+            source = dist.recv(got, tag=7)  # blocks until the source is known
+            check(got, torch.full((size,), float(source)), source)
+            seen.add(source)
+        assert seen == set(range(1, world))
+
+
+def test_any_source(either):
+    either(3, any_source)
+
+
+def not_contiguous() -> None:
+    wanted = torch.arange(6000.0).view(300, 20)
+    lazy = torch.complex(torch.arange(9.0), torch.ones(9))
+    if dist.get_rank() == 0:
+        dist.send(upload(wanted).t(), 1)
+        dist.send(upload(wanted), 1)
+        backend().send([lazy.to("fake").conj()], 1, 0).wait()
+        return
+    whole = zeros(6000).view(20, 300)
+    dist.recv(whole, 0)
+    check(whole, wanted.t().contiguous(), "a source")
+    room = zeros(12_000).view(300, 40)
+    dist.recv(room[:, ::2], 0)
+    check(room[:, ::2], wanted, "a target")
+    assert not room.cpu()[:, 1::2].any()
+    got = zeros(9, torch.complex64)
+    dist.recv(got, 0)
+    check(got, lazy.conj().resolve_conj(), "conjugated")
+
+
+def test_tensors_that_are_not_contiguous(either):
+    either(2, not_contiguous)
+
+
+def order_of_streams() -> None:
+    """What is sent is what kernels before have written; what kernels after a wait write is not. What is received
+    is written behind kernels before, on whatever stream."""
+    rank = dist.get_rank()
+    mine, first, second = (content(0, BIG, SOME, salt) for salt in range(3))
+    if rank == 0:
+        ops().hold()
+        source = upload_held(mine)
+        work = dist.isend(source, 1)
+        ops().use_stream(5)
+        early = dist.isend(upload(first), 1, tag=1)  # is not held up by what stream 0 does
+        ops().use_stream(0)
+        store().wait(["tag 1 is there"])
+        assert not work.is_completed()
+        ops().release()
+        work.wait()
+        ops().flip(source, AFTER)  # its memory is the caller's again
+        early.wait()
+        dist.send(upload(second), 1, tag=2)
+        return
+    got = zeros(BIG)
+    dist.recv(got, 0, tag=1)
+    check(got, first, "on another stream")
+    store().set("tag 1 is there", "1")
+    dist.recv(got, 0)
+    check(got, mine, "before it was overwritten")
+    ops().hold()
+    ops().flip(got, AFTER)  # will run when the message is here
+    work = dist.irecv(got, 0, tag=2)
+    time.sleep(0.05)
+    ops().release()
+    ops().use_stream(6)
+    work.wait()
+    check(got, second, "behind a kernel")
+    ops().use_stream(0)
+
+
+def test_order_of_streams(either):
+    either(2, order_of_streams)
+
+
+def wait_first() -> None:
+    """wait() of a receive returns, and later kernels are enqueued, before the message has been sent."""
+    rank = dist.get_rank()
+    expected = content(0, BIG, SOME)
+    if rank == 0:
+        store().wait(["rank 1 waits no more"])
+        dist.send(upload(expected), 1)
+        dist.send(upload(expected), 1)
+        return
+    tensor, other = zeros(BIG), zeros(BIG)
+    work = dist.irecv(tensor, 0)
+    future = work.get_future()
+    assert work.wait() and work.wait()
+    ops().flip(tensor, AFTER)
+    ops().use_stream(4)
+    assert work.wait()  # by a second stream
+    other.copy_(tensor, non_blocking=True)
+    assert not work.is_completed() and not future.done()
+    assert work.result()[0].data_ptr() == tensor.data_ptr()
+    store().set("rank 1 waits no more", "1")
+    ops().use_stream(0)
+    assert_same(tensor.cpu(), flipped(expected, AFTER))
+    assert work.wait(timedelta(seconds=30)) and work.is_completed() and work.is_success()
+    future.wait()
+    later = dist.irecv(tensor, 0)
+    check(later.get_future().wait()[0], expected, "by a future")
+
+
+def wait_last() -> None:
+    """Without a gate it returns when the message is here."""
+    rank = dist.get_rank()
+    expected = content(0, BIG, SOME)
+    if rank == 0:
+        store().wait(["posted"])
+        dist.send(upload(expected), 1)
+        return
+    tensor = zeros(BIG)
+    work = dist.irecv(tensor, 0)
+    waiting = threading.Thread(target=work.wait)
+    waiting.start()
+    assert not work.is_completed()
+    store().set("posted", "1")
+    waiting.join(40)
+    assert not waiting.is_alive() and work.wait()
+    check(tensor, expected, "blocked")
+
+
+def test_wait_does_not_block(gated):
+    gated(2, wait_first)
+
+
+def test_wait_without_gate(hosted):
+    hosted(2, wait_last)
+
+
+def test_host_wait_is_a_choice(gated):
+    gated(2, wait_last, options={"device_wait": "host"})
+
+
+def never_matched(gate: bool) -> None:
+    """Receives whose message comes last, with and without a stream that waits for them, hold up no other
+    message and no collective."""
+    rank, size = dist.get_rank(), 20_000
+    late = [zeros(size) for _ in range(4)]
+    works = [dist.irecv(got, peer(), tag=100 + n) for n, got in enumerate(late)]
+    if gate:
+        ops().use_stream(3)
+        works[0].wait()  # stream 3 waits from now on
+        dist.isend(upload_held(content(rank, size, SOME, 50)), peer(), tag=50)
+        ops().use_stream(0)
+    for n in range(20):
+        got = zeros(size)
+        sent = dist.isend(upload(content(rank, size, SOME, n)), peer(), tag=n % 2)
+        dist.irecv(got, peer(), tag=n % 2).wait()
+        check(got, content(1 - rank, size, SOME, n), n)
+        sent.wait()
+        total = torch.full((size,), float(rank + 1)).to("fake")
+        dist.all_reduce(total)
+        assert total.cpu()[-1] == 3.0
+    assert not any(work.is_completed() for work in works)
+    dist.barrier()
+    for n in reversed(range(4)):
+        dist.send(upload(content(rank, size, SOME, 100 + n)), peer(), tag=100 + n)
+    for n, work in enumerate(works):
+        work.wait()
+        check(late[n], content(1 - rank, size, SOME, 100 + n), n)
+    if gate:
+        got = zeros(size)
+        dist.recv(got, peer(), tag=50)
+        check(got, content(1 - rank, size, SOME, 50), "of a stream that waited")
+
+
+@pytest.mark.parametrize("gate", [True, False], ids=["gate", "host"])
+def test_a_late_message_holds_up_no_other(device_pool, library, gate):
+    runner(device_pool, library, gate)(2, never_matched, gate)
+
+
+def ring() -> None:
+    """All send first, what is far too long to leave unasked."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    for n in range(3):
+        dist.send(upload(content(rank, 120_000, SOME, n)), (rank + 1) % world)
+        got = zeros(120_000)
+        dist.recv(got, (rank - 1) % world)
+        check(got, content((rank - 1) % world, 120_000, SOME, n), n)
+
+
+def test_a_ring_in_which_all_send_first(either):
+    either(3, ring)
+
+
+def runs_ahead() -> None:
+    """Who sends is not blocked as long as little waits in pinned memory, 512 pieces; then the wait for a send
+    is one for its end."""
+    size = 1 << 20
+    if dist.get_rank() == 0:
+        works = [dist.isend(upload(content(0, size, torch.uint8, 0)), 1)]
+        assert works[0].wait() and not works[0].is_completed()
+        works += [dist.isend(upload(content(0, size, torch.uint8, n)), 1) for n in (1, 2)]
+        store().set("all are sent", "1")
+        works[2].wait()
+        assert works[2].is_completed()
+    else:
+        store().wait(["all are sent"])
+        for n in range(3):
+            got = zeros(size, torch.uint8)
+            dist.recv(got, 0)
+            check(got, content(0, size, torch.uint8, n), n)
+    dist.barrier()
+
+
+def test_sends_that_wait_take_bounded_memory(either):
+    either(2, runs_ahead)
+
+
+def nobody_waits() -> None:
+    """Works, sources and some targets are dropped at once."""
+    rank, size = dist.get_rank(), 9000
+    kept = []
+    for n in range(40):
+        ops().use_stream(n % 3)
+        dist.isend(upload(content(rank, size, SOME, n)), peer())
+        got = zeros(size)
+        dist.irecv(got, peer())
+        if n % 4:
+            kept.append((n, got))
+        del got
+    ops().use_stream(0)
+    for n, got in kept:
+        wanted = content(1 - rank, size, SOME, n).view(torch.uint8)
+        until(lambda got=got, wanted=wanted: torch.equal(ops().peek(got, 4 * size), wanted), n)
+    dist.barrier()
+
+
+def test_works_that_nobody_waits_for(either):
+    either(2, nobody_waits)
+
+
+def batch() -> None:
+    rank = dist.get_rank()
+    sizes = [3, 0, 70_000]
+    mine = [upload(content(rank, size, SOME, size)) for size in sizes]
+    got = [zeros(size) for size in sizes]
+    calls = [dist.P2POp(dist.isend, tensor, peer(), tag=n) for n, tensor in enumerate(mine)]
+    calls += [dist.P2POp(dist.irecv, tensor, peer(), tag=n) for n, tensor in enumerate(got)]
+    random.Random(rank).shuffle(calls)
+    works = dist.batch_isend_irecv(calls)
+    del mine, calls
+    assert len(works) == 1
+    for work in works:
+        work.wait()
+    for size, tensor in zip(sizes, got, strict=True):
+        check(tensor, content(1 - rank, size, SOME, size), size)
+
+
+def test_batch(either):
+    either(2, batch)
+
+
+def another_length() -> None:
+    with pytest.raises(dist.DistBackendError, match="rank 0 has sent 12 bytes to recv of 16 bytes"):
+        if dist.get_rank() == 0:
+            dist.isend(upload(torch.ones(3)), 1)
+            dist.irecv(zeros(3), 1).wait(timedelta(seconds=40))
+        else:
+            dist.irecv(zeros(4), 0).wait(timedelta(seconds=40))
+
+
+def test_another_length_is_an_error_on_both(either):
+    either(2, another_length)
+
+
+def too_late(gate: bool) -> None:
+    group = dist.new_group(backend=device_ranks.BACKEND, timeout=timedelta(seconds=2))
+    if dist.get_rank() == 0:
+        tensor = zeros(4)
+        work = dist.irecv(tensor, 1, group=group, tag=5)
+        if gate:
+            assert work.wait()  # the stream waits, until the call fails
+            ops().flip(tensor, AFTER)
+        with pytest.raises(dist.DistBackendError, match="no such message has come"):
+            work.wait(timedelta(seconds=40))
+        ops().synchronize()
+        with pytest.raises(dist.DistBackendError, match="no such message has come"):
+            work.wait()
+        assert not work.is_success()
+        with pytest.raises(dist.DistBackendError, match="failed earlier"):
+            dist.isend(tensor, 1, group=group)
+    dist.barrier()
+
+
+@pytest.mark.parametrize("gate", [True, False], ids=["gate", "host"])
+def test_a_receive_ends_by_its_limit(device_pool, library, gate):
+    runner(device_pool, library, gate)(2, too_late, gate)
+
+
+def peer_fails(how: str, gate: bool) -> str:
+    """Rank 1 ends while its source is on the way: rank 0 neither hangs nor misses the error."""
+    size = 1 << 20
+    if dist.get_rank() == 1:
+        mine = upload(content(1, size, torch.uint8))
+        ops().synchronize()
+        ops().allow(TO_HOST, 1)
+        work = dist.isend(mine, 0)
+        store().wait(["rank 0 waits"])
+        if how == "dies":
+            os._exit(3)
+        backend().abort()
+        ops().allow(TO_HOST, -1)
+    else:
+        got = zeros(size, torch.uint8)
+        work = dist.irecv(got, 1)
+        unasked = dist.irecv(zeros(3), 1, tag=1)
+        if gate:
+            assert work.wait()
+            ops().flip(got, AFTER)
+        store().set("rank 0 waits", "1")
+        with pytest.raises(dist.DistBackendError):
+            unasked.wait(timedelta(seconds=40))
+        until(unasked.is_completed, "the other receive has not ended")
+    with pytest.raises(dist.DistBackendError) as caught:
+        work.wait(timedelta(seconds=40))
+    ops().synchronize()
+    until(work.is_completed, "the device's part has not ended")
+    assert not work.is_success()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("gate", [True, False], ids=["gate", "host"])
+def test_peer_aborts(device_pool, library, gate):
+    texts = runner(device_pool, library, gate)(2, peer_fails, "aborts", gate)
+    assert all("abort" in text for text in texts)
+
+
+@pytest.mark.parametrize("gate", [True, False], ids=["gate", "host"])
+def test_peer_dies(device_pool, library, gate):
+    with pytest.raises(RankError) as caught:
+        runner(device_pool, library, gate)(2, peer_fails, "dies", gate)
+    assert "died with 3" in str(caught.value) and "rank 0 of" not in str(caught.value)
+
+
+def fault(side: str) -> str:
+    """The device of the rank that sends, or receives, fails on the way."""
+    rank, size = dist.get_rank(), 300_000
+    fails = rank == (0 if side == "sender" else 1)
+    tensor = upload(content(rank, size, SOME))
+    ops().synchronize()
+    if fails:
+        ops().allow(TO_HOST if rank == 0 else TO_DEVICE, 0)
+    work = dist.isend(tensor, 1) if rank == 0 else dist.irecv(tensor, 0)
+    try:
+        if fails:
+            store().wait(["posted"])
+            ops().fault(True)
+        else:
+            store().set("posted", "1")
+        with pytest.raises(dist.DistBackendError) as caught:
+            # (A send of which all has left is over at the sender.)
+            work.wait(timedelta(seconds=40))
+            assert rank == 0 and side == "receiver"
+            dist.barrier()
+        until(work.is_completed, "the device's part has not ended")
+        # (The message itself may have been over: then the group fails behind its work.)
+        until(lambda: torch_mcast.stats()["failure"], "the group goes on")
+    finally:
+        ops().fault(False)
+        ops().allow(TO_HOST, -1)
+        ops().allow(TO_DEVICE, -1)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("side", ["sender", "receiver"])
+def test_fault(either, side):
+    texts = either(2, fault, side, timeout_s=60)
+    failed = 0 if side == "sender" else 1
+    assert "the device failed: fake device: a kernel has faulted" in texts[failed]
+    assert f"on rank {failed} of 2" in texts[failed]
+    assert f"aborted by rank {failed}: the device failed: " in texts[1 - failed]
+
+
+def blocked_calls() -> None:
+    """A call that asks the device blocks, as behind a cudaFree that waits for the gates: messages leave
+    nevertheless, and who waits for one has it."""
+    rank = dist.get_rank()
+    got = zeros(BIG)
+    if rank == 0:
+        ops().hold()
+        mine = upload_held(content(0, BIG, SOME))
+        waits = dist.irecv(got, 1)
+        sent = dist.isend(mine, 1)
+        ops().block_asking(True)
+        try:
+            until(lambda: ops().blocked() > 0, "nobody asks the device")
+            ops().release()
+            store().wait(["rank 1 has it"])
+        finally:
+            ops().block_asking(False)
+        sent.wait()
+        waits.wait()
+    else:
+        dist.irecv(got, 0).wait(timedelta(seconds=40))
+        store().set("rank 1 has it", "1")
+        dist.send(upload(content(1, BIG, SOME)), 0)
+    check(got, content(1 - rank, BIG, SOME), "with blocked calls")
+
+
+def test_progress_does_not_wait_for_calls(gated):
+    gated(2, blocked_calls)
+
+
+def many_streams() -> int:
+    """However many streams of the caller post messages, few are taken from the pool."""
+    rank, before = dist.get_rank(), ops().pooled()
+    for n in range(16):
+        ops().use_stream(n)
+        got = zeros(100)
+        work = dist.irecv(got, peer())
+        dist.send(upload(content(rank, 100, SOME, n)), peer())
+        work.wait()
+        check(got, content(1 - rank, 100, SOME, n), n)
+    ops().use_stream(0)
+    return ops().pooled() - before
+
+
+def test_streams_of_the_pool(either):
+    assert max(either(2, many_streams)) <= 16
+
+
+def refused() -> None:
+    mine = upload(torch.ones(3))
+    with pytest.raises(ValueError, match="expected another rank"):
+        backend().send([mine], dist.get_rank(), 0)
+    with pytest.raises(NotImplementedError, match=r"gather of fake:0 tensors is not served"):
+        dist.gather(mine, [zeros(3), zeros(3)] if dist.get_rank() == 0 else None)
+    dist.barrier()
+
+
+def test_what_is_refused(either):
+    either(2, refused)
+
+
+# `make test` leaves it out, rather than skip it, where nothing could run it.
+TIER = pytest.mark.not_everywhere if torch.cuda.is_available() else pytest.mark.all_tier
+
+
+def on_cuda() -> None:
+    """Both ranks on one GPU or on two."""
+    rank = dist.get_rank()
+    torch.cuda.set_device(rank % torch.cuda.device_count())
+    for n, size in enumerate((0, 1, 1021, 3_000_000)):
+        got = torch.zeros(size, device="cuda")
+        work = dist.irecv(got, peer(), tag=n)
+        mine = content(rank, size, torch.int32, n).to("cuda", non_blocking=True) + 1
+        sent = dist.isend(mine, peer(), tag=n)
+        sent.wait()
+        mine.zero_()
+        got = got.view(torch.int32)
+        work.wait()
+        wanted = content(1 - rank, size, torch.int32, n)
+        assert_same((got - 1).cpu(), wanted, size)
+    ahead, tensor = dist.irecv(got.zero_(), peer()), torch.ones(3_000_000, device="cuda") * rank
+    assert ahead.wait()  # the stream waits; what follows does not
+    with torch.cuda.stream(torch.cuda.Stream()):
+        dist.send(tensor.view(torch.int32), peer())
+    assert got.view(torch.float32).sum().item() == 3_000_000 * (1 - rank)
+    calls = torch_mcast.stats()["calls"]
+    assert calls["send"]["engine"] == calls["recv"]["engine"] == 5
+
+
+@TIER
+@pytest.mark.not_everywhere
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU that torch can use")
+def test_gpus_where_there_are_some(device_pool):
+    device_pool.run(2, on_cuda, backend="cpu:mcast,cuda:mcast", options={"fallback": "gloo"})
