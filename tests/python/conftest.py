@@ -122,6 +122,11 @@ PATHS = {
     "engine-map": {},
     "engine-copy": {"MCAST_ENGINE_MEMORY": "copy"},
 }
+# Further ones, for tests that name them: through an engine, and over the network all the same.
+MORE_PATHS = {
+    f"engine-network{name}": {"MCAST_SHARED_MEMORY": "off", "MCAST_ENGINE_MEMORY": memory}
+    for name, memory in {"": "slots", "-copy": "copy"}.items()
+}
 # Modules whose tests run over all of them, on loopback or in shared memory; and the paths that they take with
 # MCAST_TEST_ALL=1 only, since they test what is around these: that is the same code as on other paths.
 ALL_PATHS: dict[str, set[str]] = {
@@ -164,7 +169,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def ranks(pool: Pool, request: pytest.FixtureRequest) -> Callable[..., list[Any]]:
     """ranks(world, function, *args, ...): see ranks.Pool.run."""
     path = getattr(request, "param", "network")
-    workers, setting = pool, PATHS[path]
+    workers, setting = pool, (PATHS | MORE_PATHS)[path]
     if path.startswith("engine"):
         setting = {**setting, "MCAST_ENGINE": f"host:{request.getfixturevalue('engine_socket')}"}
     if path == "engine-map":

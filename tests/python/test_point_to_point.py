@@ -1,4 +1,5 @@
-"""send, recv, isend, irecv and batches: by the engine over the network, by Gloo on one host; the same bytes."""
+"""send, recv, isend, irecv and batches: by the engine over the network, also where that is an engine of the
+host, by Gloo on one host; the same bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ from contents import DTYPES, GLOO_DTYPES, assert_same, content
 
 import torch_mcast
 
-BOTH = pytest.mark.parametrize("ranks", ["network", "host"], indirect=True)
+ENGINES = ["network", "engine-network", "engine-network-copy"]
+NETWORK = pytest.mark.parametrize("ranks", ENGINES, indirect=True)
+BOTH = pytest.mark.parametrize("ranks", [*ENGINES, "host"], indirect=True)
 
 
 def by_engine() -> bool:
@@ -112,6 +115,7 @@ def strided() -> None:
         assert_same(whole, torch.arange(600.0).view(30, 20).t().contiguous())
 
 
+@NETWORK
 def test_tensors_that_are_not_contiguous(ranks):
     ranks(2, strided)
 
@@ -146,6 +150,7 @@ def another_length() -> None:
             dist.recv(torch.ones(4), 0)
 
 
+@NETWORK
 def test_another_length_is_an_error_on_both(ranks):
     ranks(2, another_length)
 
@@ -158,6 +163,7 @@ def too_late() -> None:
     dist.barrier()
 
 
+@NETWORK
 def test_a_receive_ends_by_its_limit(ranks):
     ranks(2, too_late)
 

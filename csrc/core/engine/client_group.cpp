@@ -13,28 +13,30 @@
 #include "base/log.h"
 #include "base/own_pid.h"
 #include "collective/report.h"
+#include "engine/client_feed.h"
+#include "engine/client_messages.h"
 #include "engine/clock.h"
 #include "engine/stats_record.h"
 
 namespace mcast {
 namespace {
 
-constexpr size_t kAtOnce = size_t{64} << 10;  // bytes of inputs copied before the record
-constexpr size_t kPiece = size_t{1} << 20;    // between two words of how far it is
 constexpr Nanos kStatsPatience = 2 * kSecond;
+// Short sends end about as fast as they are posted, and an engine keeps only so many ends that
+// nobody reads, and posts that are not over. So who posts a message while so many are in flight
+// reads what is over; while so many sends are, it also waits a moment for one of them.
+constexpr size_t kManyMessages = 256, kManySends = 1024;
+constexpr Nanos kSendPause = kMilli;
 
 using Key = std::pair<LaneId, Sequence>;
 
 struct Flight {
   LaneId lane = LaneId::kMulticast;
+  Sequence sequence = 0;
   Post post;
   std::optional<Post> other_half;  // of a barrier on both lanes
   std::unique_ptr<ClientStaging> staging;
-  // Of copying in: one thread at a time.
-  std::mutex feeding;
-  size_t next_input = 0;
-  uint64_t told = 0;  // of that input
-  bool over = false;  // feeding: the engine is done with it
+  ClientFeed feed;
 };
 
 ipc::Control abort_of(uint32_t group, const std::string& reason) {
@@ -63,8 +65,9 @@ class ClientGroup::Flights final : public ClientEar {
     uint8_t lane = 0;
   };
   Flights(std::shared_ptr<ClientLink> link, uint32_t handle, std::shared_ptr<State> state,
-          std::shared_ptr<Trace> trace, Params params)
-      : link_(std::move(link)),
+          std::shared_ptr<Trace> trace, Params params, ClientMessages::Params messages)
+      : messages_(link, std::move(messages)),
+        link_(std::move(link)),
         handle_(handle),
         state_(std::move(state)),
         trace_(std::move(trace)),
@@ -99,9 +102,11 @@ class ClientGroup::Flights final : public ClientEar {
       const Status status =
           done->code == 0 ? Status() : Status(static_cast<Code>(done->code), done->text);
       if (auto flight = take({done->lane, done->sequence})) {
-        if (done->held) keep(*flight);
+        if (done->held) flight->staging->keep_outputs();
         end(*flight, status, *done);
       }
+    } else if (const auto* message = std::get_if<ipc::MessageDoneRecord>(&record)) {
+      messages_.on_done(*message);
     } else if (const auto* failed = std::get_if<ipc::FailedRecord>(&record)) {
       state_->note_failure(Status(static_cast<Code>(failed->code), failed->text));
     }
@@ -117,30 +122,21 @@ class ClientGroup::Flights final : public ClientEar {
       to_feed_ = {};
     }
     for (const auto& [key, flight] : all) {
-      if (!flight->staging->withdraw(link_->engine_may_run())) keep(*flight);
+      if (!flight->staging->withdraw(link_->engine_may_run())) flight->staging->keep_outputs();
       end(*flight, why.with_context(flight->post.descriptor.name), {});
     }
+    messages_.on_lost(why);
   }
+
+  ClientMessages& messages() { return messages_; }
 
  private:
   // False: not all of its inputs are there.
   bool feed(LaneId lane, Flight& flight) {
-    const std::lock_guard<std::mutex> one(flight.feeding);
-    const Post& post = flight.post;
-    while (!flight.over && flight.next_input < flight.staging->inputs()) {
-      const size_t i = flight.next_input;
-      const uint64_t before = flight.told;
-      const uint64_t there = flight.staging->copy_in(i, kPiece);
-      const bool whole = flight.staging->whole(i);
-      if (there > before || whole) {
-        const ipc::ReadyRecord ready{lane, handle_, post.sequence, static_cast<uint32_t>(i), there};
-        if (!link_->submit(ready).ok()) return true;
-      }
-      flight.told = whole ? 0 : there;
-      if (whole) flight.next_input++;
-      if (!whole && there == before) return false;
-    }
-    return true;
+    return flight.feed.next(
+        flight.staging, [&, sequence = flight.sequence](uint32_t input, uint64_t bytes) {
+          return link_->submit(ipc::ReadyRecord{lane, handle_, sequence, input, bytes}).ok();
+        });
   }
 
   std::shared_ptr<Flight> take(Key key) {
@@ -153,22 +149,8 @@ class ClientGroup::Flights final : public ClientEar {
     return flight;
   }
 
-  // What an engine may still write to is never free for others.
-  static void keep(const Flight& flight) {
-    std::vector<Slice> outputs = flight.post.outputs;
-    if (flight.post.reduce) outputs.push_back(flight.post.reduce->output);
-    if (flight.post.exchange) outputs = flight.post.exchange->outputs;
-    static std::mutex mutex;
-    static auto& kept = *new std::vector<std::vector<Slice>>;
-    const std::lock_guard<std::mutex> held(mutex);
-    kept.push_back(std::move(outputs));
-  }
-
   void end(Flight& flight, const Status& status, const ipc::DoneRecord& how) {
-    {
-      const std::lock_guard<std::mutex> one(flight.feeding);
-      flight.over = true;
-    }
+    flight.feed.end();
     if (status.ok()) {
       flight.staging->copy_out();
       if (flight.post.reduce) flight.post.note_contributors(how.contributors);
@@ -197,6 +179,7 @@ class ClientGroup::Flights final : public ClientEar {
     trace_->record(trace_event(operation, post.descriptor, params, now, ok));
   }
 
+  ClientMessages messages_;
   const std::shared_ptr<ClientLink> link_;
   const uint32_t handle_;
   const std::shared_ptr<State> state_;
@@ -213,9 +196,11 @@ ClientGroup::ClientGroup(const GroupSpec& spec, std::shared_ptr<ClientLink> link
     : GroupBase(spec),
       link_(std::move(link)),
       handle_(made.handle),
-      flights_(std::make_shared<Flights>(link_, handle_, state_, std::move(trace),
-                                         Flights::Params{name_, rank_})),
-      roads_(roads_of(config_.engine_memory, *link_)) {
+      carries_messages_(made.messages),
+      roads_(roads_of(config_.engine_memory, *link_)),
+      flights_(std::make_shared<Flights>(
+          link_, handle_, state_, std::move(trace), Flights::Params{name_, rank_},
+          ClientMessages::Params{name_, rank_, size_, handle_, roads_})) {
   read_stats(made.stats, fixed_);
   max_block_ = made.longest;
   const std::string by =
@@ -264,20 +249,15 @@ Status ClientGroup::push_record(LaneId lane, Post post) {
   flight->staging = std::move(staging).value();
   flight->post = std::move(post);
   flight->other_half = std::exchange(half_barrier_, std::nullopt);
-  ClientStaging& memory = *flight->staging;
-  bool whole = memory.input_bytes() <= kAtOnce;
-  for (size_t i = 0; whole && i < memory.inputs(); i++) {
-    (void)memory.copy_in(i, kAtOnce);
-    whole = memory.whole(i);
-  }
-  record.staged = !whole;
-  const std::vector<ipc::SliceRun> runs = memory.runs();
+  record.staged = !ClientFeed::begin(*flight->staging);
+  const std::vector<ipc::SliceRun> runs = flight->staging->runs();
   size_t sent = std::min(runs.size(), ipc::kRunsInPost);
   record.runs.assign(runs.begin(), runs.begin() + static_cast<ptrdiff_t>(sent));
   record.more = sent < runs.size();
-  const Sequence sequence = record.sequence;
+  const Sequence sequence = flight->sequence = record.sequence;
+  const bool staged = record.staged;
   // Before it is written: its end may come at once.
-  if (Status lost = flights_->add(lane, sequence, flight, !whole); !lost.ok()) {
+  if (Status lost = flights_->add(lane, sequence, flight, staged); !lost.ok()) {
     return lost.with_context(flight->post.descriptor.name);
   }
   Status status = link_->submit(std::move(record));
@@ -293,6 +273,23 @@ Status ClientGroup::push_record(LaneId lane, Post post) {
 
 void ClientGroup::pushed(LaneId lane) { flights_->feed(lane); }
 
+Status ClientGroup::push_message(MessagePost post) {
+  if (!carries_messages_) return GroupBase::push_message(std::move(post));
+  return flights_->messages().post(std::move(post));
+}
+
+void ClientGroup::pushed_message() {
+  ClientMessages& messages = flights_->messages();
+  messages.feed();
+  static thread_local bool reading = false;  // what is read may post again
+  const auto flying = messages.in_flight();
+  if (reading || flying.all < kManyMessages || link_->on_own_thread()) return;
+  reading = true;
+  const Nanos until = flying.sends < kManySends ? 0 : monotonic_now() + kSendPause;
+  (void)link_->help([&] { return messages.in_flight().sends < kManySends; }, until);
+  reading = false;
+}
+
 bool ClientGroup::help(LaneId, const std::function<bool()>& done, Nanos until) {
   return here() && link_->help(done, until);
 }
@@ -303,6 +300,7 @@ std::function<void()> ClientGroup::waker() const {
     const auto flights = weak.lock();
     if (!flights) return;
     for (const LaneId lane : kBothLanes) flights->feed(lane);
+    flights->messages().feed();
   };
 }
 

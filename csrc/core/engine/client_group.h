@@ -21,6 +21,7 @@ class ClientGroup final : public GroupBase {
               std::shared_ptr<Trace> trace);
   ~ClientGroup() override;
 
+  bool carries_messages() const override { return carries_messages_; }
   bool help(LaneId lane, const std::function<bool()>& done, Nanos until) override;
   std::function<void()> waker() const override;
   void abort(const std::string& reason) override;
@@ -32,6 +33,8 @@ class ClientGroup final : public GroupBase {
 
   Status push(LaneId lane, Post post) override;
   void pushed(LaneId lane) override;
+  Status push_message(MessagePost post) override;
+  void pushed_message() override;
   void fail_lane(LaneId lane, const Status& why) override;
   void close_lane(LaneId lane, Nanos deadline, bool force, Completion closed) override;
   bool has_lanes() const override { return true; }
@@ -40,8 +43,9 @@ class ClientGroup final : public GroupBase {
 
   const std::shared_ptr<ClientLink> link_;
   const uint32_t handle_;
-  const std::shared_ptr<Flights> flights_;
+  const bool carries_messages_;  // as the engine says
   const ClientRoads roads_;
+  const std::shared_ptr<Flights> flights_;
   // The reduce lane's half of a barrier, until the other half comes: the engine makes both of one.
   std::optional<Post> half_barrier_;
   Completion first_closed_;  // of the two lanes, which close together

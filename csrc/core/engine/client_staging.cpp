@@ -9,6 +9,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <mutex>
+#include <utility>
 
 #include "base/join_ranges.h"
 #include "base/log.h"
@@ -19,31 +21,26 @@ namespace {
 
 uintptr_t address_of(const Slice& slice) { return reinterpret_cast<uintptr_t>(slice.data()); }
 
-struct Memory {
-  std::vector<Slice> inputs, outputs;
-  bool in_place = false;  // the input is put where the output of this rank is
-};
+}  // namespace
 
-Memory memory_of(const Post& post, Member self) {
+ClientStaging::Memory ClientStaging::memory_of(const Post& post, Member self) {
   if (post.reduce) {
     const bool takes = post.descriptor.kind != wire::Kind::kReduce || post.descriptor.root == self;
-    Memory m{post.reduce->inputs, {}, false};
+    Memory m{post.reduce->inputs, {}};
     if (takes) m.outputs = {post.reduce->output};  // of 0 bytes, too
     return m;
   }
-  if (post.exchange) return {post.exchange->inputs, post.exchange->outputs, false};
+  if (post.exchange) return {post.exchange->inputs, post.exchange->outputs};
   switch (post.descriptor.kind) {
     case wire::Kind::kAllgather:
-      return {{post.input}, post.outputs, true};
+      return {{post.input}, post.outputs, self};
     case wire::Kind::kBroadcast:
-      if (post.descriptor.root == self) return {{post.input}, {}, false};
-      return {{}, post.outputs, false};
+      if (post.descriptor.root == self) return {{post.input}, {}};
+      return {{}, post.outputs};
     default:
       return {};
   }
 }
-
-}  // namespace
 
 Status ClientStaging::cover(std::vector<Range> wanted) {
   join_ranges(std::move(wanted), ranges_);
@@ -100,23 +97,35 @@ std::optional<ClientArenas::Place> ClientStaging::in_pool(const Slice& slice) {
 Result<std::unique_ptr<ClientStaging>> ClientStaging::make(const Post& post, Member self,
                                                            ClientArenas& arenas,
                                                            ClientRoads roads) {
-  Memory memory = memory_of(post, self);
+  return make(memory_of(post, self), arenas, roads);
+}
+
+Result<std::unique_ptr<ClientStaging>> ClientStaging::make(const Slice& message, bool receives,
+                                                           ClientArenas& arenas,
+                                                           ClientRoads roads) {
+  Memory memory;
+  (receives ? memory.outputs : memory.inputs) = {message};
+  return make(std::move(memory), arenas, roads);
+}
+
+Result<std::unique_ptr<ClientStaging>> ClientStaging::make(Memory memory, ClientArenas& arenas,
+                                                           ClientRoads roads) {
   std::unique_ptr<ClientStaging> staging(new ClientStaging(arenas, roads));
   // An input that the engine reaches is copied by the engine.
-  memory.in_place = memory.in_place && staging->needs_span(memory.inputs[0]);
+  const bool in_place = memory.own != kNoMember && staging->needs_span(memory.inputs[0]);
   std::vector<Range> wanted;
   const auto want = [&](const Slice& s) {
     if (staging->needs_span(s))
       wanted.push_back({address_of(s), address_of(s) + s.length, nullptr});
   };
   for (const Slice& s : memory.outputs) want(s);
-  if (!memory.in_place) {
+  if (!in_place) {
     for (const Slice& s : memory.inputs) want(s);
   }
   if (Status status = staging->cover(std::move(wanted)); !status.ok()) return status;
   for (const Slice& s : memory.inputs) {
     Piece piece;
-    const Slice& where = memory.in_place ? memory.outputs[self] : s;
+    const Slice& where = in_place ? memory.outputs[memory.own] : s;
     if (Status status = staging->place(where, ipc::Role::kInput, piece); !status.ok())
       return status;
     piece.slice = s;
@@ -179,6 +188,13 @@ bool ClientStaging::withdraw(bool may_run) const {
       "lost: until its process ends they may change",
       static_cast<unsigned long long>(late));
   return false;
+}
+
+void ClientStaging::keep_outputs() const {
+  static std::mutex mutex;
+  static auto& kept = *new std::vector<Slice>;
+  const std::lock_guard<std::mutex> held(mutex);
+  for (const Piece& piece : outputs_) kept.push_back(piece.slice);
 }
 
 }  // namespace mcast

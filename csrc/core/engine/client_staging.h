@@ -24,6 +24,9 @@ class ClientStaging {
   // `self` is the rank. kResourceExhausted: the engine takes no more memory.
   static Result<std::unique_ptr<ClientStaging>> make(const Post& post, Member self,
                                                      ClientArenas& arenas, ClientRoads roads);
+  // Of a message, which is the one output or the one input.
+  static Result<std::unique_ptr<ClientStaging>> make(const Slice& message, bool receives,
+                                                     ClientArenas& arenas, ClientRoads roads);
 
   const std::vector<ipc::SliceRun>& runs() const { return runs_; }
   size_t inputs() const { return inputs_.size(); }
@@ -38,9 +41,19 @@ class ClientStaging {
   // Takes the caller's memory away from an engine that may still write to it, or send what the
   // caller writes next. False: `may_run`, and of what it copies by itself there are outputs.
   bool withdraw(bool may_run) const;
+  // What an engine may still write to is never free for others.
+  void keep_outputs() const;
 
  private:
+  // The caller's.
+  struct Memory {
+    std::vector<Slice> inputs, outputs;
+    Member own = kNoMember;  // the input is put where this output is
+  };
   ClientStaging(ClientArenas& arenas, ClientRoads roads) : arenas_(arenas), roads_(roads) {}
+  static Memory memory_of(const Post& post, Member self);
+  static Result<std::unique_ptr<ClientStaging>> make(Memory memory, ClientArenas& arenas,
+                                                     ClientRoads roads);
   struct Piece {
     Slice slice;                 // the caller's
     std::byte* there = nullptr;  // in an arena, or the slice itself

@@ -72,7 +72,10 @@ Status GroupBase::post_message(MessageCall call, PostOptions options) {
   post.done = std::move(options.done);
   auto lock = enter(op);
   if (!lock.ok()) return lock.status();
-  return push_message(std::move(post));
+  if (Status status = push_message(std::move(post)); !status.ok()) return status;
+  lock->unlock();
+  pushed_message();
+  return {};
 }
 
 void GroupBase::abort(const std::string& reason) {

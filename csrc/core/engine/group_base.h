@@ -64,6 +64,8 @@ class GroupBase : public Group {
   // A message, where the group carries them; likewise.
   virtual Status push_message(MessagePost post);
   // After that, with no lock held.
+  virtual void pushed_message() {}
+  // After that, with no lock held.
   virtual void pushed(LaneId) {}
   // Fails what is in flight on the lane, on all ranks; this rank is the culprit.
   virtual void fail_lane(LaneId lane, const Status& why) = 0;

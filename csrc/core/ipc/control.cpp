@@ -245,7 +245,7 @@ bool read(const Control& from, StoreAnswer& m) {
 
 Control control_of(uint64_t call, const GroupMade& m) {
   Scalars s;
-  s.add("handle", m.handle).add("longest", m.longest);
+  s.add("handle", m.handle).add("longest", m.longest).add("messages", m.messages ? 1 : 0);
   return {ControlType::kGroupMade, call, {s.text(), m.stats}};
 }
 
@@ -253,7 +253,8 @@ bool read(const Control& from, GroupMade& m) {
   const auto f = scalars(from, 2);
   if (!f) return false;
   m.stats = from.parts[1];
-  return wire::number(*f, "handle", m.handle) && wire::number(*f, "longest", m.longest);
+  return wire::number(*f, "handle", m.handle) && wire::number(*f, "longest", m.longest) &&
+         flag_of(*f, "messages", m.messages);
 }
 
 Control control_of(uint64_t call, const Close& m) {

@@ -19,7 +19,7 @@
 
 namespace mcast::ipc {
 
-inline constexpr uint16_t kControlVersion = 2;
+inline constexpr uint16_t kControlVersion = 3;
 inline constexpr size_t kMostControl = size_t{64} << 10;  // bytes of a message
 inline constexpr size_t kControlHead = 16;
 
@@ -114,6 +114,7 @@ struct StoreAnswer {
 struct GroupMade {
   uint32_t handle = 0;
   uint64_t longest = UINT64_MAX;  // bytes of a block, at most
+  bool messages = false;          // Group::carries_messages()
   std::string stats;              // as of Stats
 };
 

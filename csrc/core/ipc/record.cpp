@@ -17,13 +17,15 @@ enum class Type : uint16_t {
   kPost = 1,
   kPart = 2,
   kReady = 3,
+  kMessage = 4,
   kDone = 16,
   kFailed = 17,
+  kMessageDone = 18,
 };
 
 constexpr size_t kLengthAt = 0;
 constexpr uint8_t kMore = 1, kStaged = 2;  // of Post
-constexpr uint8_t kHeld = 0x80;            // of Done, beside the code
+constexpr uint8_t kHeld = 0x80;            // of Done and MessageDone, beside the code
 
 // Begins a record; its length is put right at the end.
 wire::Writer begin(Type type, uint8_t a, uint8_t b) {
@@ -182,7 +184,7 @@ bool decode(wire::Reader& in, uint8_t more, uint8_t zero, PartRecord& r) {
 }
 
 std::vector<std::byte> encode(const ReadyRecord& r) {
-  wire::Writer out = begin(Type::kReady, static_cast<uint8_t>(r.lane), 0);
+  wire::Writer out = begin(Type::kReady, static_cast<uint8_t>(r.lane), r.message ? 1 : 0);
   out.put<uint32_t>(r.group);
   out.put<uint32_t>(r.sequence);
   out.put<uint64_t>(r.bytes);
@@ -190,12 +192,47 @@ std::vector<std::byte> encode(const ReadyRecord& r) {
   return finish(out);
 }
 
-bool decode(wire::Reader& in, uint8_t lane, uint8_t zero, ReadyRecord& r) {
+bool decode(wire::Reader& in, uint8_t lane, uint8_t message, ReadyRecord& r) {
+  r.message = message == 1;
   r.group = in.get<uint32_t>();
   r.sequence = in.get<uint32_t>();
   r.bytes = in.get<uint64_t>();
   r.input = in.get<uint32_t>();
-  return take_lane(lane, r.lane) && zero == 0 && in.remaining() == 4 && ends(in);
+  return take_lane(lane, r.lane) && message <= 1 &&
+         (!r.message || (r.lane == LaneId::kReduce && r.input == 0)) && in.remaining() == 4 &&
+         ends(in);
+}
+
+// length u32, type u16, receives u8, staged u8; group u32, number u32; tag u32, peer u16, zero u16;
+// timeout u64; a run.
+std::vector<std::byte> encode(const MessageRecord& r) {
+  wire::Writer out = begin(Type::kMessage, r.receives ? 1 : 0, r.staged ? 1 : 0);
+  out.put<uint32_t>(r.group);
+  out.put<uint32_t>(r.number);
+  out.put<uint32_t>(r.tag);
+  out.put<uint16_t>(r.peer);
+  out.put<uint16_t>(0);
+  out.put<uint64_t>(static_cast<uint64_t>(r.timeout));
+  put_runs(out, {r.memory});
+  return finish(out);
+}
+
+bool decode(wire::Reader& in, uint8_t receives, uint8_t staged, MessageRecord& r) {
+  r.receives = receives == 1;
+  r.staged = staged == 1;
+  r.group = in.get<uint32_t>();
+  r.number = in.get<uint32_t>();
+  r.tag = in.get<uint32_t>();
+  r.peer = in.get<uint16_t>();
+  const auto zero = in.get<uint16_t>();
+  r.timeout = static_cast<Nanos>(in.get<uint64_t>());
+  std::vector<SliceRun> runs;
+  if (receives > 1 || staged > 1 || zero != 0 || r.timeout < 0 || (r.receives && r.staged) ||
+      !take_runs(in, 1, runs)) {
+    return false;
+  }
+  r.memory = runs[0];
+  return r.memory.count == 1 && r.memory.role == (r.receives ? Role::kOutput : Role::kInput);
 }
 
 std::vector<std::byte> encode(const DoneRecord& r) {
@@ -220,6 +257,28 @@ bool decode(wire::Reader& in, uint8_t lane, uint8_t code, DoneRecord& r) {
   r.last_byte = static_cast<Nanos>(in.get<uint64_t>());
   const bool durations = r.first_byte >= 0 && r.last_byte >= 0;
   return take_lane(lane, r.lane) && durations && code <= static_cast<uint8_t>(Code::kInternal) &&
+         take_text(in, r.text) && (code != 0 || (r.text.empty() && !r.held));
+}
+
+std::vector<std::byte> encode(const MessageDoneRecord& r) {
+  const auto code = static_cast<uint8_t>(r.code | (r.held ? kHeld : 0));
+  wire::Writer out = begin(Type::kMessageDone, 0, code);
+  out.put<uint32_t>(r.group);
+  out.put<uint32_t>(r.number);
+  out.put<uint16_t>(r.source);
+  out.put<uint16_t>(0);
+  put_text(out, r.text);
+  return finish(out);
+}
+
+bool decode(wire::Reader& in, uint8_t first, uint8_t code, MessageDoneRecord& r) {
+  r.held = (code & kHeld) != 0;
+  r.code = code = code & static_cast<uint8_t>(~kHeld);
+  r.group = in.get<uint32_t>();
+  r.number = in.get<uint32_t>();
+  r.source = in.get<uint16_t>();
+  const auto second = in.get<uint16_t>();
+  return first == 0 && second == 0 && code <= static_cast<uint8_t>(Code::kInternal) &&
          take_text(in, r.text) && (code != 0 || (r.text.empty() && !r.held));
 }
 
@@ -283,6 +342,8 @@ std::optional<Submission> parse_submission(ConstBytes record) {
       return as<PartRecord, Submission>(in, a, b);
     case Type::kReady:
       return as<ReadyRecord, Submission>(in, a, b);
+    case Type::kMessage:
+      return as<MessageRecord, Submission>(in, a, b);
     default:
       return std::nullopt;
   }
@@ -298,6 +359,8 @@ std::optional<Completed> parse_completed(ConstBytes record) {
       return as<DoneRecord, Completed>(in, a, b);
     case Type::kFailed:
       return as<FailedRecord, Completed>(in, a, b);
+    case Type::kMessageDone:
+      return as<MessageDoneRecord, Completed>(in, a, b);
     default:
       return std::nullopt;
   }

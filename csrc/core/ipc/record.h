@@ -76,9 +76,22 @@ struct ReadyRecord {
   Sequence sequence = 0;
   uint32_t input = 0;  // its index
   uint64_t bytes = 0;
+  // It is a message's, whose number is `sequence`: on the reduce lane, of input 0.
+  bool message = false;
 };
 
-using Submission = std::variant<PostRecord, PartRecord, ReadyRecord>;
+// Group::post_message(). `number` tells it from the client's other messages in flight in the group.
+struct MessageRecord {
+  uint32_t group = 0, number = 0;
+  bool receives = false;
+  bool staged = false;  // as PostRecord's; of a send
+  Member peer = kNoMember;
+  uint32_t tag = 0;
+  Nanos timeout = 0;
+  SliceRun memory;  // one slice: of a send an input, of a receive an output
+};
+
+using Submission = std::variant<PostRecord, PartRecord, ReadyRecord, MessageRecord>;
 
 // An operation has ended; the engine touches its memory no more, unless it is `held`.
 struct DoneRecord {
@@ -95,6 +108,15 @@ struct DoneRecord {
   bool held = false;
 };
 
+// The same of a message.
+struct MessageDoneRecord {
+  uint32_t group = 0, number = 0;
+  Member source = kNoMember;  // of a receive that went well: who has sent it
+  uint8_t code = 0;
+  std::string text;
+  bool held = false;
+};
+
 // The group has failed.
 struct FailedRecord {
   uint32_t group = 0;
@@ -102,7 +124,7 @@ struct FailedRecord {
   std::string text;
 };
 
-using Completed = std::variant<DoneRecord, FailedRecord>;
+using Completed = std::variant<DoneRecord, FailedRecord, MessageDoneRecord>;
 
 inline constexpr size_t kMostText = 4000;  // bytes; longer ones are cut by put
 

@@ -250,6 +250,7 @@ void Tenant::create(uint64_t call, const GroupSpec& spec, Creation& creation) {
   ipc::GroupMade answer;
   if (made.ok()) {
     answer.longest = (*made)->longest_block();
+    answer.messages = (*made)->carries_messages();
     answer.stats = encode_stats((*made)->stats(), kMostStatsText);
   }
   {

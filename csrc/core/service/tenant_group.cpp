@@ -60,6 +60,10 @@ bool tells_final(wire::Kind kind) {
          kind == wire::Kind::kReduceScatter;
 }
 
+ipc::FailedRecord failed(uint32_t handle, const Status& why) {
+  return {handle, static_cast<uint8_t>(why.code()), why.message()};
+}
+
 // How many inputs and outputs a call of this kind has, on this rank.
 std::pair<size_t, size_t> shape_of(const wire::Descriptor& d, const Group& group) {
   const size_t size = group.size();
@@ -86,6 +90,15 @@ std::pair<size_t, size_t> shape_of(const wire::Descriptor& d, const Group& group
 
 }  // namespace
 
+const TenantGroup::Staged* TenantGroup::Flights::find(const ipc::ReadyRecord& record) const {
+  if (record.message) {
+    const auto it = messages.find(record.sequence);
+    return it == messages.end() ? nullptr : &it->second;
+  }
+  const auto it = staged.find({record.lane, record.sequence});
+  return it == staged.end() ? nullptr : &it->second;
+}
+
 TenantGroup::TenantGroup(uint32_t handle, std::string name, std::shared_ptr<GroupBase> group,
                          std::shared_ptr<TenantLink> link,
                          std::shared_ptr<std::atomic<uint32_t>> in_flight, uint32_t most)
@@ -108,16 +121,11 @@ PostOptions TenantGroup::options_of(const ipc::PostRecord& head, const Laid& lai
   const auto finish = [flights = flights_, link = link_, in_flight = in_flight_, contributors,
                        moments, handle = handle_, lane = head.lane,
                        sequence = head.sequence](const Status& status, bool held) {
-    bool tell_failure = false;
     {
       const std::lock_guard<std::mutex> locked(flights->mutex);
       flights->staged.erase({lane, sequence});
-      tell_failure = !status.ok() && !std::exchange(flights->told_failure, true);
     }
-    if (tell_failure) {
-      link->complete(
-          ipc::FailedRecord{handle, static_cast<uint8_t>(status.code()), status.message()});
-    }
+    if (first_failure(*flights, status)) link->complete(failed(handle, status));
     in_flight->fetch_sub(1);
     link->complete(ipc::DoneRecord{lane, handle, sequence, contributors->load(),
                                    static_cast<uint8_t>(status.code()), status.message(),
@@ -135,11 +143,8 @@ PostOptions TenantGroup::options_of(const ipc::PostRecord& head, const Laid& lai
     }
     return options;
   }
+  laid.transfer->hooks = hooks_for(group_, waker_);
   laid.transfer->hooks.finish = finish;
-  laid.transfer->hooks.wake = waker_;
-  laid.transfer->hooks.fault = [weak = std::weak_ptr(group_)](const Status& why) {
-    if (const auto group = weak.lock()) group->fail_part(why);
-  };
   options.done = [mover = laid.mover, transfer = laid.transfer](const Status& status) {
     mover->end(transfer, status);
   };
@@ -161,15 +166,41 @@ void TenantGroup::lose(const std::string& why) { group_->fail_part(lost(why)); }
 
 void TenantGroup::lose_closing(const std::string& why) { group_->fail_in_flight(lost(why)); }
 
-void TenantGroup::refuse(const ipc::PostRecord& head, const Status& why) {
-  link_->complete(ipc::FailedRecord{handle_, static_cast<uint8_t>(why.code()), why.message()});
-  link_->complete(ipc::DoneRecord{head.lane, handle_, head.sequence, 0,
-                                  static_cast<uint8_t>(why.code()), why.message()});
+void TenantGroup::refuse(const ipc::Completed& end, const Status& why) {
+  link_->complete(failed(handle_, why));
+  link_->complete(end);
   group_->abort(why.message());
 }
 
-Status TenantGroup::lay_out(const ipc::PostRecord& head, const std::vector<ipc::SliceRun>& runs,
-                            const Arenas& arenas, Laid& laid) const {
+void TenantGroup::refuse(const ipc::PostRecord& head, const Status& why) {
+  refuse(ipc::DoneRecord{head.lane, handle_, head.sequence, 0, static_cast<uint8_t>(why.code()),
+                         why.message()},
+         why);
+}
+
+bool TenantGroup::first_failure(Flights& flights, const Status& status) {
+  const std::lock_guard<std::mutex> held(flights.mutex);
+  return !status.ok() && !std::exchange(flights.told_failure, true);
+}
+
+Transfer::Hooks TenantGroup::hooks_for(const std::weak_ptr<GroupBase>& group,
+                                       std::function<void()> wake) {
+  Transfer::Hooks hooks;
+  hooks.wake = std::move(wake);
+  hooks.fault = [group](const Status& why) {
+    if (const auto there = group.lock()) there->fail_part(why);
+  };
+  return hooks;
+}
+
+Status TenantGroup::room() const {
+  if (in_flight_->load() < most_) return {};
+  return Status(Code::kResourceExhausted, "engine's limit of " + std::to_string(most_) +
+                                              " operations in flight (--operations) is reached");
+}
+
+Status TenantGroup::lay_out(const std::vector<ipc::SliceRun>& runs, bool staged,
+                            const Arenas& arenas, Laid& laid) {
   for (const ipc::SliceRun& run : runs) {
     const bool input = run.role == ipc::Role::kInput;
     auto& slices = input ? laid.inputs : laid.outputs;
@@ -181,31 +212,21 @@ Status TenantGroup::lay_out(const ipc::PostRecord& head, const std::vector<ipc::
                             run.base + i * run.stride, run.length});
         slices.push_back({nullptr, 0, run.length});
       }
-    } else if (!lay_out_run(run, arenas, input && head.staged, slices)) {
+    } else if (!lay_out_run(run, arenas, input && staged, slices)) {
       return Status(Code::kInvalidArgument, "a slice lies beside its arena");
     }
   }
-  const auto [wants_in, wants_out] = shape_of(head.descriptor, *group_);
-  if (laid.inputs.size() == wants_in && laid.outputs.size() == wants_out) return {};
-  return Status(Code::kInvalidArgument, "a post with a wrong number of slices");
+  return {};
 }
 
-// Ok without a transfer: the post is refused.
-Status TenantGroup::start_transfer(const ipc::PostRecord& head, Laid& laid) {
+Status TenantGroup::start_transfer(const Transfer::What& what, Laid& laid, Status& refused) {
   if (!laid.mover) return Status(Code::kInvalidArgument, "a slice of memory that was not offered");
-  Status status = laid.mover->usable();
-  if (status.code() == Code::kInvalidArgument) return status;
-  if (status.ok()) {
-    auto made = Transfer::make({handle_, head.descriptor.kind, head.descriptor.name, group_->rank(),
-                                head.timeout, head.staged},
-                               laid.own, laid.inputs, laid.outputs, laid.mover->pool());
-    if (made.ok()) {
-      laid.transfer = std::move(made).value();
-      return {};
-    }
-    status = made.status();
-  }
-  refuse(head, status);
+  refused = laid.mover->usable();
+  if (refused.code() == Code::kInvalidArgument) return refused;
+  if (!refused.ok()) return {};
+  auto made = Transfer::make(what, laid.own, laid.inputs, laid.outputs, laid.mover->pool());
+  refused = made.status();
+  if (made.ok()) laid.transfer = std::move(made).value();
   return {};
 }
 
@@ -213,16 +234,20 @@ Status TenantGroup::post(const ipc::PostRecord& head, const std::vector<ipc::Sli
                          const Arenas& arenas, const std::shared_ptr<Mover>& mover) {
   Laid laid;
   laid.mover = mover;
-  if (Status fits = lay_out(head, runs, arenas, laid); !fits.ok()) return fits;
-  if (in_flight_->load() >= most_) {
-    refuse(head,
-           Status(Code::kResourceExhausted, "engine's limit of " + std::to_string(most_) +
-                                                " operations in flight (--operations) is reached"));
-    return {};
+  if (Status fits = lay_out(runs, head.staged, arenas, laid); !fits.ok()) return fits;
+  const auto [wants_in, wants_out] = shape_of(head.descriptor, *group_);
+  if (laid.inputs.size() != wants_in || laid.outputs.size() != wants_out) {
+    return Status(Code::kInvalidArgument, "a post with a wrong number of slices");
   }
-  if (!laid.own.empty()) {
-    const Status started = start_transfer(head, laid);
-    if (!started.ok() || !laid.transfer) return started;
+  Status refused = room();
+  if (refused.ok() && !laid.own.empty()) {
+    const Transfer::What what{handle_,        head.descriptor.kind, head.descriptor.name,
+                              group_->rank(), head.timeout,         head.staged};
+    if (Status sound = start_transfer(what, laid, refused); !sound.ok()) return sound;
+  }
+  if (!refused.ok()) {
+    refuse(head, refused);
+    return {};
   }
   if (head.staged) {
     const std::lock_guard<std::mutex> held(flights_->mutex);
@@ -280,9 +305,9 @@ void TenantGroup::ready(const ipc::ReadyRecord& record) {
   Staged own;
   {
     const std::lock_guard<std::mutex> held(flights_->mutex);
-    const auto it = flights_->staged.find({record.lane, record.sequence});
-    if (it == flights_->staged.end()) return;  // it has ended
-    const Staged& staged = it->second;
+    const Staged* const found = flights_->find(record);
+    if (found == nullptr) return;  // it has ended
+    const Staged& staged = *found;
     if (record.input >= staged.inputs.size()) return;
     if (staged.transfer && staged.transfer->has_input(record.input)) {
       own.mover = staged.mover;

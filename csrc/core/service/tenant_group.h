@@ -32,6 +32,9 @@ class TenantGroup {
   // the client's own memory; null: it has offered none.
   Status post(const ipc::PostRecord& head, const std::vector<ipc::SliceRun>& runs,
               const Arenas& arenas, const std::shared_ptr<Mover>& mover);
+  // Likewise (tenant_point_to_point.cpp).
+  Status message(const ipc::MessageRecord& record, const Arenas& arenas,
+                 const std::shared_ptr<Mover>& mover);
   void ready(const ipc::ReadyRecord& record);
 
   uint32_t handle() const { return handle_; }
@@ -55,7 +58,10 @@ class TenantGroup {
   struct Flights {
     std::mutex mutex;
     std::map<Key, Staged> staged;
+    std::map<uint32_t, Staged> messages;  // all in flight, by number
     bool told_failure = false;
+    // Null: it has ended. The mutex is held.
+    const Staged* find(const ipc::ReadyRecord& record) const;
   };
   // A post's memory.
   struct Laid {
@@ -65,13 +71,26 @@ class TenantGroup {
     std::shared_ptr<Transfer> transfer;  // of `own`
   };
   Status lost(const std::string& why) const;
+  // What it ends with, and the group; `end`: the record that says so.
+  void refuse(const ipc::Completed& end, const Status& why);
   void refuse(const ipc::PostRecord& head, const Status& why);
-  // Both: not ok: as post().
-  Status lay_out(const ipc::PostRecord& head, const std::vector<ipc::SliceRun>& runs,
-                 const Arenas& arenas, Laid& laid) const;
-  Status start_transfer(const ipc::PostRecord& head, Laid& laid);
+  // Ok: there may be one more in flight.
+  Status room() const;
+  // Not ok: as post().
+  static Status lay_out(const std::vector<ipc::SliceRun>& runs, bool staged, const Arenas& arenas,
+                        Laid& laid);
+  // The same; `refused`: else why there is none.
+  static Status start_transfer(const Transfer::What& what, Laid& laid, Status& refused);
+  static Transfer::Hooks hooks_for(const std::weak_ptr<GroupBase>& group,
+                                   std::function<void()> wake);
+  // That the group has failed, to a client that has not heard so.
+  static bool first_failure(Flights& flights, const Status& status);
   PostOptions options_of(const ipc::PostRecord& head, const Laid& laid);
   Result<Sequence> call(const ipc::PostRecord& head, Laid laid);
+  Status call(const ipc::MessageRecord& record, const Laid& laid);
+  // `held`: as DoneRecord says.
+  std::function<void(const Status&, bool held)> end_of(
+      uint32_t number, std::shared_ptr<std::atomic<Member>> source) const;
 
   const uint32_t handle_;
   const std::string name_;

@@ -47,6 +47,7 @@ std::string Tenant::on_record(ipc::Submission record) {
     std::string why = pending_.add(*part, whole);
     return why.empty() && whole ? on_post(*whole) : why;
   }
+  if (const auto* message = std::get_if<ipc::MessageRecord>(&record)) return on_post(*message);
   const auto& ready = std::get<ipc::ReadyRecord>(record);
   if (TenantGroup* const group = find(ready.group)) {
     group->ready(ready);
@@ -68,6 +69,18 @@ std::string Tenant::on_post(const ipc::PostRecord& post) {
     return "";
   }
   const Status status = group->post(post, post.runs, memory_.arenas, memory_.mover);
+  return status.ok() ? "" : "its process broke the engine's protocol: " + status.message();
+}
+
+std::string Tenant::on_post(const ipc::MessageRecord& message) {
+  TenantGroup* const group = find(message.group);
+  if (group == nullptr) {
+    link_->complete(ipc::MessageDoneRecord{message.group, message.number, kNoMember,
+                                           static_cast<uint8_t>(Code::kClosed),
+                                           "the group is closed"});
+    return "";
+  }
+  const Status status = group->message(message, memory_.arenas, memory_.mover);
   return status.ok() ? "" : "its process broke the engine's protocol: " + status.message();
 }
 

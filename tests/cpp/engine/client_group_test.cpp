@@ -53,7 +53,7 @@ void run_suite(const std::string& road, uid_t user = geteuid()) {
     setenv("MCAST_TEST_ENGINE_MEMORY", road.c_str(), 1);
     setenv("MCAST_TEST_USER", std::to_string(user).c_str(), 1);
     setenv("MCAST_TEST_ENGINE", engine.setting().c_str(), 1);
-    std::string filter = "--gtest_filter=Engine.*";
+    std::string filter = "--gtest_filter=Engine.*:EngineMessages.*";
     for (int i = 0; i <= 6; i++) {
       filter += ":Sizes/EngineOps.DeliverExactBytes/" + std::to_string(i);
     }

@@ -176,6 +176,30 @@ class Hostile {
     next_[reduces] += post.group == 1;
     submit(ipc::bytes_of(ipc::Submission(post)));
   }
+  // A send or a receive as a sound client might make it, or not: to whom it likes, of memory beside
+  // its arena, or the same for several; or it says that more of one can be read.
+  void send_or_receive() {
+    ipc::MessageRecord message;
+    message.group = 1 + (rng_() % 16 == 0);
+    message.number = rng_() % 4096 == 0 ? messages_ / 2 : messages_++;
+    message.receives = rng_() % 2 == 0;
+    message.staged = !message.receives && rng_() % 4 == 0;
+    message.peer = rng_() % 2048 == 0 ? static_cast<Member>(rng_()) : 1;
+    message.tag = rng_() % 4;
+    message.timeout = 20 * kSecond;
+    const uint64_t bytes = 8 * (rng_() % 512), at = rng_() % 64 * 4096;
+    const bool own = offered_ && rng_() % 2 == 0, beside = rng_() % 4096 == 0;
+    message.memory = {bytes == 0 ? ipc::Space::kNone : static_cast<ipc::Space>(own ? 1 : 16),
+                      message.receives ? ipc::Role::kOutput : ipc::Role::kInput,
+                      1,
+                      own ? reinterpret_cast<uint64_t>(&own_[at]) : at + (beside ? kLent : 0),
+                      bytes,
+                      0};
+    submit(ipc::bytes_of(ipc::Submission(message)));
+    if (!message.staged) return;
+    submit(ipc::bytes_of(ipc::Submission(
+        ipc::ReadyRecord{LaneId::kReduce, message.group, message.number, 0, rng_(), true})));
+  }
   // Reads nothing of what is over, but makes room for it.
   void forget() {
     auto& words = reinterpret_cast<ipc::LinkPage*>(memory_.data())->completion;
@@ -199,6 +223,8 @@ class Hostile {
       for (int i = 0; i < 3000 && !ended(); i++) {
         if (rng_() % 500 == 0)
           act();
+        else if (rng_() % 2 == 0)
+          send_or_receive();
         else
           post();
         if (i % 64 == 0) forget();
@@ -310,7 +336,20 @@ class Hostile {
                      static_cast<ipc::Role>(rng_() % 2), rng_() % (1u << 23), rng_() % 8192);
     }
     ipc::Submission one = post;
-    if (rng_() % 4 == 0) one = ipc::ReadyRecord{LaneId::kReduce, 1, 0, 0, rng_()};
+    if (rng_() % 4 == 0) one = ipc::ReadyRecord{LaneId::kReduce, 1, 0, 0, rng_(), rng_() % 2 == 0};
+    if (rng_() % 4 == 0) {
+      ipc::MessageRecord message;
+      message.group = rng_() % 3;
+      message.number = rng_() % 3;
+      message.peer = rng_() % 4;
+      message.memory = {static_cast<ipc::Space>(rng_() % 2 == 0 ? 16 : 1),
+                        ipc::Role::kInput,
+                        1,
+                        rng_() % (1u << 23),
+                        rng_() % 8192,
+                        0};
+      one = message;
+    }
     auto bytes = ipc::bytes_of(one);
     if (rng_() % 3 == 0) bytes[4 + rng_() % (bytes.size() - 4)] ^= std::byte(1 + rng_() % 255);
     submit(bytes);
@@ -336,6 +375,7 @@ class Hostile {
   std::vector<uint64_t> ends_;  // in the ring, of the records written
   bool offered_ = false;
   std::vector<std::byte> own_ = std::vector<std::byte>(64 * 4096 + 4096);
+  uint32_t messages_ = 0;      // numbers that it has given
   uint32_t next_[2] = {0, 0};  // sequence of the settled group's lanes
 };
 

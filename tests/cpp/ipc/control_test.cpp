@@ -75,9 +75,10 @@ TEST(IpcControl, WhatMayHoldAnyBytesDoes) {
   EXPECT_EQ(answer.values, (std::vector<std::string>{any, ""}));
 
   GroupMade made;
-  ASSERT_TRUE(read(sent(control_of(1, GroupMade{7, 1000, any})), made));
+  ASSERT_TRUE(read(sent(control_of(1, GroupMade{7, 1000, true, any})), made));
   EXPECT_EQ(made.handle, 7u);
   EXPECT_EQ(made.longest, 1000u);
+  EXPECT_TRUE(made.messages);
   EXPECT_EQ(made.stats, any);
 
   Close close;

@@ -39,7 +39,7 @@ class Draw {
   }
   Submission submission() {
     const auto group = static_cast<uint32_t>(any()), sequence = static_cast<uint32_t>(any());
-    switch (below(3)) {
+    switch (below(4)) {
       case 0: {
         PostRecord r;
         r.lane = lane();
@@ -64,7 +64,25 @@ class Draw {
         r.runs.push_back({});
         return r;
       }
+      case 2: {
+        MessageRecord r;
+        r.group = group;
+        r.number = sequence;
+        r.receives = below(2) == 1;
+        r.staged = !r.receives && below(2) == 1;
+        r.peer = static_cast<Member>(any());
+        r.tag = static_cast<uint32_t>(any());
+        r.timeout = static_cast<Nanos>(any() >> 1);
+        while (r.memory.length == 0) {
+          for (const SliceRun& run : runs(1)) r.memory = run;
+        }
+        r.memory.count = 1;
+        r.memory.stride = 0;
+        r.memory.role = r.receives ? Role::kOutput : Role::kInput;
+        return r;
+      }
       default:
+        if (below(2) == 0) return ReadyRecord{LaneId::kReduce, group, sequence, 0, any(), true};
         return ReadyRecord{lane(), group, sequence, static_cast<uint32_t>(any()), any()};
     }
   }
@@ -72,6 +90,14 @@ class Draw {
   Completed completed() {
     const auto group = static_cast<uint32_t>(any()), sequence = static_cast<uint32_t>(any());
     const auto code = static_cast<uint8_t>(below(static_cast<uint64_t>(Code::kInternal) + 1));
+    if (below(3) == 0) {
+      return MessageDoneRecord{group,
+                               sequence,
+                               static_cast<Member>(any()),
+                               code,
+                               code == 0 ? "" : text(kMostText),
+                               code != 0 && below(2) == 0};
+    }
     if (below(2) == 0) {
       return DoneRecord{lane(),
                         group,
@@ -160,6 +186,41 @@ TEST(IpcRecord, RunsStayWithinTheirSpace) {
   PostRecord post;
   post.runs.assign(2, {Space::kNone, Role::kInput, kMostSlices, 0, 8, 8});
   EXPECT_FALSE(parse_submission(bytes_of(Submission(post)))) << "more slices than a group has";
+}
+
+// A message is one slice, which is an input of a send and an output of a receive.
+TEST(IpcRecord, AMessageIsOneSliceOfItsOwnRole) {
+  const auto accepted = [](auto change) {
+    MessageRecord message;
+    message.memory = {Space::kFirstArena, Role::kInput, 1, 4096, 100, 0};
+    change(message);
+    return parse_submission(bytes_of(Submission(message))).has_value();
+  };
+  const auto receives = [](MessageRecord& m) {
+    m.receives = true;
+    m.memory.role = Role::kOutput;
+  };
+  EXPECT_TRUE(accepted([](MessageRecord&) {}));
+  EXPECT_TRUE(accepted([](MessageRecord& m) { m.staged = true; }));
+  EXPECT_TRUE(accepted(receives));
+  EXPECT_FALSE(accepted([](MessageRecord& m) { m.receives = true; })) << "into an input";
+  EXPECT_FALSE(accepted([](MessageRecord& m) { m.memory.role = Role::kOutput; }));
+  EXPECT_FALSE(accepted([&](MessageRecord& m) {
+    receives(m);
+    m.staged = true;
+  })) << "nothing of it can be read";
+  EXPECT_FALSE(accepted([](MessageRecord& m) { m.timeout = -1; }));
+  EXPECT_FALSE(accepted([](MessageRecord& m) { m.memory.base = UINT64_MAX; }));
+  EXPECT_FALSE(accepted([](MessageRecord& m) {
+    m.memory.count = 2;
+    m.memory.stride = 200;
+  }));
+  ReadyRecord ready{LaneId::kMulticast, 1, 2, 0, 3, true};
+  EXPECT_FALSE(parse_submission(bytes_of(Submission(ready)))) << "of the other lane";
+  ready.lane = LaneId::kReduce;
+  EXPECT_TRUE(parse_submission(bytes_of(Submission(ready))));
+  ready.input = 1;
+  EXPECT_FALSE(parse_submission(bytes_of(Submission(ready)))) << "it has one input";
 }
 
 TEST(IpcRecord, SlicesAtEqualDistancesAreOneRun) {

@@ -47,7 +47,8 @@ constexpr std::string_view kCryptoDrivers[] = {"arena", "library", "secret"};
 constexpr std::string_view kEngineOrder[] = {
     "clock connection_room fault_classifier group retired_tags",  // facts
     "own_memory",                                                 // that it copies
-    "client_arenas client_creation client_staging client_link stats_record store_client",  // to one
+    "client_arenas client_creation client_feed client_link client_staging stats_record "
+    "store_client",                                      // to one
     "admission admission_link name_lookup record_link",  // an aggregator, as a group knows it
     "egress_share context",                         // what an engine of the host gives a client
     "rendezvous roster transport_choice security",  // what ranks agree on
@@ -56,8 +57,8 @@ constexpr std::string_view kEngineOrder[] = {
     "split",                                      // carrying one out by others
     "registrar registrar_core registrar_thread",  // asking aggregators
     "network_group network_open network_stations host_group rails subgroups",
-    "client_group",  // one that an engine of the host carries out
-    "resources",     // what groups share
+    "client_group client_messages",  // one that an engine of the host carries out
+    "resources",                     // what groups share
     "bootstrap bootstrap_host bootstrap_split",
     "group_maker",
     "engine",
