@@ -153,11 +153,7 @@ class ProcessGroupMcast final : public c10d::Backend {
   WorkPtr post_device(Op op, c10d::OpType type, const char* title, std::vector<Transfer> transfers,
                       Tensors inputs, std::vector<Tensors> outputs, std::shared_ptr<CopyBacks> back,
                       std::chrono::milliseconds timeout);
-  WorkPtr post_device_message(Op op, c10d::OpType type, const char* title, const Tensors& tensors,
-                              int peer, int tag);
   void check_not_captured(Op op, const at::Tensor& tensor) const;
-  // Whether the engine takes what a fallback could do on this device: there is none that would.
-  bool stages(c10::DeviceType device) const;
   SideStreams side_streams(c10::Device device, bool reduces, const Group& engine_group);
   void check_gather_lists(const char* op, const Tensors& outputs, const at::Tensor& input) const;
 

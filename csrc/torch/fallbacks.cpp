@@ -28,6 +28,12 @@ std::string Fallbacks::kind(c10::DeviceType device) {
   return kinds_.emplace(device, std::move(kind)).first->second;
 }
 
+bool Fallbacks::none_on(c10::DeviceType device) {
+  if (device == c10::DeviceType::CPU) return true;
+  const std::string name = kind(device);
+  return name.empty() || name == "gloo";  // Gloo goes through the host itself
+}
+
 BackendPtr Fallbacks::get(c10::DeviceType device) {
   const std::string name = kind(device);
   if (name.empty()) return {};

@@ -42,6 +42,8 @@ class Fallbacks {
 
   // Makes nothing.
   std::string kind(c10::DeviceType device);
+  // Whether the engine takes what a fallback could do where the tensors are: none would.
+  bool none_on(c10::DeviceType device);
   // Null: nothing serves this device type.
   BackendPtr get(c10::DeviceType device);
   // Of calls in flight, as far as we look after them.

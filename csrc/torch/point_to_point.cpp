@@ -1,13 +1,13 @@
 // send, recv and recvAnysource: by the engine where the group carries messages, but for devices
 // whose fallback sends from there (NCCL); else by the fallback. All ranks of a group decide alike,
 // by the device of the tensor.
-#include "backend.h"
+#include "point_to_point.h"
+
 #include "gil.h"
 
 namespace mcast::pg {
-namespace {
 
-const char* message_title(Op op) {
+const char* ProcessGroupMcast::PointToPoint::title() const {
   switch (op) {
     case Op::send:
       return "mcast:send";
@@ -18,26 +18,13 @@ const char* message_title(Op op) {
   }
 }
 
-}  // namespace
-
-struct ProcessGroupMcast::PointToPoint {
-  ProcessGroupMcast& pg;
-  Op op;
-
-  // By the engine, or by what `pass` makes of the fallback. `peer` of a receive from any source:
-  // -1.
-  WorkPtr run(c10d::OpType type, const Tensors& tensors, int peer, int tag,
-              const FallbackCall& pass) const {
-    const at::Tensor& tensor = first_of(op_name(op), tensors);
-    if (pg.stages(tensor.device().type()) && pg.group(op_name(op))->carries_messages()) {
-      return post(type, tensors, peer, tag);
-    }
-    return pg.passed(op, type, tensor, pass, peer);
-  }
-  // The call for it; of a receive from any source `peer` does not count.
-  MessageCall call(const at::Tensor& tensor, int peer, int tag, CopyBacks& back) const;
-  WorkPtr post(c10d::OpType type, const Tensors& tensors, int peer, int tag) const;
-};
+WorkPtr ProcessGroupMcast::PointToPoint::run(c10d::OpType type, const Tensors& tensors, int peer,
+                                             int tag, const FallbackCall& pass) const {
+  const at::Tensor& tensor = first_of(op_name(op), tensors);
+  const bool staged = pg.fallbacks_->none_on(tensor.device().type());
+  if (staged && pg.group(op_name(op))->carries_messages()) return post(type, tensors, peer, tag);
+  return pg.passed(op, type, tensor, pass, peer);
+}
 
 MessageCall ProcessGroupMcast::PointToPoint::call(const at::Tensor& tensor, int peer, int tag,
                                                   CopyBacks& back) const {
@@ -57,15 +44,13 @@ WorkPtr ProcessGroupMcast::PointToPoint::post(c10d::OpType type, const Tensors& 
   TORCH_CHECK_VALUE(any || (peer >= 0 && peer < pg.size_ && peer != pg.rank_), name,
                     ": expected another rank from 0 to ", pg.size_ - 1, ", got ", peer);
   const WithoutGil nogil;
-  if (!tensor.device().is_cpu()) {
-    return pg.post_device_message(op, type, message_title(op), tensors, any ? -1 : peer, tag);
-  }
+  if (!tensor.device().is_cpu()) return post_device(type, tensors, any ? -1 : peer, tag);
   const auto engine_group = pg.group(name);
   auto back = std::make_shared<CopyBacks>();
   MessageCall message = call(tensor, peer, tag, *back);
   const std::vector<Tensors> outputs(message.receives ? 1 : 0, tensors);
-  auto work = pg.make_work(op, type, message_title(op), message.receives ? Tensors() : tensors,
-                           outputs, 1, std::move(back), peer);
+  auto work = pg.make_work(op, type, title(), message.receives ? Tensors() : tensors, outputs, 1,
+                           std::move(back), peer);
   if (message.receives) message.source = work->sources();
   const std::chrono::milliseconds timeout(pg.timeout_ms_.load());
   const Status posted = engine_group->post_message(

@@ -154,14 +154,7 @@ at::Tensor apart(const at::Tensor& input, const at::Tensor& output, size_t from)
 
 bool ProcessGroupMcast::reduces(const at::Tensor& tensor) const {
   if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.is_meta()) return false;
-  return stages(tensor.device().type());
-}
-
-bool ProcessGroupMcast::stages(c10::DeviceType device) const {
-  if (device == c10::DeviceType::CPU) return true;
-  // Gloo goes through the host itself.
-  const std::string kind = fallbacks_->kind(device);
-  return kind.empty() || kind == "gloo";
+  return fallbacks_->none_on(tensor.device().type());
 }
 
 WorkPtr ProcessGroupMcast::reduce_device(Op op, c10d::OpType type, const char* title,

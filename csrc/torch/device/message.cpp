@@ -5,27 +5,27 @@
 // takes none that another needs.
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include "backend.h"
+#include "point_to_point.h"
 
 namespace mcast::pg {
 
-WorkPtr ProcessGroupMcast::post_device_message(Op op, c10d::OpType type, const char* title,
-                                               const Tensors& tensors, int peer, int tag) {
+WorkPtr ProcessGroupMcast::PointToPoint::post_device(c10d::OpType type, const Tensors& tensors,
+                                                     int peer, int tag) const {
   const at::Tensor& tensor = tensors[0];
-  check_not_captured(op, tensor);
-  const auto engine_group = group(op_name(op));
+  pg.check_not_captured(op, tensor);
+  const auto engine_group = pg.group(op_name(op));
   const bool receives = op != Op::send;
   const Member other = peer < 0 ? kNoMember : static_cast<Member>(peer);
   auto back = std::make_shared<CopyBacks>();
   std::vector<Transfer> transfers;
   transfers.push_back(receives ? plan_receive(tensor, other, *back) : plan_send(tensor, other));
   const c10::impl::VirtualGuardImpl guard(tensor.device().type());
-  SideStreams streams = SideStreams::of_messages(guard.getStream(tensor.device()),
-                                                 config_.device_wait == "stream", config_.segment);
+  SideStreams streams = SideStreams::of_messages(
+      guard.getStream(tensor.device()), pg.config_.device_wait == "stream", pg.config_.segment);
   if (!receives) streams.in = streams.out;  // nothing comes in
-  const auto copies = DeviceCopies::make(std::move(transfers), std::move(back), rank_, streams);
-  auto work = make_work(op, type, title, receives ? Tensors() : tensors,
-                        std::vector<Tensors>(receives ? 1 : 0, tensors), 2, nullptr, peer);
+  const auto copies = DeviceCopies::make(std::move(transfers), std::move(back), pg.rank_, streams);
+  auto work = pg.make_work(op, type, title(), receives ? Tensors() : tensors,
+                           std::vector<Tensors>(receives ? 1 : 0, tensors), 2, nullptr, peer);
   work->set_copies(copies);
 
   DeviceCopies::Slices slices = copies->slices(0);
@@ -35,13 +35,13 @@ WorkPtr ProcessGroupMcast::post_device_message(Op op, c10d::OpType type, const c
   call.peer = other;
   call.tag = static_cast<uint32_t>(tag);
   if (receives) call.source = work->sources();
-  const std::chrono::milliseconds timeout(timeout_ms_.load());
-  PostOptions options = post_options(op, *work, timeout, tensor.scalar_type());
+  const std::chrono::milliseconds timeout(pg.timeout_ms_.load());
+  PostOptions options = pg.post_options(op, *work, timeout, tensor.scalar_type());
   copies->hook(0, options);
   const Status posted = engine_group->post_message(std::move(call), std::move(options));
-  if (!posted.ok()) throw_status(posted, context(op_name(op), sequence_));
+  if (!posted.ok()) throw_status(posted, pg.context(op_name(op), pg.sequence_));
   copies->launch(DeviceCopies::Listener::of(work, engine_group));
-  return served(op, receives ? tensor.nbytes() : 0, work);
+  return pg.served(op, receives ? tensor.nbytes() : 0, work);
 }
 
 }  // namespace mcast::pg
