@@ -337,8 +337,8 @@ void expect_messages_refused(const WrongMessages& wrong) {
       if (!(*link)->submit(record).ok()) break;
     }
     const auto ends = ear->wait(wrong.ended == 0 ? SIZE_MAX : wrong.ended);
-    EXPECT_EQ(ends.size(), wrong.ended);
-    if (!ends.empty()) {
+    if (wrong.ended > 0) {  // else some may have ended with the client
+      EXPECT_EQ(ends.size(), wrong.ended);
       EXPECT_THAT(ends.back().text, HasSubstr(wrong.own));
     }
     EXPECT_EQ((*link)->lost().ok(), wrong.ended > 0) << "no sound client's: it is ended";
