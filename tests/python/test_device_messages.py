@@ -4,7 +4,6 @@ streams of the caller wait for nothing that is not theirs."""
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 import time
@@ -18,8 +17,6 @@ import torch
 import torch.distributed as dist
 from contents import DTYPES, assert_same, content
 from device_ranks import AFTER, backend, check, flipped, ops, runner, store, upload, upload_held
-from fake_device import TO_DEVICE, TO_HOST
-from ranks import RankError
 
 import torch_mcast
 
@@ -371,127 +368,6 @@ def batch() -> None:
 
 def test_batch(either):
     either(2, batch)
-
-
-def another_length() -> None:
-    with pytest.raises(dist.DistBackendError, match="rank 0 has sent 12 bytes to recv of 16 bytes"):
-        if dist.get_rank() == 0:
-            dist.isend(upload(torch.ones(3)), 1)
-            dist.irecv(zeros(3), 1).wait(timedelta(seconds=40))
-        else:
-            dist.irecv(zeros(4), 0).wait(timedelta(seconds=40))
-
-
-def test_another_length_is_an_error_on_both(either):
-    either(2, another_length)
-
-
-def too_late(gate: bool) -> None:
-    group = dist.new_group(backend=device_ranks.BACKEND, timeout=timedelta(seconds=2))
-    if dist.get_rank() == 0:
-        tensor = zeros(4)
-        work = dist.irecv(tensor, 1, group=group, tag=5)
-        if gate:
-            assert work.wait()  # the stream waits, until the call fails
-            ops().flip(tensor, AFTER)
-        with pytest.raises(dist.DistBackendError, match="no such message has come"):
-            work.wait(timedelta(seconds=40))
-        ops().synchronize()
-        with pytest.raises(dist.DistBackendError, match="no such message has come"):
-            work.wait()
-        assert not work.is_success()
-        with pytest.raises(dist.DistBackendError, match="failed earlier"):
-            dist.isend(tensor, 1, group=group)
-    dist.barrier()
-
-
-@pytest.mark.parametrize("gate", [True, False], ids=["gate", "host"])
-def test_a_receive_ends_by_its_limit(device_pool, library, gate):
-    runner(device_pool, library, gate)(2, too_late, gate)
-
-
-def peer_fails(how: str, gate: bool) -> str:
-    """Rank 1 ends while its source is on the way: rank 0 neither hangs nor misses the error."""
-    size = 1 << 20
-    if dist.get_rank() == 1:
-        mine = upload(content(1, size, torch.uint8))
-        ops().synchronize()
-        ops().allow(TO_HOST, 1)
-        work = dist.isend(mine, 0)
-        store().wait(["rank 0 waits"])
-        if how == "dies":
-            os._exit(3)
-        backend().abort()
-        ops().allow(TO_HOST, -1)
-    else:
-        got = zeros(size, torch.uint8)
-        work = dist.irecv(got, 1)
-        unasked = dist.irecv(zeros(3), 1, tag=1)
-        if gate:
-            assert work.wait()
-            ops().flip(got, AFTER)
-        store().set("rank 0 waits", "1")
-        with pytest.raises(dist.DistBackendError):
-            unasked.wait(timedelta(seconds=40))
-        until(unasked.is_completed, "the other receive has not ended")
-    with pytest.raises(dist.DistBackendError) as caught:
-        work.wait(timedelta(seconds=40))
-    ops().synchronize()
-    until(work.is_completed, "the device's part has not ended")
-    assert not work.is_success()
-    return str(caught.value)
-
-
-@pytest.mark.parametrize("gate", [True, False], ids=["gate", "host"])
-def test_peer_aborts(device_pool, library, gate):
-    texts = runner(device_pool, library, gate)(2, peer_fails, "aborts", gate)
-    assert all("abort" in text for text in texts)
-
-
-@pytest.mark.parametrize("gate", [True, False], ids=["gate", "host"])
-def test_peer_dies(device_pool, library, gate):
-    with pytest.raises(RankError) as caught:
-        runner(device_pool, library, gate)(2, peer_fails, "dies", gate)
-    assert "died with 3" in str(caught.value) and "rank 0 of" not in str(caught.value)
-
-
-def fault(side: str) -> str:
-    """The device of the rank that sends, or receives, fails on the way."""
-    rank, size = dist.get_rank(), 300_000
-    fails = rank == (0 if side == "sender" else 1)
-    tensor = upload(content(rank, size, SOME))
-    ops().synchronize()
-    if fails:
-        ops().allow(TO_HOST if rank == 0 else TO_DEVICE, 0)
-    work = dist.isend(tensor, 1) if rank == 0 else dist.irecv(tensor, 0)
-    try:
-        if fails:
-            store().wait(["posted"])
-            ops().fault(True)
-        else:
-            store().set("posted", "1")
-        with pytest.raises(dist.DistBackendError) as caught:
-            # (A send of which all has left is over at the sender.)
-            work.wait(timedelta(seconds=40))
-            assert rank == 0 and side == "receiver"
-            dist.barrier()
-        until(work.is_completed, "the device's part has not ended")
-        # (The message itself may have been over: then the group fails behind its work.)
-        until(lambda: torch_mcast.stats()["failure"], "the group goes on")
-    finally:
-        ops().fault(False)
-        ops().allow(TO_HOST, -1)
-        ops().allow(TO_DEVICE, -1)
-    return str(caught.value)
-
-
-@pytest.mark.parametrize("side", ["sender", "receiver"])
-def test_fault(either, side):
-    texts = either(2, fault, side, timeout_s=60)
-    failed = 0 if side == "sender" else 1
-    assert "the device failed: fake device: a kernel has faulted" in texts[failed]
-    assert f"on rank {failed} of 2" in texts[failed]
-    assert f"aborted by rank {failed}: the device failed: " in texts[1 - failed]
 
 
 def blocked_calls() -> None:
