@@ -107,7 +107,6 @@ class Tenant {
   std::string serve_socket();
   std::string on_record(ipc::Submission record);
   std::string on_post(const ipc::PostRecord& post);
-  std::string on_post(const ipc::MessageRecord& message);
   std::string on_message(const ipc::Control& message, std::vector<Fd> files);
   std::string greet(const ipc::Control& message);
   std::string on_group_ask(const ipc::Control& message);

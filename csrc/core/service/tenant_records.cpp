@@ -5,6 +5,15 @@
 #include "service/tenant.h"
 
 namespace mcast::service {
+namespace {
+
+constexpr const char* kGroupClosed = "the group is closed";
+
+std::string broken(const Status& status) {
+  return status.ok() ? "" : "its process broke the engine's protocol: " + status.message();
+}
+
+}  // namespace
 
 // What was written before a message comes before it: no more than the ring holds, whatever the
 // client claims.
@@ -47,7 +56,15 @@ std::string Tenant::on_record(ipc::Submission record) {
     std::string why = pending_.add(*part, whole);
     return why.empty() && whole ? on_post(*whole) : why;
   }
-  if (const auto* message = std::get_if<ipc::MessageRecord>(&record)) return on_post(*message);
+  if (const auto* message = std::get_if<ipc::MessageRecord>(&record)) {
+    TenantGroup* const group = find(message->group);
+    if (group != nullptr) {
+      return broken(group->message(*message, memory_.arenas, memory_.mover));
+    }
+    link_->complete(ipc::MessageDoneRecord{message->group, message->number, kNoMember,
+                                           static_cast<uint8_t>(Code::kClosed), kGroupClosed});
+    return "";
+  }
   const auto& ready = std::get<ipc::ReadyRecord>(record);
   if (TenantGroup* const group = find(ready.group)) {
     group->ready(ready);
@@ -65,23 +82,10 @@ std::string Tenant::on_post(const ipc::PostRecord& post) {
   TenantGroup* const group = find(post.group);
   if (group == nullptr) {
     link_->complete(ipc::DoneRecord{post.lane, post.group, post.sequence, 0,
-                                    static_cast<uint8_t>(Code::kClosed), "the group is closed"});
+                                    static_cast<uint8_t>(Code::kClosed), kGroupClosed});
     return "";
   }
-  const Status status = group->post(post, post.runs, memory_.arenas, memory_.mover);
-  return status.ok() ? "" : "its process broke the engine's protocol: " + status.message();
-}
-
-std::string Tenant::on_post(const ipc::MessageRecord& message) {
-  TenantGroup* const group = find(message.group);
-  if (group == nullptr) {
-    link_->complete(ipc::MessageDoneRecord{message.group, message.number, kNoMember,
-                                           static_cast<uint8_t>(Code::kClosed),
-                                           "the group is closed"});
-    return "";
-  }
-  const Status status = group->message(message, memory_.arenas, memory_.mover);
-  return status.ok() ? "" : "its process broke the engine's protocol: " + status.message();
+  return broken(group->post(post, post.runs, memory_.arenas, memory_.mover));
 }
 
 }  // namespace mcast::service
