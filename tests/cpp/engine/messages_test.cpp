@@ -26,6 +26,9 @@ TEST(EngineMessages, EndWithTheGroup) {
   expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
     auto group = make_group("g", rank, 2, store, {{"shared_memory", "off"}});
     if (!group) return false;
+    // Else the other's creation may end with it.
+    if (!store.set("made." + std::to_string(rank), "").ok()) return false;
+    if (!store.multi_get({"made.0", "made.1"}, 30 * kSecond).ok()) return false;
     const auto m = post_one(*group, true, static_cast<Member>(1 - rank), 1, 10, 0);
     if (rank == 0) group->abort("enough");
     const Status s = m->end.get();
