@@ -46,7 +46,7 @@ COPIES = [
     Mutant(
         "tensors-freed-that-may-be-written",
         "engine/client_group.cpp",
-        "if (done->held) keep(*flight);",
+        "if (done->held) flight->staging->keep_outputs();",
         "",
         "engine",
         "ClientCopy.APage*",
