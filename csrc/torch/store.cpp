@@ -10,11 +10,12 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <thread>
 
 namespace mcast::pg {
 namespace {
 
-constexpr std::chrono::milliseconds kStoreSlice(1000);
+constexpr std::chrono::milliseconds kStoreSlice(1000), kStorePause(100);
 constexpr const char* kGivenUp = "given_up";
 
 std::vector<uint8_t> to_bytes(const std::string& text) { return {text.begin(), text.end()}; }
@@ -83,21 +84,27 @@ Result<std::vector<std::string>> StoreAdapter::multi_get(const std::vector<std::
   std::vector<std::string> values;
   values.reserve(keys.size());
   try {
-    for (;;) {
-      const auto start = Clock::now();
-      // At least 1 ms: stores take 0 as "no limit".
-      const auto slice =
-          std::max(std::chrono::milliseconds(1),
-                   std::min(kStoreSlice,
-                            std::chrono::duration_cast<std::chrono::milliseconds>(end - start)));
-      try {
-        store_->wait(names, slice);
-        break;
-      } catch (const std::exception&) {
-        // Only its passing tells the end of a slice from a store that is broken.
-        if (Clock::now() - start < slice || Clock::now() >= end) throw;
-      }
+    // The store tells at once when the last key comes, but torch logs each such wait that ends
+    // without: once is enough.
+    const auto start = Clock::now();
+    // At least 1 ms: stores take 0 as "no limit".
+    const auto slice = std::max(
+        std::chrono::milliseconds(1),
+        std::min(kStoreSlice, std::chrono::duration_cast<std::chrono::milliseconds>(end - start)));
+    bool there = false;
+    try {
+      store_->wait(names, slice);
+      there = true;
+    } catch (const std::exception&) {
+      // Only its passing tells the end of a slice from a store that is broken.
+      if (Clock::now() - start < slice || Clock::now() >= end) throw;
+    }
+    while (!there) {
       if (interrupted_ && interrupted_()) return Status(Code::kAborted, "interrupted");
+      there = store_->check(names);
+      if (there) break;
+      if (Clock::now() >= end) return missing(keys, "the limit has passed", true);
+      std::this_thread::sleep_for(kStorePause);
     }
     if (store_->hasExtendedApi()) {
       for (const auto& value : store_->multiGet(names))
