@@ -17,7 +17,7 @@ from torch.distributed import distributed_c10d
 from torch_mcast import _fallback  # (now: a process that has no descriptors left cannot import)
 from torch_mcast._load import extension
 from torch_mcast._metrics import write_every_interval
-from torch_mcast._names import BACKEND, DEVICES
+from torch_mcast._names import BACKEND
 
 # Whether this process has made a guarded group.
 _guarded = False
@@ -83,10 +83,8 @@ def in_its_group(backend: Any, group: Any, caller: Any) -> Any:
         devices = there["backend_config"].get_device_backend_map()
         prefix_store, device, plain = there["prefix_store"], there["device_id"], there["pg"]
     except (KeyError, AttributeError):
-        prepare_fallbacks(backend, DEVICES)
         return backend
     custom = dist.ProcessGroup.BackendType.CUSTOM
-    prepare_fallbacks(backend, [name for name, kind in devices.items() if kind == BACKEND])
     if set(devices.values()) != {BACKEND}:
         if plain._get_backend_name() == "undefined":
             plain._set_default_backend(custom)
@@ -108,15 +106,6 @@ def in_its_group(backend: Any, group: Any, caller: Any) -> Any:
     for name in devices:
         named._register_backend(torch.device(name), custom, backend)
     return named
-
-
-def prepare_fallbacks(backend: Any, devices: list[str]) -> None:
-    """Makes those that all ranks must have from the start. `devices`: those whose tensors come to us."""
-    for device in devices:
-        try:
-            backend._prepare_fallback(device)
-        except NotImplementedError as error:  # a rank whose network is in the engine of its host
-            warnings.warn(f"{error}; calls that need it will fail", stacklevel=2)
 
 
 def create_in_group(group: Any, options: Any) -> Any:

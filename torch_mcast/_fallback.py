@@ -1,5 +1,5 @@
-"""Who serves what the engine does not: chosen by device and options. Called by the extension: NCCL is made at
-the first call that needs it, Gloo with the group (its receives look for the sender's address)."""
+"""Who serves what the engine does not: chosen by device and options. Called by the extension, at the
+first call that needs one: all ranks of the group make it."""
 
 from __future__ import annotations
 

@@ -123,9 +123,6 @@ class ProcessGroupMcast final : public c10d::Backend {
   GroupStats group_stats() const;
   const CallStatistics& call_statistics() const { return observer_->calls(); }
   Fallbacks& fallbacks() const { return *fallbacks_; }
-  // Makes the fallback of a device type if it is one that peers must find before they call it:
-  // Gloo's receives would else wait for the sender's first call. Not where the engine carries them.
-  void prepare_fallback(c10::DeviceType device);
   // For the rendezvous of fallbacks: no key there is of another making of this group.
   c10::intrusive_ptr<c10d::Store> fallback_store() const;
   const Config& config() const { return config_; }
@@ -161,8 +158,7 @@ class ProcessGroupMcast final : public c10d::Backend {
   WorkPtr served(Op op, uint64_t bytes, WorkPtr work);
   // One that the fallback of the tensor's device serves by `call`.
   using FallbackCall = std::function<WorkPtr(c10d::Backend&)>;
-  WorkPtr passed(Op op, c10d::OpType type, const at::Tensor& tensor, const FallbackCall& call,
-                 int peer = -1);
+  WorkPtr passed(Op op, c10d::OpType type, const at::Tensor& tensor, const FallbackCall& call);
   // Where the barrier is for a device: waits until that has done all that was given to it before.
   void finish_device(const c10d::BarrierOptions& opts);
   c10::intrusive_ptr<McastOptions> child_options(

@@ -374,10 +374,6 @@ void bind_backend(py::module_& module) {
            }),
            py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"),
            py::call_guard<py::gil_scoped_release>())
-      .def("_prepare_fallback",
-           [](ProcessGroupMcast& self, const std::string& device) {
-             self.prepare_fallback(c10::Device(device).type());
-           })
       .def("_fallback_store", &ProcessGroupMcast::fallback_store)
       .def("_mode_and_path",
            [](const ProcessGroupMcast& self) {

@@ -10,8 +10,6 @@ namespace {
 
 bool is_gloo(const c10d::Backend& backend) { return backend.getBackendName() == "gloo"; }
 
-bool receives(Op op) { return op == Op::recv || op == Op::recv_any_source || op == Op::scatter; }
-
 // Why the group has failed; empty: it has not, or it is gone.
 std::string failure_of(const std::weak_ptr<Group>& group) {
   auto live = group.lock();
@@ -49,7 +47,7 @@ std::string way_out(const std::string& mode) {
 }  // namespace
 
 WorkPtr ProcessGroupMcast::passed(Op op, c10d::OpType type, const at::Tensor& tensor,
-                                  const FallbackCall& call, int peer) {
+                                  const FallbackCall& call) {
   check_here(op_name(op));
   const WithoutGil nogil;
   const BackendPtr backend = fallbacks_->get(tensor.device().type());
@@ -70,10 +68,8 @@ WorkPtr ProcessGroupMcast::passed(Op op, c10d::OpType type, const at::Tensor& te
     told.op = op;
     told.type = type;
     told.sequence = sequence;
-    told.point_to_point = point_to_point(op);
-    told.peer = peer;
     std::vector<std::vector<at::Tensor>> received;
-    if (receives(op)) {
+    if (op == Op::scatter) {
       received.push_back({tensor});
     } else {
       told.inputs = tensor;
@@ -106,14 +102,6 @@ WorkPtr ProcessGroupMcast::passed(Op op, c10d::OpType type, const at::Tensor& te
   }
   coalescing_.add(work);
   return work;
-}
-
-void ProcessGroupMcast::prepare_fallback(c10::DeviceType device) {
-  const WithoutGil nogil;
-  // Messages are all that one rank may begin without the others, and Gloo serves none of a group
-  // that carries them.
-  if (group("the fallback")->carries_messages()) return;
-  if (fallbacks_->kind(device) == "gloo") fallbacks_->get(device);
 }
 
 void ProcessGroupMcast::registerOnCompletionHook(

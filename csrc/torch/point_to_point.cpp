@@ -1,6 +1,5 @@
-// send, recv and recvAnysource: by the engine where the group carries messages, but for devices
-// whose fallback sends from there (NCCL); else by the fallback. All ranks of a group decide alike,
-// by the device of the tensor.
+// send, recv and recvAnysource: by the engine, but for devices whose fallback sends from there
+// (NCCL). All ranks of a group decide alike, by the device of the tensor.
 #include "point_to_point.h"
 
 #include "gil.h"
@@ -21,9 +20,8 @@ const char* ProcessGroupMcast::PointToPoint::title() const {
 WorkPtr ProcessGroupMcast::PointToPoint::run(c10d::OpType type, const Tensors& tensors, int peer,
                                              int tag, const FallbackCall& pass) const {
   const at::Tensor& tensor = first_of(op_name(op), tensors);
-  const bool staged = pg.fallbacks_->none_on(tensor.device().type());
-  if (staged && pg.group(op_name(op))->carries_messages()) return post(type, tensors, peer, tag);
-  return pg.passed(op, type, tensor, pass, peer);
+  if (pg.fallbacks_->none_on(tensor.device().type())) return post(type, tensors, peer, tag);
+  return pg.passed(op, type, tensor, pass);
 }
 
 MessageCall ProcessGroupMcast::PointToPoint::call(const at::Tensor& tensor, int peer, int tag,
@@ -41,6 +39,7 @@ WorkPtr ProcessGroupMcast::PointToPoint::post(c10d::OpType type, const Tensors& 
   const char* const name = op_name(op);
   const bool any = op == Op::recv_any_source;
   const at::Tensor& tensor = check_single(name, op == Op::send ? "input" : "output", tensors);
+  TORCH_CHECK_VALUE(pg.size_ > 1, name, ": group '", pg.name_, "' has no other rank");
   TORCH_CHECK_VALUE(any || (peer >= 0 && peer < pg.size_ && peer != pg.rank_), name,
                     ": expected another rank from 0 to ", pg.size_ - 1, ", got ", peer);
   const WithoutGil nogil;

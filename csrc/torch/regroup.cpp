@@ -13,11 +13,6 @@ namespace {
 
 constexpr int kShrinkAbort = 1;  // torch.distributed.SHRINK_ABORT
 
-// As its parent has them.
-void prepare(ProcessGroupMcast& child, const ProcessGroupMcast& parent) {
-  if (!parent.fallbacks().made().empty()) child.prepare_fallback(c10::DeviceType::CPU);
-}
-
 }  // namespace
 
 c10::intrusive_ptr<McastOptions> ProcessGroupMcast::child_options(
@@ -57,7 +52,6 @@ BackendPtr ProcessGroupMcast::split(const c10::intrusive_ptr<c10d::Store>& store
   auto child =
       c10::make_intrusive<ProcessGroupMcast>(store->clone(), static_cast<int>(own - ranks.begin()),
                                              static_cast<int>(ranks.size()), options);
-  prepare(*child, *this);
   std::lock_guard lock(mutex_);
   last_split_.emplace(BackendPtr(child));
   return child;
@@ -69,7 +63,6 @@ BackendPtr ProcessGroupMcast::merge(const c10::intrusive_ptr<c10d::Store>& store
   check_here("merge");
   auto child =
       c10::make_intrusive<ProcessGroupMcast>(store->clone(), rank, size, child_options(opts));
-  prepare(*child, *this);
   return child;
 }
 
@@ -95,7 +88,6 @@ BackendPtr ProcessGroupMcast::shrink(const std::vector<int64_t>& excluded, int f
   auto store = c10::make_intrusive<c10d::PrefixStore>("mcast_shrink/" + incarnation_ + stay + "/",
                                                       store_->clone());
   auto child = c10::make_intrusive<ProcessGroupMcast>(store, rank, size, options);
-  prepare(*child, *this);
   return child;
 }
 

@@ -118,14 +118,16 @@ PATHS = {
     "network": {"MCAST_SHARED_MEMORY": "off"},
     "host": {"MCAST_SHARED_MEMORY": "auto"},
     "host-slots": {"MCAST_SHARED_MEMORY": "slots"},
+    "host-map": {"MCAST_SHARED_MEMORY": "auto", "MCAST_ENGINE_MEMORY": "map"},
     "engine": {"MCAST_ENGINE_MEMORY": "slots"},
     "engine-map": {},
     "engine-copy": {"MCAST_ENGINE_MEMORY": "copy"},
 }
-# Further ones, for tests that name them: through an engine, and over the network all the same.
+# Further ones, for tests that name them: ranks at one engine, which share memory inside it.
 MORE_PATHS = {
-    f"engine-network{name}": {"MCAST_SHARED_MEMORY": "off", "MCAST_ENGINE_MEMORY": memory}
-    for name, memory in {"": "slots", "-copy": "copy"}.items()
+    path.replace("engine", "engine-host"): {**setting, "MCAST_SHARED_MEMORY": "auto"}
+    for path, setting in PATHS.items()
+    if path.startswith("engine")
 }
 # Modules whose tests run over all of them, on loopback or in shared memory; and the paths that they take with
 # MCAST_TEST_ALL=1 only, since they test what is around these: that is the same code as on other paths.
@@ -161,6 +163,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             paths = [
                 pytest.param(p, marks=[pytest.mark.all_tier] if p in ALL_PATHS[module] else [])
                 for p in PATHS
+                if p != "host-map"  # of operations test_mapped_tensors
             ]
         metafunc.parametrize("ranks", paths, indirect=True)
 
@@ -172,7 +175,7 @@ def ranks(pool: Pool, request: pytest.FixtureRequest) -> Callable[..., list[Any]
     workers, setting = pool, (PATHS | MORE_PATHS)[path]
     if path.startswith("engine"):
         setting = {**setting, "MCAST_ENGINE": f"host:{request.getfixturevalue('engine_socket')}"}
-    if path == "engine-map":
+    if path.endswith("-map"):
         workers = request.getfixturevalue("mapped_pool")
 
     def run(world: int, *args: Any, env: dict[str, str] | None = None, **more: Any) -> list[Any]:

@@ -1,5 +1,5 @@
-"""send, recv, isend, irecv and batches: by the engine over the network, also where that is an engine of the
-host, by Gloo on one host; the same bytes."""
+"""send, recv, isend, irecv and batches: by the engine, over the network and in shared memory, also where that is
+an engine of the host; the same bytes."""
 
 from __future__ import annotations
 
@@ -10,27 +10,22 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from contents import DTYPES, GLOO_DTYPES, assert_same, content
+from contents import DTYPES, assert_same, content
 
 import torch_mcast
 
-ENGINES = ["network", "engine-network", "engine-network-copy"]
-NETWORK = pytest.mark.parametrize("ranks", ENGINES, indirect=True)
-BOTH = pytest.mark.parametrize("ranks", [*ENGINES, "host"], indirect=True)
-
-
-def by_engine() -> bool:
-    return torch_mcast.stats()["path"] != "shared memory"
+NETWORK = ["network", "engine", "engine-copy"]
+IN_MEMORY = ["host", "host-slots", "host-map", "engine-host", "engine-host-map", "engine-host-copy"]
+EVERYWHERE = pytest.mark.parametrize("ranks", [*NETWORK, *IN_MEMORY], indirect=True)
 
 
 def zeros(size: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.zeros(size * dtype.itemsize, dtype=torch.uint8).view(dtype)
 
 
-def all_types() -> None:
+def all_types() -> str:
     rank = dist.get_rank()
-    kinds = DTYPES if by_engine() else GLOO_DTYPES
-    for salt, (dtype, size) in enumerate((d, s) for d in kinds for s in (0, 1, 1021, 70_001)):
+    for salt, (dtype, size) in enumerate((d, s) for d in DTYPES for s in (0, 1, 1021, 70_001)):
         mine, got = content(rank, size, dtype, salt), zeros(size, dtype)
         works = [dist.isend(mine, 1 - rank, tag=salt % 3), dist.irecv(got, 1 - rank, tag=salt % 3)]
         for work in works:
@@ -38,13 +33,53 @@ def all_types() -> None:
             assert work.is_completed() and work.is_success()
         assert_same(got, content(1 - rank, size, dtype, salt), (dtype, size))
     calls = torch_mcast.stats()["calls"]["send"]
-    assert calls["engine" if by_engine() else "fallback"] == 4 * len(kinds)
-    assert calls["fallback" if by_engine() else "engine"] == 0
+    assert calls["engine"] == 4 * len(DTYPES)
+    assert calls["fallback"] == 0
+    return torch_mcast.stats()["path"]
 
 
-@BOTH
-def test_all_types(ranks):
-    ranks(2, all_types)
+@EVERYWHERE
+def test_all_types(ranks, request):
+    network = request.node.callspec.params["ranks"] in NETWORK
+    path = "multicast" if network else "shared memory"
+    assert ranks(2, all_types) == [path] * 2
+
+
+LENT = {
+    98_304,
+    98_305,
+    5_000_001,
+}  # lengths of which it is known where they lie, where that is told
+
+
+def lengths_and_ways() -> tuple[int, int]:
+    """Bytes that were read where they lie by the kernel, and as mapped; others came through a ring or the network."""
+    rank = dist.get_rank()
+    for size in (1, 30_000, 40_000, *sorted(LENT)):
+        mine = content(rank, size, torch.uint8, size)
+        got = torch.zeros(size, dtype=torch.uint8)
+        works = [dist.isend(mine, 1 - rank), dist.irecv(got, 1 - rank)]
+        for work in works:
+            work.wait()
+        assert_same(got, content(1 - rank, size, torch.uint8, size), size)
+    counters = torch_mcast.stats()["counters"]
+    assert counters["message_bytes_received"] == sum(LENT) + 70_001
+    assert counters["messages_received"] == counters["messages_sent"] == 6
+    return counters["shm_direct_bytes"], counters["shm_mapped_bytes"]
+
+
+@EVERYWHERE
+def test_lengths_and_ways(ranks, request):
+    path = request.node.callspec.params["ranks"]
+    everything, longest = sum(LENT), max(LENT)
+    expected = {"host": {(everything, 0)}, "host-map": {(everything - longest, longest)}}
+    # At an engine what has been copied there when the call is read: of mapped tensors all.
+    short = sorted(LENT - {longest})
+    copied = {0, *short, sum(short)}
+    expected["engine-host"] = {(0, n + more) for n in copied for more in (0, longest)}
+    expected["engine-host-map"] = {(0, longest + n) for n in copied}
+    for ways in ranks(2, lengths_and_ways):
+        assert ways in expected.get(path, {(0, 0)})
 
 
 def in_any_order(seed: int) -> None:
@@ -70,7 +105,7 @@ def in_any_order(seed: int) -> None:
         assert_same(got, content(peer, plan[n][1], torch.float32, n), (peer, n))
 
 
-@BOTH
+@EVERYWHERE
 @pytest.mark.parametrize("seed", [1, 2])
 def test_in_any_order(ranks, seed):
     ranks(3, in_any_order, seed)
@@ -100,7 +135,7 @@ def any_source() -> None:
         dist.send(torch.full((3,), float(rank)), 0)
 
 
-@BOTH
+@EVERYWHERE
 def test_any_source(ranks):
     ranks(4, any_source)
 
@@ -111,11 +146,11 @@ def strided() -> None:
     if rank == 0:
         dist.send(torch.arange(600.0).view(30, 20).t(), 1)
     else:
-        dist.recv(whole[:, ::1].t(), 0) if not by_engine() else dist.recv(whole, 0)
+        dist.recv(whole, 0)
         assert_same(whole, torch.arange(600.0).view(30, 20).t().contiguous())
 
 
-@NETWORK
+@EVERYWHERE
 def test_tensors_that_are_not_contiguous(ranks):
     ranks(2, strided)
 
@@ -135,7 +170,7 @@ def two_of_three() -> None:
     work.wait()
 
 
-@BOTH
+@EVERYWHERE
 def test_between_two_while_the_third_waits(ranks):
     ranks(3, two_of_three)
 
@@ -150,7 +185,7 @@ def another_length() -> None:
             dist.recv(torch.ones(4), 0)
 
 
-@NETWORK
+@EVERYWHERE
 def test_another_length_is_an_error_on_both(ranks):
     ranks(2, another_length)
 
@@ -163,9 +198,61 @@ def too_late() -> None:
     dist.barrier()
 
 
-@NETWORK
+@EVERYWHERE
 def test_a_receive_ends_by_its_limit(ranks):
     ranks(2, too_late)
+
+
+def never_waited_for() -> None:
+    """The engine holds the memory of a work that nobody keeps; who is elsewhere makes room for it."""
+    rank = dist.get_rank()
+    if rank == 0:
+        for n in range(2000):
+            dist.isend(torch.full((100,), float(n)), 1)
+        dist.isend(torch.full((1_000_000,), 7.0), 1)
+        dist.barrier()
+    else:
+        dist.barrier()
+        got = torch.zeros(100)
+        for n in range(2000):
+            dist.recv(got, 0)
+            assert got[0] == got[-1] == float(n)
+        long = torch.zeros(1_000_000)
+        dist.recv(long, 0)
+        assert long[0] == long[-1] == 7.0
+
+
+@EVERYWHERE
+def test_works_that_nobody_waits_for(ranks):
+    ranks(2, never_waited_for)
+
+
+def from_callbacks() -> None:
+    """Each end posts the next: to and fro."""
+    rank = dist.get_rank()
+    done: list[int] = []
+
+    def then(n: int) -> None:
+        done.append(n)
+        if n < 20:
+            go(n + 1)
+
+    def go(n: int) -> None:
+        tensor = torch.full((1000,), float(n))
+        mine = n % 2 == rank
+        work = dist.isend(tensor, 1 - rank) if mine else dist.irecv(tensor.zero_(), 1 - rank)
+        work.get_future().then(lambda _: then(n) if tensor[-1] == float(n) else None)
+
+    go(0)
+    deadline = time.monotonic() + 30
+    while len(done) < 21 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert done == list(range(21))
+
+
+@EVERYWHERE
+def test_posts_from_callbacks(ranks):
+    ranks(2, from_callbacks)
 
 
 def refused() -> None:
@@ -173,5 +260,18 @@ def refused() -> None:
         dist.group.WORLD._get_backend(torch.device("cpu")).send([torch.ones(1)], dist.get_rank(), 0)
 
 
+@EVERYWHERE
 def test_what_is_refused(ranks):
     ranks(2, refused)
+
+
+def alone() -> None:
+    with pytest.raises(ValueError, match="has no other rank"):
+        dist.recv(torch.ones(1))
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    with pytest.raises(ValueError, match="has no other rank"):
+        backend.send([torch.ones(1)], 0, 0)
+
+
+def test_a_group_of_one_has_no_messages(ranks):
+    ranks(1, alone)

@@ -12,6 +12,8 @@
 namespace mcast {
 namespace {
 
+constexpr size_t kPeerBacklog = 256u << 10;  // bytes of messages waiting for one rank's connection
+
 // The racks of hosts, as racks of the ranks on them.
 Racks racks_of_members(const GroupParams& params) {
   if (params.agreed.racks.flat() || params.host_of.empty()) return params.agreed.racks;
@@ -62,6 +64,28 @@ void GroupContext::send_frame(Member to, Channel channel, wire::FrameType type, 
   counters.add(Counter::frames_sent);
   counters.add(Counter::frame_bytes_sent, head.size() + body.size() + payload.size());
   port.send(to, channel, all);
+}
+
+MessageLink::Facts GroupContext::message_facts() const {
+  return {params.name, self, size, kMaxSegment, params.agreed.incast, params.liveness_limit};
+}
+
+void GroupContext::send_message(Member to, wire::FrameType type, uint32_t number, uint32_t argument,
+                                ConstBytes body, ConstBytes payload) {
+  send_frame(to, Channel::kReduce, type, number, argument, body, payload);
+}
+
+bool GroupContext::takes(Member to, size_t) {
+  if (port.queued(to, Channel::kReduce) < kPeerBacklog) return true;
+  MCAST_REACH(message_queue_full);
+  return false;
+}
+
+bool GroupContext::ask(Member member) {
+  if (!reachable(member)) return false;
+  counters.add(Counter::pings_sent);
+  send_frame(member, Channel::kControl, wire::FrameType::kPing, ops.base(), 0);
+  return true;
 }
 
 bool GroupContext::reachable(Member member) const {

@@ -15,6 +15,7 @@
 #include "base/counters.h"
 #include "collective/group_params.h"
 #include "collective/group_path.h"
+#include "collective/message_link.h"
 #include "collective/operation.h"
 #include "collective/operation_queue.h"
 #include "collective/port.h"
@@ -33,7 +34,7 @@ enum class GroupState : uint8_t {
   kFailed,
 };
 
-class GroupContext {
+class GroupContext final : public MessageLink {
  public:
   using Frame = wire::FrameHeader;
   // Operations that another rank may be ahead of this one: memory for what comes early.
@@ -112,6 +113,20 @@ class GroupContext {
   void broke(const Frame& header, const char* what);
   // An operation that is not posted here. False: too far ahead, the group fails.
   bool early_allowed(const Frame& header);
+
+  // MessageLink: what one member sends to one other goes by the reduce channel.
+  Facts message_facts() const;
+  void send_message(Member to, wire::FrameType type, uint32_t number, uint32_t argument,
+                    ConstBytes body, ConstBytes payload = {}) override;
+  bool takes(Member to, size_t bytes) override;
+  bool ask(Member member) override;
+  const Status& end_of(Member member) const override { return gone[member]; }
+  void fail_for(const Status& why, Member culprit) override { fail(why, culprit); }
+  const Status& failed_for() const override { return failure_.why; }
+  void end(std::function<void(const Status&)> done, const Status& status) override {
+    ended.emplace_back(std::move(done), status);
+  }
+  Counters& counts() override { return counters; }
 
   bool is_station(Member member) const { return member >= size; }
   bool reachable(Member member) const;

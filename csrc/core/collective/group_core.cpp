@@ -33,7 +33,7 @@ GroupCore::GroupCore(GroupParams params, Port& port, Counters& counters)
       ring_(g_),
       reductions_(g_, small_),
       exchanges_(g_, reductions_.unasked(), reductions_.ingress()),
-      messages_(g_, reductions_.ingress()),
+      messages_(g_, g_.message_facts(), reductions_.ingress()),
       stations_(g_, reductions_),
       inquiry_(g_, stations_.stragglers()),
       excuses_(g_, reductions_, stations_),

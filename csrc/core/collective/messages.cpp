@@ -1,19 +1,21 @@
-// send and receive over the streams between two ranks (docs/point-to-point.md).
+// send and receive between two ranks (docs/point-to-point.md).
 //   1. A message begins with a head, which has its tag and its length; the first 32 KiB come
 //      with it while the receiver is known to have room for such.
 //   2. The receiver finds the receive that takes it, or keeps the head and what came with it.
 //   3. Of what a receive has taken the receiver grants the rest, a window of it at a time, all
 //      senders together at most `incast` bytes, those whose receive took first before others.
 //   4. A send is over when all of it has left, a receive when all of it is here.
+// Where members can read each other's memory a long message is lent instead:
+//   1. Its head says where it lies; nothing comes with it.
+//   2. The receive that takes it copies it, in pieces, senders in turn, and tells the sender.
+//   3. The send is over when it is told so.
 // Cost: every message crosses the network once, and is copied once more where it came before its
-// receive. One step where it is short.
+// receive. One step where it is short; lent, a word there and a word back.
 #include "collective/messages.h"
 
 #include <algorithm>
 #include <cstring>
 
-#include "base/reach.h"
-#include "base/streaming_copy.h"
 #include "collective/membership.h"
 
 namespace mcast {
@@ -22,18 +24,18 @@ namespace {
 constexpr uint64_t kUnaskedMessage = 32u << 10;    // bytes with a head, at most
 constexpr uint64_t kUnaskedMessages = 128u << 10;  // that a rank keeps for another, at most
 constexpr uint64_t kMostHeads = 1u << 16;          // likewise, messages
-constexpr size_t kPeerBacklog = 256u << 10;        // bytes waiting for one rank's connection
 constexpr int kMostPieces = 64;                    // in a turn,
 constexpr size_t kMostBytes = 512u << 10;          // then the receive side gets its turn
+constexpr size_t kCopied = 512u << 10;             // bytes that are copied at once, of what is lent
 constexpr Nanos kLastWords = kSecond;
 
-P2pParams params_for(size_t incast) {
+P2pParams params_for(const MessageLink::Facts& facts) {
   P2pParams params;
-  params.unasked = kUnaskedMessage;
+  params.unasked = std::min(kUnaskedMessage, facts.piece);
   params.account = kUnaskedMessages;
   params.heads = kMostHeads;
-  params.piece = kMaxSegment;
-  params.window = std::max<uint64_t>(incast / 2, kMaxSegment);
+  params.piece = facts.piece;
+  params.window = std::max(facts.incast / 2, facts.piece);
   return params;
 }
 
@@ -52,11 +54,12 @@ bool in_turn(const std::set<Member>& members, Member last, Use&& use) {
 
 }  // namespace
 
-Messages::Messages(GroupContext& context, const IngressShare& ingress)
-    : g_(context),
+Messages::Messages(MessageLink& link, const MessageLink::Facts& facts, const IngressShare& ingress)
+    : link_(link),
+      facts_(facts),
       ingress_(ingress),
-      params_(params_for(context.params.agreed.incast)),
-      awaited_(context.params.liveness_limit) {}
+      params_(params_for(facts)),
+      awaited_(facts.liveness_limit) {}
 
 Messages::Peer& Messages::peer(Member member) {
   return peers_.try_emplace(member, params_).first->second;
@@ -66,48 +69,65 @@ void Messages::post(MessagePost p, Nanos now) {
   const uint64_t id = ids_++;
   const Member other = p.peer;
   const uint32_t tag = p.tag;
-  const uint64_t total = p.memory.length;
   const bool receives = p.receives;
+  // Lent: for the order of the heads alone it is one without bytes.
+  const uint64_t bytes = !receives && link_.lends(p.memory) ? 0 : p.memory.length;
   if (p.timeout < kNever - p.posted) limits_.emplace(p.posted + p.timeout, id);
   if (posts_.empty()) awaited_.begin(now);
   posts_.emplace(id, std::move(p));
-  if (g_.failed()) return finish(id, g_.failure());
+  if (!link_.failed_for().ok()) return finish(id, link_.failed_for());
   if (!receives) {
-    peer(other).out.post(id, tag, total);
+    peer(other).out.post(id, tag, bytes);
     sending_.insert(other);
-    (void)pump();
+    (void)pump(false);
   } else if (const auto message = queue_.post(id, other, tag)) {
-    const auto held = peer(message->source).held.extract(message->number);
-    take(message->source, message->number, id, held.mapped().total, held.mapped().bytes);
+    const auto node = peer(message->source).held.extract(message->number);
+    const Held& held = node.mapped();
+    take(message->source, id, {message->number, held.total, held.bytes, held.place});
     grant();
   }
   // Of who has just closed in order what was sent before may still come.
-  if (other != kNoMember && !g_.gone[other].ok() && peer(other).departed_until == kNever) {
+  if (other != kNoMember && !link_.end_of(other).ok() && peer(other).departed_until == kNever) {
     miss(other);
   }
   if (other == kNoMember && last_gone_ != kNoMember) miss(last_gone_);
 }
 
-void Messages::take(Member from, uint32_t number, uint64_t receive, uint64_t total,
-                    ConstBytes bytes) {
+void Messages::arrive(Member from, uint32_t tag, const Come& message) {
+  if (const auto receive = queue_.arrive({from, message.number}, tag)) {
+    return take(from, *receive, message);
+  }
+  link_.counts().add(Counter::messages_kept);
+  const ConstBytes bytes = message.bytes;
+  peer(from).held.emplace(message.number,
+                          Held{message.total, {bytes.begin(), bytes.end()}, message.place});
+}
+
+void Messages::take(Member from, uint64_t receive, const Come& message) {
   Peer& p = peer(from);
   const MessagePost& post = posts_.at(receive);
-  if (post.memory.length != total) {
-    g_.counters.add(Counter::mismatched);
-    return g_.fail(Status(Code::kMismatch, "rank " + std::to_string(from) + " has sent " +
-                                               std::to_string(total) + " bytes to " + text(post)),
-                   from);
+  if (post.memory.length != message.total) {
+    link_.counts().add(Counter::mismatched);
+    return link_.fail_for(
+        Status(Code::kMismatch, "rank " + std::to_string(from) + " has sent " +
+                                    std::to_string(message.total) + " bytes to " + text(post)),
+        from);
   }
   if (post.source) post.source->store(from, std::memory_order_release);
-  place(receive, 0, bytes);
-  const auto verdict = p.in.take(number);
+  place(receive, 0, message.bytes);
+  const auto verdict = p.in.take(message.number);
   if (const auto credit = p.in.credit()) {
     wire::Writer body;
     wire::put_message_credit(body, {credit->heads, credit->bytes});
-    g_.send_frame(from, Channel::kReduce, wire::FrameType::kMessageCredit, 0, 0, body.bytes());
+    link_.send_message(from, wire::FrameType::kMessageCredit, 0, 0, body.bytes());
+  }
+  if (message.place) {
+    p.copies.push_back({message.number, receive, *message.place, 0});
+    copying_.insert(from);
+    return;
   }
   if (verdict == P2pReceiver::Verdict::kComplete) return finish(receive, {});
-  p.taken.emplace(number, receive);
+  p.taken.emplace(message.number, receive);
   asking_.insert(from);
 }
 
@@ -123,10 +143,8 @@ void Messages::finish(uint64_t id, const Status& status) {
   if (p.timeout < kNever - p.posted) limits_.erase({p.posted + p.timeout, id});
   if (posts_.empty()) awaited_.end();
   if (status.ok())
-    g_.counters.add(p.receives ? Counter::messages_received : Counter::messages_sent);
-  if (p.done) {
-    g_.ended.emplace_back(std::move(p.done), status.ok() ? status : status.with_context(text(p)));
-  }
+    link_.counts().add(p.receives ? Counter::messages_received : Counter::messages_sent);
+  if (p.done) link_.end(std::move(p.done), status.ok() ? status : status.with_context(text(p)));
 }
 
 void Messages::on_frame(const Frame& header, ConstBytes body) {
@@ -143,14 +161,24 @@ void Messages::on_head(const Frame& header, ConstBytes body) {
   if (!wire::parse_message_head(body, head) ||
       p.in.on_head(header.sequence, head.total, head.payload.size()) ==
           P2pReceiver::Verdict::kBroken) {
-    return broke(header, "a message that may not begin so");
+    return broke(from, header.sequence, "a message that may not begin so");
   }
-  g_.counters.add(Counter::message_bytes_received, head.payload.size());
-  if (const auto receive = queue_.arrive({from, header.sequence}, header.argument)) {
-    return take(from, header.sequence, *receive, head.total, head.payload);
+  link_.counts().add(Counter::message_bytes_received, head.payload.size());
+  arrive(from, header.argument, {header.sequence, head.total, head.payload, std::nullopt});
+}
+
+void Messages::on_lent(Member from, uint32_t number, uint32_t tag, uint64_t total, uint64_t place) {
+  if (peer(from).in.on_head(number, 0, 0) == P2pReceiver::Verdict::kBroken) {
+    return broke(from, number, "a message that may not begin so");
   }
-  g_.counters.add(Counter::messages_kept);
-  p.held.emplace(header.sequence, Held{head.total, {head.payload.begin(), head.payload.end()}});
+  arrive(from, tag, {number, total, {}, place});
+}
+
+void Messages::on_copied(Member from, uint32_t number) {
+  const auto send = peer(from).lent.extract(number);
+  if (send.empty()) return broke(from, number, "news of a message that was not sent");
+  link_.counts().add(Counter::message_bytes_sent, posts_.at(send.mapped()).memory.length);
+  finish(send.mapped(), {});
 }
 
 void Messages::on_data(const Frame& header, ConstBytes body) {
@@ -162,10 +190,10 @@ void Messages::on_data(const Frame& header, ConstBytes body) {
                            ? p.in.on_data(header.sequence, data.offset, data.payload.size())
                            : P2pReceiver::Verdict::kBroken;
   if (verdict == P2pReceiver::Verdict::kBroken) {
-    return broke(header, "a piece of a message that was not asked for");
+    return broke(header.member, header.sequence, "a piece of a message that was not asked for");
   }
   outstanding_ -= before - p.in.outstanding();
-  g_.counters.add(Counter::message_bytes_received, data.payload.size());
+  link_.counts().add(Counter::message_bytes_received, data.payload.size());
   place(receive->second, data.offset, data.payload);
   if (verdict != P2pReceiver::Verdict::kComplete) return;
   const uint64_t id = receive->second;
@@ -181,25 +209,27 @@ void Messages::on_news(const Frame& header, ConstBytes body) {
       header.type == wire::FrameType::kMessageGrant
           ? wire::parse_message_grant(body, end) && p.out.on_grant(header.sequence, end)
           : wire::parse_message_credit(body, credit) && p.out.on_credit(credit.heads, credit.bytes);
-  if (!taken) return broke(header, "news of a message that was not sent");
+  if (!taken) return broke(header.member, header.sequence, "news of a message that was not sent");
   sending_.insert(header.member);
 }
 
-void Messages::broke(const Frame& header, const char* what) {
-  g_.counters.add(Counter::malformed);
-  g_.fail(Status(Code::kInternal, "rank " + std::to_string(header.member) +
-                                      " broke the protocol of message " +
-                                      std::to_string(header.sequence) + ": " + what),
-          header.member);
+void Messages::broke(Member from, uint32_t number, const char* what) {
+  link_.counts().add(Counter::malformed);
+  link_.fail_for(
+      Status(Code::kInternal, "rank " + std::to_string(from) + " broke the protocol of message " +
+                                  std::to_string(number) + ": " + what),
+      from);
 }
 
-bool Messages::pump() {
+bool Messages::pump(bool copies) {
   grant();
-  return send_pieces();
+  const bool more = send_pieces();
+  if (copying_.empty()) return more;
+  return !copies || copy_pieces() || more;
 }
 
 void Messages::grant() {
-  const uint64_t most = ingress_.window(std::max<uint64_t>(g_.params.agreed.incast, kMaxSegment));
+  const uint64_t most = ingress_.window(std::max(facts_.incast, facts_.piece));
   const auto one = [&](Member from) {
     P2pReceiver& in = peer(from).in;
     const auto grant = in.grant(most - outstanding_);
@@ -207,8 +237,7 @@ void Messages::grant() {
     if (!grant) return false;
     wire::Writer body;
     wire::put_message_grant(body, grant->end);
-    g_.send_frame(from, Channel::kReduce, wire::FrameType::kMessageGrant, grant->number, 0,
-                  body.bytes());
+    link_.send_message(from, wire::FrameType::kMessageGrant, grant->number, 0, body.bytes());
     asked_ = from;
     return true;
   };
@@ -234,10 +263,6 @@ bool Messages::send_pieces() {
       sending_.erase(to);
       return false;
     }
-    if (g_.port.queued(to, Channel::kReduce) >= kPeerBacklog) {
-      MCAST_REACH(message_queue_full);
-      return false;
-    }
     const auto readable = [&](uint64_t id) -> uint64_t {
       const Slice& memory = posts_.at(id).memory;
       if (!memory.region) return memory.length;
@@ -245,13 +270,13 @@ bool Messages::send_pieces() {
       return std::min<uint64_t>(memory.length, ready - std::min<uint64_t>(ready, memory.offset));
     };
     const auto piece = out.next(readable);
-    if (!piece) return false;
+    if (!piece || !link_.takes(to, piece->bytes)) return false;
     bytes += piece->bytes;
     sent_ = to;
     send(to, *piece);
     return true;
   };
-  while (!sending_.empty() && !g_.failed()) {
+  while (!sending_.empty() && link_.failed_for().ok()) {
     if (pieces++ == kMostPieces || bytes >= kMostBytes) return true;
     if (!in_turn(sending_, sent_, use)) return false;
   }
@@ -259,33 +284,65 @@ bool Messages::send_pieces() {
 }
 
 void Messages::send(Member to, const P2pSender::Piece& piece) {
+  const Slice& memory = posts_.at(piece.id).memory;
+  if (piece.head && piece.total != memory.length) {
+    link_.lend(to, piece.number, piece.tag, memory);
+    peer(to).lent.emplace(piece.number, piece.id);
+    (void)peer(to).out.sent(piece);
+    return;
+  }
   wire::Writer head;
   wire::put_message_head(head, piece.head ? piece.total : piece.offset);
-  const ConstBytes payload = posts_.at(piece.id).memory.bytes().subspan(piece.offset, piece.bytes);
-  g_.send_frame(to, Channel::kReduce,
-                piece.head ? wire::FrameType::kMessage : wire::FrameType::kMessageData,
-                piece.number, piece.head ? piece.tag : 0, head.bytes(), payload);
-  g_.counters.add(Counter::message_bytes_sent, piece.bytes);
+  link_.send_message(to, piece.head ? wire::FrameType::kMessage : wire::FrameType::kMessageData,
+                     piece.number, piece.head ? piece.tag : 0, head.bytes(),
+                     memory.bytes().subspan(piece.offset, piece.bytes));
+  link_.counts().add(Counter::message_bytes_sent, piece.bytes);
   if (peer(to).out.sent(piece)) finish(piece.id, {});
+}
+
+// One piece; the next of the same or of another sender is another turn's.
+bool Messages::copy_pieces() {
+  const auto use = [&](Member from) {
+    std::deque<Copy>& copies = peer(from).copies;
+    Copy& copy = copies.front();
+    const Slice& memory = posts_.at(copy.receive).memory;
+    const size_t bytes = std::min<uint64_t>(kCopied, memory.length - copy.here);
+    copied_ = from;
+    if (!link_.copy(from, copy.place + copy.here, memory.data() + copy.here, bytes, memory.length))
+      return true;
+    link_.counts().add(Counter::message_bytes_received, bytes);
+    copy.here += bytes;
+    if (copy.here < memory.length) return true;
+    link_.copied(from, copy.number);
+    finish(copy.receive, {});
+    copies.pop_front();
+    if (copies.empty()) copying_.erase(from);
+    return true;
+  };
+  if (link_.failed_for().ok()) (void)in_turn(copying_, copied_, use);
+  return !copying_.empty();
 }
 
 bool Messages::needs(Member member) const {
   const auto p = peers_.find(member);
-  return (p != peers_.end() && (!p->second.out.idle() || p->second.in.incomplete() > 0)) ||
-         queue_.awaits(member);
+  const auto busy = [](const Peer& other) {
+    return !other.out.idle() || other.in.incomplete() > 0 || !other.lent.empty() ||
+           !other.copies.empty();
+  };
+  return (p != peers_.end() && busy(p->second)) || queue_.awaits(member);
 }
 
 // A receive from any source is served as long as somebody is left, unless one was lost: what it
 // waits for may have been that one's.
 void Messages::miss(Member member) {
-  const auto left =
-      std::count_if(g_.gone.begin(), g_.gone.end(), [](const Status& why) { return why.ok(); });
+  uint32_t left = 0;
+  for (uint32_t m = 0; m < facts_.size; m++) left += link_.end_of(static_cast<Member>(m)).ok();
   const bool any = queue_.awaits(MatchQueue::kAnySource) && (lost_ || left == 1);
-  if (any || needs(member)) g_.fail(g_.gone[member], member);
+  if (any || needs(member)) link_.fail_for(link_.end_of(member), member);
 }
 
 void Messages::on_peer_down(Member member, bool graceful, Nanos now) {
-  if (g_.failed() || g_.gone[member].ok()) return;
+  if (!link_.failed_for().ok() || link_.end_of(member).ok()) return;
   awaited_.forget(member);
   if (!lost_) last_gone_ = member;
   if (graceful) {
@@ -300,7 +357,7 @@ void Messages::drive(Nanos now, bool drained) {
   awaited_.on_poll(now);
   if (!limits_.empty() && limits_.begin()->first <= now) {
     const MessagePost& late = posts_.at(limits_.begin()->second);
-    return g_.fail(timeout(late), late.peer);
+    return link_.fail_for(timeout(late), late.peer);
   }
   for (auto& [member, p] : peers_) {
     if (now < p.departed_until) continue;
@@ -309,21 +366,25 @@ void Messages::drive(Nanos now, bool drained) {
   }
   if (awaited_.due(now)) ask(now);
   const auto silent = drained ? awaited_.silent(now) : std::nullopt;
-  if (silent && !g_.failed()) {
-    g_.fail(silence_of(silent->first, silent->second, g_.params.liveness_limit), silent->first);
+  if (silent && link_.failed_for().ok()) {
+    link_.fail_for(silence_of(silent->first, silent->second, facts_.liveness_limit), silent->first);
   }
 }
 
-void Messages::ask(Nanos now) {
+std::vector<Member> Messages::awaited() const {
+  std::vector<Member> members;
   const bool all = queue_.awaits(MatchQueue::kAnySource);
-  std::vector<Member> asked;
-  for (uint32_t m = 0; m < g_.size; m++) {
+  for (uint32_t m = 0; m < facts_.size; m++) {
     const auto member = static_cast<Member>(m);
-    if (!g_.reachable(member) || !(all || needs(member))) continue;
-    g_.counters.add(Counter::pings_sent);
-    g_.send_frame(member, Channel::kControl, wire::FrameType::kPing, g_.ops.base(), 0);
-    asked.push_back(member);
+    const bool there = member != facts_.self && link_.end_of(member).ok();
+    if (there && (all || needs(member))) members.push_back(member);
   }
+  return members;
+}
+
+void Messages::ask(Nanos now) {
+  std::vector<Member> asked = awaited();
+  std::erase_if(asked, [&](Member member) { return !link_.ask(member); });
   awaited_.ask_all(asked, now);
 }
 
@@ -339,6 +400,7 @@ void Messages::on_failure(const Status& why) {
   peers_.clear();
   sending_.clear();
   asking_.clear();
+  copying_.clear();
   queue_ = {};
   outstanding_ = 0;
 }
@@ -352,7 +414,7 @@ std::string Messages::text(const MessagePost& p) const {
   const std::string other = p.peer == kNoMember ? "any rank" : "rank " + std::to_string(p.peer);
   return std::string(p.receives ? "recv" : "send") + " of " + std::to_string(p.memory.length) +
          " bytes with tag " + std::to_string(p.tag) + (p.receives ? " from " : " to ") + other +
-         " (group '" + g_.params.name + "', rank " + std::to_string(g_.self) + ")";
+         " (group '" + facts_.group + "', rank " + std::to_string(facts_.self) + ")";
 }
 
 Status Messages::timeout(const MessagePost& p) const {

@@ -1,15 +1,17 @@
 // Messages: what one rank sends to one other, by send and receive, beside the group's operations.
 // They are no operations: not all ranks call them, so they have numbers of their own for each
-// ordered pair of ranks, and nothing of them is reported up the tree. They travel by the streams
-// between the two alone.
+// ordered pair of ranks, and nothing of them is reported up the tree. They travel between the two
+// alone: by streams, or among ranks of one host by shared memory (message_link.h).
 //
 // Threads: the lane's.
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -17,7 +19,7 @@
 #include <vector>
 
 #include "base/region.h"
-#include "collective/group_context.h"
+#include "collective/message_link.h"
 #include "protocol/awaited.h"
 #include "protocol/ingress_share.h"
 #include "protocol/match_queue.h"
@@ -40,15 +42,19 @@ struct MessagePost {
 
 class Messages {
  public:
-  // `ingress`: the lane's; it outlives this.
-  Messages(GroupContext& context, const IngressShare& ingress);
+  // `link`, `ingress` (the lane's) outlive this.
+  Messages(MessageLink& link, const MessageLink::Facts& facts, const IngressShare& ingress);
 
-  // Always ends in exactly one call of post.done (GroupContext::ended).
+  // Always ends in exactly one call of post.done (MessageLink::end).
   void post(MessagePost post, Nanos now);
   using Frame = wire::FrameHeader;
   void on_frame(const Frame& header, ConstBytes body);
-  // Grants and sends what may be. True: more can be done at once.
-  bool pump();
+  // A message whose memory may be copied from `place` (MessageLink::lend); one that was copied.
+  void on_lent(Member from, uint32_t number, uint32_t tag, uint64_t total, uint64_t place);
+  void on_copied(Member from, uint32_t number);
+  // Grants and sends what may be, and copies what is lent unless `copies` is false. True: more can
+  // be done at once.
+  bool pump(bool copies = true);
   // Nothing comes from this member any more: who waits for it fails the group.
   void on_peer_down(Member peer, bool graceful, Nanos now);
   // A frame has come from this member.
@@ -64,11 +70,25 @@ class Messages {
   size_t unfinished() const { return posts_.size(); }
   // The oldest of them, as in errors; empty if there is none.
   std::string unfinished_text() const;
+  // The ranks that one of them waits for, and that are not gone; ascending.
+  std::vector<Member> awaited() const;
 
  private:
+  // A message that has come, as far as it is here.
+  struct Come {
+    uint32_t number = 0;
+    uint64_t total = 0;
+    ConstBytes bytes;               // that came with the head
+    std::optional<uint64_t> place;  // where it may be copied from
+  };
   struct Held {
     uint64_t total = 0;
-    std::vector<std::byte> bytes;  // that came with the head
+    std::vector<std::byte> bytes;
+    std::optional<uint64_t> place;
+  };
+  struct Copy {
+    uint32_t number = 0;
+    uint64_t receive = 0, place = 0, here = 0;
   };
   struct Peer {
     explicit Peer(const P2pParams& params) : out(params), in(params) {}
@@ -76,19 +96,23 @@ class Messages {
     P2pReceiver in;
     std::unordered_map<uint32_t, Held> held;       // by number: no receive has taken it
     std::unordered_map<uint32_t, uint64_t> taken;  // by which receive: some of it is to come
+    std::unordered_map<uint32_t, uint64_t> lent;   // by which send: it is not copied yet
+    std::deque<Copy> copies;                       // to make, in the order of the receives
     Nanos departed_until = kNever;  // it closed in order; its last words may still be on their way
   };
 
   Peer& peer(Member member);
-  void take(Member from, uint32_t number, uint64_t receive, uint64_t total, ConstBytes bytes);
+  void arrive(Member from, uint32_t tag, const Come& message);
+  void take(Member from, uint64_t receive, const Come& message);
   void place(uint64_t receive, uint64_t offset, ConstBytes bytes);
   void finish(uint64_t id, const Status& status);
   void on_head(const Frame& header, ConstBytes body);
   void on_data(const Frame& header, ConstBytes body);
   void on_news(const Frame& header, ConstBytes body);
-  void broke(const Frame& header, const char* what);
+  void broke(Member from, uint32_t number, const char* what);
   void grant();
   bool send_pieces();
+  bool copy_pieces();
   void send(Member to, const P2pSender::Piece& piece);
   void ask(Nanos now);
   bool needs(Member member) const;
@@ -97,16 +121,18 @@ class Messages {
   std::string text(const MessagePost& post) const;
   Status timeout(const MessagePost& post) const;
 
-  GroupContext& g_;
+  MessageLink& link_;
+  const MessageLink::Facts facts_;
   const IngressShare& ingress_;
   const P2pParams params_;
   MatchQueue queue_;
   std::map<Member, Peer> peers_;                 // that there was something for or from
   std::map<uint64_t, MessagePost> posts_;        // by id: not over
   std::set<std::pair<Nanos, uint64_t>> limits_;  // of those: when, id
-  std::set<Member> sending_, asking_;            // peers to look at
-  Member sent_ = kNoMember, asked_ = kNoMember;  // who had the last piece, the last grant
-  uint64_t outstanding_ = 0;                     // granted and not here, of all peers
+  std::set<Member> sending_, asking_, copying_;  // peers to look at
+  // Who had the last piece, the last grant, the last piece that was copied.
+  Member sent_ = kNoMember, asked_ = kNoMember, copied_ = kNoMember;
+  uint64_t outstanding_ = 0;  // granted and not here, of all peers
   uint64_t ids_ = 0;
   bool lost_ = false;             // somebody, not in order
   Member last_gone_ = kNoMember;  // who; else who closed last

@@ -57,6 +57,9 @@ HostGroup::HostGroup(const GroupSpec& spec, PeerRegistry& registry,
         [state = state_](const Status& why) { state->note_failure(why); });
     registry.thread(index_of(lane)).add(lanes_[lane]);
   }
+  // Another rank may have filled its ring of messages to this one, and rung before the thread knew
+  // the lane.
+  registry.thread(kMessageLane).ring();
 }
 
 HostGroup::~HostGroup() {
@@ -77,11 +80,18 @@ Status HostGroup::push(LaneId lane, Post post) {
   return {};
 }
 
-// Callbacks run in these two; one of them may drop the last reference to this group.
+Status HostGroup::push_message(MessagePost post) {
+  lanes_.reduce->enqueue(std::move(post));
+  return {};
+}
+
+// Callbacks run in these three; one of them may drop the last reference to this group.
 void HostGroup::pushed(LaneId lane) {
   const auto kept = lanes_[lane];
   kept->run();
 }
+
+void HostGroup::pushed_message() { pushed(LaneId::kReduce); }
 
 bool HostGroup::help(LaneId lane, const std::function<bool()>& done, Nanos until) {
   if (!here()) return false;

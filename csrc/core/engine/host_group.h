@@ -17,11 +17,14 @@ class HostGroup final : public GroupBase {
 
   bool help(LaneId lane, const std::function<bool()>& done, Nanos until) override;
   std::function<void()> waker() const override;
+  bool carries_messages() const override { return true; }
   GroupStats stats() const override { return common_stats(); }
 
  private:
   Status push(LaneId lane, Post post) override;
+  Status push_message(MessagePost post) override;
   void pushed(LaneId lane) override;
+  void pushed_message() override;
   void fail_lane(LaneId lane, const Status& why) override;
   void close_lane(LaneId lane, Nanos deadline, bool force, Completion closed) override;
   bool has_lanes() const override { return true; }

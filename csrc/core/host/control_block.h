@@ -1,13 +1,15 @@
 // The memory that the ranks of one group on one host share: for each lane, what every rank has
-// published and consumed, and a ring of slots with its data; for the group, the record of its first
-// failure. Nothing here is a pointer: every process maps it where it likes. Every field is written
-// by one rank, except those of the failure record (the first to claim it), the needs (peers clear
-// the ones they meet) and the doorbells (who rings).
+// published and consumed, and a ring of slots with its data; for each ordered pair of ranks a ring
+// of messages (message_ring.h); for the group, the record of its first failure. Nothing here is a
+// pointer: every process maps it where it likes. Every field is written by one rank, except those
+// of the failure record (the first to claim it), the needs (peers clear the ones they meet), the
+// marks of messages (senders set them) and the doorbells (who rings).
 //
 // Ranks of one group trust each other's processes: they run under one user and could as well trace
 // each other (docs/hosts.md).
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -23,6 +25,8 @@ inline constexpr size_t kHostSlot = 128u << 10;
 // Ranks of one group that can share a control block: a slot holds an address for each.
 inline constexpr uint32_t kHostMembers = 1024;
 inline constexpr size_t kHostLanes = 2;
+// Whose driver carries the messages: the reduce lane, as over a network.
+inline constexpr size_t kMessageLane = 1;
 inline constexpr size_t kHostName = 64;
 inline constexpr size_t kHostText = 1800;
 
@@ -69,6 +73,23 @@ struct alignas(64) RankState {
   alignas(64) std::atomic<uint32_t> doorbell;
 };
 
+// Of one rank, for the messages to it.
+struct alignas(64) MessageBoard {
+  // What this rank sleeps for: a HostWaiter, and kAny where any message wakes it; 0: it is awake,
+  // or nobody is to be woken but for a ring that is full.
+  static constexpr uint32_t kAny = 4;
+  std::atomic<uint32_t> need;
+  // By sender, a bit: there is something in its ring that this rank has not looked at.
+  alignas(64) std::atomic<uint64_t> news[kHostMembers / 64];
+};
+
+// Opens a ring of messages. Bytes since the beginning.
+struct MessageRingState {
+  alignas(64) std::atomic<uint64_t> written;
+  alignas(64) std::atomic<uint64_t> read;
+  std::atomic<uint32_t> full;  // the sender waits until half of it is free
+};
+
 // Opens a slot: what its rank does in this round, as all must agree on it, and where to read what
 // is not in the slot.
 struct alignas(64) SlotHeader {
@@ -98,7 +119,14 @@ class ControlBlock {
   ControlBlock(std::byte* base, uint32_t members) : base_(base), members_(members) {}
 
   static constexpr size_t bytes(uint32_t members) {
-    return kRecord + kHostLanes * members * (sizeof(RankState) + kHostDepth * kStride);
+    return rings_at(members) + size_t{members} * members * ring_bytes(members);
+  }
+  // Of a ring of messages, its state included. Only pages that were used exist, but all of them
+  // need addresses: so rings are smaller where there are more of them.
+  static constexpr size_t ring_bytes(uint32_t members) {
+    size_t bytes = kLargestRing;
+    while (bytes > kSmallestRing && size_t{members} * members * bytes > kRings) bytes /= 2;
+    return bytes;
   }
   uint32_t members() const { return members_; }
   FailureRecord& failure() const { return *reinterpret_cast<FailureRecord*>(base_); }
@@ -112,10 +140,25 @@ class ControlBlock {
   std::byte* data(size_t lane, Member m, uint64_t round) const {
     return slot(lane, m, round) + sizeof(SlotHeader);
   }
+  MessageBoard& board(Member m) const {
+    return *reinterpret_cast<MessageBoard*>(base_ + boards_at(members_) + m * sizeof(MessageBoard));
+  }
+  // Of messages from one rank to another; ring_bytes() of it.
+  std::byte* ring(Member from, Member to) const {
+    return base_ + rings_at(members_) + (size_t{to} * members_ + from) * ring_bytes(members_);
+  }
 
  private:
-  static constexpr size_t kRecord = 4096;
+  static constexpr size_t kRecord = 4096, kPage = 4096;
   static constexpr size_t kStride = sizeof(SlotHeader) + kHostSlot;
+  static constexpr size_t kLargestRing = 256u << 10, kSmallestRing = 8u << 10;
+  static constexpr size_t kRings = 256u << 20;  // bytes of addresses for all, if they suffice
+  static constexpr size_t boards_at(uint32_t members) {
+    return kRecord + kHostLanes * members * (sizeof(RankState) + kHostDepth * kStride);
+  }
+  static constexpr size_t rings_at(uint32_t members) {
+    return (boards_at(members) + members * sizeof(MessageBoard) + kPage - 1) / kPage * kPage;
+  }
   static_assert(sizeof(FailureRecord) <= kRecord);
 
   std::byte* slot(size_t lane, Member m, uint64_t round) const {

@@ -18,6 +18,9 @@ namespace {
 
 // Rounds at once; then limits are looked at, and other groups have their turn.
 constexpr int kPasses = 64;
+// Turns of messages for a thread that has posted and does not wait: what comes meanwhile is another
+// one's.
+constexpr int kQuickPasses = 2;
 
 wire::Descriptor descriptor_of(const SlotHeader& header) {
   return {static_cast<wire::Kind>(header.kind),
@@ -36,7 +39,11 @@ HostCore::HostCore(HostParams params, ControlBlock block, HostPort& port, Counte
       counters_(counters),
       lane_(block, params_.lane, params_.self),
       tools_{lane_, port, counters, Folder(lane_, params_.fold, port, counters)},
-      needs_(lane_, port) {}
+      needs_(lane_, port) {
+  if (params_.lane != kMessageLane) return;
+  messages_ = std::make_unique<HostMessages>(params_.name, lane_, params_.memory, port,
+                                             tools_.folder, counters, ended_);
+}
 
 void HostCore::post(Post post) {
   counters_.add(Counter::ops_posted);
@@ -54,6 +61,22 @@ void HostCore::post(Post post) {
   ops_.push_back(std::move(op));
 }
 
+void HostCore::post_message(MessagePost post) {
+  messages_->post(std::move(post));
+  heed_messages();
+}
+
+bool HostCore::move_messages(int pass, bool large, bool& left_over) {
+  if (!messages_) return false;
+  if (!large && pass >= kQuickPasses) {
+    left_over = left_over || !messages_->quiet();
+    return false;
+  }
+  const bool moved = messages_->progress(large, left_over);
+  heed_messages();
+  return moved;
+}
+
 bool HostCore::progress(bool large) {
   bool left_over = false, ended = false;
   for (int pass = 0; failure_.ok(); pass++) {
@@ -69,6 +92,7 @@ bool HostCore::progress(bool large) {
     if (publish_next(large && !ended, left_over)) moved = true;
     if (consume_next(large && !ended, left_over)) moved = true;
     while (complete_next()) moved = ended = true;
+    if (failure_.ok() && move_messages(pass, large && !ended, left_over)) moved = true;
     if (!moved) return left_over;
   }
   return false;
@@ -200,8 +224,20 @@ void HostCore::deliver() {
   delivering_.clear();
 }
 
+void HostCore::disarm() {
+  needs_.disarm();
+  if (messages_) messages_->disarm();
+}
+
 bool HostCore::arm(HostWaiter waiter) {
-  if (ops_.empty() || !failure_.ok()) return true;
+  if (!failure_.ok()) return true;
+  if (messages_ && !messages_->arm(waiter)) return false;
+  if (ops_.empty() || arm_operations(waiter)) return true;
+  if (messages_) messages_->disarm();
+  return false;
+}
+
+bool HostCore::arm_operations(HostWaiter waiter) {
   HostNeed data;
   if (const HostOperation* op = consuming(); op != nullptr && op->published > op->consumed) {
     const wire::Descriptor& d = op->post.descriptor;

@@ -18,6 +18,7 @@
 #include "base/counters.h"
 #include "base/trace.h"
 #include "host/algorithms/algorithms.h"
+#include "host/messages.h"
 #include "host/needs.h"
 
 namespace mcast {
@@ -39,6 +40,8 @@ class HostCore {
 
   // Posts op `post.sequence` (consecutive from 0). Always ends in exactly one call of post.done.
   void post(Post post);
+  // A send or a receive, on lane kMessageLane. Likewise.
+  void post_message(MessagePost post);
 
   // Does what can be done. `large`: also what takes longer than a hand-over to another thread,
   // for some time or until an operation ends. True: there may be more that could be done at once.
@@ -49,11 +52,11 @@ class HostCore {
 
   // Tells the peers what this rank waits for. False: it is there already, call progress() again.
   bool arm(HostWaiter waiter);
-  void disarm() { needs_.disarm(); }
+  void disarm();
 
   // Nothing is in flight here.
-  bool idle() const { return ops_.empty(); }
-  // Members that the oldest operation waits for.
+  bool idle() const { return ops_.empty() && (!messages_ || messages_->idle()); }
+  // Members that the oldest operation waits for, or a message.
   std::vector<Member> awaited() const;
   // Fails the group if a limit has passed or somebody left without calling what we wait for.
   // `unresponsive` are members that do not answer.
@@ -71,6 +74,8 @@ class HostCore {
 
  private:
   // core.cpp: operations from post to end
+  bool move_messages(int pass, bool large, bool& left_over);
+  bool arm_operations(HostWaiter waiter);
   bool can_publish(uint64_t least_consumed) const;
   bool can_complete(uint64_t least_consumed) const;
   bool publish_next(bool large, bool& left_over);
@@ -83,12 +88,16 @@ class HostCore {
 
   // core_failure.cpp: what ends them otherwise
   void obey_failure();
+  void heed_messages();
+  void limit_operations(const std::vector<Member>& unresponsive);
   void fail_unreadable();
   void fail_local(const Status& why);
   bool fail_for_leavers();
   std::string timeout_text(const HostOperation& op, const std::vector<Member>& unresponsive,
                            Member& culprit) const;
   std::string op_text(const Post& post) const;
+  std::string oldest_text() const;
+  std::vector<Member> awaited_by_operations() const;
 
   const HostParams params_;
   HostPort& port_;
@@ -102,10 +111,11 @@ class HostCore {
   // What has ended, and what is being delivered: they change places, so that neither needs new
   // memory for every operation.
   std::vector<std::pair<std::function<void(const Status&)>, Status>> ended_, delivering_;
-  uint64_t published_ = 0;     // rounds: those of the next operation follow
-  size_t publishing_ = 0;      // index of the operation to publish from
-  size_t consuming_ = 0;       // of the one to consume
-  Nanos claim_seen_ = kNever;  // since when a failure is being written
+  uint64_t published_ = 0;                  // rounds: those of the next operation follow
+  size_t publishing_ = 0;                   // index of the operation to publish from
+  size_t consuming_ = 0;                    // of the one to consume
+  Nanos claim_seen_ = kNever;               // since when a failure is being written
+  std::unique_ptr<HostMessages> messages_;  // of kMessageLane; else null
 };
 
 }  // namespace mcast

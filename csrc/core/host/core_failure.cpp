@@ -11,6 +11,7 @@ namespace mcast {
 namespace {
 
 constexpr Nanos kClaimPatience = kSecond;  // with a failure that is being written
+constexpr int kLastTurns = 64;             // of messages that came before it
 
 bool contains(const std::vector<Member>& members, Member m) {
   return std::find(members.begin(), members.end(), m) != members.end();
@@ -38,6 +39,7 @@ void HostCore::fail_local(const Status& why) {
   failure_ = why;
   disarm();
   while (!ops_.empty()) finish_oldest(failure_);
+  if (messages_) messages_->on_failure(failure_);
 }
 
 void HostCore::obey_failure() {
@@ -47,6 +49,9 @@ void HostCore::obey_failure() {
     bool left_over = false;
     while (failure_.ok() && (consume_next(true, left_over) || complete_next())) {
     }
+    for (int turn = 0; messages_ && turn < kLastTurns; turn++) {
+      if (!messages_->progress(false, left_over) || messages_->take_failure()) break;
+    }
     counters_.add(Counter::aborts_received);
     return fail_local(read_failure(record));
   }
@@ -55,6 +60,12 @@ void HostCore::obey_failure() {
   if (now - claim_seen_ > kClaimPatience) {
     fail_local(Status(Code::kPeerLost, "a rank ended while it reported a failure"));
   }
+}
+
+// What messages have found.
+void HostCore::heed_messages() {
+  if (messages_->unreadable()) fail_unreadable();
+  if (const auto found = messages_->take_failure()) fail(found->first, found->second);
 }
 
 void HostCore::fail_unreadable() {
@@ -67,6 +78,15 @@ void HostCore::fail_unreadable() {
 }
 
 std::vector<Member> HostCore::awaited() const {
+  std::vector<Member> who = awaited_by_operations();
+  if (!messages_) return who;
+  for (const Member m : messages_->awaited()) {
+    if (!contains(who, m)) who.push_back(m);
+  }
+  return who;
+}
+
+std::vector<Member> HostCore::awaited_by_operations() const {
   std::vector<Member> who;
   if (ops_.empty()) return who;
   const HostOperation* const op = consuming();
@@ -87,7 +107,14 @@ std::vector<Member> HostCore::awaited() const {
 }
 
 void HostCore::check(const std::vector<Member>& unresponsive) {
-  if (ops_.empty() || !failure_.ok() || failure_claimed(lane_.failure())) return;
+  if (idle() || !failure_.ok() || failure_claimed(lane_.failure())) return;
+  if (!ops_.empty()) limit_operations(unresponsive);
+  if (!messages_ || !failure_.ok()) return;
+  messages_->check();
+  heed_messages();
+}
+
+void HostCore::limit_operations(const std::vector<Member>& unresponsive) {
   if (fail_for_leavers()) return;
   const Nanos now = port_.now();
   for (const auto& op : ops_) {
@@ -108,7 +135,7 @@ bool HostCore::fail_for_leavers() {
   }
   if (leavers.empty()) return false;
   // Whoever left had published all that it had called: looked at after `left`.
-  const std::vector<Member> who = awaited();
+  const std::vector<Member> who = awaited_by_operations();
   const Sequence wanted = ops_[std::min(consuming_, ops_.size() - 1)]->post.sequence;
   for (const auto& [m, called] : leavers) {
     if (called > wanted || !contains(who, m)) continue;
@@ -147,12 +174,18 @@ std::string HostCore::timeout_text(const HostOperation& op, const std::vector<Me
   return text + "; check that all ranks make the same calls, or raise the timeout";
 }
 
+std::string HostCore::oldest_text() const {
+  return ops_.empty() ? messages_->unfinished_text() : op_text(ops_[0]->post);
+}
+
 bool HostCore::may_leave(bool force, bool late, Status& outcome) {
   if (idle()) return true;
   if (!force && !late) return false;
+  const size_t in_flight = ops_.size() + (messages_ ? messages_->unfinished() : 0);
+  if (in_flight == 0) return true;  // only news of messages for who does not read them
   if (outcome.ok()) {
-    const LeftInFlight left = left_in_flight(params_.self, ops_.size(), force);
-    outcome = left.here.with_context(op_text(ops_[0]->post));
+    const LeftInFlight left = left_in_flight(params_.self, in_flight, force);
+    outcome = left.here.with_context(oldest_text());
     fail(left.for_others, params_.self);
   }
   // Another rank is just writing its failure: ours end with that, and must not be left behind.

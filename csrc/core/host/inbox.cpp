@@ -25,6 +25,12 @@ void LaneInbox::put(Post post) {
   knock();
 }
 
+void LaneInbox::put(MessagePost post) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  waiting_.messages.push_back(std::move(post));
+  knock();
+}
+
 void LaneInbox::put(const Status& failure, Member culprit) {
   std::lock_guard<std::mutex> lock(mutex_);
   waiting_.failures.emplace_back(failure, culprit);
@@ -41,6 +47,7 @@ bool LaneInbox::take(Mail& mail) {
   if (!has_mail()) return false;
   std::lock_guard<std::mutex> lock(mutex_);
   append(mail.posts, waiting_.posts);
+  append(mail.messages, waiting_.messages);
   append(mail.failures, waiting_.failures);
   append(mail.closings, waiting_.closings);
   // Read as well: what came before a knock() that this swallows is then seen by the driver.

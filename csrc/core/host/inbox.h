@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "collective/messages.h"
 #include "collective/operation.h"
 
 namespace mcast {
@@ -22,12 +23,14 @@ class LaneInbox {
   };
   struct Mail {
     std::vector<Post> posts;
+    std::vector<MessagePost> messages;
     std::vector<std::pair<Status, Member>> failures;
     std::vector<Closing> closings;
   };
 
   // Keeps the order of its calls.
   void put(Post post);
+  void put(MessagePost post);
   void put(const Status& failure, Member culprit);
   void put(Closing closing);
   // As mail that is empty: a driver that has looked already looks again.

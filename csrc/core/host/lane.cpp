@@ -90,6 +90,8 @@ void HostLane::wake_all() {
 
 void HostLane::enqueue(Post post) { inbox_.put(std::move(post)); }
 
+void HostLane::enqueue(MessagePost post) { inbox_.put(std::move(post)); }
+
 void HostLane::fail(const Status& why, Member culprit) {
   inbox_.put(why, culprit);
   run();
@@ -115,6 +117,8 @@ void HostLane::drain() {
   if (!inbox_.take(mail_)) return;
   for (Post& p : mail_.posts) core_.post(std::move(p));
   mail_.posts.clear();
+  for (MessagePost& p : mail_.messages) core_.post_message(std::move(p));
+  mail_.messages.clear();
   for (const auto& [why, culprit] : mail_.failures) core_.fail(why, culprit);
   mail_.failures.clear();
 }
@@ -244,9 +248,9 @@ void HostLane::watch(Nanos at) {
     if (!peer.process.alive()) {
       // What it did before it ended counts.
       core_.progress(true);
+      core_.check({});  // it may have left in order
       const std::vector<Member> still = core_.awaited();
       if (std::find(still.begin(), still.end(), m) == still.end()) continue;
-      core_.check({});  // it may have left in order
       return core_.fail(peer.ended(m), m);
     }
     if (Status silent = watch_.look_at(m, peer); !silent.ok()) return core_.fail(silent, m);

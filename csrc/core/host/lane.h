@@ -31,6 +31,7 @@ class HostLane : private HostPort {
   // driven ends the process, whichever thread drives: the lane's state would be unknown, and ranks
   // that wait for it would find its process alive.
   void enqueue(Post post);
+  void enqueue(MessagePost post);
   void run() noexcept;
   // What an operation in flight waits for may have come (Region::set_readable). Any thread.
   void look_again();

@@ -18,6 +18,8 @@ class LaneView {
   FailureRecord& failure() const { return block_.failure(); }
   RankState& state(Member m) const { return block_.state(lane_, m); }
   RankState& mine() const { return state(self_); }
+  const ControlBlock& block() const { return block_; }
+  MessageBoard& board(Member m) const { return block_.board(m); }
 
   bool published(Member m, uint64_t round) const {
     return state(m).published.load(std::memory_order_seq_cst) > round;

@@ -1,6 +1,7 @@
-// Messages through groups of the engine, over sockets on loopback; and what is refused before
-// anything is sent.
+// Messages through groups of the engine, over sockets on loopback and in shared memory; and what is
+// refused before anything is sent.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "copy_group.h"
 #include "message_ranks.h"
@@ -8,10 +9,15 @@
 namespace mcast::test {
 namespace {
 
-TEST(EngineMessages, DeliverExactBytes) {
+// What `shared_memory` can be.
+class EngineMessages : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Paths, EngineMessages, testing::Values("off", "slots", "auto"),
+                         [](const auto& one) { return std::string(one.param); });
+
+TEST_P(EngineMessages, DeliverExactBytes) {
   for (const size_t length : {0u, 5u, 70'001u, 3'000'001u}) {
     expect_all_good(run_ranks(3, 60, [&](Member rank, DirectoryStore& store) {
-      auto group = make_group("g", rank, 3, store, {{"shared_memory", "off"}});
+      auto group = make_group("g", rank, 3, store, {{"shared_memory", GetParam()}});
       if (!group || !group->carries_messages()) return false;
       for (size_t round = 0; round < 4; round++) {
         if (!talk(*group, length, round)) return false;
@@ -22,9 +28,9 @@ TEST(EngineMessages, DeliverExactBytes) {
   }
 }
 
-TEST(EngineMessages, EndWithTheGroup) {
+TEST_P(EngineMessages, EndWithTheGroup) {
   expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
-    auto group = make_group("g", rank, 2, store, {{"shared_memory", "off"}});
+    auto group = make_group("g", rank, 2, store, {{"shared_memory", GetParam()}});
     if (!group) return false;
     // Else the other's creation may end with it.
     if (!store.set("made." + std::to_string(rank), "").ok()) return false;
@@ -39,9 +45,9 @@ TEST(EngineMessages, EndWithTheGroup) {
   }));
 }
 
-TEST(EngineMessages, WhoClosesWithOneInFlightSaysSo) {
+TEST_P(EngineMessages, WhoClosesWithOneInFlightSaysSo) {
   expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
-    auto group = make_group("g", rank, 2, store, {{"shared_memory", "off"}});
+    auto group = make_group("g", rank, 2, store, {{"shared_memory", GetParam()}});
     if (!group) return false;
     if (rank == 1) return group->close(5 * kSecond).ok() || true;
     const auto m = post_one(*group, true, 1, 4, 10, 0);
@@ -54,7 +60,29 @@ TEST(EngineMessages, WhoClosesWithOneInFlightSaysSo) {
   }));
 }
 
-TEST(EngineMessages, AreRefusedWhereTheyCannotBe) {
+// The other process ends while it is waited for, by a receive and by a send that is lent.
+// Over a network: collective/messages_test.
+class HostEngineMessages : public EngineMessages {};
+INSTANTIATE_TEST_SUITE_P(Paths, HostEngineMessages, testing::Values("slots", "auto"),
+                         [](const auto& one) { return std::string(one.param); });
+
+TEST_P(HostEngineMessages, EndWithTheProcessThatTheyWaitFor) {
+  for (const bool sends : {false, true}) {
+    const auto ended = run_ranks(3, 60, [&](Member rank, DirectoryStore& store) {
+      auto group = make_group("g", rank, 3, store, {{"shared_memory", GetParam()}});
+      if (!group || !barrier(*group).ok()) return false;
+      if (rank == 2) ::_exit(0);
+      const auto m = post_one(*group, !sends, 2, 1, 1'000'000, 0);
+      const Status s = m->end.get();
+      EXPECT_EQ(s.code(), Code::kPeerLost);
+      EXPECT_NE(s.message().find("rank 2 is lost"), std::string::npos) << s.to_string();
+      return !testing::Test::HasFailure();
+    });
+    expect_all_good(ended);
+  }
+}
+
+TEST(EngineMessagesRefused, WhereTheyCannotBe) {
   CopyGroup group("g", 1, 3);
   EXPECT_FALSE(group.carries_messages());
   for (const Member peer : {Member{1}, Member{3}, kNoMember}) {

@@ -307,6 +307,7 @@ HostWorld::HostWorld(uint32_t ranks, PeerMemory memory, uint64_t seed, FoldOrder
     params.name = "g";
     params.self = m;
     params.size = ranks;
+    params.lane = kMessageLane;
     params.memory = memory;
     params.fold = fold;
     nodes_[r]->core =
@@ -357,6 +358,22 @@ HostCall& HostWorld::post_in_place(Member m, HostCall call) {
   node.core->post(std::move(p));
   node.ring();
   return kept;
+}
+
+void HostWorld::post(Member m, MessagePost message) {
+  Node& node = *nodes_[m];
+  message.posted = now;
+  node.core->post_message(std::move(message));
+  node.core->deliver();
+  node.core->disarm();
+  node.ring();
+}
+
+void HostWorld::leave(Member m) {
+  Status outcome;
+  EXPECT_TRUE(core(m).may_leave(false, false, outcome));
+  core(m).leave();
+  nodes_[m]->killed = true;
 }
 
 void HostWorld::kill(Member m) { nodes_[m]->killed = true; }

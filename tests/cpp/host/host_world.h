@@ -57,6 +57,11 @@ class HostWorld {
   // An all_reduce of `call.output`.
   HostCall& post_in_place(Member m, HostCall call);
   std::vector<std::unique_ptr<HostCall>>& calls(Member m);
+  // Now, as rank `m`.
+  void post(Member m, MessagePost message);
+  // It has nothing in flight, says so, and does nothing any more.
+  void leave(Member m);
+  ControlBlock block() const { return memory_.block(); }
 
   // The rank does nothing any more; its memory cannot be read.
   void kill(Member m);

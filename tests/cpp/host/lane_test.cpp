@@ -7,6 +7,7 @@
 #include <new>
 
 #include "host/host_world.h"
+#include "host/message_runs.h"
 
 namespace mcast::test {
 namespace {
@@ -27,7 +28,7 @@ class SteppedLane final : public HostLane {
 // The other rank: no thread, no process of its own.
 class Peer final : public HostPort {
  public:
-  explicit Peer(const ControlBlock& block) : core(params(), block, *this, counters_) {}
+  Peer(const ControlBlock& block, uint8_t lane) : core(params(lane), block, *this, counters_) {}
   Status read(Member, uint64_t, std::byte*, size_t) override { return {}; }
   void wake(Member member, HostWaiter waiter) override { woken.emplace_back(member, waiter); }
   void wake_all() override { woken.emplace_back(0, HostWaiter::kThread); }
@@ -36,9 +37,10 @@ class Peer final : public HostPort {
   std::vector<std::pair<Member, HostWaiter>> woken;
 
  private:
-  static HostParams params() {
+  static HostParams params(uint8_t lane) {
     HostParams p;
     p.name = "g";
+    p.lane = lane;
     p.self = 1;
     p.size = 2;
     return p;
@@ -51,6 +53,7 @@ class Peer final : public HostPort {
 
 class HostLaneTest : public testing::Test {
  protected:
+  explicit HostLaneTest(uint8_t lane = 0) : which_(lane) {}
   void SetUp() override {
     auto registry = PeerRegistry::make(monotonic);
     ASSERT_TRUE(registry.ok()) << registry.status().to_string();
@@ -64,9 +67,10 @@ class HostLaneTest : public testing::Test {
     shared->segment = std::move(segment).value();
     shared->block = ControlBlock(shared->segment.data(), 2);
     shared->peers = {nullptr, self_};
-    peer_ = std::make_unique<Peer>(shared->block);
+    peer_ = std::make_unique<Peer>(shared->block, which_);
     HostParams params;
     params.name = "g";
+    params.lane = which_;
     params.size = 2;
     // The registry's threads do not know the lane: turns of a host thread are the test's.
     lane_ = std::make_unique<SteppedLane>(params, 20 * kSecond, shared, *registry_, counters_,
@@ -96,10 +100,11 @@ class HostLaneTest : public testing::Test {
     peer_->core.post(broadcast(theirs_, true, theirs_ended_));
     peer_->core.progress(true);
   }
-  uint32_t rings() const { return self_->mailbox().bells[0].rings.load(); }
+  uint32_t rings() const { return self_->mailbox().bells[which_].rings.load(); }
 
   uint64_t counted(Counter which) const { return counters_->get(which); }
 
+  const uint8_t which_;
   const std::shared_ptr<Counters> counters_ = std::make_shared<Counters>();
   std::unique_ptr<PeerRegistry> registry_;
   std::shared_ptr<const HostPeer> self_;
@@ -250,6 +255,69 @@ TEST_F(HostLaneTest, AHelperWithNothingToDoSleeps) {
   lane_->help([this] { return ended_ > 0; }, kNever);
   EXPECT_EQ(ended_, 1);
   EXPECT_EQ(counted(Counter::shm_sleeps), sleeps) << "there was something to do";
+}
+
+class MessageLaneTest : public HostLaneTest {
+ protected:
+  MessageLaneTest() : HostLaneTest(kMessageLane) {}
+  void peer_posts(const std::shared_ptr<MessageRun>& run) {
+    peer_->core.post_message(post_of(run));
+    peer_->core.progress(true);
+    peer_->core.deliver();
+  }
+};
+
+TEST_F(MessageLaneTest, AMessageBeforeTheDriverHasLetGoIsNotLost) {
+  const auto r = a_receive(0, 1, 3, 1000);
+  lane_->enqueue(post_of(r));
+  uint32_t before = 0;
+  lane_->before_letting_go = [&] {
+    peer_posts(a_send(1, 0, 3, 1000, 7));
+    ASSERT_EQ(peer_->woken.size(), 1u);
+    EXPECT_EQ(peer_->woken[0], std::pair(Member{0}, HostWaiter::kThread));
+    lane_->turn();
+    before = rings();
+  };
+  lane_->run();
+  EXPECT_EQ(r->ends, 0);
+  ASSERT_GT(rings(), before);
+  lane_->turn();
+  expect_got(*r, 1, 7);
+}
+
+// Nobody drives the lane, nothing is waited for there.
+TEST_F(MessageLaneTest, ARingThatIsFullIsEmptiedByTheHostThread) {
+  constexpr int kSends = 20'000;
+  MessageRuns sends;
+  for (int i = 0; i < kSends; i++) {
+    sends.push_back(a_send(1, 0, 3, 4, 7));
+    peer_posts(sends.back());
+  }
+  const auto over = [&] {
+    return std::count_if(sends.begin(), sends.end(), [](const auto& s) { return s->ends == 1; });
+  };
+  EXPECT_GT(over(), 1000);
+  EXPECT_LT(over(), kSends);
+  ASSERT_EQ(peer_->woken.size(), 1u) << "once, when it was full";
+  EXPECT_EQ(peer_->woken[0], std::pair(Member{0}, HostWaiter::kThread));
+  for (int i = 0; i < 100 && over() < kSends; i++) {
+    lane_->turn();
+    peer_->core.progress(true);
+    peer_->core.deliver();
+  }
+  EXPECT_EQ(over(), kSends);
+  EXPECT_GT(counted(Counter::messages_kept), 10'000u);
+}
+
+// A caller that waits for a message alone sleeps, and is woken at its own bell.
+TEST_F(MessageLaneTest, AHelperThatWaitsForAMessageSleeps) {
+  const auto r = a_receive(0, 1, 3, 1000);
+  lane_->enqueue(post_of(r));
+  EXPECT_TRUE(lane_->help([] { return false; }, monotonic() + 5 * kMilli));
+  EXPECT_GE(counted(Counter::shm_sleeps), 1u);
+  peer_posts(a_send(1, 0, 3, 1000, 7));
+  EXPECT_TRUE(lane_->help([&] { return r->ends > 0; }, kNever));
+  expect_got(*r, 1, 7);
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 // A control block in this process's own memory.
 #pragma once
 
-#include <cstdlib>
-#include <cstring>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include "host/control_block.h"
 
@@ -10,20 +10,22 @@ namespace mcast::test {
 
 class MemoryBlock {
  public:
-  explicit MemoryBlock(uint32_t ranks) : ranks_(ranks) {
-    const size_t bytes = (ControlBlock::bytes(ranks) + 4095) / 4096 * 4096;
-    memory_ = static_cast<std::byte*>(std::aligned_alloc(4096, bytes));
-    std::memset(memory_, 0, bytes);
+  // Pages that nobody uses are never there, as in a segment.
+  explicit MemoryBlock(uint32_t ranks)
+      : ranks_(ranks),
+        memory_(::mmap(nullptr, ControlBlock::bytes(ranks), PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {
+    EXPECT_NE(memory_, MAP_FAILED);
   }
-  ~MemoryBlock() { std::free(memory_); }
+  ~MemoryBlock() { ::munmap(memory_, ControlBlock::bytes(ranks_)); }
   MemoryBlock(const MemoryBlock&) = delete;
   MemoryBlock& operator=(const MemoryBlock&) = delete;
 
-  ControlBlock block() const { return ControlBlock(memory_, ranks_); }
+  ControlBlock block() const { return ControlBlock(static_cast<std::byte*>(memory_), ranks_); }
 
  private:
   const uint32_t ranks_;
-  std::byte* memory_;
+  void* const memory_;
 };
 
 }  // namespace mcast::test

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "host/host_world.h"
+#include "host/message_runs.h"
 #include "support/seeds.h"
 
 namespace mcast::test {
@@ -17,6 +18,7 @@ struct Shared {
   const uint32_t ranks;
   const MemoryBlock memory;
   std::vector<std::atomic<uint32_t>> bells;
+  std::atomic<uint32_t> over{0};  // ranks whose messages are
 };
 
 class ThreadRank final : public HostPort {
@@ -27,6 +29,7 @@ class ThreadRank final : public HostPort {
     params.name = "g";
     params.self = self;
     params.size = shared.ranks;
+    params.lane = kMessageLane;
     params.memory = memory;
     core = std::make_unique<HostCore>(params, shared.memory.block(), *this, counters);
   }
@@ -51,15 +54,20 @@ class ThreadRank final : public HostPort {
   }
   Nanos now() override { return ++ticks_; }
 
-  // Until `call` is over; sleeps as a caller does.
-  void finish(const HostCall& call) {
-    while (call.ended == 0) {
+  // Until it is over; sleeps as a caller does.
+  template <typename Over>
+  void finish(Over over) {
+    while (!over()) {
       core->disarm();
       const uint32_t seen = shared_.bells[self_].load();
       core->progress(true);
       core->deliver();
-      if (call.ended == 0 && core->arm(HostWaiter::kCaller)) shared_.bells[self_].wait(seen);
+      if (!over() && core->arm(HostWaiter::kCaller)) shared_.bells[self_].wait(seen);
     }
+    core->disarm();
+  }
+  void finish(const HostCall& call) {
+    finish([&] { return call.ended > 0; });
   }
 
   Counters counters;
@@ -109,6 +117,68 @@ TEST(HostThreads, DeliverExactBytes) {
   }
 }
 
+// Each to each, of all lengths, more than rings hold; receives in an order of their own. A wake-up
+// that is lost would be a thread that sleeps for good.
+TEST(HostThreads, MessagesDeliverExactBytes) {
+  constexpr uint32_t kRanks = 3, kMessages = 60;
+  const auto bytes_of = [](uint64_t seed, uint32_t n) -> size_t {
+    static constexpr size_t kSizes[] = {0, 10, 5000, 30'000, 33'000, 120'000, 700'000};
+    return kSizes[Rng(seed * 977 + n).below(std::size(kSizes))];
+  };
+  const auto id_of = [](uint32_t from, uint32_t to, uint32_t n) {
+    return uint64_t{from} * 100'000 + to * 1000 + n;
+  };
+  for (const PeerMemory memory : {PeerMemory::kSlots, PeerMemory::kRead, PeerMemory::kMapped}) {
+    for (const uint64_t seed : seeds(8)) {
+      SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
+      Shared shared(kRanks);
+      std::vector<std::thread> threads;
+      for (uint32_t r = 0; r < kRanks; r++) {
+        threads.emplace_back([&, r] {
+          const auto self = static_cast<Member>(r);
+          ThreadRank rank(shared, self, memory);
+          Rng rng(seed * 13 + r);
+          MessageRuns sends, receives;
+          const auto post = [&](MessageRuns& runs, std::shared_ptr<MessageRun> run) {
+            rank.core->post_message(post_of(run));
+            runs.push_back(std::move(run));
+            if (rng.chance(0.3)) rank.core->progress(rng.chance(0.5));
+            rank.core->deliver();
+          };
+          for (uint32_t n = 0; n < kMessages; n++) {
+            for (Member to = 0; to < kRanks; to++) {
+              if (to == self) continue;
+              post(sends, a_send(self, to, n % 2, bytes_of(seed, n), id_of(r, to, n)));
+            }
+            // Those before are received while others are sent, the later tag first.
+            for (Member from = 0; n % 2 == 1 && from < kRanks; from++) {
+              if (from == self) continue;
+              for (const uint32_t which : {n, n - 1}) {
+                auto run = a_receive(self, from, which % 2, bytes_of(seed, which));
+                run->id = id_of(from, r, which);
+                post(receives, std::move(run));
+              }
+            }
+          }
+          const auto all_over = [&] {
+            const auto over = [](const auto& run) { return run->ends > 0; };
+            return std::all_of(sends.begin(), sends.end(), over) &&
+                   std::all_of(receives.begin(), receives.end(), over);
+          };
+          rank.finish(all_over);
+          for (const auto& run : sends) EXPECT_TRUE(run->status.ok()) << run->status.to_string();
+          for (const auto& run : receives) expect_got(*run, run->peer, run->id);
+          shared.over++;
+          rank.wake_all();
+          rank.finish([&] { return shared.over == kRanks; });
+        });
+      }
+      for (auto& thread : threads) thread.join();
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+}
+
 TEST(HostThreads, AFailureReachesThoseWhoSleep) {
   for (int round = 0; round < 50; round++) {
     Shared shared(3);
@@ -118,6 +188,14 @@ TEST(HostThreads, AFailureReachesThoseWhoSleep) {
         ThreadRank rank(shared, static_cast<Member>(r), PeerMemory::kMapped);
         if (r == 2) {
           rank.core->fail(Status(Code::kAborted, "aborted by rank 2: enough"), 2);
+          return;
+        }
+        // One of them waits for a message alone.
+        const auto run = a_receive(static_cast<Member>(r), 2, 0, 10);
+        if (r == 1) {
+          rank.core->post_message(post_of(run));
+          rank.finish([&] { return run->ends > 0; });
+          EXPECT_NE(run->status.message().find("enough"), std::string::npos);
           return;
         }
         HostCall call;
