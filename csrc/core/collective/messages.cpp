@@ -90,7 +90,8 @@ void Messages::post(MessagePost p, Nanos now) {
   if (other != kNoMember && !link_.end_of(other).ok() && peer(other).departed_until == kNever) {
     miss(other);
   }
-  if (other == kNoMember && last_gone_ != kNoMember) miss(last_gone_);
+  const bool gone = other == kNoMember && last_gone_ != kNoMember;
+  if (gone && peer(last_gone_).departed_until == kNever) miss(last_gone_);
 }
 
 void Messages::arrive(Member from, uint32_t tag, const Come& message) {

@@ -69,7 +69,7 @@ void HostCore::post_message(MessagePost post) {
 bool HostCore::move_messages(int pass, bool large, bool& left_over) {
   if (!messages_) return false;
   if (!large && pass >= kQuickPasses) {
-    left_over = left_over || !messages_->quiet();
+    left_over = left_over || messages_->more() || !messages_->quiet();
     return false;
   }
   const bool moved = messages_->progress(large, left_over);
@@ -92,7 +92,9 @@ bool HostCore::progress(bool large) {
     if (publish_next(large && !ended, left_over)) moved = true;
     if (consume_next(large && !ended, left_over)) moved = true;
     while (complete_next()) moved = ended = true;
+    const size_t before = ended_.size();
     if (failure_.ok() && move_messages(pass, large && !ended, left_over)) moved = true;
+    ended = ended || ended_.size() > before;  // who waits for that is not kept by others' copies
     if (!moved) return left_over;
   }
   return false;

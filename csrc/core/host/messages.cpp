@@ -79,7 +79,8 @@ bool HostMessages::progress(bool large, bool& left_over) {
   const uint64_t before = moved_;
   bool moved = receive(left_over);
   moved = flush() || moved;
-  if (messages_.pump(large)) left_over = true;
+  more_ = messages_.pump(large);
+  if (more_) left_over = true;
   wake_written();
   return moved || moved_ != before;
 }
@@ -250,6 +251,8 @@ void HostMessages::wake(Member member, bool full) {
   if (!full && (seen & MessageBoard::kAny) == 0) return;
   if (need.compare_exchange_strong(seen, 0)) {
     port_.wake(member, static_cast<HostWaiter>(seen & ~MessageBoard::kAny));
+  } else if (full) {
+    port_.wake(member, HostWaiter::kThread);  // awake now, and perhaps idle in a moment
   }
 }
 
@@ -287,6 +290,7 @@ void HostMessages::lend(Member to, uint32_t number, uint32_t tag, const Slice& m
 }
 
 bool HostMessages::copy(Member from, uint64_t place, std::byte* to, size_t bytes, size_t whole) {
+  wake_written();  // nobody waits for this copy who has something to do
   const bool readable = folder_.pull(from, place, to, bytes, whole);
   streaming_fence();
   // After the read: whoever gives memory back before its time has claimed the record before.
@@ -355,7 +359,7 @@ void HostMessages::end(std::function<void(const Status&)> done, const Status& st
 
 void HostMessages::on_failure(const Status& why) {
   if (failure_.ok()) failure_ = why;
-  news_ = false;
+  news_ = more_ = false;
   messages_.on_failure(why);
   for (const Member to : backlogs_) peer(to).backlog.clear();
   backlogs_.clear();

@@ -41,6 +41,8 @@ class HostMessages final : private MessageLink {
   bool progress(bool large, bool& left_over);
   // Nothing has come that was not looked at.
   bool quiet() const;
+  // The last progress() has left something to copy or to send.
+  bool more() const { return more_; }
 
   // Tells the peers that this rank sleeps. False: there is something to do.
   bool arm(HostWaiter waiter);
@@ -112,6 +114,7 @@ class HostMessages final : private MessageLink {
   uint64_t moved_ = 0;                        // records written, pieces copied
   Status failure_;
   Member culprit_ = kNoMember;
+  bool more_ = false;
   bool news_ = false;  // the failure is to be told
   bool unreadable_ = false;
   const IngressShare ingress_{LanePolicy::kFair};  // memory has no port that others use
