@@ -125,7 +125,7 @@ MUTANTS = [
     Mutant(
         "retired-group-tags-forgotten",
         "engine/lane_early.cpp",
-        "  if (retired_.contains(tag)) return monitor_.note(Cause::foreign, {}, now_);\n",
+        "  if (others_.closed(tag)) {\n    seen_.late++;\n    return;\n  }\n",
         "",
         "engine",
         "Sequences*",

@@ -36,6 +36,8 @@ namespace mcast {
   X(own_echo, "own datagrams looped back by the network")                                    \
   X(stale, "datagrams or frames of an operation that is over")                               \
   X(foreign, "datagrams of another group on the same address")                               \
+  X(neighbour, "the same, from hosts of our groups: others of this job, or jobs beside it")  \
+  X(late, "datagrams or frames of groups that were closed here")                             \
   X(malformed, "datagrams or frames that do not parse")                                      \
   X(corrupt, "datagrams or frames whose checksum is wrong")                                  \
   X(mismatched, "datagrams whose operation descriptor differs from ours")                    \

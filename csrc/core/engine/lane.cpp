@@ -74,8 +74,8 @@ void Lane::remove_group(uint64_t tag) {
   const GroupAddress& address = it->second->address_;
   if (address.joined) transport_->datagram().leave(address.multicast);
   if (last_ == it->second.get()) last_ = nullptr;
+  others_.retire(tag, it->second->address_.hosts);
   groups_.erase(it);
-  retired_.add(tag);
 }
 
 // Others are seen to have sent by nothing but their accounts: this lane looks again soon.
@@ -179,7 +179,19 @@ LaneGroup* Lane::group_of_datagram(uint64_t tag) {
   if (last_ != nullptr && last_->core_.params().tag == tag) return last_;
   const auto it = groups_.find(tag);
   if (it == groups_.end()) {
-    refuse_foreign();
+    using Whose = OtherGroups::Whose;
+    seen_.foreign++;
+    const Source source = transport_->datagram().source();
+    switch (others_.whose(tag, source.address)) {
+      case Whose::kClosed:
+        seen_.late++;
+        break;
+      case Whose::kNeighbour:
+        seen_.neighbour++;
+        break;
+      case Whose::kForeign:
+        monitor_.note(Cause::foreign, source, now_);
+    }
     return nullptr;
   }
   return last_ = it->second.get();

@@ -16,7 +16,7 @@
 #include "collective/group_core.h"
 #include "engine/context.h"
 #include "engine/egress_share.h"
-#include "engine/retired_tags.h"
+#include "engine/other_groups.h"
 #include "transport/transport.h"
 
 namespace mcast {
@@ -28,7 +28,8 @@ struct GroupAddress {
   MulticastAddress multicast;
   bool joined = false;  // by whoever adds the group; the address is left when it is removed
   Echo echo = Echo::kOn;
-  // Of a guarded group, by member: where its datagrams come from (Datagram::sources_of()).
+  // Where members' datagrams come from (Datagram::sources_of()); of a guarded group also by member.
+  std::vector<uint32_t> hosts{};
   std::vector<std::vector<uint32_t>> sources{};
 };
 
@@ -129,6 +130,9 @@ class Lane final : private DatagramSink, private StreamSink {
 
   // Datagrams and frames that belonged to no group here, and such that did not parse.
   uint64_t foreign() const { return monitor_.count(Cause::foreign); }
+  // The same of other groups, from hosts of this lane's; of groups that were let go here.
+  uint64_t neighbour() const { return seen_.neighbour; }
+  uint64_t late() const { return seen_.late; }
   uint64_t malformed() const { return seen_.malformed; }
   // All that was refused, also within groups.
   const Monitor& monitor() const { return monitor_; }
@@ -209,7 +213,7 @@ class Lane final : private DatagramSink, private StreamSink {
   LaneGroup* last_ = nullptr;  // the group of the last datagram: usually also of the next
   std::unordered_map<PeerId, Early> early_;
   std::vector<uint64_t> fresh_;  // tags of groups that were added since the last turn
-  RetiredTags retired_;
+  OtherGroups others_;
   std::unordered_map<PeerId, Down> down_;
   std::unordered_set<PeerId> station_peers_;  // that were ever met: their loss wears out nothing
   // Whose read a transport's token is.
@@ -237,8 +241,9 @@ class Lane final : private DatagramSink, private StreamSink {
   struct {
     uint64_t all = 0, own = 0, verified = 0;
     uint64_t malformed = 0, foreign = 0;
-    size_t noise = 0;   // bytes of no use since the lane was drained
-    size_t echoes = 0;  // bytes that this lane sent, and may hear itself
+    uint64_t neighbour = 0, late = 0;  // that no alarm is made of
+    size_t noise = 0;                  // bytes of no use since the lane was drained
+    size_t echoes = 0;                 // bytes that this lane sent, and may hear itself
   } seen_;
   uint32_t busy_ = 0;
   Monitor monitor_;

@@ -31,7 +31,10 @@ void Lane::age(Early& early) {
 
 // Costs as much as this peer has left here, whatever others have.
 void Lane::keep_orphan(uint64_t tag, PeerId peer, ConstBytes frame) {
-  if (retired_.contains(tag)) return monitor_.note(Cause::foreign, {}, now_);
+  if (others_.closed(tag)) {
+    seen_.late++;
+    return;
+  }
   Early& early = early_[peer];
   age(early);
   const size_t cost = frame.size() + kOrphanCost;

@@ -18,7 +18,9 @@ LaneGroup::LaneGroup(Lane& lane, GroupParams params, const GroupAddress& address
       address_(address),
       peers_(std::move(peers)),
       counters_(std::move(counters)),
-      core_(std::move(params), *this, *counters_) {}
+      core_(std::move(params), *this, *counters_) {
+  lane_.others_.add(address_.hosts);
+}
 
 Bytes LaneGroup::lend(size_t size) {
   return lane_.transport_->datagram().lend(address_.multicast, size, address_.echo);
@@ -94,6 +96,9 @@ void LaneGroup::meet(Member station, const StreamAddress& address) {
   const PeerId peer = lane_.transport_->stream().add_peer(address);
   stations_[station] = peer;
   lane_.station_peers_.insert(peer);
+  const std::vector<uint32_t> its = lane_.transport_->datagram().sources_of(address);
+  lane_.others_.add(its);
+  address_.hosts.insert(address_.hosts.end(), its.begin(), its.end());
   // The core, which is calling, is told in the next turn.
   if (lane_.down_.count(peer) > 0) met_down_.push_back(station);
 }

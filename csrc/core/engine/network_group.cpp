@@ -192,6 +192,8 @@ GroupStats NetworkGroup::stats() const {
       // What could not be attributed to a group is shown by every group of the lane.
       s.security.add(l.monitor());
       s.counters[static_cast<size_t>(Counter::foreign)].second += l.foreign();
+      s.counters[static_cast<size_t>(Counter::neighbour)].second += l.neighbour();
+      s.counters[static_cast<size_t>(Counter::late)].second += l.late();
       s.counters[static_cast<size_t>(Counter::malformed)].second += l.malformed();
       s.counters[static_cast<size_t>(Counter::fragmented)].second +=
           l.transport().datagram().fragmented();

@@ -81,10 +81,10 @@ void NetworkGroup::add_to_lane(LaneId id, const GroupParams& params, const Agree
   own.multicast.guard = std::move(parts_.guards[id]);
   GroupAddress address{reduces ? agreement.reduce_address : agreement.address, false,
                        agreement.echo};
-  if (own.multicast.guard != nullptr) {
-    for (const StreamAddress& sender : reduces ? agreement.reduce_senders : agreement.senders) {
-      address.sources.push_back(lane.transport().datagram().sources_of(sender));
-    }
+  for (const StreamAddress& sender : reduces ? agreement.reduce_senders : agreement.senders) {
+    std::vector<uint32_t> its = lane.transport().datagram().sources_of(sender);
+    address.hosts.insert(address.hosts.end(), its.begin(), its.end());
+    if (own.multicast.guard != nullptr) address.sources.push_back(std::move(its));
   }
   if (params.multicast.wanted) {
     const Status status = lane.transport().datagram().join(address.multicast);

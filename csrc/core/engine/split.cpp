@@ -61,7 +61,8 @@ void Split::add_counters(GroupStats& stats, const GroupStats& part) {
       continue;
     }
     // Of the whole lane, which the group may have in common with its parts.
-    if (c == Counter::foreign || c == Counter::malformed || c == Counter::fragmented) continue;
+    const bool lanes = c == Counter::foreign || c == Counter::neighbour || c == Counter::late;
+    if (lanes || c == Counter::malformed || c == Counter::fragmented) continue;
     stats.counters[i].second += part.counters[i].second;
   }
   stats.security.sealed += part.security.sealed;

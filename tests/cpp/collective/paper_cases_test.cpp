@@ -326,6 +326,33 @@ TEST(PaperCases, AnotherIncarnationOnTheSameAddressIsForeign) {
   EXPECT_EQ(c.lane(1).foreign(), foreign + 1);
 }
 
+// Groups of a mesh share an address where they have the same hosts: rank 1 hears what is none of
+// its.
+TEST(PaperCases, AnotherGroupOfTheSameHostsOnTheSameAddressIsNoAlarm) {
+  Cluster c(paper_ranks(3));
+  const auto from = [&](uint64_t tag, size_t endpoint) {
+    wire::DatagramHeader h;
+    h.group_tag = tag;
+    std::vector<std::byte> slot(wire::kDatagramHeader + 100);
+    wire::write_datagram(slot, h, std::vector<std::byte>(100));
+    c.net().inject(1, slot, endpoint);
+    c.run_for(kMilli);
+  };
+  Lane& lane = c.lane(1);
+  const uint64_t foreign = lane.foreign();
+  from(0xdeadbeef, 2);
+  EXPECT_EQ(lane.neighbour(), 1u);
+  finish(c, allgather_all(c, 5000, 1));
+  const uint64_t tag = c.group(1).core().params().tag;
+  lane.remove_group(tag);
+  from(tag, 2);
+  EXPECT_EQ(lane.late(), 1u);
+  EXPECT_EQ(lane.foreign(), foreign);
+  from(0xdeadbeef, 2);  // its host is none of a group of ours any more
+  EXPECT_EQ(lane.foreign(), foreign + 1);
+  EXPECT_EQ(lane.neighbour(), 1u);
+}
+
 TEST(PaperCases, DatagramsOfTheOtherLaneAreForeign) {
   Cluster c(paper_ranks(3));
   const uint64_t foreign = c.lane(1).foreign();

@@ -45,7 +45,7 @@ constexpr std::string_view kCryptoDrivers[] = {"arena", "library", "secret"};
 // The files of engine/, without their endings, lowest row first. A file includes headers of its own
 // row and lower ones.
 constexpr std::string_view kEngineOrder[] = {
-    "clock connection_room fault_classifier group retired_tags",  // facts
+    "clock connection_room fault_classifier group other_groups retired_tags",  // facts
     "own_memory",                                                 // that it copies
     "client_arenas client_creation client_feed client_link client_staging stats_record "
     "store_client",                                      // to one

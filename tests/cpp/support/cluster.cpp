@@ -9,16 +9,6 @@
 #include <cstdlib>
 #include <iterator>
 
-// What GCC defines; clang is asked.
-#ifdef __has_feature
-#if __has_feature(address_sanitizer) && !defined(__SANITIZE_ADDRESS__)
-#define __SANITIZE_ADDRESS__ 1
-#endif
-#endif
-#ifdef __SANITIZE_ADDRESS__
-#include <sanitizer/asan_interface.h>
-#endif
-
 #include "base/rng.h"
 #include "crypto/library.h"
 #include "support/reach.h"
@@ -29,36 +19,6 @@ namespace mcast::test {
 std::function<std::unique_ptr<Surroundings>(SimNetwork&)>& surround() {
   static std::function<std::unique_ptr<Surroundings>(SimNetwork&)> one;
   return one;
-}
-
-namespace {
-
-constexpr std::byte kGone{0x5a};
-
-#ifdef __SANITIZE_ADDRESS__
-void poison(Bytes bytes) { __asan_poison_memory_region(bytes.data(), bytes.size()); }
-void unpoison(Bytes bytes) { __asan_unpoison_memory_region(bytes.data(), bytes.size()); }
-#else
-void poison(Bytes) {}
-void unpoison(Bytes) {}
-#endif
-
-}  // namespace
-
-Guarded::~Guarded() {
-  if (!given_back_) return;
-  unpoison(bytes_);
-  const auto late =
-      std::find_if(bytes_.begin(), bytes_.end(), [](std::byte b) { return b != kGone; });
-  EXPECT_EQ(late, bytes_.end()) << "written after it was given back: byte "
-                                << late - bytes_.begin() - 64 << " of " << size_;
-}
-
-void Guarded::give_back(bool read_late) {
-  if (given_back_) return;
-  given_back_ = true;
-  std::fill(bytes_.begin(), bytes_.end(), kGone);
-  if (!read_late) poison(bytes_);
 }
 
 size_t exchange_bytes(wire::Kind kind, uint64_t id, size_t block, Member root, uint32_t from,
@@ -194,6 +154,8 @@ Cluster::~Cluster() {
   for (const auto& counters : counters_) add_reach(*counters);
   for (const auto& lane : lanes_) {
     add_reach(Counter::foreign, lane->foreign());
+    add_reach(Counter::neighbour, lane->neighbour());
+    add_reach(Counter::late, lane->late());
     add_reach(Counter::malformed, lane->malformed());
     add_reach(Counter::fragmented, lane->transport().datagram().fragmented());
   }
@@ -290,6 +252,7 @@ void Cluster::join(Member r, size_t g, GroupParams params, const MulticastAddres
     const StreamAddress its = lanes_[m]->transport().stream().address(false);
     peers.push_back(m == r ? kNoPeer : lanes_[r]->transport().stream().add_peer(its));
     at.sources.push_back(lanes_[r]->transport().datagram().sources_of(its));
+    at.hosts.insert(at.hosts.end(), at.sources.back().begin(), at.sources.back().end());
   }
   (void)lanes_[r]->transport().datagram().join(address);
   counters_.push_back(std::make_shared<Counters>());

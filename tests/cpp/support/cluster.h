@@ -13,38 +13,13 @@
 #include "engine/lane.h"
 #include "simulation/content.h"
 #include "simulation/expected.h"
+#include "support/lent_memory.h"
 #include "support/station_node.h"
 #include "transport/sim/sim_network.h"
 
 namespace mcast::test {
 
 using sim::check_pattern, sim::factor_of, sim::fill_pattern, sim::Folding;
-
-// Memory with 64 guard bytes on either side. Once it is given back to its owner nobody else may
-// touch it: late reads get other bytes, late writes are found at the end, and under
-// AddressSanitizer both end the test on the spot. (Not so if a device may still read it, as
-// Datagram::commit_gather() allows.)
-class Guarded {
- public:
-  explicit Guarded(size_t size) : bytes_(size + 128, std::byte{0xA5}), size_(size) {}
-  ~Guarded();
-  Guarded(const Guarded&) = delete;
-  Guarded& operator=(const Guarded&) = delete;
-  void give_back(bool read_late = false);
-  std::byte* data() { return bytes_.data() + 64; }
-  size_t size() const { return size_; }
-  bool intact() const {
-    for (size_t i = 0; i < 64; i++) {
-      if (bytes_[i] != std::byte{0xA5} || bytes_[64 + size_ + i] != std::byte{0xA5}) return false;
-    }
-    return true;
-  }
-
- private:
-  std::vector<std::byte> bytes_;
-  size_t size_;
-  bool given_back_ = false;
-};
 
 // Bytes that rank `from` has for rank `to` in an exchange of blocks of `block` bytes; of an
 // all_to_all that many at most, different for every pair.

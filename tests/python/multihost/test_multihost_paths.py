@@ -170,9 +170,9 @@ def test_two_jobs_do_not_disturb_each_other(four, same_address):
         assert row["path"] == "multicast" and not row["failure"]
         counters = row["counters"]
         assert counters["mismatched"] == 0 and counters["corrupt"] == 0
-        # Probes that come before a rank knows its group are foreign too: some, on a busy machine.
-        foreign = counters["foreign"]
-        assert foreign >= heard if same_address else foreign < heard // 10, foreign
+        # (Probes that come before a rank knows its group are such too: some, on a busy machine.)
+        others = counters["neighbour"] + counters["foreign"]
+        assert others >= heard if same_address else others < heard // 10, others
 
 
 SMALL = 1000
@@ -239,7 +239,7 @@ def test_late_datagrams_of_a_previous_group_are_ignored(four):
     late = answers[0][0]
     assert late >= 12  # of 4 roots and 3 operations each
     for _, row in answers[1:]:
-        assert row["counters"]["foreign"] >= late, row["counters"]
+        assert row["counters"]["late"] >= late, row["counters"]
     for _, row in answers:
         assert row["path"] == "multicast" and not row["failure"]
         assert row["counters"]["mismatched"] == 0

@@ -47,6 +47,8 @@ void note_lanes(World& world, RunEnd& run) {
     for (const LaneId id : kBothLanes) {
       const Lane& lane = world.lane(rank, id).lane();
       run.reached[static_cast<size_t>(Counter::foreign)] += lane.foreign();
+      run.reached[static_cast<size_t>(Counter::neighbour)] += lane.neighbour();
+      run.reached[static_cast<size_t>(Counter::late)] += lane.late();
       run.reached[static_cast<size_t>(Counter::malformed)] += lane.malformed();
       run.unreadable += lane.malformed();
     }

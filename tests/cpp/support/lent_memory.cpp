@@ -1,0 +1,50 @@
+// Memory that is poisoned once it was given back, where the address sanitizer is there, and filled
+// with what is looked for at the end in any case.
+#include "support/lent_memory.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+// What GCC defines; clang is asked.
+#ifdef __has_feature
+#if __has_feature(address_sanitizer) && !defined(__SANITIZE_ADDRESS__)
+#define __SANITIZE_ADDRESS__ 1
+#endif
+#endif
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
+
+namespace mcast::test {
+namespace {
+
+constexpr std::byte kGone{0x5a};
+
+#ifdef __SANITIZE_ADDRESS__
+void poison(Bytes bytes) { __asan_poison_memory_region(bytes.data(), bytes.size()); }
+void unpoison(Bytes bytes) { __asan_unpoison_memory_region(bytes.data(), bytes.size()); }
+#else
+void poison(Bytes) {}
+void unpoison(Bytes) {}
+#endif
+
+}  // namespace
+
+Guarded::~Guarded() {
+  if (!given_back_) return;
+  unpoison(bytes_);
+  const auto late =
+      std::find_if(bytes_.begin(), bytes_.end(), [](std::byte b) { return b != kGone; });
+  EXPECT_EQ(late, bytes_.end()) << "written after it was given back: byte "
+                                << late - bytes_.begin() - 64 << " of " << size_;
+}
+
+void Guarded::give_back(bool read_late) {
+  if (given_back_) return;
+  given_back_ = true;
+  std::fill(bytes_.begin(), bytes_.end(), kGone);
+  if (!read_late) poison(bytes_);
+}
+
+}  // namespace mcast::test
