@@ -11,7 +11,7 @@ namespace mcast {
 
 // name, help, what its source does (for a warning).
 #define MCAST_CAUSES(X)                                                                        \
-  X(foreign, "datagrams or frames of no group here: another job at the same address", \
+  X(foreign, "datagrams or frames of no group here: another job at the same address",          \
     "sends what belongs to no group here: another job at the same address")                    \
   X(malformed, "datagrams or frames that do not parse", "sends what does not parse")           \
   X(damaged, "datagrams or frames whose checksum is wrong", "sends what is damaged (CRC-32C)") \
