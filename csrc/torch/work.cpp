@@ -37,14 +37,14 @@ std::atomic<unsigned long> main_thread{0};
 std::string first_line_hint(Code code) {
   switch (code) {
     case Code::kTimeout:
-      return " Hint: look at the ranks named here first; the limit is the timeout of the group or "
-             "of"
-             " the call.";
+      return " Hint: look at the ranks named here first; the limit is the timeout of the group or"
+             " of the call.";
     case Code::kPeerLost:
       return " Hint: the output of the lost rank says why it ended; liveness_limit"
              " (MCAST_LIVENESS_LIMIT) is the patience with silent ranks.";
     case Code::kMismatch:
-      return " Hint: all ranks must make the same calls in the same order;"
+      return " Hint: all ranks must make the same calls in the same order, which those from"
+             " callbacks of futures have not by themselves (docs/compatibility.md);"
              " TORCH_DISTRIBUTED_DEBUG=DETAIL finds the first that differs.";
     case Code::kClosed:
       return " Hint: a group that failed or was destroyed stays unusable; make a new one.";
@@ -56,9 +56,8 @@ std::string first_line_hint(Code code) {
       return " Hint: a limit of this process or host is reached: 'ulimit -n' (descriptors), memory,"
              " net.ipv4.igmp_max_memberships.";
     case Code::kSystem:
-      return " Hint: the call named here was refused: missing rights, a sandbox, or an interface "
-             "that"
-             " changed; see 'torch-mcast doctor'.";
+      return " Hint: the call named here was refused: missing rights, a sandbox, or an interface"
+             " that changed; see 'torch-mcast doctor'.";
     case Code::kInternal:
       return " Hint: please report this with the output of all ranks.";
     default:

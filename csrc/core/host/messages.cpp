@@ -79,6 +79,7 @@ bool HostMessages::progress(bool large, bool& left_over) {
   const uint64_t before = moved_;
   bool moved = receive(left_over);
   moved = flush() || moved;
+  full_ = backlogs_;  // pieces that find no room say so again; what is shorter may have found some
   more_ = messages_.pump(large);
   if (more_) left_over = true;
   wake_written();
@@ -180,7 +181,6 @@ void HostMessages::write(Member to, const RingRecord& record, ConstBytes body, C
   }
   p.out.write(record, body, payload);
   p.told = false;
-  full_.erase(to);
   moved_++;
   auto& word = lane_.board(to).news[lane_.self() / 64];
   const uint64_t mark = uint64_t{1} << (lane_.self() % 64);

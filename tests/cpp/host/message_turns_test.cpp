@@ -131,6 +131,39 @@ TEST(HostMessageTurns, AReceiveFromAnySourceTakesWhatCameJustBeforeTheSenderLeft
   EXPECT_TRUE(second->ends == 1 && second->status.ok()) << second->status.to_string();
 }
 
+// Its ring is full, and a record that is short enough finds room all the same: the news of a copy,
+// which takes two passes.
+TEST(HostMessageTurns, ARingThatIsFullIsWaitedForBesideACopy) {
+  HostWorld world(2, PeerMemory::kRead, 1);
+  const auto out = a_send(0, 1, 7, 1'000'000, 5);
+  MessagePost post = post_of(out);
+  const auto region = post.memory.region;
+  region->set_readable(0);  // so it is not lent
+  world.post(0, std::move(post));
+  const auto in = receive(world, 1, 0, 7, 1'000'000);
+  ASSERT_TRUE(world.run());
+  const auto lent = send(world, 1, 0, 8, 700'000, 6);
+  world.turn(1);
+  region->set_readable(1'000'000);
+  const auto copied = receive(world, 0, 1, 8, 700'000);
+  world.core(0).disarm();
+  while (world.turn(0)) {
+  }
+  EXPECT_EQ(copied->ends, 1);
+  EXPECT_EQ(out->ends, 0);
+  ASSERT_TRUE(world.core(0).arm(HostWaiter::kThread));
+  while (world.turn(1)) {
+  }
+  EXPECT_EQ(world.block().board(0).need.load(), 0u) << "nobody was woken";
+  for (int i = 0; i < 20; i++) {
+    world.turn(0);
+    world.turn(1);
+  }
+  expect_got(*in, 0, 5);
+  EXPECT_EQ(out->ends, 1);
+  EXPECT_EQ(lent->ends, 1);
+}
+
 TEST(HostMessageTurns, AShortReceiveIsNotKeptForALongCopy) {
   HostWorld world(2, PeerMemory::kRead, 1);
   const auto big = receive(world, 1, 0, 7, 30'000'000);
