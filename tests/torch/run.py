@@ -14,8 +14,8 @@ session that ends after --limit seconds. Results are kept in build/torch-tests/<
 that have one are not run again unless --again asks for it, so an interrupted run goes on where it was. The
 table of what each test did is docs/torch-tests.md (--write); reasons.py says why a test passes under
 Gloo's name only. With --security groups have that mode and a secret, and no shared memory, so all of it is
-guarded; sums of sparse tensors, which the fallback serves, go in clear, as it was asked for by name. Exit code
-1: a test that passes with Gloo does not with mcast.
+guarded; sums of sparse tensors, which the fallback serves, go in clear, as it was asked for by name. Exit
+code 1: a test that passes with Gloo does not with mcast.
 """
 
 from __future__ import annotations
