@@ -339,18 +339,22 @@ TEST(PaperCases, AnotherGroupOfTheSameHostsOnTheSameAddressIsNoAlarm) {
     c.run_for(kMilli);
   };
   Lane& lane = c.lane(1);
+  // A device that hands on what it has taken does not tell from where.
+  Transport& transport = lane.transport();
+  const bool told = !transport.datagram().sources_of(transport.stream().address(false)).empty();
   const uint64_t foreign = lane.foreign();
   from(0xdeadbeef, 2);
-  EXPECT_EQ(lane.neighbour(), 1u);
+  EXPECT_EQ(lane.neighbour(), told ? 1u : 0u);
+  EXPECT_EQ(lane.foreign(), told ? foreign : foreign + 1);
   finish(c, allgather_all(c, 5000, 1));
-  const uint64_t tag = c.group(1).core().params().tag;
+  const uint64_t tag = c.group(1).core().params().tag, before = lane.foreign();
   lane.remove_group(tag);
   from(tag, 2);
   EXPECT_EQ(lane.late(), 1u);
-  EXPECT_EQ(lane.foreign(), foreign);
+  EXPECT_EQ(lane.foreign(), before);
   from(0xdeadbeef, 2);  // its host is none of a group of ours any more
-  EXPECT_EQ(lane.foreign(), foreign + 1);
-  EXPECT_EQ(lane.neighbour(), 1u);
+  EXPECT_EQ(lane.foreign(), before + 1);
+  EXPECT_EQ(lane.neighbour(), told ? 1u : 0u);
 }
 
 TEST(PaperCases, DatagramsOfTheOtherLaneAreForeign) {
