@@ -23,6 +23,8 @@ import torch_mcast
 device_pool, library = device_ranks.device_pool, device_ranks.library
 either, gated, hosted = device_ranks.either, device_ranks.gated, device_ranks.hosted
 SOME = torch.float32
+# Between hosts, and among ranks of one: the same code stages for both.
+ALL_PATHS = pytest.mark.parametrize("shared_memory", ["off", "auto"])
 BIG = 100_000  # several pieces
 
 
@@ -59,8 +61,9 @@ def all_types() -> None:
         assert calls[op] == {"engine": len(cases), "fallback": 0}
 
 
-def test_all_types(either):
-    either(2, all_types)
+@ALL_PATHS
+def test_all_types(either, shared_memory):
+    either(2, all_types, env={"MCAST_SHARED_MEMORY": shared_memory})
 
 
 def in_any_order(seed: int) -> None:
@@ -101,29 +104,31 @@ def in_any_order(seed: int) -> None:
     ops().use_stream(0)
 
 
+@ALL_PATHS
 @pytest.mark.parametrize("seed", [1, 2])
-def test_in_any_order(either, seed):
-    either(3, in_any_order, seed)
+def test_in_any_order(either, seed, shared_memory):
+    either(3, in_any_order, seed, env={"MCAST_SHARED_MEMORY": shared_memory})
 
 
 def any_source() -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     if rank:
         for size in (1000, 70_000):
-            dist.send(upload(torch.full((size,), float(rank))), 0, tag=7)
+            dist.send(upload(torch.full((size,), float(rank))), 0, tag=size)
         return
     for size in (1000, 70_000):
         seen = set()
         for _ in range(world - 1):
             got = zeros(size)
-            source = dist.recv(got, tag=7)  # blocks until the source is known
+            source = dist.recv(got, tag=size)  # blocks until the source is known
             check(got, torch.full((size,), float(source)), source)
             seen.add(source)
         assert seen == set(range(1, world))
 
 
-def test_any_source(either):
-    either(3, any_source)
+@ALL_PATHS
+def test_any_source(either, shared_memory):
+    either(3, any_source, env={"MCAST_SHARED_MEMORY": shared_memory})
 
 
 def not_contiguous() -> None:

@@ -167,7 +167,7 @@ def test_two_jobs_do_not_disturb_each_other(four, same_address):
         ours = call.results(60)
     heard = 2 * count * SIZE // 1408  # of the other job, at least, if its address is ours
     for row in [*ours, *theirs]:
-        assert row["path"] == "multicast" and not row["failure"]
+        assert row["path"] == "multicast" and not row["failure"], row["reason"]
         counters = row["counters"]
         assert counters["mismatched"] == 0 and counters["corrupt"] == 0
         # (Probes that come before a rank knows its group are such too: some, on a busy machine.)
