@@ -173,7 +173,7 @@ THREADS := transport host ipc engine service
 TWICE := EngineRanks.RanksOfOneHostMoveDataInMemory:EngineRanks.AndInTensors*:ArenaPool.NothingWritten*:EngineLimits.AHostileClient*
 # Without groups that are guarded, in which a lane's thread does more and no other does, and without what takes
 # long for its many processes or bytes, the smaller of many sizes, and what has one thread.
-SHORT := -HostEngine.Signals*:ClientGroup.TheSuite*:Exchange.*:Rails.*:Agree.*:Sizes/*/?:*HostSchedules.*:HostFailures.*:HostRounds.*:GuardedUdp/*:StoreTableTest.*:StoreRecord.*:Coalescing.Shorter*:StripeTest.Numbers*:EngineLimits.TensorsThatAreMapped*:$(TWICE)
+SHORT := -HostEngine.Signals*:ClientGroup.TheSuite*:Exchange.*:Rails.*:Agree.*:Sizes/*/?:*HostSchedules.*:HostMessages.*:HostMessageTurns.*:HostFailures.*:HostRounds.*:GuardedUdp/*:StoreTableTest.*:StoreRecord.*:Coalescing.Shorter*:StripeTest.Numbers*:EngineLimits.TensorsThatAreMapped*:$(TWICE)
 
 sanitize: setup
 	$(CMAKE) -B build/asan $(ASAN)
