@@ -61,9 +61,7 @@ BackendPtr ProcessGroupMcast::merge(const c10::intrusive_ptr<c10d::Store>& store
                                     const c10::intrusive_ptr<c10d::Backend::Options>& opts,
                                     const int& rank, const int& size) {
   check_here("merge");
-  auto child =
-      c10::make_intrusive<ProcessGroupMcast>(store->clone(), rank, size, child_options(opts));
-  return child;
+  return c10::make_intrusive<ProcessGroupMcast>(store->clone(), rank, size, child_options(opts));
 }
 
 BackendPtr ProcessGroupMcast::shrink(const std::vector<int64_t>& excluded, int flags,
@@ -87,8 +85,7 @@ BackendPtr ProcessGroupMcast::shrink(const std::vector<int64_t>& excluded, int f
   if ((flags & kShrinkAbort) != 0) abort();
   auto store = c10::make_intrusive<c10d::PrefixStore>("mcast_shrink/" + incarnation_ + stay + "/",
                                                       store_->clone());
-  auto child = c10::make_intrusive<ProcessGroupMcast>(store, rank, size, options);
-  return child;
+  return c10::make_intrusive<ProcessGroupMcast>(store, rank, size, options);
 }
 
 }  // namespace mcast::pg

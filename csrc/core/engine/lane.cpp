@@ -181,8 +181,7 @@ LaneGroup* Lane::group_of_datagram(uint64_t tag) {
   if (it == groups_.end()) {
     using Whose = OtherGroups::Whose;
     seen_.foreign++;
-    const Source source = transport_->datagram().source();
-    switch (others_.whose(tag, source.address)) {
+    switch (others_.whose(tag, transport_->datagram().source().address)) {
       case Whose::kClosed:
         seen_.late++;
         break;
@@ -190,7 +189,7 @@ LaneGroup* Lane::group_of_datagram(uint64_t tag) {
         seen_.neighbour++;
         break;
       case Whose::kForeign:
-        monitor_.note(Cause::foreign, source, now_);
+        refuse_datagram(Cause::foreign);
     }
     return nullptr;
   }

@@ -20,7 +20,7 @@ class OtherGroups {
     kForeign,    // neither
   };
   Whose whose(uint64_t tag, uint32_t from) const {
-    if (retired_.contains(tag)) return Whose::kClosed;
+    if (closed(tag)) return Whose::kClosed;
     const bool known = std::binary_search(hosts_.begin(), hosts_.end(), from);
     return known ? Whose::kNeighbour : Whose::kForeign;
   }

@@ -9,7 +9,6 @@
 // each other (docs/hosts.md).
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
