@@ -134,7 +134,16 @@ void Messages::take(Member from, uint64_t receive, const Come& message) {
 
 void Messages::place(uint64_t receive, uint64_t offset, ConstBytes bytes) {
   if (bytes.empty()) return;
-  std::memcpy(posts_.at(receive).memory.data() + offset, bytes.data(), bytes.size());
+  const MessagePost& post = posts_.at(receive);
+  std::memcpy(post.memory.data() + offset, bytes.data(), bytes.size());
+  raise_completed(post, offset, offset + bytes.size());
+}
+
+// What has come in order, as it does (P2pReceiver), or was copied so.
+void Messages::raise_completed(const MessagePost& post, uint64_t before, uint64_t after) {
+  if (!post.on_completed || after == post.memory.length) return;
+  const size_t step = std::max<size_t>(1, post.completed_step);
+  if (after / step > before / step) post.on_completed(after);
 }
 
 // The memory is the caller's again.
@@ -306,13 +315,15 @@ bool Messages::copy_pieces() {
   const auto use = [&](Member from) {
     std::deque<Copy>& copies = peer(from).copies;
     Copy& copy = copies.front();
-    const Slice& memory = posts_.at(copy.receive).memory;
+    const MessagePost& post = posts_.at(copy.receive);
+    const Slice& memory = post.memory;
     const size_t bytes = std::min<uint64_t>(kCopied, memory.length - copy.here);
     copied_ = from;
     if (!link_.copy(from, copy.place + copy.here, memory.data() + copy.here, bytes, memory.length))
       return true;
     link_.counts().add(Counter::message_bytes_received, bytes);
     copy.here += bytes;
+    raise_completed(post, copy.here - bytes, copy.here);
     if (copy.here < memory.length) return true;
     link_.copied(from, copy.number);
     finish(copy.receive, {});

@@ -37,6 +37,10 @@ struct MessagePost {
   Nanos posted = 0;  // when
   Nanos timeout = kNever;
   std::shared_ptr<std::atomic<Member>> source;  // of a receive: who has sent it. May be null
+  // Of a receive: so many bytes from its start are there, about every `completed_step` bytes; that
+  // all are `done` says. May be empty.
+  std::function<void(uint64_t bytes)> on_completed;
+  size_t completed_step = 1;
   std::function<void(const Status&)> done;
 };
 
@@ -105,6 +109,7 @@ class Messages {
   void arrive(Member from, uint32_t tag, const Come& message);
   void take(Member from, uint64_t receive, const Come& message);
   void place(uint64_t receive, uint64_t offset, ConstBytes bytes);
+  static void raise_completed(const MessagePost& post, uint64_t before, uint64_t after);
   void finish(uint64_t id, const Status& status);
   void on_head(const Frame& header, ConstBytes body);
   void on_data(const Frame& header, ConstBytes body);

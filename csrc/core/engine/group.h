@@ -219,7 +219,8 @@ class Group {
   // them (docs/point-to-point.md). Those with one sender, receiver and tag are received in order.
   // Whether this group carries them, as all of its ranks say or none.
   virtual bool carries_messages() const { return false; }
-  // Of the options only limit, name and `done` count. Not ok: `done` is not called.
+  // Of the options only limit, name and `done` count, and of a receive on_completed, for output 0
+  // and not at its end, unless this is a client of an engine. Not ok: `done` is not called.
   virtual Status post_message(MessageCall call, PostOptions options);
 
   // Lends the calling thread to `lane` until `done()` is true or `until`

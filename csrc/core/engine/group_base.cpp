@@ -70,6 +70,12 @@ Status GroupBase::post_message(MessageCall call, PostOptions options) {
   post.timeout = options.timeout;
   post.source = std::move(call.source);
   post.done = std::move(options.done);
+  if (call.receives && options.on_completed) {
+    post.completed_step = options.completed_step;
+    post.on_completed = [on_completed = std::move(options.on_completed)](uint64_t bytes) {
+      on_completed(0, bytes);
+    };
+  }
   auto lock = enter(op);
   if (!lock.ok()) return lock.status();
   if (Status status = push_message(std::move(post)); !status.ok()) return status;

@@ -143,19 +143,23 @@ PostOptions TenantGroup::options_of(const ipc::PostRecord& head, const Laid& lai
     }
     return options;
   }
+  end_by_mover(laid, finish, tells_final(head.descriptor.kind), options);
+  return options;
+}
+
+void TenantGroup::end_by_mover(const Laid& laid, Finish finish, bool tells_final,
+                               PostOptions& options) const {
   laid.transfer->hooks = hooks_for(group_, waker_);
-  laid.transfer->hooks.finish = finish;
+  laid.transfer->hooks.finish = std::move(finish);
   options.done = [mover = laid.mover, transfer = laid.transfer](const Status& status) {
     mover->end(transfer, status);
   };
-  if (tells_final(head.descriptor.kind)) {
-    options.completed_step = kFinalStep;
-    options.on_completed = [mover = laid.mover, transfer = laid.transfer](uint32_t output,
-                                                                          uint64_t bytes) {
-      mover->mark(transfer, output, bytes);
-    };
-  }
-  return options;
+  if (!tells_final) return;
+  options.completed_step = kFinalStep;
+  options.on_completed = [mover = laid.mover, transfer = laid.transfer](uint32_t output,
+                                                                        uint64_t bytes) {
+    mover->mark(transfer, output, bytes);
+  };
 }
 
 Status TenantGroup::lost(const std::string& why) const {

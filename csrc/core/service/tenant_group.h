@@ -85,12 +85,13 @@ class TenantGroup {
                                    std::function<void()> wake);
   // That the group has failed, to a client that has not heard so.
   static bool first_failure(Flights& flights, const Status& status);
+  // Its end: when the mover has copied all of it; what is final before, if that is told, meanwhile.
+  using Finish = std::function<void(const Status&, bool held)>;  // `held`: as DoneRecord says
+  void end_by_mover(const Laid& laid, Finish finish, bool tells_final, PostOptions& options) const;
   PostOptions options_of(const ipc::PostRecord& head, const Laid& laid);
   Result<Sequence> call(const ipc::PostRecord& head, Laid laid);
   Status call(const ipc::MessageRecord& record, const Laid& laid);
-  // `held`: as DoneRecord says.
-  std::function<void(const Status&, bool held)> end_of(
-      uint32_t number, std::shared_ptr<std::atomic<Member>> source) const;
+  Finish end_of(uint32_t number, std::shared_ptr<std::atomic<Member>> source) const;
 
   const uint32_t handle_;
   const std::string name_;

@@ -17,8 +17,8 @@ ipc::MessageDoneRecord ended(uint32_t handle, uint32_t number, const Status& why
 
 }  // namespace
 
-std::function<void(const Status&, bool)> TenantGroup::end_of(
-    uint32_t number, std::shared_ptr<std::atomic<Member>> source) const {
+TenantGroup::Finish TenantGroup::end_of(uint32_t number,
+                                        std::shared_ptr<std::atomic<Member>> source) const {
   return [flights = flights_, link = link_, in_flight = in_flight_, handle = handle_, number,
           source = std::move(source)](const Status& status, bool held) {
     {
@@ -73,11 +73,7 @@ Status TenantGroup::call(const ipc::MessageRecord& record, const Laid& laid) {
   options.timeout = record.timeout;
   const auto finish = end_of(record.number, call.source);
   if (laid.transfer) {
-    laid.transfer->hooks = hooks_for(group_, waker_);
-    laid.transfer->hooks.finish = finish;
-    options.done = [mover = laid.mover, transfer = laid.transfer](const Status& status) {
-      mover->end(transfer, status);
-    };
+    end_by_mover(laid, finish, record.receives, options);
   } else {
     options.done = [finish](const Status& status) { finish(status, false); };
   }

@@ -12,6 +12,8 @@ namespace {
 using wire::Kind;
 
 constexpr Member kAnyRank = kNoMember;
+constexpr size_t kToldStep = 100'000;     // bytes of a receive between two words of it
+constexpr size_t kMessagePiece = 61'440;  // at most, of a message
 
 struct MessageRun {
   uint64_t id = 0;  // of a send: seeds its bytes
@@ -22,7 +24,8 @@ struct MessageRun {
   std::shared_ptr<std::atomic<Member>> source = std::make_shared<std::atomic<Member>>(kNoMember);
   int calls = 0;
   Status status;
-  std::vector<std::byte> got;  // when it was done
+  std::vector<std::byte> so_far;  // what was there when that was last told
+  std::vector<std::byte> got;     // when it was done
   bool done() const { return calls > 0; }
 };
 using MessageRuns = std::vector<std::shared_ptr<MessageRun>>;
@@ -40,6 +43,11 @@ std::shared_ptr<MessageRun> post_run(Cluster& c, std::shared_ptr<MessageRun> run
   post.posted = c.clock(run->rank);
   post.timeout = timeout;
   post.source = run->source;
+  post.completed_step = kToldStep;
+  post.on_completed = [run, bytes](uint64_t there) {
+    EXPECT_TRUE(run->calls == 0 && there > run->so_far.size() && there < bytes);
+    run->so_far.assign(run->memory->data(), run->memory->data() + there);
+  };
   post.done = [run, bytes](const Status& status) {
     run->calls++;
     run->status = status;
@@ -83,6 +91,8 @@ void expect_got(const std::shared_ptr<MessageRun>& run, Member from, uint64_t id
   ASSERT_TRUE(run->status.ok()) << run->status.to_string();
   EXPECT_EQ(run->source->load(), from);
   EXPECT_EQ(check_pattern(id, from, run->got), run->got.size()) << "message " << id;
+  EXPECT_EQ(check_pattern(id, from, run->so_far), run->so_far.size()) << "message " << id;
+  EXPECT_GE(run->so_far.size() + kToldStep + kMessagePiece, run->got.size());
 }
 
 void finish_messages(Cluster& c, const MessageRuns& runs, Nanos limit = 60 * kSecond) {
@@ -107,7 +117,8 @@ TEST(Messages, CrossTheNetworkOnce) {
       EXPECT_EQ(c.total(Counter::messages_received), 1u);
       EXPECT_EQ(c.total(Counter::messages_kept), 0u);
       // A head, pieces of 60 KiB, a grant for every half of a window.
-      EXPECT_LE(c.total(Counter::frames_sent) - frames, 1 + bytes / 61'440 * 3 / 2 + 3) << bytes;
+      EXPECT_LE(c.total(Counter::frames_sent) - frames, 1 + bytes / kMessagePiece * 3 / 2 + 3)
+          << bytes;
     }
   }
 }

@@ -144,11 +144,15 @@ TEST(EngineRanks, ARankKilledAmidTransfersHarmsNobodyElse) {
   EXPECT_FALSE(EngineProcess::has_ended(engine.pid()));
 }
 
-TEST(EngineRanks, WhatAStoppedRankHasPostedEndsOnTheOthers) {
+// The engine receives, repairs and confirms for a rank that stands still; with `copy` it also writes
+// the memory of one.
+void a_stopped_rank(const Settings& more) {
   EngineProcess engine;
   expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
-    new_in_arenas();
-    auto group = make_group("stopped", rank, 2, store, at(engine));
+    Settings settings = at(engine);
+    for (const auto& [name, value] : more) settings[name] = value;
+    if (settings["engine_memory"] == "map") new_in_arenas();
+    auto group = make_group("stopped", rank, 2, store, settings);
     if (!group || !work(*group, 1000, 2)) return false;
     constexpr size_t kBlock = 4 << 20;
     std::vector<std::byte> data(2 * kBlock);
@@ -169,10 +173,23 @@ TEST(EngineRanks, WhatAStoppedRankHasPostedEndsOnTheOthers) {
       const Status status = allgather(*group, data);
       kill(std::stoi((*posted)[0]), SIGCONT);
       EXPECT_TRUE(status.ok()) << status.to_string();
+      if (more.count("faults") != 0) {
+        EXPECT_GT(counter(*group, "repair_chunks_received"), 0u);
+      }
     }
     EXPECT_TRUE(holds(data, 0, kBlock, 7) && holds(data, kBlock, kBlock, 8));
     return barrier(*group).ok() && group->close(5 * kSecond).ok();
   }));
+}
+
+TEST(EngineRanks, WhatAStoppedRankHasPostedEndsOnTheOthers) {
+  for (const char* road : {"slots", "map", "copy"}) {
+    SCOPED_TRACE(road);
+    a_stopped_rank({{"engine_memory", road}});
+    a_stopped_rank({{"engine_memory", road},
+                    {"shared_memory", "off"},
+                    {"faults", "drop:type=data,rate=0.05,seed=3"}});
+  }
 }
 
 // Times of the engine's clock come as durations, and are put beside those of this process.

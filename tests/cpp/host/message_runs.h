@@ -21,6 +21,7 @@ struct MessageRun {
   Member rank = 0, peer = 0;
   uint32_t tag = 0;
   std::vector<std::byte> memory, got;  // got: when it was over
+  size_t there = 0;                    // bytes, when that was last told
   std::shared_ptr<std::atomic<Member>> source = std::make_shared<std::atomic<Member>>(kNoMember);
   int ends = 0;
   Status status;
@@ -64,9 +65,17 @@ inline MessagePost post_of(const std::shared_ptr<MessageRun>& run, Nanos timeout
   post.memory = {std::make_shared<Region>(run->memory.data(), bytes, run), 0, bytes};
   post.timeout = timeout;
   post.source = run->source;
+  post.completed_step = 100'000;
+  post.on_completed = [run](uint64_t there) {
+    EXPECT_TRUE(run->ends == 0 && there > run->there && there < run->memory.size());
+    // Nothing is written again: what is changed now and not back would be seen in the end.
+    for (size_t at = run->there; at < there; at++) run->memory[at] ^= std::byte{0x5A};
+    run->there = there;
+  };
   post.done = [run](const Status& status) {
     run->ends++;
     run->status = status;
+    for (size_t at = 0; at < run->there; at++) run->memory[at] ^= std::byte{0x5A};
     run->got = run->memory;
     std::fill(run->memory.begin(), run->memory.end(), std::byte{0xEE});
   };
