@@ -144,8 +144,8 @@ TEST(EngineRanks, ARankKilledAmidTransfersHarmsNobodyElse) {
   EXPECT_FALSE(EngineProcess::has_ended(engine.pid()));
 }
 
-// The engine receives, repairs and confirms for a rank that stands still; with `copy` it also writes
-// the memory of one.
+// The engine receives, repairs and confirms for a rank that stands still; with `copy` it also
+// writes the memory of one.
 void a_stopped_rank(const Settings& more) {
   EngineProcess engine;
   expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
