@@ -33,7 +33,7 @@ TORCH_INDEX=${MCAST_TORCH_INDEX-default}
 # What run cannot do without; the rest of it pip has, or CMake fetches.
 NEEDED="g++ python3-venv python3-dev"
 RUN="$NEEDED libhwy-dev libisal-dev libibverbs-dev librdmacm-dev"
-TEST="libgtest-dev libgmock-dev libssl-dev ccache iproute2 iptables nftables ethtool dropbear-bin openssh-client \
+TEST="libgtest-dev libgmock-dev libssl-dev ccache procps iproute2 iptables nftables ethtool dropbear-bin openssh-client \
 ibverbs-providers rdma-core qemu-system-x86 busybox-static kmod cpio zstd systemd"
 BENCH="libbenchmark-dev openmpi-bin libopenmpi-dev iproute2 nftables ethtool"
 

@@ -56,6 +56,8 @@ def create(group: Any, options: Any) -> Any:
     options.timeout = group.timeout
     options.group_name = str(group.group_id)
     options.global_ranks_in_group = list(group.global_ranks_in_group)
+    if getattr(group, "enable_reconfigure", False):  # torch 2.14
+        options.enable_reconfigure = True
     settings = options.resolved()
     backend = module.ProcessGroupMcast(group.store, group.group_rank, group.group_size, options)
     if settings["security"] != "off":

@@ -5,11 +5,9 @@
 // TORCH_DISTRIBUTED_DEBUG can compare ranks.
 #include "backend.h"
 
-#include <thread>
-
 #include "base/own_pid.h"
 #include "gil.h"
-#include "store.h"
+#include "members.h"
 
 namespace mcast::pg {
 namespace {
@@ -30,20 +28,6 @@ void check_gather_flat(const char* op, const at::Tensor& output, const at::Tenso
   TORCH_CHECK_VALUE(output.numel() == input.numel() * size, op, ": expected an output of ", size,
                     " x ", input.numel(), " = ", input.numel() * size, " elements, got ",
                     output.numel());
-}
-
-// Inside the engine ranks are those of the group; people know the global ones.
-std::string global_ranks_text(const std::vector<uint64_t>& global) {
-  constexpr size_t kShown = 16;
-  bool same = true;
-  std::string list;
-  for (size_t r = 0; r < global.size(); ++r) {
-    same = same && global[r] == r;
-    if (r < kShown)
-      list += (r > 0 ? ", " : "") + std::to_string(r) + "=" + std::to_string(global[r]);
-  }
-  if (same) return "";
-  return " (group rank=global rank: " + list + (global.size() > kShown ? ", ..." : "") + ")";
 }
 
 Nanos to_nanos(std::chrono::milliseconds value) {
@@ -72,9 +56,8 @@ ProcessGroupMcast::ProcessGroupMcast(const c10::intrusive_ptr<c10d::Store>& stor
       options_(c10::make_intrusive<McastOptions>(*options)),
       config_(options_->resolve()),
       name_(options_->group_name.empty() ? "?" : options_->group_name),
-      place_(std::make_shared<const std::string>(
-          c10::str(" on rank ", rank, " of ", size, " in group '", name_, "'",
-                   global_ranks_text(options_->global_ranks_in_group)))),
+      members_(std::make_unique<Members>(*this)),
+      place_(std::make_shared<const std::string>(members_->place())),
       pid_(own_pid()),
       timeout_ms_(options_->timeout.count()),
       first_failure_(std::make_shared<std::atomic<Code>>(Code::kOk)),
@@ -83,34 +66,8 @@ ProcessGroupMcast::ProcessGroupMcast(const c10::intrusive_ptr<c10d::Store>& stor
   TORCH_CHECK_VALUE(size >= 1 && size <= 65534 && rank >= 0 && rank < size,
                     "mcast: expected 1 to 65534 ranks and 0 <= rank < size, got rank ", rank,
                     " of ", size);
-  const WithoutGil nogil;
-  // The engine knows no exceptions: what a signal handler raises is carried around it.
-  std::exception_ptr raised;
-  const auto interrupted = [&raised] {
-    try {
-      check_signals();
-    } catch (...) {
-      raised = std::current_exception();
-    }
-    return raised != nullptr;
-  };
-  StoreAdapter adapter(store, rank, interrupted);
-  GroupSpec spec;
-  spec.name = name_;
-  spec.rank = static_cast<Member>(rank);
-  spec.size = static_cast<uint32_t>(size);
-  spec.config = config_;
-  spec.timeout = limit(c10d::kUnsetTimeout);
-  spec.interrupted = interrupted;
-  auto made = Engine::instance().create_group(spec, adapter);
-  if (raised) std::rethrow_exception(raised);
-  if (!made.ok()) {
-    throw_status(made.status(),
-                 c10::str("mcast: rank ", rank, " of ", size, " could not make group '", name_, "'",
-                          global_ranks_text(options_->global_ranks_in_group)));
-  }
-  group_ = std::move(made).value();
-  incarnation_ = adapter.prefix();
+  last_stats_.name = name_;
+  if (!members_->none) members_->make(store_, c10d::kUnsetTimeout);
   init();
 }
 
@@ -128,11 +85,7 @@ ProcessGroupMcast::~ProcessGroupMcast() {
       group = std::move(group_);
     }
     group.reset();  // lingers for unconfirmed operations, at most the configured time
-    // Joins threads. After a failure they may be in the middle of a call whose peers never come.
-    std::vector<BackendPtr> backends = fallbacks_->release();
-    if (first_failure_->load() != Code::kOk && fallbacks_->works().any_runs()) {
-      std::thread([left = std::move(backends)]() mutable { left.clear(); }).detach();
-    }
+    members_->drop(fallbacks_->release());
   } catch (const std::exception& error) {
     TORCH_WARN("mcast: while group '", name_, "' was destroyed: ", error.what());
   } catch (...) {
@@ -153,8 +106,12 @@ void ProcessGroupMcast::check_here(const char* op) const {
 std::shared_ptr<Group> ProcessGroupMcast::group(const char* op) const {
   check_here(op);
   std::lock_guard lock(mutex_);
-  if (!group_)
-    throw_status(Status(Code::kClosed, "the group was shut down"), context(op, sequence_));
+  if (!group_) {
+    throw_status(
+        Status(Code::kClosed, members_->none ? "the group has no members: call reconfigure()"
+                                             : "the group was shut down"),
+        context(op, sequence_));
+  }
   return group_;
 }
 

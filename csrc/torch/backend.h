@@ -75,6 +75,16 @@ class ProcessGroupMcast final : public c10d::Backend {
   BackendPtr shrink(const std::vector<int64_t>& excluded, int flags,
                     const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
 
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  // Of a group that was made with enable_reconfigure, which has no members before the first
+  // reconfigure(); later ones replace them (reconfigure.cpp). Called by all ranks of the new
+  // membership, with nothing else of this group beside it; blocks until they are here. After an
+  // error of the rendezvous there are no members again, and it can be called with another number.
+  bool supportsReconfigure() const override { return options_->enable_reconfigure; }
+  c10d::ReconfigureHandle get_reconfigure_handle() const override;
+  WorkPtr reconfigure(const c10d::ReconfigureOptions& opts) override;
+#endif
+
   // Engine.
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override;
   WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -130,6 +140,7 @@ class ProcessGroupMcast final : public c10d::Backend {
  private:
   struct Failure;
   struct PointToPoint;  // sends and receives by the engine
+  struct Members;       // who is in it: once, or as reconfigure() says
 
   // Whether this is the process that made the group. The child of a fork touches nothing of it: a
   // thread of the parent may have held any of the locks, and the threads behind it do not exist.
@@ -215,10 +226,10 @@ class ProcessGroupMcast final : public c10d::Backend {
   const c10::intrusive_ptr<McastOptions> options_;
   const Config config_;
   const std::string name_;
-  std::string incarnation_;  // of the group on its store
+  const std::unique_ptr<Members> members_;
   // For errors: which rank of which group this is and, where ranks are not the global ones, which
   // those are.
-  const std::shared_ptr<const std::string> place_;
+  std::shared_ptr<const std::string> place_;
   const pid_t pid_;
   std::atomic<uint64_t> sequence_{0};
   std::atomic<int64_t> timeout_ms_;

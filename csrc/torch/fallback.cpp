@@ -4,6 +4,7 @@
 #include "backend.h"
 #include "background.h"
 #include "gil.h"
+#include "members.h"
 
 namespace mcast::pg {
 namespace {
@@ -122,7 +123,7 @@ WorkPtr ProcessGroupMcast::endCoalescing() {
 }
 
 c10::intrusive_ptr<c10d::Store> ProcessGroupMcast::fallback_store() const {
-  return c10::make_intrusive<c10d::PrefixStore>("mcast_fallback/" + incarnation_, store_);
+  return c10::make_intrusive<c10d::PrefixStore>("mcast_fallback/" + members_->incarnation, store_);
 }
 
 WorkPtr ProcessGroupMcast::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) {

@@ -65,12 +65,19 @@ std::vector<BackendPtr> Fallbacks::made() const {
   return backends;
 }
 
-std::vector<BackendPtr> Fallbacks::release() {
+std::vector<BackendPtr> Fallbacks::take() {
   std::vector<BackendPtr> backends = made();
   const std::lock_guard lock(mutex_);
-  released_ = true;
   entries_.clear();
   return backends;
+}
+
+std::vector<BackendPtr> Fallbacks::release() {
+  {
+    const std::lock_guard lock(mutex_);
+    released_ = true;
+  }
+  return take();
 }
 
 }  // namespace mcast::pg

@@ -50,7 +50,9 @@ class Fallbacks {
   FallbackWorks& works() { return works_; }
   // Those that have been made.
   std::vector<BackendPtr> made() const;
-  // Afterwards nothing is made any more.
+  // Those that have been made, which are no more this one's: others are made at their first use.
+  std::vector<BackendPtr> take();
+  // The same; afterwards nothing is made any more.
   std::vector<BackendPtr> release();
 
  private:

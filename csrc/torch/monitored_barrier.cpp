@@ -7,6 +7,7 @@
 
 #include "backend.h"
 #include "gil.h"
+#include "members.h"
 
 namespace mcast::pg {
 namespace {
@@ -49,7 +50,8 @@ void ProcessGroupMcast::monitoredBarrier(const c10d::BarrierOptions& opts, bool 
                          ? opts.timeout
                          : std::chrono::milliseconds(timeout_ms_.load());
   const auto deadline = BarrierClock::now() + limit;
-  const std::string prefix = "mcast_monitored/" + incarnation_ + std::to_string(sequence) + "/";
+  const std::string prefix =
+      "mcast_monitored/" + members_->incarnation + std::to_string(sequence) + "/";
   if (rank_ != 0) {
     store_->set(prefix + std::to_string(rank_), bytes_of_text("here"));
     std::string verdict = "no word from rank 0";

@@ -39,9 +39,18 @@ int64_t elements(at::TensorList tensors) {
 }  // namespace
 
 Observer::Observer(std::string group, int rank, int size, const std::vector<uint64_t>& global_ranks)
-    : group_(std::move(group)),
-      size_(size),
-      place_(std::make_shared<const FlightPlace>(FlightPlace{group_, "", rank})) {
+    : group_(std::move(group)) {
+  move_to(rank, size, global_ranks);
+}
+
+void Observer::move_to(int rank, int size, const std::vector<uint64_t>& global_ranks) {
+  size_ = size;
+  first_ = 0;
+  stride_ = 1;
+  {
+    const std::lock_guard lock(mutex_);
+    place_ = std::make_shared<const FlightPlace>(FlightPlace{group_, "", rank});
+  }
   if (global_ranks.empty()) return;
   first_ = static_cast<int>(global_ranks[0]);
   for (size_t i = 1; i < global_ranks.size(); ++i) {

@@ -56,6 +56,8 @@ class Observer : public std::enable_shared_from_this<Observer> {
   };
 
   Observer(std::string group, int rank, int size, const std::vector<uint64_t>& global_ranks);
+  // The group has other members. Not beside begin().
+  void move_to(int rank, int size, const std::vector<uint64_t>& global_ranks);
 
   // The work's profiling range should begin after this.
   std::shared_ptr<Flight> begin(const Told& told, const std::string& description);
@@ -73,7 +75,7 @@ class Observer : public std::enable_shared_from_this<Observer> {
 
   CallStatistics calls_;
   const std::string group_;
-  const int size_;
+  int size_ = 0;
   int first_ = 0, stride_ = 1;  // of global ranks
   std::mutex mutex_;            // guards the rest
   std::shared_ptr<const FlightPlace> place_;

@@ -7,6 +7,7 @@
 
 #include "backend.h"
 #include "gil.h"
+#include "members.h"
 
 namespace mcast::pg {
 namespace {
@@ -25,6 +26,9 @@ c10::intrusive_ptr<McastOptions> ProcessGroupMcast::child_options(
     options->timeout = opts->timeout;
   }
   options->global_ranks_in_group.clear();
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  options->enable_reconfigure = false;  // its ranks are known
+#endif
   return options;
 }
 
@@ -83,8 +87,8 @@ BackendPtr ProcessGroupMcast::shrink(const std::vector<int64_t>& excluded, int f
   if (opts == nullptr) options->timeout = std::chrono::milliseconds(timeout_ms_.load());
   options->group_name = name_ + ":shrunk";
   if ((flags & kShrinkAbort) != 0) abort();
-  auto store = c10::make_intrusive<c10d::PrefixStore>("mcast_shrink/" + incarnation_ + stay + "/",
-                                                      store_->clone());
+  auto store = c10::make_intrusive<c10d::PrefixStore>(
+      "mcast_shrink/" + members_->incarnation + stay + "/", store_->clone());
   return c10::make_intrusive<ProcessGroupMcast>(store, rank, size, options);
 }
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from forked import Forked
 from ranks import free_port
+from torchrun import torchrun
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "broadcast_weights.py"
 
@@ -21,8 +22,7 @@ ENV = {"MCAST_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS
 def launch(*args: str, shared_memory: str) -> subprocess.CompletedProcess:
     """By torchrun, three ranks."""
     return subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3",
-         str(SCRIPT), *args],
+        [*torchrun(3), str(SCRIPT), *args],
         capture_output=True, text=True, timeout=150, check=False,
         env={**os.environ, **ENV, "MCAST_SHARED_MEMORY": shared_memory,
              "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},

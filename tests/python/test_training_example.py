@@ -14,6 +14,7 @@ import pytest
 import torch
 from report import comparison, sent, shares_table, together
 from timeline import SHADES, Step, bar, busy, common, covered, merged, picture, shares, total
+from torchrun import torchrun
 from train_fsdp import device_for
 
 from torch_mcast.bench.formulas import gloo_send_bytes, ring_send_bytes
@@ -133,8 +134,7 @@ def trained(*more: str, ranks: int = 4, **env: str) -> str:
     """What the example prints, of ranks without shared memory."""
     size = ["--steps", "3", "--batch", "1", "--context", "16", "--width", "48", "--layers", "2"]
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks),
-         str(SCRIPT), *size, *more],
+        [*torchrun(ranks), str(SCRIPT), *size, *more],
         capture_output=True, text=True, timeout=150, check=False,
         env={**os.environ, "MCAST_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1",
              "MCAST_SHARED_MEMORY": "off", "PYTHONIOENCODING": "ascii",
@@ -166,8 +166,7 @@ TIER = pytest.mark.not_everywhere if torch.cuda.is_available() else pytest.mark.
 def test_gpus_train_where_there_are_some():
     ranks = torch.cuda.device_count()
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks),
-         str(SCRIPT), "--device", "cuda", "--steps", "3"],
+        [*torchrun(ranks), str(SCRIPT), "--device", "cuda", "--steps", "3"],
         capture_output=True, text=True, timeout=300, check=False,
         env={**os.environ, "MCAST_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo",
              "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},

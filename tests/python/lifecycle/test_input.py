@@ -189,7 +189,7 @@ def test_log(network_job):
     with network_job(2, "scenarios_input.works", 1000, {}) as it:
         it.expect("stats")
         it.end()
-        assert "torch-mcast" not in it.output() and "mcast:" not in it.output(), it.output()
+        assert "torch-mcast[" not in it.output() and "mcast:" not in it.output(), it.output()
     with network_job(2, "scenarios_input.works", 1000, {}, env={"MCAST_DEBUG": "info"}) as it:
         it.expect("stats")
         it.end()

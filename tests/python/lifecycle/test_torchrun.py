@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from torchrun import torchrun
 
 SCRIPT = Path(__file__).with_name("restarted.py")
 GUARD_S = 120
@@ -34,8 +35,7 @@ def test_restart_then_interrupt(tmp_path, shared_memory, path):
     folder = str(tmp_path)
     with open(tmp_path / "log", "wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-             "--max-restarts", "1", "--monitor-interval", "0.1", str(SCRIPT), folder, path],
+            [*torchrun(2), "--max-restarts", "1", "--monitor-interval", "0.1", str(SCRIPT), folder, path],
             stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
             env={**os.environ, "MCAST_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo",
                  "OMP_NUM_THREADS": "1", "MCAST_SHARED_MEMORY": shared_memory,

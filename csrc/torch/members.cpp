@@ -1,0 +1,107 @@
+// The engine's group is made by a rendezvous on the store, which signals may interrupt. Who leaves
+// stays until the others have what they need of it.
+#include "members.h"
+
+#include <thread>
+
+#include "gil.h"
+#include "store.h"
+
+namespace mcast::pg {
+namespace {
+
+// Inside the engine ranks are those of the group; people know the global ones.
+std::string global_ranks_text(const std::vector<uint64_t>& global) {
+  constexpr size_t kShown = 16;
+  bool same = true;
+  std::string list;
+  for (size_t r = 0; r < global.size(); ++r) {
+    same = same && global[r] == r;
+    if (r < kShown)
+      list += (r > 0 ? ", " : "") + std::to_string(r) + "=" + std::to_string(global[r]);
+  }
+  if (same) return "";
+  return " (group rank=global rank: " + list + (global.size() > kShown ? ", ..." : "") + ")";
+}
+
+}  // namespace
+
+ProcessGroupMcast::Members::Members(ProcessGroupMcast& group) : pg(group) {
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  none = pg.options_->enable_reconfigure;
+#endif
+  const std::vector<uint64_t>& global = pg.options_->global_ranks_in_group;
+  const auto rank = static_cast<size_t>(pg.rank_);
+  own_global_rank = rank < global.size() ? global[rank] : rank;
+}
+
+std::string ProcessGroupMcast::Members::place() const {
+  return c10::str(" on rank ", pg.rank_, " of ", pg.size_, " in group '", pg.name_, "'",
+                  global_ranks_text(pg.options_->global_ranks_in_group));
+}
+
+void ProcessGroupMcast::Members::make(const c10::intrusive_ptr<c10d::Store>& store,
+                                      std::chrono::milliseconds timeout) {
+  const WithoutGil nogil;
+  // The engine knows no exceptions: what a signal handler raises is carried around it.
+  std::exception_ptr raised;
+  const auto interrupted = [&raised] {
+    try {
+      check_signals();
+    } catch (...) {
+      raised = std::current_exception();
+    }
+    return raised != nullptr;
+  };
+  StoreAdapter adapter(store, pg.rank_, interrupted);
+  GroupSpec spec;
+  spec.name = pg.name_;
+  spec.rank = static_cast<Member>(pg.rank_);
+  spec.size = static_cast<uint32_t>(pg.size_);
+  spec.config = pg.config_;
+  spec.timeout = pg.limit(timeout);
+  spec.interrupted = interrupted;
+  auto made = Engine::instance().create_group(spec, adapter);
+  if (raised) std::rethrow_exception(raised);
+  if (!made.ok()) {
+    throw_status(made.status(),
+                 c10::str("mcast: rank ", pg.rank_, " of ", pg.size_, " could not make group '",
+                          pg.name_, "'", global_ranks_text(pg.options_->global_ranks_in_group)));
+  }
+  const std::lock_guard lock(pg.mutex_);
+  pg.group_ = std::move(made).value();
+  none = false;
+  incarnation = adapter.prefix();
+}
+
+// What has ended here may not have at others: they may need this rank until they confirm it.
+void ProcessGroupMcast::Members::leave() {
+  std::shared_ptr<Group> group;
+  {
+    const std::lock_guard lock(pg.mutex_);
+    group = std::move(pg.group_);
+    pg.group_ = nullptr;
+    if (group) pg.last_stats_ = group->stats();
+    none = true;
+    pg.last_split_.reset();
+    pg.side_streams_.clear();
+  }
+  if (group && pg.first_failure_->load() == Code::kOk) {
+    (void)group->close(pg.config_.linger);
+  } else if (group) {
+    (void)group->give_up(pg.config_.linger);
+  }
+  pg.fallbacks_->works().fail_all("reconfigure()");
+  std::vector<BackendPtr> backends = pg.fallbacks_->take();
+  for (const BackendPtr& backend : backends) backend->abort();
+  drop(std::move(backends));
+}
+
+// Joins threads. After a failure they may be in the middle of a call whose peers never come.
+void ProcessGroupMcast::Members::drop(std::vector<BackendPtr> backends) const {
+  if (pg.first_failure_->load() != Code::kOk && pg.fallbacks_->works().any_runs()) {
+    std::thread([left = std::move(backends)]() mutable { left.clear(); }).detach();
+  }
+}
+
+}  // namespace mcast::pg

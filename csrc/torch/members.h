@@ -1,0 +1,32 @@
+// Who is in the group. Threads: of the group's making, of reconfigure() and of the destructor;
+// `none` under the group's mutex.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "backend.h"
+
+namespace mcast::pg {
+
+struct ProcessGroupMcast::Members {
+  explicit Members(ProcessGroupMcast& group);
+
+  // " on rank 0 of 2 in group 'job'", with the global ranks where those are others.
+  std::string place() const;
+  // Makes the engine's group of the rank and size of now on `store`; blocks until all ranks are
+  // here.
+  void make(const c10::intrusive_ptr<c10d::Store>& store, std::chrono::milliseconds timeout);
+  // Ends what there is between them.
+  void leave();
+  // Fallbacks that are not used any more.
+  void drop(std::vector<BackendPtr> backends) const;
+
+  ProcessGroupMcast& pg;
+  std::string incarnation;       // of the group on its store
+  uint64_t own_global_rank = 0;  // that of the first making, for good
+  int64_t number = -1;           // of the last reconfigure()
+  bool none = false;             // until reconfigure()
+};
+
+}  // namespace mcast::pg

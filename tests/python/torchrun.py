@@ -1,0 +1,15 @@
+"""torchrun on this machine alone, whatever its own name leads to: in a bare root or a container often nowhere."""
+
+from __future__ import annotations
+
+import sys
+
+LOCAL = [
+    sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0",
+    "--local-addr", "127.0.0.1",
+]  # fmt: skip
+
+
+def torchrun(ranks: int) -> list[str]:
+    """The command, but for the script."""
+    return [*LOCAL, "--nproc-per-node", str(ranks)]
