@@ -76,6 +76,7 @@ void ProcessGroupMcast::Members::make(const c10::intrusive_ptr<c10d::Store>& sto
 
 // What has ended here may not have at others: they may need this rank until they confirm it.
 void ProcessGroupMcast::Members::leave() {
+  const WithoutGil nogil;
   std::shared_ptr<Group> group;
   {
     const std::lock_guard lock(pg.mutex_);
