@@ -28,11 +28,15 @@ def huge_kib(tensor: torch.Tensor) -> int:
 def in_small_pages() -> torch.Tensor:
     """As where the kernel gives huge pages only to those who ask ("madvise"), whatever its mode."""
     libc = ctypes.CDLL(None, use_errno=True)
-    assert libc.prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0
-    tensor = torch.ones(BYTES, dtype=torch.uint8)
-    assert libc.prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0) == 0
-    assert huge_kib(tensor) == 0
-    return tensor
+    others: list[torch.Tensor] = []  # whose mapping joins what an earlier test has left beside it
+    while True:
+        assert libc.prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0
+        tensor = torch.ones(BYTES, dtype=torch.uint8)
+        assert libc.prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0) == 0
+        if huge_kib(tensor) == 0:
+            return tensor
+        others.append(tensor)
+        assert len(others) < 5
 
 
 def broadcasts(keep: bool) -> list[bool]:
