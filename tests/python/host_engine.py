@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 import subprocess
+import tempfile
+import time
 from pathlib import Path
 
 from torch_mcast import _program
 
 
-def start(socket: Path, *options: str) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [_program.find_program("mcast-engine"), "--socket", str(socket), *options],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    line = process.stderr.readline()
-    assert "listens at" in line, line
+class Engine(subprocess.Popen[str]):
+    """What it logs goes to a file: a pipe that nobody reads is full after a hundred groups, and who then writes to
+    it waits for good."""
+
+    def __init__(self, *command: str) -> None:
+        with tempfile.NamedTemporaryFile("w") as log:
+            super().__init__(command, stderr=log, text=True)
+            self.stderr = open(log.name)  # noqa: SIM115 - as long as the process
+
+    def communicate(self, input: None = None, timeout: float | None = None) -> tuple[str, str]:
+        assert self.stderr is not None
+        self.wait(timeout)
+        return "", self.stderr.read()
+
+
+def start(socket: Path, *options: str) -> Engine:
+    process = Engine(_program.find_program("mcast-engine"), "--socket", str(socket), *options)
+    assert process.stderr is not None
+    line = ""
+    while not line.endswith("\n") and process.poll() is None:
+        line += process.stderr.readline()
+        time.sleep(0.01)
+    assert "listens at" in line, line + process.stderr.read()
     return process
 
 
