@@ -165,14 +165,7 @@ void ProcessGroupMcast::abort() {
 void ProcessGroupMcast::shutdown() {
   if (!here()) return;
   const WithoutGil nogil;
-  std::shared_ptr<Group> group;
-  {
-    std::lock_guard lock(mutex_);
-    group = std::move(group_);
-    group_ = nullptr;
-    if (group) last_stats_ = group->stats();
-  }
-  if (group) {
+  if (const std::shared_ptr<Group> group = members_->take_group()) {
     // After Ctrl-C nobody wants to wait for what was interrupted.
     const bool give_up = interrupted_->load() > 0 || handles_interrupt();
     const Status closed = give_up ? group->give_up(config_.linger) : group->close(config_.linger);

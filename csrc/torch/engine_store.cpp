@@ -7,13 +7,13 @@
 #include <exception>
 #include <utility>
 
+#include "store.h"
 #include "work.h"
 
 namespace mcast::pg {
 namespace {
 
 std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
-std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
 
 void require(const Status& status) {
   TORCH_CHECK_WITH(DistStoreError, status.ok(), status.message());
@@ -65,12 +65,12 @@ void EngineStore::set(const std::string& key, const std::vector<uint8_t>& value)
 std::vector<uint8_t> EngineStore::compareSet(const std::string& key,
                                              const std::vector<uint8_t>& currentValue,
                                              const std::vector<uint8_t>& newValue) {
-  return bytes_of(
+  return bytes_of_text(
       ask(wire::StoreOp::kCompareSet, {key, text_of(currentValue), text_of(newValue)}).at(0));
 }
 
 std::vector<uint8_t> EngineStore::get(const std::string& key) {
-  return bytes_of(ask_for(wire::StoreOp::kGet, {key}, timeout_).at(0));
+  return bytes_of_text(ask_for(wire::StoreOp::kGet, {key}, timeout_).at(0));
 }
 
 int64_t EngineStore::add(const std::string& key, int64_t value) {
@@ -99,7 +99,7 @@ void EngineStore::append(const std::string& key, const std::vector<uint8_t>& val
 std::vector<std::vector<uint8_t>> EngineStore::multiGet(const std::vector<std::string>& keys) {
   std::vector<std::vector<uint8_t>> values;
   for (const std::string& value : ask_for(wire::StoreOp::kGet, keys, timeout_)) {
-    values.push_back(bytes_of(value));
+    values.push_back(bytes_of_text(value));
   }
   return values;
 }

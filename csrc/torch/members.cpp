@@ -3,6 +3,7 @@
 #include "members.h"
 
 #include <thread>
+#include <utility>
 
 #include "gil.h"
 #include "store.h"
@@ -74,15 +75,20 @@ void ProcessGroupMcast::Members::make(const c10::intrusive_ptr<c10d::Store>& sto
   incarnation = adapter.prefix();
 }
 
+std::shared_ptr<Group> ProcessGroupMcast::Members::take_group() {
+  const WithoutGil nogil;
+  const std::lock_guard lock(pg.mutex_);
+  std::shared_ptr<Group> group = std::exchange(pg.group_, nullptr);
+  if (group) pg.last_stats_ = group->stats();
+  return group;
+}
+
 // What has ended here may not have at others: they may need this rank until they confirm it.
 void ProcessGroupMcast::Members::leave() {
   const WithoutGil nogil;
-  std::shared_ptr<Group> group;
+  const std::shared_ptr<Group> group = take_group();
   {
     const std::lock_guard lock(pg.mutex_);
-    group = std::move(pg.group_);
-    pg.group_ = nullptr;
-    if (group) pg.last_stats_ = group->stats();
     none = true;
     pg.last_split_.reset();
     pg.side_streams_.clear();

@@ -19,6 +19,9 @@ struct ProcessGroupMcast::Members {
   void make(const c10::intrusive_ptr<c10d::Store>& store, std::chrono::milliseconds timeout);
   // Ends what there is between them.
   void leave();
+  // The engine's group, which is not this one's any more; its statistics stay. Null: there is none.
+  // Call without Python's lock.
+  std::shared_ptr<Group> take_group();
   // Fallbacks that are not used any more.
   void drop(std::vector<BackendPtr> backends) const;
 

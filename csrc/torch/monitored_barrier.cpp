@@ -8,6 +8,7 @@
 #include "backend.h"
 #include "gil.h"
 #include "members.h"
+#include "store.h"
 
 namespace mcast::pg {
 namespace {
@@ -17,8 +18,6 @@ using BarrierClock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kStoreWait(1000);  // between looks for signals
 constexpr const char* kVerdict = "verdict";
 constexpr const char* kAllHere = "all here";
-
-std::vector<uint8_t> bytes_of_text(const std::string& text) { return {text.begin(), text.end()}; }
 
 // Whether the key is there by then. Throws if the store is broken.
 bool appears(c10d::Store& store, const std::string& key, BarrierClock::time_point deadline) {

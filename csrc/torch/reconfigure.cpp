@@ -1,20 +1,20 @@
-// reconfigure (torch 2.14): a group whose members come and go, by the rendezvous of an ordinary
-// group for each membership.
-//   1. Who is a member and in which order, the handles say, which the script has exchanged.
-//   2. The new rank 0 claims the number of the membership on the store; the others wait for that.
-//   Who
-//      finds it taken goes no further, and neither does anybody else.
-//   3. Each rank leaves the members before: what all of them have called ends, unless one has
-//   failed.
+// reconfigure (torch 2.14): a group whose members come and go, by an ordinary rendezvous for each
+// membership.
+//   1. The handles, which the script has exchanged, say who is a member and in which order.
+//   2. The new rank 0 claims the membership's number on the store; the others wait for that. Where
+//      it was taken already, nobody goes on.
+//   3. Each rank leaves the members before: what all of them have called ends, unless one failed.
 //   4. They make a group on keys of that number, as in a constructor.
-// A handle is "mcast:GLOBAL:MEMBERSHIP:RANK": the global rank stays a process's own for good.
+// A handle is "mcast:GLOBAL:MEMBERSHIP:RANK"; a process keeps its global rank for good.
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <algorithm>
+#include <map>
 #include <variant>
 
 #include "gil.h"
 #include "members.h"
+#include "store.h"
 
 #ifdef C10D_BACKEND_HAS_RECONFIGURE
 
@@ -40,19 +40,17 @@ Handles in_order(const c10d::ReconfigureOptions& opts) {
   Handles handles;
   std::visit([&](const auto& given) { handles.assign(given.begin(), given.end()); }, opts.handles);
   TORCH_CHECK_VALUE(!handles.empty(), "reconfigure: expected at least one handle");
-  for (const auto& handle : handles) (void)global_rank(handle);
-  const auto before = [](const auto& a, const auto& b) { return global_rank(a) < global_rank(b); };
-  Handles sorted = handles;
-  std::sort(sorted.begin(), sorted.end(), before);
-  const auto twice = std::adjacent_find(
-      sorted.begin(), sorted.end(),
-      [](const auto& a, const auto& b) { return global_rank(a) == global_rank(b); });
-  TORCH_CHECK_VALUE(twice == sorted.end(), "reconfigure: two handles of global rank ",
-                    twice == sorted.end() ? 0 : global_rank(*twice));
-  return std::holds_alternative<Handles>(opts.handles) ? handles : sorted;
+  std::map<uint64_t, c10d::ReconfigureHandle> sorted;
+  for (const auto& handle : handles) {
+    const uint64_t global = global_rank(handle);
+    TORCH_CHECK_VALUE(sorted.emplace(global, handle).second,
+                      "reconfigure: two handles of global rank ", global);
+  }
+  if (std::holds_alternative<Handles>(opts.handles)) return handles;
+  handles.clear();
+  for (const auto& [global, handle] : sorted) handles.push_back(handle);
+  return handles;
 }
-
-std::vector<uint8_t> as_bytes(const std::string& text) { return {text.begin(), text.end()}; }
 
 // Who is to be a member, by new rank.
 struct Wanted {
@@ -101,9 +99,10 @@ WorkPtr ProcessGroupMcast::reconfigure(const c10d::ReconfigureOptions& opts) {
   const auto store = c10::make_intrusive<c10d::PrefixStore>(
       c10::str("mcast_reconfigure/", opts.uuid, "/"), store_->clone());
   if (wanted.rank > 0) store->wait({"claimed"}, timeout);
-  const std::vector<uint8_t> claimed =
-      wanted.rank == 0 ? store->compareSet("claimed", {}, as_bytes(own)) : store->get("claimed");
-  TORCH_CHECK(claimed == as_bytes(wanted.first), "reconfigure: number ", opts.uuid,
+  const std::vector<uint8_t> claimed = wanted.rank == 0
+                                           ? store->compareSet("claimed", {}, bytes_of_text(own))
+                                           : store->get("claimed");
+  TORCH_CHECK(claimed == bytes_of_text(wanted.first), "reconfigure: number ", opts.uuid,
               " was already used; each reconfigure() of the job needs a number of its own");
 
   members_->leave();

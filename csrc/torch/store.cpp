@@ -18,8 +18,6 @@ namespace {
 constexpr std::chrono::milliseconds kStoreSlice(1000), kStorePause(100);
 constexpr const char* kGivenUp = "given_up";
 
-std::vector<uint8_t> to_bytes(const std::string& text) { return {text.begin(), text.end()}; }
-
 }  // namespace
 
 StoreAdapter::StoreAdapter(c10::intrusive_ptr<c10d::Store> store, int rank,
@@ -31,7 +29,7 @@ StoreAdapter::StoreAdapter(c10::intrusive_ptr<c10d::Store> store, int rank,
 StoreAdapter::~StoreAdapter() {
   if (met_ || prefix_.empty()) return;
   try {
-    store_->set(prefix_ + kGivenUp, to_bytes("1"));
+    store_->set(prefix_ + kGivenUp, bytes_of_text("1"));
   } catch (...) {
     // The store is gone, and the numbers with it.
   }
@@ -60,7 +58,7 @@ Result<std::string> StoreAdapter::scope() {
 Status StoreAdapter::set(const std::string& key, const std::string& value) {
   try {
     choose_prefix();
-    store_->set(prefix_ + key, to_bytes(value));
+    store_->set(prefix_ + key, bytes_of_text(value));
     return {};
   } catch (const std::exception& error) {
     prefix_.clear();

@@ -14,6 +14,11 @@
 
 namespace mcast::pg {
 
+// As the Store takes values.
+inline std::vector<uint8_t> bytes_of_text(const std::string& text) {
+  return {text.begin(), text.end()};
+}
+
 class StoreAdapter final : public KeyValueStore {
  public:
   // The incarnation is how often `rank` has made this group on `store`, taken by the first set();

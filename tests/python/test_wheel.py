@@ -13,6 +13,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from torchrun import torchrun
 
 ROOT = Path(__file__).parents[2]
 ON_X86 = pytest.mark.skipif(os.uname().machine != "x86_64", reason="wheels are for x86-64")
@@ -154,8 +155,7 @@ def test_a_wheel_trains_where_no_compiler_is(wheel, tmp_path):
         "dist.destroy_process_group(); print('trained')\n"
     )
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "c10d", "--rdzv-endpoint",
-         "127.0.0.1:0", "--local-addr", "127.0.0.1", "--nproc-per-node", "2", script],
+        [*torchrun(2), script],
         env={"PATH": str(tmp_path / "bin"), "PYTHONPATH": str(tmp_path / "site"), "HOME": str(tmp_path)},
         cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip

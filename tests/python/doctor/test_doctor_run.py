@@ -10,6 +10,7 @@ import sys
 import pytest
 from forked import Forked
 from ranks import free_port
+from torchrun import torchrun
 
 from torch_mcast.doctor.findings import Verdict, fail, ok, warn
 from torch_mcast.doctor.launcher import first_host, in_job, job_of, judge_allocation, tasks_on
@@ -180,20 +181,12 @@ def test_with_a_broken_torch_or_none(tmp_path, source, words):
     assert "Traceback" not in table.stdout + table.stderr
 
 
-def torchrun(*arguments, ranks=2, **variables):
-    return typed(
-        *arguments,
-        command=(
-            "-m", "torch.distributed.run", "--nproc-per-node", str(ranks),
-            "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0",
-            "--local-addr", "127.0.0.1", *MODULE,
-        ),
-        **variables,
-    )  # fmt: skip
+def by_torchrun(*arguments, ranks=2, **variables):
+    return typed(*arguments, command=(*torchrun(ranks)[1:], *MODULE), **variables)
 
 
 def test_two_ranks_by_torchrun():
-    done = torchrun("--json")
+    done = by_torchrun("--json")
     document = json.loads(done.stdout)
     job = document["job"]
     assert job["world_size"] == 2

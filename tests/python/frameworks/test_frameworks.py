@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torchrun import torchrun
 
 from torch_mcast.lab.system import package_root
 
@@ -21,9 +21,7 @@ LIMIT_S = 300
 def train(framework: str, backend: str, folder: Path) -> list[dict[str, Any]]:
     """What each rank reports."""
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
-         "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0",
-         str(SCRIPT), framework, backend, str(folder / backend)],
+        [*torchrun(2), str(SCRIPT), framework, backend, str(folder / backend)],
         env={**os.environ, "PYTHONPATH": package_root(), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
         capture_output=True, text=True, timeout=LIMIT_S,
     )  # fmt: skip
