@@ -3,11 +3,14 @@
 // its way out that meets destructors which may not throw, pybind11's that takes the lock among
 // them: the process ends by std::terminate. So whoever comes out of a call after `begin_leaving`
 // waits until it is known whether the interpreter goes, and if it does stays where it is, as
-// Python 3.14 has it.
+// Python 3.14 has it. A thread that came out just before has some time for Python's lock; where the
+// machine is so busy that this was not enough, it stays in std::terminate.
 #include "gil.h"
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
+#include <exception>
 #include <thread>
 
 namespace mcast::pg {
@@ -35,10 +38,24 @@ bool finalizing() {
 #endif
 }
 
+[[noreturn]] void stay() noexcept {
+  for (;;) std::this_thread::sleep_for(1h);
+}
+
+std::terminate_handler terminate_before = nullptr;  // written before `leaving`
+
+// pthread_exit comes here without an exception of C++.
+[[noreturn]] void stay_instead_of_terminating() noexcept {
+  if (finalizing() && std::this_thread::get_id() != leaver && !std::current_exception()) stay();
+  terminate_before();
+  std::abort();  // a handler may not return
+}
+
 }  // namespace
 
 void begin_leaving() {
   leaver = std::this_thread::get_id();
+  terminate_before = std::set_terminate(&stay_instead_of_terminating);
   leaving.store(true);
   const Clock::time_point last{Clock::duration(last_out.load())};
   if (last > Clock::now() - kRecently) std::this_thread::sleep_for(kHandover);
@@ -55,7 +72,7 @@ void stay_if_leaving() noexcept {
     if (Clock::now() >= until) return;
     std::this_thread::sleep_for(1ms);
   }
-  for (;;) std::this_thread::sleep_for(1h);
+  stay();
 }
 
 }  // namespace mcast::pg
