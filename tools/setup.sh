@@ -5,7 +5,7 @@
 #   tools/setup.sh run        what building and running takes: Debian packages, .venv with torch
 #   tools/setup.sh test       run, and what tests and lint take
 #   tools/setup.sh bench      run, and what the benchmark and its peers take
-#   tools/setup.sh frameworks Lightning, accelerate and transformers, for tests of make test-all
+#   tools/setup.sh frameworks Lightning, accelerate, transformers and DeepSpeed, for tests of make test-all
 #   tools/setup.sh build      pip install -e . into .venv
 #   tools/setup.sh extension  the same without the programs of aggregator, engine and simulator, for make demo;
 #                             where they have been built they are built again
@@ -43,7 +43,7 @@ CLANGS="14 15 16 17 18 19"
 RUN_PIP="numpy rich packaging setuptools>=69 wheel"
 TEST_PIP="pytest>=8 pytest-xdist>=3.5 expecttest ruff>=0.8 clang-format==14.0.6 mypy==2.4.1 pyyaml cloudpickle cryptography matplotlib"
 BENCH_PIP="cloudpickle matplotlib"
-FRAMEWORKS_PIP="lightning==2.6.6 accelerate==1.15.0 transformers==5.24.0"
+FRAMEWORKS_PIP="lightning==2.6.6 accelerate==1.15.0 transformers==5.24.0 deepspeed==0.19.8"
 # Debian's are as good, but take dpkg 25 s to unpack where pip's take 3. The Makefile looks into .venv, too.
 if ! { command -v cmake && command -v ninja; } >/dev/null; then
     RUN_PIP="$RUN_PIP cmake ninja"

@@ -130,8 +130,13 @@ void ProcessGroupMcast::setTimeout(std::chrono::milliseconds timeout) {
   for (const BackendPtr& backend : fallbacks_->made()) backend->setTimeout(timeout);
 }
 
+std::shared_ptr<std::atomic<Code>> ProcessGroupMcast::first_failure() const {
+  const std::lock_guard lock(mutex_);
+  return first_failure_;
+}
+
 c10d::ErrorType ProcessGroupMcast::getError() {
-  Code code = first_failure_->load();
+  Code code = first_failure()->load();
   if (code == Code::kOk && !group_stats().failure.empty()) code = Code::kInternal;
   switch (code) {
     case Code::kOk:
@@ -155,7 +160,7 @@ void ProcessGroupMcast::abort() {
     group = group_;
   }
   Code none = Code::kOk;
-  first_failure_->compare_exchange_strong(none, Code::kAborted);
+  first_failure()->compare_exchange_strong(none, Code::kAborted);
   const std::string reason = c10::str("abort() on rank ", rank_);
   if (group) group->abort(reason);
   fallbacks_->works().fail_all(reason);
@@ -215,7 +220,7 @@ c10::intrusive_ptr<McastWork> ProcessGroupMcast::make_work(Op op, c10d::OpType t
   description.context = {op_name(op), description.sequence, place_};
   description.interrupted = interrupted_;
   auto work = c10::make_intrusive<McastWork>(std::move(description));
-  work->on_failure([first = first_failure_](const Status& status) {
+  work->on_failure([first = first_failure()](const Status& status) {
     Code none = Code::kOk;
     first->compare_exchange_strong(none, status.code());
     if (status.code() == Code::kTimeout) FlightRecorder::timed_out();

@@ -72,6 +72,11 @@ std::vector<BackendPtr> Fallbacks::take() {
   return backends;
 }
 
+void Fallbacks::look_again() {
+  const std::lock_guard lock(mutex_);
+  kinds_.clear();
+}
+
 std::vector<BackendPtr> Fallbacks::release() {
   {
     const std::lock_guard lock(mutex_);

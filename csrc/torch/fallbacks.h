@@ -52,7 +52,9 @@ class Fallbacks {
   std::vector<BackendPtr> made() const;
   // Those that have been made, which are no more this one's: others are made at their first use.
   std::vector<BackendPtr> take();
-  // The same; afterwards nothing is made any more.
+  // Which kind serves a device hangs on where the group's members are: these are others now.
+  void look_again();
+  // As take(); afterwards nothing is made any more.
   std::vector<BackendPtr> release();
 
  private:

@@ -46,13 +46,13 @@ void ProcessGroupMcast::Members::make(const c10::intrusive_ptr<c10d::Store>& sto
   const WithoutGil nogil;
   // The engine knows no exceptions: what a signal handler raises is carried around it.
   std::exception_ptr raised;
-  const auto interrupted = [&raised] {
+  const auto interrupted = [&raised, failure = pg.first_failure()] {
     try {
       check_signals();
     } catch (...) {
       raised = std::current_exception();
     }
-    return raised != nullptr;
+    return raised != nullptr || failure->load() == Code::kAborted;
   };
   StoreAdapter adapter(store, pg.rank_, interrupted);
   GroupSpec spec;
@@ -72,7 +72,8 @@ void ProcessGroupMcast::Members::make(const c10::intrusive_ptr<c10d::Store>& sto
   const std::lock_guard lock(pg.mutex_);
   pg.group_ = std::move(made).value();
   none = false;
-  incarnation = adapter.prefix();
+  // The adapter counts on a store of each membership's own; these keys are on the group's.
+  incarnation = (number < 0 ? "" : c10::str(number, "/")) + adapter.prefix();
 }
 
 std::shared_ptr<Group> ProcessGroupMcast::Members::take_group() {
@@ -93,7 +94,7 @@ void ProcessGroupMcast::Members::leave() {
     pg.last_split_.reset();
     pg.side_streams_.clear();
   }
-  if (group && pg.first_failure_->load() == Code::kOk) {
+  if (group && pg.first_failure()->load() == Code::kOk) {
     (void)group->close(pg.config_.linger);
   } else if (group) {
     (void)group->give_up(pg.config_.linger);
@@ -106,7 +107,7 @@ void ProcessGroupMcast::Members::leave() {
 
 // Joins threads. After a failure they may be in the middle of a call whose peers never come.
 void ProcessGroupMcast::Members::drop(std::vector<BackendPtr> backends) const {
-  if (pg.first_failure_->load() != Code::kOk && pg.fallbacks_->works().any_runs()) {
+  if (pg.first_failure()->load() != Code::kOk && pg.fallbacks_->works().any_runs()) {
     std::thread([left = std::move(backends)]() mutable { left.clear(); }).detach();
   }
 }

@@ -15,27 +15,8 @@ namespace {
 
 using BarrierClock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kStoreWait(1000);  // between looks for signals
 constexpr const char* kVerdict = "verdict";
 constexpr const char* kAllHere = "all here";
-
-// Whether the key is there by then. Throws if the store is broken.
-bool appears(c10d::Store& store, const std::string& key, BarrierClock::time_point deadline) {
-  for (;;) {
-    const auto now = BarrierClock::now();
-    if (now >= deadline) return store.check({key});
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - now);
-    const auto slice = std::max(std::chrono::milliseconds(1), std::min(kStoreWait, left));
-    try {
-      store.wait({key}, slice);
-      return true;
-    } catch (const std::exception&) {
-      // Only its passing tells the end of a wait from a store that is broken.
-      if (BarrierClock::now() - now < slice) throw;
-    }
-    check_signals();
-  }
-}
 
 }  // namespace
 

@@ -98,7 +98,11 @@ WorkPtr ProcessGroupMcast::reconfigure(const c10d::ReconfigureOptions& opts) {
   const WithoutGil nogil;
   const auto store = c10::make_intrusive<c10d::PrefixStore>(
       c10::str("mcast_reconfigure/", opts.uuid, "/"), store_->clone());
-  if (wanted.rank > 0) store->wait({"claimed"}, timeout);
+  TORCH_CHECK(
+      wanted.rank == 0 || appears(*store, "claimed", std::chrono::steady_clock::now() + timeout),
+      "reconfigure: rank 0 of the new members (handle '", wanted.first,
+      "') has not called reconfigure with number ", opts.uuid, " within ", timeout.count(),
+      " ms. Hint: it must be alive, and all members must pass the same handles in the same order");
   const std::vector<uint8_t> claimed = wanted.rank == 0
                                            ? store->compareSet("claimed", {}, bytes_of_text(own))
                                            : store->get("claimed");
@@ -114,8 +118,12 @@ WorkPtr ProcessGroupMcast::reconfigure(const c10d::ReconfigureOptions& opts) {
   observer_->move_to(rank_, size_, wanted.global_ranks);
   sequence_ = 0;
   // Completions of the members before keep theirs.
-  first_failure_ = std::make_shared<std::atomic<Code>>(Code::kOk);
+  {
+    const std::lock_guard lock(mutex_);
+    first_failure_ = std::make_shared<std::atomic<Code>>(Code::kOk);
+  }
   members_->make(store, timeout);
+  fallbacks_->look_again();
   return over();
 }
 

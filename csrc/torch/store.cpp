@@ -12,13 +12,34 @@
 #include <exception>
 #include <thread>
 
+#include "work.h"
+
 namespace mcast::pg {
 namespace {
+
+using StoreClock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kStoreSlice(1000), kStorePause(100);
 constexpr const char* kGivenUp = "given_up";
 
 }  // namespace
+
+bool appears(c10d::Store& store, const std::string& key, StoreClock::time_point deadline) {
+  for (;;) {
+    const auto now = StoreClock::now();
+    if (now >= deadline) return store.check({key});
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - now);
+    const auto slice = std::max(std::chrono::milliseconds(1), std::min(kStoreSlice, left));
+    try {
+      store.wait({key}, slice);
+      return true;
+    } catch (const std::exception&) {
+      // Only its passing tells the end of a wait from a store that is broken.
+      if (StoreClock::now() - now < slice) throw;
+    }
+    check_signals();
+  }
+}
 
 StoreAdapter::StoreAdapter(c10::intrusive_ptr<c10d::Store> store, int rank,
                            std::function<bool()> interrupted)

@@ -6,6 +6,7 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <chrono>
 #include <functional>
 #include <string>
 #include <vector>
@@ -18,6 +19,11 @@ namespace mcast::pg {
 inline std::vector<uint8_t> bytes_of_text(const std::string& text) {
   return {text.begin(), text.end()};
 }
+
+// Whether the key is there by then; signals are looked for meanwhile. Without Python's lock. Throws
+// what their handlers raise, and if the store is broken.
+bool appears(c10d::Store& store, const std::string& key,
+             std::chrono::steady_clock::time_point deadline);
 
 class StoreAdapter final : public KeyValueStore {
  public:

@@ -2,7 +2,7 @@
 result: `make test-torch`.
 
     python tests/torch/run.py [--only REGEX] [--again] [--backends mcast,gloo] [--limit SECONDS]
-    python tests/torch/run.py --security auth|sealed    # with mcast alone: what the page says passes
+    python tests/torch/run.py --security auth|sealed [--write]  # with mcast alone: what the page says passes
 
 The tests are written for one backend at a time, whose name decides with `BACKEND == ...` which of them run.
 Here they are imported under Gloo's name, so that the gates are Gloo's, and then run under the real one. A
@@ -179,16 +179,31 @@ def guard(mode: str, folder: str) -> None:
     _fallback.kind = lambda backend, device: "gloo" if device == "cpu" else ""
 
 
+GUARDED = (
+    "In guarded groups without shared memory (`--security MODE`) pass, of what passes with mcast:"
+)
+
+
 def guarded_line(version: str) -> str:
-    """What the page says of the modes that have been run."""
-    counts = []
-    for mode in ("auth", "sealed"):
-        if rows := rows_at(version, mode):
-            counts.append(f"`{mode}` {sum(map(good, rows.values()))} of {len(rows)}")
-    if not counts:
-        return ""
-    what = "In guarded groups without shared memory (`--security MODE`) pass, of what passes with mcast:"
-    return f"{what} {', '.join(counts)}."
+    """What the page says of guarded groups: of the modes that have been run here, else what it said."""
+    counts = [
+        f"`{mode}` {sum(map(good, rows.values()))} of {len(rows)}"
+        for mode in ("auth", "sealed")
+        if (rows := {name: row for name, row in rows_at(version, mode).items() if row})
+    ]
+    if len(counts) == 2:
+        return f"{GUARDED} {', '.join(counts)} ({time.strftime('%Y-%m-%d')})."
+    text = PAGE.read_text() if PAGE.exists() else ""
+    return next((line for line in text.splitlines() if line.startswith(GUARDED)), "")
+
+
+def write_guarded(version: str) -> None:
+    """That line alone, before the table."""
+    lines = [line for line in PAGE.read_text().splitlines() if not line.startswith(GUARDED)]
+    table = next(i for i, line in enumerate(lines) if line.startswith("| test that"))
+    before = "\n".join(lines[:table]).rstrip()
+    said = guarded_line(version)
+    PAGE.write_text("\n".join([before, "", said, "", *lines[table:]]) + "\n")
 
 
 def write_page(version: str, rows: dict[str, Any], reasons: dict[str, str]) -> None:
@@ -237,8 +252,8 @@ def write_page(version: str, rows: dict[str, Any], reasons: dict[str, str]) -> N
             )
             skipped.setdefault(text, []).append(name)
     for text, names in sorted(skipped.items(), key=lambda item: -len(item[1])):
-        shown = ", ".join(f"`{n}`" for n in names) if len(names) <= 6 else f"{len(names)} tests"
-        lines.append(f"| {text} | {shown} |")
+        shown = ", ".join(f"`{n}`" for n in names)
+        lines.append(f"| {text} | {len(names)}: {shown} |")
     PAGE.write_text("\n".join(lines) + "\n")
 
 
@@ -283,6 +298,8 @@ def run_guarded(options: argparse.Namespace) -> int:
         kept.write_text(json.dumps(rows, indent=1, sort_keys=True))
     rows = {name: row for name, row in rows.items() if row}
     bad = [name for name, row in rows.items() if not good(row)]
+    if options.write:
+        write_guarded(version)
     print(f"{options.security}: {len(rows) - len(bad)} of {len(rows)}")
     for name in bad:
         print(f"{name}: {', '.join(way['outcome'] for way in rows[name].values())}")

@@ -2,13 +2,20 @@
 // since all ranks of a host usually share one terminal, and handed to the sink as a whole. The
 // default sink makes one write() per line, so that lines of several processes do not mix. Level and
 // sink are atomics: no lock is held while a sink runs, so a sink may log.
+//
+// Standard error is often a pipe, and whoever reads it may stand still: an engine's thread that
+// waits there would be taken for a dead peer. So a line that finds no room waits kPatience, those
+// after it not at all, and what is lost is counted and said once there is room again.
 #include "base/log.h"
 
+#include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <climits>
 #include <cstdarg>
 #include <cstdio>
 #include <new>
@@ -22,14 +29,42 @@ constexpr std::array<const char*, 5> kLevelNames = {"off", "error", "warn", "inf
 std::atomic<LogSink> g_sink{nullptr};
 std::atomic<LogLevel> g_level{LogLevel::kWarn};
 
-void write_all(const char* data, size_t size) noexcept {
+constexpr int kPatienceMs = 100;
+std::atomic<uint64_t> g_lost{0};  // lines, since the last that found room
+
+bool has_room() noexcept {
+  pollfd err{STDERR_FILENO, POLLOUT, 0};
+  const int patience = g_lost.load(std::memory_order_relaxed) == 0 ? kPatienceMs : 0;
+  return ::poll(&err, 1, patience) > 0;
+}
+
+// False: nobody reads. A pipe that has room takes PIPE_BUF bytes without waiting.
+bool write_all(const char* data, size_t size) noexcept {
   while (size > 0) {
-    const ssize_t n = ::write(STDERR_FILENO, data, size);
+    if (!has_room()) return false;
+    const ssize_t n = ::write(STDERR_FILENO, data, std::min<size_t>(size, PIPE_BUF));
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return;  // nobody is left to tell
+    if (n < 0 && errno == EAGAIN) return false;
+    if (n <= 0) return true;  // nobody is left to tell
     data += n;
     size -= static_cast<size_t>(n);
   }
+  return true;
+}
+
+void write_line(const char* line, size_t size) noexcept {
+  if (!write_all(line, size)) {
+    g_lost.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  const uint64_t lost = g_lost.exchange(0, std::memory_order_relaxed);
+  if (lost == 0) return;
+  std::array<char, 160> note;
+  const int n = std::snprintf(note.data(), note.size(),
+                              "torch-mcast[%d] warn: %llu lines before this one are lost or cut: "
+                              "whoever reads standard error stood still\n",
+                              static_cast<int>(::getpid()), static_cast<unsigned long long>(lost));
+  write_all(note.data(), static_cast<size_t>(n));
 }
 
 // `line` has room for a newline in place of the terminator at line[size].
@@ -39,7 +74,7 @@ void emit(LogLevel level, char* line, size_t size) noexcept {
     return;
   }
   line[size] = '\n';
-  write_all(line, size + 1);
+  write_line(line, size + 1);
 }
 
 }  // namespace

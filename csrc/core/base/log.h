@@ -1,5 +1,6 @@
 // Log lines: printf-style, one call one line, to stderr or to a sink. Any thread. Nothing on a path
-// that runs per datagram logs at a level that is on by default.
+// that runs per datagram logs at a level that is on by default. Where stderr is full a line waits
+// 100 ms, those after it not at all; the next that finds room says how many were lost.
 #pragma once
 
 #include <cstdint>

@@ -22,6 +22,8 @@ namespace mcast {
 namespace {
 
 constexpr Nanos kStatsPatience = 2 * kSecond;
+// They are in the ring by then; another thread may be handing them on.
+constexpr Nanos kLastWords = 5 * kSecond;
 // Short sends end about as fast as they are posted, and an engine keeps only so many ends that
 // nobody reads, and posts that are not over. So who posts a message while so many are in flight
 // reads what is over; while so many sends are, it also waits a moment for one of them.
@@ -74,12 +76,19 @@ class ClientGroup::Flights final : public ClientEar {
         params_(std::move(params)) {}
 
   // Not ok: the engine is lost, and would never end it.
-  Status add(LaneId lane, Sequence sequence, std::shared_ptr<Flight> flight, bool to_feed) {
+  Status add(const std::shared_ptr<Flight>& flight) {
     const std::lock_guard<std::mutex> held(mutex_);
     if (!lost_.ok()) return lost_;
-    if (to_feed) to_feed_[lane].push_back(flight);
-    flights_[{lane, sequence}] = std::move(flight);
+    flights_[{flight->lane, flight->sequence}] = flight;
     return {};
+  }
+
+  // Its record is written, so the engine may hear how far its inputs are.
+  void feed_from_now_on(const std::shared_ptr<Flight>& flight) {
+    const std::lock_guard<std::mutex> held(mutex_);
+    if (flights_.count({flight->lane, flight->sequence}) != 0) {
+      to_feed_[flight->lane].push_back(flight);
+    }
   }
 
   // Copies what can be read of inputs and tells the engine, in the order of the posts.
@@ -114,6 +123,16 @@ class ClientGroup::Flights final : public ClientEar {
 
   void on_lost(const Status& why) override {
     state_->note_failure(why);
+    end_all(why, link_->engine_may_run());
+  }
+
+  bool empty() {
+    const std::lock_guard<std::mutex> held(mutex_);
+    return flights_.empty() && messages_.in_flight().all == 0;
+  }
+
+  // `may_run`: the engine may still copy.
+  void end_all(const Status& why, bool may_run) {
     std::map<Key, std::shared_ptr<Flight>> all;
     {
       const std::lock_guard<std::mutex> held(mutex_);
@@ -122,10 +141,10 @@ class ClientGroup::Flights final : public ClientEar {
       to_feed_ = {};
     }
     for (const auto& [key, flight] : all) {
-      if (!flight->staging->withdraw(link_->engine_may_run())) flight->staging->keep_outputs();
+      if (!flight->staging->withdraw(may_run)) flight->staging->keep_outputs();
       end(*flight, why.with_context(flight->post.descriptor.name), {});
     }
-    messages_.on_lost(why);
+    messages_.end_all(why, may_run);
   }
 
   ClientMessages& messages() { return messages_; }
@@ -209,6 +228,21 @@ ClientGroup::ClientGroup(const GroupSpec& spec, std::shared_ptr<ClientLink> link
   link_->listen(handle_, flights_);
 }
 
+// The engine has said how operations ended before it said that their group is closed, by another
+// way: that is read first, and what it has not said ends here, so that nobody waits for it.
+void ClientGroup::part(const std::shared_ptr<ClientLink>& link, uint32_t handle,
+                       const std::shared_ptr<Flights>& flights) {
+  const Nanos until = link->on_own_thread() ? 0 : monotonic_now() + kLastWords;
+  (void)link->help([&] { return flights->empty(); }, until);
+  link->forget(handle);
+  const Status lost = link->lost();
+  flights->end_all(lost.ok() ? Status(Code::kClosed,
+                                      "the engine of this host has closed the group and not said "
+                                      "how this ended")
+                             : lost,
+                   lost.ok() || link->engine_may_run());
+}
+
 ClientGroup::~ClientGroup() {
   if (!here()) {
     // The link's thread is not in this process, nor are the arenas.
@@ -216,12 +250,17 @@ ClientGroup::~ClientGroup() {
     (void)new auto(link_);
     return;
   }
-  if (link_->on_own_thread()) {
-    begin_close(linger(), false, [](const Status&) {});
-  } else if (const Status status = close_with_linger(); !status.ok()) {
+  if (link_->on_own_thread()) {  // which reads the answer
+    const auto parts = [weak = std::weak_ptr(link_), handle = handle_, flights = flights_] {
+      if (const auto link = weak.lock()) part(link, handle, flights);
+    };
+    begin_close(linger(), false, [parts](const Status&) { parts(); });
+    return;
+  }
+  if (const Status status = close_with_linger(); !status.ok()) {
     log(LogLevel::kInfo, "group '%s': %s", name_.c_str(), status.message().c_str());
   }
-  link_->forget(handle_);
+  part(link_, handle_, flights_);
 }
 
 Status ClientGroup::push(LaneId lane, Post post) {
@@ -254,10 +293,10 @@ Status ClientGroup::push_record(LaneId lane, Post post) {
   size_t sent = std::min(runs.size(), ipc::kRunsInPost);
   record.runs.assign(runs.begin(), runs.begin() + static_cast<ptrdiff_t>(sent));
   record.more = sent < runs.size();
-  const Sequence sequence = flight->sequence = record.sequence;
+  flight->sequence = record.sequence;
   const bool staged = record.staged;
   // Before it is written: its end may come at once.
-  if (Status lost = flights_->add(lane, sequence, flight, staged); !lost.ok()) {
+  if (Status lost = flights_->add(flight); !lost.ok()) {
     return lost.with_context(flight->post.descriptor.name);
   }
   Status status = link_->submit(std::move(record));
@@ -268,6 +307,7 @@ Status ClientGroup::push_record(LaneId lane, Post post) {
     status = link_->submit(
         ipc::PartRecord{handle_, sent < runs.size(), {from, from + static_cast<ptrdiff_t>(count)}});
   }
+  if (staged) flights_->feed_from_now_on(flight);
   return {};  // where the link is lost, all that flies is told
 }
 

@@ -40,6 +40,9 @@ class ClientGroup final : public GroupBase {
   bool has_lanes() const override { return true; }
   bool copies_own_block() const override { return true; }
   Status push_record(LaneId lane, Post post);
+  // The end of a group that has been closed, or that nobody closes any more.
+  static void part(const std::shared_ptr<ClientLink>& link, uint32_t handle,
+                   const std::shared_ptr<Flights>& flights);
 
   const std::shared_ptr<ClientLink> link_;
   const uint32_t handle_;

@@ -457,9 +457,15 @@ Result<std::optional<ipc::GroupMade>> ClientLink::make_group(const GroupSpec& sp
                                             "': the engine of this host has not answered"));
 }
 
-void ClientLink::listen(uint32_t handle, std::weak_ptr<ClientEar> ear) {
-  const std::lock_guard<std::mutex> held(mutex_);
-  ears_[handle] = std::move(ear);
+void ClientLink::listen(uint32_t handle, const std::weak_ptr<ClientEar>& ear) {
+  Status why;
+  {
+    const std::lock_guard<std::mutex> held(mutex_);
+    why = end_.why;
+    ears_[handle] = ear;
+  }
+  // The link may have ended since the group was made, when there was nobody to tell.
+  if (const auto there = ear.lock(); there && !why.ok()) there->on_lost(why);
 }
 
 void ClientLink::forget(uint32_t handle) {
@@ -474,20 +480,21 @@ Status ClientLink::lost() const {
 
 void ClientLink::fail(const Status& why) {
   std::map<uint64_t, Answered> calls;
-  std::map<uint32_t, std::weak_ptr<ClientEar>> ears;
+  std::vector<std::shared_ptr<ClientEar>> ears;  // whoever closes hears it as an answer and goes
   {
     const std::lock_guard<std::mutex> held(mutex_);
     if (!end_.why.ok()) return;
     end_.why = why;
     calls.swap(calls_);
-    ears = ears_;
+    for (const auto& [handle, weak] : ears_) {
+      if (auto ear = weak.lock()) ears.push_back(std::move(ear));
+    }
     for (const auto& [call, creation] : creations_) creation->lose();
   }
   if (!ending_) log(LogLevel::kWarn, "%s", why.message().c_str());
   for (const auto& [call, answered] : calls) answered(why);
-  for (const auto& [handle, weak] : ears) {
-    if (const auto ear = weak.lock()) ear->on_lost(why);
-  }
+  // After the answers: a thread that posts, and waits for one, holds its group's lock.
+  for (const auto& ear : ears) ear->on_lost(why);
   ring(page().bell);
 }
 

@@ -47,7 +47,8 @@ class ClientLink {
   // is being replaced; the store was not asked. Blocks as Engine::create_group() does; the store is
   // asked on this thread.
   Result<std::optional<ipc::GroupMade>> make_group(const GroupSpec& spec, KeyValueStore& store);
-  void listen(uint32_t handle, std::weak_ptr<ClientEar> ear);
+  // Where the link is lost already it is told here, on this thread.
+  void listen(uint32_t handle, const std::weak_ptr<ClientEar>& ear);
   void forget(uint32_t handle);
 
   // Waits while the ring is full: the engine empties it without the network. Not ok: the link is

@@ -29,11 +29,15 @@ Status ClientMessages::post(MessagePost post) {
     if (!lost_.ok()) return lost_.with_context(text(flight->post));
     while (flights_.count(next_) != 0) next_++;
     record.number = next_++;
-    if (record.staged) to_feed_.push_back(record.number);
     if (!record.receives) sends_++;
     flights_[record.number] = std::move(flight);
   }
   (void)link_->submit(record);  // where the link is lost, all that flies is told
+  if (!record.staged) return {};
+  // Not before: another thread that feeds would say how far a message is which the engine has not
+  // heard of.
+  const std::lock_guard<std::mutex> held(mutex_);
+  if (flights_.count(record.number) != 0) to_feed_.push_back(record.number);
   return {};
 }
 
@@ -81,7 +85,7 @@ void ClientMessages::on_done(const ipc::MessageDoneRecord& record) {
   end(*flight, record.code == 0 ? Status() : Status(static_cast<Code>(record.code), record.text));
 }
 
-void ClientMessages::on_lost(const Status& why) {
+void ClientMessages::end_all(const Status& why, bool may_run) {
   std::map<uint32_t, std::shared_ptr<Flight>> all;
   {
     const std::lock_guard<std::mutex> held(mutex_);
@@ -91,7 +95,7 @@ void ClientMessages::on_lost(const Status& why) {
     to_feed_.clear();
   }
   for (const auto& [number, flight] : all) {
-    if (!flight->staging->withdraw(link_->engine_may_run())) flight->staging->keep_outputs();
+    if (!flight->staging->withdraw(may_run)) flight->staging->keep_outputs();
     end(*flight, why.with_context(text(flight->post)));
   }
 }

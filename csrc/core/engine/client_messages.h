@@ -33,8 +33,8 @@ class ClientMessages {
   // other.
   void feed();
   void on_done(const ipc::MessageDoneRecord& record);
-  // The link is lost: all end so.
-  void on_lost(const Status& why);
+  // All end so, and later posts are refused. `may_run`: the engine may still copy.
+  void end_all(const Status& why, bool may_run);
   // That the engine has not ended yet, as far as this process has heard.
   struct InFlight {
     size_t all = 0, sends = 0;

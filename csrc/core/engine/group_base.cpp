@@ -34,10 +34,10 @@ Result<std::unique_lock<std::mutex>> GroupBase::enter(const std::string& op) con
         op + ": group '" + name_ + "' belongs to the parent process; make a new group after fork");
   }
   std::unique_lock<std::mutex> lock(state_->mutex);
-  if (!state_->failure.ok()) {
-    return Status(state_->failure.code(),
-                  op + ": group '" + name_ + "' failed earlier and cannot be used: " +
-                      state_->failure.message() + "; destroy it and make a new one");
+  if (const Status failure = state_->failure(); !failure.ok()) {
+    return Status(failure.code(), op + ": group '" + name_ +
+                                      "' failed earlier and cannot be used: " + failure.message() +
+                                      "; destroy it and make a new one");
   }
   if (state_->closed) return Status(Code::kClosed, op + ": group '" + name_ + "' is closed");
   return lock;
@@ -92,8 +92,7 @@ void GroupBase::fail_part(const Status& why) {
   if (!here()) return;
   {
     std::lock_guard<std::mutex> lock(state_->mutex);
-    if (state_->closed || !state_->failure.ok()) return;
-    state_->failure = why;
+    if (state_->closed || !state_->note_failure(why)) return;
   }
   fail_in_flight(why);
 }
@@ -123,7 +122,7 @@ void GroupBase::begin_close(Nanos limit, bool force, Completion then) {
   if (here()) {
     std::lock_guard<std::mutex> lock(state_->mutex);
     closed = std::exchange(state_->closed, true);
-    intact = state_->failure.ok();
+    intact = state_->failure().ok();
   }
   if (closed || !has_lanes()) return both->then({});
   const Nanos start = now();
@@ -139,8 +138,7 @@ void GroupBase::begin_close(Nanos limit, bool force, Completion then) {
                  if (both->first.ok() && look) {
                    // What was in flight may have failed by another rank's word before a lane looked
                    // at it.
-                   std::lock_guard<std::mutex> state_lock(state->mutex);
-                   both->first = state->failure;
+                   both->first = state->failure();
                  }
                  both->then(both->first);
                });
@@ -187,7 +185,7 @@ GroupStats GroupBase::common_stats() const {
     }
     s.next_sequence.multicast = state_->next.multicast;
     s.next_sequence.reduce = state_->next.reduce;
-    s.failure = state_->failure.message();
+    s.failure = state_->failure().message();
   }
   s.counters.reserve(kCounterCount);
   for (size_t i = 0; i < kCounterCount; i++) {

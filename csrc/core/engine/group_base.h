@@ -104,16 +104,24 @@ class GroupBase : public Group {
     PerLane<Sequence> next;
     bool reduced = false;  // a reduction since the last barrier
     bool closed = false;
-    Status failure;
     std::string path, reason;  // when they changed after creation
 
-    // The first one is kept: whether it is this. Takes the mutex.
+    // The first one is kept: whether it is this. Whoever posts holds the mutex, and may wait for
+    // the thread that says this: it has a mutex of its own.
     bool note_failure(const Status& why) {
-      const std::lock_guard<std::mutex> lock(mutex);
-      const bool first = failure.ok();
-      if (first) failure = why;
+      const std::lock_guard<std::mutex> lock(failing_);
+      const bool first = failure_.ok();
+      if (first) failure_ = why;
       return first;
     }
+    Status failure() const {
+      const std::lock_guard<std::mutex> lock(failing_);
+      return failure_;
+    }
+
+   private:
+    mutable std::mutex failing_;
+    Status failure_;
   };
   std::shared_ptr<State> state_ = std::make_shared<State>();
 

@@ -198,6 +198,7 @@ void Mover::told(const std::shared_ptr<Transfer>& transfer) {
   {
     const std::lock_guard<std::mutex> held(mutex_);
     telling_.erase(transfer);
+    news_.notify_all();
     for (Waiting& one : waiting_) {
       if (one.on.erase(transfer) > 0 && one.on.empty()) later.push_back(std::move(one.act));
     }
@@ -261,9 +262,10 @@ void Mover::end(const std::shared_ptr<Transfer>& transfer, const Status& status)
 
 void Mover::settle(uint32_t group, Nanos deadline) {
   std::unique_lock<std::mutex> held(mutex_);
+  const auto of_group = [group](const auto& t) { return t->what.group == group; };
   const auto nothing = [&] {
-    return stopping_ || std::none_of(live_.begin(), live_.end(),
-                                     [group](const auto& t) { return t->what.group == group; });
+    return stopping_ || (std::none_of(live_.begin(), live_.end(), of_group) &&
+                         std::none_of(telling_.begin(), telling_.end(), of_group));
   };
   while (!nothing()) {
     const Nanos left = deadline - monotonic_now();

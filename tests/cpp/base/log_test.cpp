@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -88,6 +89,80 @@ TEST_F(Log, WithoutASinkLinesGoToStderr) {
   log(LogLevel::kError, "%s", std::string(2000, 'x').c_str());
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
             prefix() + " warn: one\n" + prefix() + " error: " + std::string(2000, 'x') + "\n");
+}
+
+// Standard error as a pipe.
+class Pipe {
+ public:
+  Pipe() {
+    EXPECT_EQ(::pipe(ends_), 0);
+    before_ = ::dup(STDERR_FILENO);
+    ::dup2(ends_[1], STDERR_FILENO);
+    ::close(ends_[1]);
+  }
+  ~Pipe() { (void)read(); }
+  // All that was written, up to its end; standard error is what it was.
+  std::string read() {
+    restore();
+    return read_some(SIZE_MAX);
+  }
+  size_t waiting() const {
+    int bytes = 0;
+    EXPECT_EQ(::ioctl(ends_[0], FIONREAD, &bytes), 0);
+    return static_cast<size_t>(bytes);
+  }
+  std::string read_some(size_t most) {
+    std::string text;
+    char c = 0;
+    while (text.size() < most && ::read(ends_[0], &c, 1) == 1) text += c;
+    return text;
+  }
+
+ private:
+  void restore() {
+    if (before_ >= 0) ::dup2(before_, STDERR_FILENO), ::close(before_);
+    before_ = -1;
+  }
+  int ends_[2] = {-1, -1};
+  int before_ = -1;
+};
+
+TEST_F(Log, APipeThatNobodyReadsHoldsNobodyUp) {
+  set_log_sink(nullptr);
+  const int kLines = 300;  // of 1,000 bytes: more than a pipe holds
+  Pipe pipe;
+  const auto write = [](int i) {
+    log(LogLevel::kWarn, "%d %s", i, std::string(1000, 'x').c_str());
+  };
+  for (int i = 0; i < kLines; ++i) write(i);
+  std::string text = pipe.read_some(pipe.waiting());
+  write(kLines);
+  text += pipe.read();
+
+  std::vector<int> seen;
+  for (size_t at = 0; (at = text.find(" warn: ", at)) != std::string::npos;) {
+    at += 7;
+    int i = -1, end = 0;
+    if (std::sscanf(text.c_str() + at, "%d xxx%n", &i, &end) == 1 && end > 0) seen.push_back(i);
+  }
+  ASSERT_GT(seen.size(), 3u);
+  ASSERT_LT(seen.size(), static_cast<size_t>(kLines));
+  EXPECT_EQ(seen.size(), static_cast<size_t>(seen[seen.size() - 2]) + 2) << "from the first on";
+  EXPECT_EQ(seen.back(), kLines);
+  const size_t lost = static_cast<size_t>(kLines) + 1 - seen.size();
+  EXPECT_THAT(text, testing::EndsWith(" warn: " + std::to_string(lost) +
+                                      " lines before this one are lost or cut: whoever reads "
+                                      "standard error stood still\n"));
+}
+
+TEST_F(Log, ALongLineGoesThroughAPipeWhole) {
+  set_log_sink(nullptr);
+  Pipe pipe;
+  const std::string long_line(200'000, 'y');
+  std::thread writer([&] { log(LogLevel::kError, "%s", long_line.c_str()); });
+  std::string text = pipe.read_some(prefix().size() + 8 + long_line.size() + 1);
+  writer.join();
+  EXPECT_EQ(text + pipe.read(), prefix() + " error: " + long_line + "\n");
 }
 
 TEST_F(Log, ThreadsDoNotMixLines) {

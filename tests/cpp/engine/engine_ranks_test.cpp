@@ -4,8 +4,12 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <functional>
+#include <future>
 #include <map>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "arena_new.h"
 #include "engine/client_link.h"
@@ -144,40 +148,75 @@ TEST(EngineRanks, ARankKilledAmidTransfersHarmsNobodyElse) {
   EXPECT_FALSE(EngineProcess::has_ended(engine.pid()));
 }
 
+std::future<Status> begin(const std::function<Result<Sequence>(PostOptions)>& post) {
+  auto ended = std::make_shared<std::promise<Status>>();
+  PostOptions options;
+  options.timeout = 50 * kSecond;
+  options.done = [ended](const Status& status) { ended->set_value(status); };
+  const auto posted = post(std::move(options));
+  if (!posted.ok()) ended->set_value(posted.status());
+  return ended->get_future();
+}
+
 // The engine receives, repairs and confirms for a rank that stands still; with `copy` it also
-// writes the memory of one.
+// writes the memory of one. Rank 1 is stopped when it has posted, until the others are done.
 void a_stopped_rank(const Settings& more) {
+  constexpr Member kRanks = 4;
   EngineProcess engine;
-  expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
+  expect_all_good(run_ranks(kRanks, 60, [&](Member rank, DirectoryStore& store) {
     Settings settings = at(engine);
     for (const auto& [name, value] : more) settings[name] = value;
     if (settings["engine_memory"] == "map") new_in_arenas();
-    auto group = make_group("stopped", rank, 2, store, settings);
+    auto group = make_group("stopped", rank, kRanks, store, settings);
     if (!group || !work(*group, 1000, 2)) return false;
-    constexpr size_t kBlock = 4 << 20;
-    std::vector<std::byte> data(2 * kBlock);
+    constexpr size_t kBlock = 2 << 20;
+    std::vector<std::byte> data(kRanks * kBlock);
     fill(data, rank * kBlock, kBlock, 7 + rank);
+    std::vector<int32_t> addends(kBlock / 4), sums(kBlock / 4);
+    for (size_t i = 0; i < addends.size(); i++) addends[i] = static_cast<int32_t>(i + rank);
+    const auto region = std::make_shared<Region>(data.data(), data.size(), nullptr);
+    std::vector<Slice> blocks;
+    for (Member r = 0; r < kRanks; r++) blocks.push_back({region, r * kBlock, kBlock});
+    const auto both = [&] {
+      std::vector<std::future<Status>> ends;
+      ends.push_back(begin([&](PostOptions o) {
+        return group->post_allgather(blocks[rank], blocks, std::move(o));
+      }));
+      ends.push_back(begin([&](PostOptions o) {
+        return group->post_allreduce(whole(addends), whole(sums),
+                                     {Element::kInt32, Reduction::kSum, 1}, std::move(o));
+      }));
+      return ends;
+    };
+    std::vector<std::future<Status>> ends;
     if (rank == 1) {
-      const auto region = std::make_shared<Region>(data.data(), data.size(), nullptr);
-      const auto block = [&](size_t r) { return Slice{region, r * kBlock, kBlock}; };
-      const Status status = wait_for([&](PostOptions options) {
-        auto posted = group->post_allgather(block(1), {block(0), block(1)}, std::move(options));
-        EXPECT_TRUE(store.set("posted", std::to_string(getpid())).ok());
-        return posted;
-      });
+      ends = both();
+      EXPECT_TRUE(store.set("posted", std::to_string(getpid())).ok());
+    }
+    const auto posted = store.multi_get({"posted"}, 30 * kSecond);
+    if (!posted.ok()) return false;
+    const pid_t stopped = std::stoi((*posted)[0]);
+    if (rank == 0 && (kill(stopped, SIGSTOP) != 0 || !store.set("stopped", "").ok())) return false;
+    if (!store.multi_get({"stopped"}, 30 * kSecond).ok()) return false;
+    if (rank != 1) ends = both();
+    for (auto& end : ends) {
+      const Status status = end.get();
       EXPECT_TRUE(status.ok()) << status.to_string();
-    } else {
-      const auto posted = store.multi_get({"posted"}, 30 * kSecond);
-      if (!posted.ok()) return false;
-      kill(std::stoi((*posted)[0]), SIGSTOP);
-      const Status status = allgather(*group, data);
-      kill(std::stoi((*posted)[0]), SIGCONT);
-      EXPECT_TRUE(status.ok()) << status.to_string();
+    }
+    if (rank != 1) {
+      EXPECT_TRUE(store.set("done." + std::to_string(rank), "").ok());
+    }
+    if (rank == 0) {
+      EXPECT_TRUE(store.multi_get({"done.0", "done.2", "done.3"}, 40 * kSecond).ok());
+      kill(stopped, SIGCONT);
       if (more.count("faults") != 0) {
         EXPECT_GT(counter(*group, "repair_chunks_received"), 0u);
       }
     }
-    EXPECT_TRUE(holds(data, 0, kBlock, 7) && holds(data, kBlock, kBlock, 8));
+    for (Member r = 0; r < kRanks; r++) EXPECT_TRUE(holds(data, r * kBlock, kBlock, 7 + r));
+    for (size_t i = 0; i < sums.size(); i++) {
+      if (sums[i] != static_cast<int32_t>(4 * i + 6)) return ADD_FAILURE() << "sum " << i, false;
+    }
     return barrier(*group).ok() && group->close(5 * kSecond).ok();
   }));
 }

@@ -215,11 +215,14 @@ class Hostile {
     pollfd end{socket_.fd(), 0, 0};
     return ::poll(&end, 1, 0) != 0;
   }
-  // Every second one works for a while like a sound client, so that its wrongs come late and deep.
-  void attack(bool patient) {
+  // kPatient works for a while like a sound client, so that its wrongs come late and deep;
+  // kMutating has a group as well, and one byte of each record that it posts there is another.
+  enum class Manner : uint8_t { kWild, kPatient, kMutating };
+  void attack(Manner manner) {
     if (!greet()) return;
-    if (patient && writer_) {
+    if (manner != Manner::kWild && writer_) {
       settle();
+      mutating_ = manner == Manner::kMutating;
       for (int i = 0; i < 3000 && !ended(); i++) {
         if (rng_() % 500 == 0)
           act();
@@ -232,16 +235,21 @@ class Hostile {
     }
     for (int i = 0; i < 60; i++) act();
   }
+  struct Taken {
+    uint64_t records = 0, mutated = 0;
+  };
   // Its records that the engine has read, once that has ended the link or has read all.
-  uint64_t taken() {
-    if (!writer_) return 0;
+  Taken taken() {
+    if (!writer_) return {};
     const auto& words = reinterpret_cast<const ipc::LinkPage*>(memory_.data())->submission;
     pollfd end{socket_.fd(), 0, 0};
     while (::poll(&end, 1, 1) == 0 && !ends_.empty() && words.head.load() < ends_.back()) {
     }
     const uint64_t head = words.head.load();  // or what was written over it
-    return static_cast<uint64_t>(std::upper_bound(ends_.begin(), ends_.end(), head) -
-                                 ends_.begin());
+    const auto until = [head](const std::vector<uint64_t>& ends) {
+      return static_cast<uint64_t>(std::upper_bound(ends.begin(), ends.end(), head) - ends.begin());
+    };
+    return {until(ends_), until(mutated_ends_)};
   }
 
  private:
@@ -350,16 +358,19 @@ class Hostile {
                         0};
       one = message;
     }
-    auto bytes = ipc::bytes_of(one);
-    if (rng_() % 3 == 0) bytes[4 + rng_() % (bytes.size() - 4)] ^= std::byte(1 + rng_() % 255);
-    submit(bytes);
+    const bool before = std::exchange(mutating_, rng_() % 3 == 0);
+    submit(ipc::bytes_of(one));
+    mutating_ = before;
   }
-  void submit(const std::vector<std::byte>& bytes) {
+  void submit(std::vector<std::byte> bytes) {
+    const bool mutated = mutating_;
+    if (mutated) bytes[4 + rng_() % (bytes.size() - 4)] ^= std::byte(1 + rng_() % 255);
     for (int i = 0; !writer_->write(bytes); i++) {
       if (writer_->broken() || ended() || i > 100) return;
       usleep(100);
     }
     ends_.push_back((ends_.empty() ? 0 : ends_.back()) + bytes.size());
+    if (mutated) mutated_ends_.push_back(ends_.back());
     auto& page = *reinterpret_cast<ipc::LinkPage*>(memory_.data());
     if (ipc::RingWriter::take_sleeper(page.engine_asleep)) {
       (void)socket_.send(ipc::bytes_of({ipc::ControlType::kLook, 0, {}}), {}, 0);
@@ -372,7 +383,9 @@ class Hostile {
   LocalSocket socket_;
   Segment memory_;
   std::unique_ptr<ipc::RingWriter> writer_;
-  std::vector<uint64_t> ends_;  // in the ring, of the records written
+  std::vector<uint64_t> ends_;          // in the ring, of the records written
+  std::vector<uint64_t> mutated_ends_;  // of those with another byte
+  bool mutating_ = false;
   bool offered_ = false;
   std::vector<std::byte> own_ = std::vector<std::byte>(64 * 4096 + 4096);
   uint32_t messages_ = 0;      // numbers that it has given

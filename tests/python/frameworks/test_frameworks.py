@@ -29,7 +29,9 @@ def train(framework: str, backend: str, folder: Path) -> list[dict[str, Any]]:
     return [json.loads((folder / f"{backend}.{rank}").read_text()) for rank in range(2)]
 
 
-@pytest.mark.parametrize("framework", ["lightning", "accelerate", "transformers"])
+@pytest.mark.parametrize(
+    "framework", ["lightning", "accelerate", "transformers", "deepspeed-zero1", "deepspeed-zero3"]
+)
 def test_the_losses_are_gloo_s(framework, tmp_path):
     ours, theirs = (train(framework, backend, tmp_path) for backend in ("mcast", "gloo"))
     for mine, its in zip(ours, theirs, strict=True):

@@ -9,12 +9,13 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
 RANK = int(os.environ["RANK"])
 SAMPLES, WIDTH, BATCH, EPOCHS, RATE = 64, 32, 8, 2, 0.05
@@ -115,10 +116,38 @@ def transformers(backend: str) -> list[float]:
     return [row["loss"] for row in trainer.state.log_history if "loss" in row]
 
 
+def deepspeed(backend: str, stage: int) -> list[float]:
+    dist.init_process_group(
+        backend
+    )  # which it takes over; of its own choice it takes Gloo or oneCCL on CPUs
+    import deepspeed
+
+    model = network()
+    engine, *_ = deepspeed.initialize(
+        model=model, model_parameters=model.parameters(),
+        config={
+            "train_micro_batch_size_per_gpu": BATCH,
+            "optimizer": {"type": "AdamW", "params": {"lr": RATE, "torch_adam": True}},
+            "zero_optimization": {"stage": stage},
+        },
+    )  # fmt: skip
+    losses = []
+    loader = DataLoader(data(), batch_size=BATCH, sampler=DistributedSampler(data(), shuffle=False))
+    for _ in range(EPOCHS):
+        for inputs, targets in loader:
+            loss = torch.nn.functional.mse_loss(engine(inputs), targets)
+            engine.backward(loss)
+            engine.step()
+            losses.append(loss.item())
+    return losses
+
+
 FRAMEWORKS: dict[str, Callable[[str], list[float]]] = {
     "lightning": lightning,
     "accelerate": accelerate,
     "transformers": transformers,
+    "deepspeed-zero1": partial(deepspeed, stage=1),
+    "deepspeed-zero3": partial(deepspeed, stage=3),
 }
 
 
