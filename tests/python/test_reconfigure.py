@@ -129,6 +129,27 @@ def test_members_go_and_come(ranks, tmp_path):
     ranks(4, fewer_and_more, str(tmp_path))
 
 
+def with_a_fallback(folder: str) -> None:
+    member = Member(folder)
+    for number in range(4):
+        member.reconfigure(number, member.handles()[:: 1 if number % 2 == 0 else -1])
+        sparse = torch.sparse_coo_tensor([[dist.get_rank()]], [1.0 + number], (8,))
+        dist.all_reduce(sparse)  # by Gloo
+        assert (sparse.to_dense()[: member.world] == 1.0 + number).all()
+        backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+        backend.monitored_barrier(LIMIT, True)
+        if number == 3 and member.number == 0:
+            member.store.set("late", "")
+        if number == 3 and member.number == 1:  # marks of members before would let it pass
+            member.store.get("late")
+        backend.monitored_barrier(LIMIT, True)
+        works()
+
+
+def test_each_membership_has_a_fallback_of_its_own(ranks, tmp_path):
+    ranks(3, with_a_fallback, str(tmp_path))
+
+
 def after_an_abort(folder: str) -> None:
     member = Member(folder)
     member.reconfigure(1, member.handles())
@@ -173,6 +194,13 @@ def refused(folder: str) -> None:
     with pytest.raises(ValueError, match="each reconfigure\\(\\) changes them"):
         dist._reconfigure(6, handles)
     # Who does not come is missed, and the next number serves.
+    again = member.handles()
+    if member.number == 1:
+        with pytest.raises(
+            RuntimeError, match=r"rank 0 of the new members \(handle 'mcast:0:5:0'\) has not called"
+        ):
+            dist._reconfigure(6, again, timeout=timedelta(seconds=1))
+        assert dist.get_world_size() == 2, "nothing has been left"
     again = member.handles()
     if member.number == 0:
         with pytest.raises(Exception, match="could not make group"):
