@@ -176,14 +176,18 @@ def test_gpus_train_where_there_are_some():
 
 
 # Each training is processes that import torch and FSDP: five seconds of CPU time each.
-@pytest.mark.parametrize("mode", [pytest.param("auth", marks=pytest.mark.all_tier), "sealed"])
-def test_the_losses_are_the_same_in_a_guarded_group(tmp_path, mode):
+@pytest.mark.parametrize(
+    "mode", ["sealed", *(pytest.param(m, marks=pytest.mark.all_tier) for m in ("auth", "engine"))]
+)
+def test_the_losses_are_the_same_in_a_guarded_group_and_by_an_engine(tmp_path, mode, engine_socket):
     secret = tmp_path / "secret"
     secret.touch(0o600)
     secret.write_text(secrets.token_hex(32))
-    guarded = {"MCAST_SECURITY": mode, "MCAST_SECRET_FILE": str(secret)}
+    how = {"MCAST_SECURITY": mode, "MCAST_SECRET_FILE": str(secret)}
+    if mode == "engine":
+        how = {"MCAST_ENGINE": f"host:{engine_socket}"}
     losses = []
-    for name, env in (("off", {}), (mode, guarded)):
+    for name, env in (("off", {}), (mode, how)):
         path = tmp_path / f"{name}.json"
         assert "path: multicast" in trained("--json", str(path), ranks=2, **env)
         losses.append(json.loads(path.read_text())["losses"])

@@ -32,9 +32,8 @@ std::string default_status_path() {
 
 Status StatusSocket::open(const std::string& path, const char* who, bool replace) {
   // Users of the host may ask; what is told opens nothing.
-  constexpr int kBacklog = kMostReaders;
   LocalListener::How how;
-  how.backlog = kBacklog;
+  how.backlog = kMostReaders;
   how.mode = 0666;
   how.who = who;
   how.replace = replace;

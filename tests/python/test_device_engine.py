@@ -1,0 +1,34 @@
+"""Device tensors of ranks whose network an engine of the host runs: what is staged reaches it over each road."""
+
+from __future__ import annotations
+
+import device_ranks
+import pytest
+import test_device
+import test_device_messages
+import test_device_reduce
+
+device_pool, library, either = device_ranks.device_pool, device_ranks.library, device_ranks.either
+CALLS = {
+    "all_gather": test_device.all_gather_into_tensor,
+    "lists": test_device.all_gather_list,
+    "broadcast": test_device.broadcast,
+    "in flight": test_device.many_in_flight,
+    "coalesced": test_device.coalesced,
+    "reduce": test_device_reduce.every_reduction,
+    "messages": test_device_messages.all_types,
+    "batch": test_device_messages.batch,
+}
+# In every run; the others hand the engine the same kinds of records.
+OFTEN = [("all_gather", "slots"), ("reduce", "map"), ("messages", "copy"), ("coalesced", "slots")]
+CASES = [
+    pytest.param(call, road, marks=[] if (call, road) in OFTEN else pytest.mark.all_tier)
+    for call in CALLS
+    for road in ("slots", "map", "copy")
+]
+
+
+@pytest.mark.parametrize(("call", "road"), CASES)
+def test_device_tensors_of_clients(either, engine_socket, call, road):
+    engine = {"engine": f"host:{engine_socket}", "engine_memory": road}
+    either(2, CALLS[call], options=engine)
