@@ -1,21 +1,47 @@
-"""What the tests of device tensors share: ranks on the fake device (fake_device/), and tensors there that are
-only right if everybody waits for what he has to."""
+"""What the tests of device tensors share: ranks on a device (devices.py), and tensors there that are only right if
+everybody waits for what he has to. A module takes the fixtures and pytest_generate_tests from here; a test that asks
+for `either`, `gated` or `hosted` then runs on the fake device, and as it is on CUDA where torch has that."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
+import devices
 import fake_device
 import pytest
 import torch
 import torch.distributed as dist
 from contents import assert_same, bits, content
+from devices import device, ops
 from ranks import Pool
+
+import torch_mcast
 
 BEFORE, AFTER = 0x5A, 0x33  # what kernels before and after an operation do to every byte
 PIECES = {"segment": 4096}  # up to 64 pieces
-BACKEND = "cpu:mcast,fake:mcast"
+# Not ROCm: it has no gate, and no driver that devices.Cuda knows.
+GPU = torch.cuda.is_available() and torch.version.hip is None
+DEVICES = ["fake", *(["cuda"] if GPU else [])]
+# Of their processes. On CUDA a stream that waits holds up those that share its hardware queue, and by default there
+# are eight (docs/device-tensors.md, Limits): what is held by a test must not be what others wait for.
+ENVIRONMENTS = {"fake": {}, "cuda": {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}}
+# With a gate (wait() makes the stream wait), without one (wait() blocks).
+FIXTURES = {"either": (True, False), "gated": (True,), "hosted": (False,)}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    only_fake = metafunc.definition.get_closest_marker("fake_device")
+    for fixture, gates in FIXTURES.items():
+        if fixture not in metafunc.fixturenames:
+            continue
+        cases = [(name, gate) for name in (DEVICES[:1] if only_fake else DEVICES) for gate in gates]
+        ids = [
+            ("" if name == "fake" else f"{name}-") + ("gate" if gate else "host")
+            for name, gate in cases
+        ]
+        metafunc.parametrize(fixture, cases, ids=ids, indirect=True)
 
 
 @pytest.fixture(scope="module")
@@ -24,43 +50,74 @@ def library() -> str:
 
 
 @pytest.fixture(scope="module")
-def device_pool() -> Iterator[Pool]:
-    """Workers of its own: a process with an accelerator is another one for the rest of the tests."""
-    workers = Pool()
-    yield workers
-    workers.close()
+def device_pools() -> Iterator[dict[str, Pool]]:
+    """Workers of their own, by device: a process with an accelerator is another one for the rest of the tests, and one
+    with two would take pinned memory of the wrong one. Those of CUDA have an environment, so they are not forked."""
+    pools = {name: Pool(ENVIRONMENTS[name]) for name in DEVICES}
+    yield pools
+    for pool in pools.values():
+        pool.close()
 
 
-def load(library: str, gate: bool) -> None:
-    fake_device.load(library, gate)
+@dataclass(frozen=True)
+class Runner:
+    """runner(world, function, *args, ...): see ranks.Pool.run."""
 
+    device: str
+    gate: bool
+    library: str
+    pool: Pool
 
-def runner(pool: Pool, library: str, gate: bool) -> Callable[..., list[Any]]:
-    def run(world: int, function: Callable[..., Any], *args: Any, **more: Any) -> list[Any]:
-        pool.run(world, load, library, gate, store="none")
+    def __call__(
+        self, world: int, function: Callable[..., Any], *args: Any, **more: Any
+    ) -> list[Any]:
+        chosen = self.device, self.library, self.gate
+        # The limit: a process that is not forked has to import torch first, and to find the GPU.
+        self.pool.run(world, devices.take, *chosen, store="none", limit_s=240)
         options = {**PIECES, **more.pop("options", {})}
-        return pool.run(world, function, *args, backend=BACKEND, options=options, **more)
+        env = more.pop("env", {})
+        if self.device == "cuda":
+            options = {**NO_FALLBACK, **options}
+            env = {"MCAST_DEVICE_WAIT": "stream" if self.gate else "host", **env}
+        backend = f"cpu:mcast,{self.device}:mcast"
+        return self.pool.run(
+            world, function, *args, backend=backend, options=options, env=env, **more
+        )
 
-    return run
 
-
-@pytest.fixture(params=[True, False], ids=["gate", "host"])
-def either(request, device_pool, library):
-    return runner(device_pool, library, request.param)
+def _runner(request: pytest.FixtureRequest, device_pools: dict[str, Pool]) -> Runner:
+    name, gate = request.param
+    library = request.getfixturevalue("library") if name == "fake" else ""
+    return Runner(name, gate, library, device_pools[name])
 
 
 @pytest.fixture
-def gated(device_pool, library):
-    return runner(device_pool, library, True)
+def either(request, device_pools):
+    return _runner(request, device_pools)
 
 
 @pytest.fixture
-def hosted(device_pool, library):
-    return runner(device_pool, library, False)
+def gated(request, device_pools):
+    return _runner(request, device_pools)
 
 
-def ops() -> Any:
-    return torch.ops.fake_device
+@pytest.fixture
+def hosted(request, device_pools):
+    return _runner(request, device_pools)
+
+
+# Of groups on CUDA. NCCL, which would reduce and send there, takes no two ranks that share a GPU; on the fake device
+# there is none anyway.
+NO_FALLBACK = {"fallback": "none"}
+
+
+def both() -> str:
+    """The backend of a group for tensors on the CPU and on the device."""
+    return f"cpu:mcast,{device()}:mcast"
+
+
+def new_group(**more: Any) -> Any:
+    return dist.new_group(backend=both(), pg_options=torch_mcast.Options(**NO_FALLBACK), **more)
 
 
 def store() -> Any:
@@ -68,7 +125,7 @@ def store() -> Any:
 
 
 def backend() -> Any:
-    return dist.group.WORLD._get_backend(torch.device("fake"))
+    return dist.group.WORLD._get_backend(torch.device(device()))
 
 
 def flipped(tensor: torch.Tensor, value: int) -> torch.Tensor:
@@ -77,7 +134,7 @@ def flipped(tensor: torch.Tensor, value: int) -> torch.Tensor:
 
 def upload(tensor: torch.Tensor) -> torch.Tensor:
     """`tensor` on the device, once the kernel that this enqueues has run."""
-    there = flipped(tensor, BEFORE).to("fake")
+    there = flipped(tensor, BEFORE).to(device())
     ops().flip(there, BEFORE)
     return there
 
@@ -85,7 +142,7 @@ def upload(tensor: torch.Tensor) -> torch.Tensor:
 def upload_held(tensor: torch.Tensor) -> torch.Tensor:
     """upload() while the current stream is held: a blocking copy would wait for it."""
     before = ops().use_stream(7)
-    there = flipped(tensor, BEFORE).to("fake")
+    there = flipped(tensor, BEFORE).to(device())
     ops().synchronize()
     ops().use_stream(before)
     ops().flip(there, BEFORE)

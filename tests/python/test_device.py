@@ -1,6 +1,6 @@
-"""Device tensors, on a fake device whose streams are asynchronous and late (fake_device/): with a gate
-(wait() makes the stream wait) and without (wait() blocks). Nothing here waits for the device before it
-compares, except the copy to the host itself."""
+"""Device tensors, on a fake device whose streams are asynchronous and late (fake_device/) and on CUDA where that is
+(device_ranks.py): with a gate (wait() makes the stream wait) and without (wait() blocks). Nothing here waits for the
+device before it compares, except the copy to the host itself."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from device_ranks import (
     backend,
     blocks,
     check,
+    device,
     finish,
     flipped,
     ops,
-    runner,
     store,
     upload,
     upload_held,
@@ -37,7 +37,8 @@ from ranks import RankError
 
 import torch_mcast
 
-device_pool, library = device_ranks.device_pool, device_ranks.library
+pytest_generate_tests = device_ranks.pytest_generate_tests
+device_pools, library = device_ranks.device_pools, device_ranks.library
 either, gated, hosted = device_ranks.either, device_ranks.gated, device_ranks.hosted
 SIZES = [0, 1, 3, 1021, 9000, 300_001]
 
@@ -50,7 +51,7 @@ def all_gather_into_tensor() -> None:
     ):
         salt += 1
         mine = content(rank, size, dtype, salt)
-        output = torch.zeros(size * world, dtype=dtype).to("fake")
+        output = torch.zeros(size * world, dtype=dtype).to(device())
         source = upload(mine)
         if form != "apart":
             place = rank if form == "in place" else (rank + 1) % world
@@ -87,9 +88,9 @@ def all_gather_list() -> None:
     ):
         dtype = torch.float32
         mine = upload(content(rank, size, dtype, salt))
-        raw = torch.zeros(2 * size * world).to("fake")
+        raw = torch.zeros(2 * size * world).to(device())
         if layout == "separate":
-            outputs = [torch.zeros(size).to("fake") for _ in range(world)]
+            outputs = [torch.zeros(size).to(device()) for _ in range(world)]
         elif layout == "chunks":
             outputs = [raw[r * size : (r + 1) * size] for r in range(world)]
             outputs[rank].copy_(mine, non_blocking=True)
@@ -122,7 +123,7 @@ def broadcast() -> None:
         itertools.product(SIZES, (False, True), (False, True), range(world))
     ):
         expected = content(root, size, torch.bfloat16, salt)
-        room = torch.zeros(2 * size, dtype=torch.bfloat16).to("fake")
+        room = torch.zeros(2 * size, dtype=torch.bfloat16).to(device())
         tensor = room[::2] if strided else room[:size]
         if rank == root:
             tensor.copy_(upload(expected), non_blocking=True)
@@ -139,7 +140,7 @@ def coalesced() -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     shapes = [(torch.float32, 1000), (torch.int64, 1), (torch.uint8, 0), (torch.bfloat16, 77_777)]
     inputs = [upload(content(rank, size, dtype, i)) for i, (dtype, size) in enumerate(shapes)]
-    outputs = [torch.zeros(world * size, dtype=dtype).to("fake") for dtype, size in shapes]
+    outputs = [torch.zeros(world * size, dtype=dtype).to(device()) for dtype, size in shapes]
     dist.group.WORLD.allgather_into_tensor_coalesced(outputs, inputs).wait()
     for i, (dtype, size) in enumerate(shapes):
         check(outputs[i], torch.cat(blocks(size, dtype, i)), i)
@@ -162,8 +163,8 @@ def coalesced() -> None:
             [outputs[0], torch.zeros(world)], [inputs[0], torch.zeros(1)]
         )
     # A lazily conjugated input and output.
-    lazy = torch.complex(torch.ones(4) * rank, torch.ones(4)).to("fake").conj()
-    gathered = torch.zeros(4 * world, dtype=torch.complex64).to("fake")
+    lazy = torch.complex(torch.ones(4) * rank, torch.ones(4)).to(device()).conj()
+    gathered = torch.zeros(4 * world, dtype=torch.complex64).to(device())
     backend()._allgather_base(gathered, lazy).wait()
     assert gathered.cpu()[::4].tolist() == [complex(r, -1) for r in range(world)]
 
@@ -179,7 +180,7 @@ def many_in_flight() -> None:
     for i in range(60):
         ops().use_stream(i % 2)
         size = i * 977 % 20_000
-        output = torch.zeros(world * size, dtype=torch.int32).to("fake")
+        output = torch.zeros(world * size, dtype=torch.int32).to(device())
         mine = upload(content(rank, size, torch.int32, i))
         work = dist.all_gather_into_tensor(output, mine, async_op=True)
         del mine
@@ -201,7 +202,7 @@ def late_source(size: int) -> None:
     """What the caller's stream has not got to yet is waited for, small operations too, and does not
     hold back what was posted before."""
     rank, world = dist.get_rank(), dist.get_world_size()
-    early = torch.zeros(world * size).to("fake")
+    early = torch.zeros(world * size).to(device())
     first = dist.all_gather_into_tensor(
         early, upload(content(rank, size, torch.float32, 1)), async_op=True
     )
@@ -212,7 +213,7 @@ def late_source(size: int) -> None:
         if rank == 0
         else upload(content(rank, size, torch.float32, 2))
     )
-    output = torch.zeros(world * size).to("fake") if rank else early.new_empty(world * size)
+    output = torch.zeros(world * size).to(device()) if rank else early.new_empty(world * size)
     work = dist.all_gather_into_tensor(output, mine, async_op=True)
     if rank == 0:
         store().set("posted", "1")
@@ -250,7 +251,7 @@ def wait_first() -> None:
         dist.broadcast(upload(expected), 0)
         dist.barrier()
         return
-    tensor = torch.zeros(100_000).to("fake")
+    tensor = torch.zeros(100_000).to(device())
     work = dist.broadcast(tensor, 0, async_op=True)
     future = work.get_future()
 
@@ -278,7 +279,7 @@ def future_last() -> None:
         store().wait(["posted"])
         dist.broadcast(upload(expected), 0)
         return
-    tensor = torch.zeros(100_000).to("fake")
+    tensor = torch.zeros(100_000).to(device())
     work = dist.broadcast(tensor, 0, async_op=True)
     future = work.get_future()
     assert not future.done() and not work.is_completed()
@@ -316,7 +317,7 @@ def overlap() -> int:
             allow(TO_HOST, 1)
         allow(TO_HOST, -1)
     else:
-        tensor = torch.zeros(512 << 10, dtype=torch.uint8).to("fake")
+        tensor = torch.zeros(512 << 10, dtype=torch.uint8).to(device())
         before = copies(TO_DEVICE)
         work = dist.broadcast(tensor, 0, async_op=True)
         for piece in range(1, 8):
@@ -332,6 +333,7 @@ def overlap() -> int:
     return copies(TO_DEVICE)
 
 
+@pytest.mark.fake_device("it counts copies and lets them go one by one")
 @pytest.mark.parametrize("algorithm", ["multicast", "ring"])
 def test_overlap(either, algorithm):
     either(2, overlap, options={"segment": 64 << 10, "chunk": 1024, "algorithm": algorithm})
@@ -341,16 +343,16 @@ def peer_fails(how: str, gate: bool) -> str:
     """Rank 1 ends while its source is on the way: rank 0 neither hangs nor misses the error."""
     rank = dist.get_rank()
     size = 1 << 20
-    output = torch.zeros(2 * size, dtype=torch.uint8).to("fake")
+    output = torch.zeros(2 * size, dtype=torch.uint8).to(device())
     mine = upload(content(rank, size, torch.uint8))
     if rank == 1:
-        ops().allow(TO_HOST, 1)
+        ops().stall()
         work = dist.all_gather_into_tensor(output, mine, async_op=True)
         store().wait(["rank 0 waits"])
         if how == "dies":
             os._exit(3)
         backend().abort()
-        ops().allow(TO_HOST, -1)
+        ops().go_on()
     else:
         work = dist.all_gather_into_tensor(output, mine, async_op=True)
         if gate:
@@ -371,21 +373,19 @@ def peer_fails(how: str, gate: bool) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("gate", [True, False], ids=["gate", "host"])
-def test_peer_aborts(device_pool, library, gate):
-    texts = runner(device_pool, library, gate)(2, peer_fails, "aborts", gate)
+def test_peer_aborts(either):
+    texts = either(2, peer_fails, "aborts", either.gate)
     assert all("abort" in text for text in texts)
 
 
-@pytest.mark.parametrize("gate", [True, False], ids=["gate", "host"])
-def test_peer_dies(device_pool, library, gate):
+def test_peer_dies(either):
     with pytest.raises(RankError) as caught:
-        runner(device_pool, library, gate)(2, peer_fails, "dies", gate)
+        either(2, peer_fails, "dies", either.gate)
     assert "died with 3" in str(caught.value) and "rank 0 of" not in str(caught.value)
 
 
 @pytest.mark.parametrize("how, code", [("returns", 0), ("raises", 7)])
-def test_exit_while_a_stream_waits(library, tmp_path, how, code):
+def test_exit_while_a_stream_waits(gated, tmp_path, how, code):
     script = fake_device.FOLDER / "exit_script.py"
     folders = [str(fake_device.FOLDER.parent), str(fake_device.FOLDER.parents[2])]
     env = {
@@ -396,7 +396,15 @@ def test_exit_while_a_stream_waits(library, tmp_path, how, code):
     }
     ranks = [
         subprocess.Popen(
-            [sys.executable, str(script), library, str(rank), str(tmp_path / "store"), how],
+            [
+                sys.executable,
+                str(script),
+                gated.device,
+                gated.library,
+                str(rank),
+                str(tmp_path / "store"),
+                how,
+            ],
             env=env,
             stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -419,8 +427,8 @@ def test_exit_while_a_stream_waits(library, tmp_path, how, code):
 def no_fallback() -> None:
     tensor = upload(content(0, 10, torch.float32))
     with pytest.raises(NotImplementedError, match="no fallback backend for that device"):
-        dist.all_to_all_single(torch.zeros(10).to("fake"), tensor)
-    with pytest.raises(ValueError, match="must be on fake:0"):
+        dist.all_to_all_single(torch.zeros(10).to(device()), tensor)
+    with pytest.raises(ValueError, match=f"must be on {device()}:0"):
         dist.all_gather_into_tensor(torch.zeros(20), tensor)
     dist.barrier()
 

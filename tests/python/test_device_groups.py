@@ -11,18 +11,30 @@ import pytest
 import torch
 import torch.distributed as dist
 from contents import content
-from device_ranks import BACKEND, BEFORE, check, ops, store, upload
+from device_ranks import (
+    BEFORE,
+    NO_FALLBACK,
+    both,
+    check,
+    device,
+    ops,
+    store,
+    upload,
+)
 from torch.distributed import ReduceOp
 from torch.distributed.device_mesh import init_device_mesh
 
-library, device_pool = device_ranks.library, device_ranks.device_pool
+import torch_mcast
+
+pytest_generate_tests = device_ranks.pytest_generate_tests
+library, device_pools = device_ranks.library, device_ranks.device_pools
 either, gated = device_ranks.either, device_ranks.gated
 
 
 def synchronized() -> None:
     rank, world, size = dist.get_rank(), dist.get_world_size(), 50_000
     mine = content(rank, size, torch.float32)
-    output = torch.zeros(size * world).to("fake")
+    output = torch.zeros(size * world).to(device())
     work = dist.all_gather_into_tensor(output, upload(mine), async_op=True)
     work.synchronize()
     check(output, torch.cat([content(r, size, torch.float32) for r in range(world)]), "gathered")
@@ -69,12 +81,12 @@ def test_a_barrier_waits_for_its_device(either):
 def uneven() -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     sizes = [3, 20_000, 700][:world]
-    outputs = [torch.zeros(n).to("fake") for n in sizes]
+    outputs = [torch.zeros(n).to(device()) for n in sizes]
     dist.all_gather(outputs, upload(content(rank, sizes[rank], torch.float32)))
     for r, out in enumerate(outputs):
         check(out, content(r, sizes[r], torch.float32), r)
     parts = [torch.full((n,), float(rank + r)) for r, n in enumerate(sizes)]
-    result = torch.zeros(sizes[rank]).to("fake")
+    result = torch.zeros(sizes[rank]).to(device())
     dist.reduce_scatter(result, [upload(part) for part in parts])
     total = float(sum(r + rank for r in range(world)))
     check(result, torch.full((sizes[rank],), total), "reduced")
@@ -96,7 +108,7 @@ def averages() -> None:
             dist.all_reduce(tensor, ReduceOp.AVG)
             check(tensor, expected, (dtype, size, "all_reduce"))
             whole = upload(torch.cat([mine] * world))
-            part = torch.zeros(size, dtype=dtype).to("fake")
+            part = torch.zeros(size, dtype=dtype).to(device())
             dist.reduce_scatter_tensor(part, whole, ReduceOp.AVG)
             check(part, expected, (dtype, size, "reduce_scatter_tensor"))
 
@@ -108,30 +120,32 @@ def test_averages_of_integers(either):
 def meshed(path: str) -> None:
     """A group that is bound to a device: DeviceMesh then splits it."""
     rank, world = dist.get_rank(), dist.get_world_size()
+    options = torch_mcast.Options(**NO_FALLBACK)
     dist.destroy_process_group()
     dist.init_process_group(
-        BACKEND,
+        both(),
         store=dist.FileStore(path, world),
         rank=rank,
         world_size=world,
-        device_id=torch.device("fake:0"),
+        device_id=torch.device(device(), 0),
         timeout=timedelta(seconds=60),
+        pg_options=options,
     )
-    assert dist.group.WORLD.bound_device_id == torch.device("fake:0")
-    grid = init_device_mesh("fake", (2, 2), mesh_dim_names=("replicate", "shard"))
+    assert dist.group.WORLD.bound_device_id == torch.device(device(), 0)
+    grid = init_device_mesh(device(), (2, 2), mesh_dim_names=("replicate", "shard"))
     for name, peers in (
         ("replicate", [rank % 2, rank % 2 + 2]),
         ("shard", [rank & 2, (rank & 2) + 1]),
     ):
         group = grid.get_group(name)
         assert dist.get_process_group_ranks(group) == peers
-        for device in ("fake", "cpu"):
-            tensor = torch.full((1000,), float(rank)).to(device)
+        for where in (device(), "cpu"):
+            tensor = torch.full((1000,), float(rank)).to(where)
             dist.all_reduce(tensor, group=group)
-            assert tensor.cpu().tolist() == [float(sum(peers))] * 1000, (name, device)
-    some = dist.new_group([0, 3])  # others only see it pass by
+            assert tensor.cpu().tolist() == [float(sum(peers))] * 1000, (name, where)
+    some = dist.new_group([0, 3], pg_options=options)  # others only see it pass by
     if rank in (0, 3):
-        tensor = torch.full((4,), float(rank)).to("fake")
+        tensor = torch.full((4,), float(rank)).to(device())
         dist.all_reduce(tensor, group=some)
         assert tensor.cpu().tolist() == [3.0] * 4
     dist.barrier()

@@ -11,14 +11,15 @@ import pytest
 import torch
 import torch.distributed as dist
 from contents import content
-from device_ranks import AFTER, backend, ops, runner, store, upload
+from device_ranks import AFTER, backend, new_group, ops, store, upload
 from fake_device import TO_DEVICE, TO_HOST
 from ranks import RankError
 from test_device_messages import SOME, until, zeros
 
 import torch_mcast
 
-device_pool, library = device_ranks.device_pool, device_ranks.library
+pytest_generate_tests = device_ranks.pytest_generate_tests
+device_pools, library = device_ranks.device_pools, device_ranks.library
 either = device_ranks.either
 
 
@@ -36,7 +37,7 @@ def test_another_length_is_an_error_on_both(either):
 
 
 def too_late(gate: bool) -> None:
-    group = dist.new_group(backend=device_ranks.BACKEND, timeout=timedelta(seconds=2))
+    group = new_group(timeout=timedelta(seconds=2))
     if dist.get_rank() == 0:
         tensor = zeros(4)
         work = dist.irecv(tensor, 1, group=group, tag=5)
@@ -54,9 +55,8 @@ def too_late(gate: bool) -> None:
     dist.barrier()
 
 
-@pytest.mark.parametrize("gate", [True, False], ids=["gate", "host"])
-def test_a_receive_ends_by_its_limit(device_pool, library, gate):
-    runner(device_pool, library, gate)(2, too_late, gate)
+def test_a_receive_ends_by_its_limit(either):
+    either(2, too_late, either.gate)
 
 
 def peer_fails(how: str, gate: bool) -> str:
@@ -65,13 +65,13 @@ def peer_fails(how: str, gate: bool) -> str:
     if dist.get_rank() == 1:
         mine = upload(content(1, size, torch.uint8))
         ops().synchronize()
-        ops().allow(TO_HOST, 1)
+        ops().stall()
         work = dist.isend(mine, 0)
         store().wait(["rank 0 waits"])
         if how == "dies":
             os._exit(3)
         backend().abort()
-        ops().allow(TO_HOST, -1)
+        ops().go_on()
     else:
         got = zeros(size, torch.uint8)
         work = dist.irecv(got, 1)
@@ -91,16 +91,14 @@ def peer_fails(how: str, gate: bool) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("gate", [True, False], ids=["gate", "host"])
-def test_peer_aborts(device_pool, library, gate):
-    texts = runner(device_pool, library, gate)(2, peer_fails, "aborts", gate)
+def test_peer_aborts(either):
+    texts = either(2, peer_fails, "aborts", either.gate)
     assert all("abort" in text for text in texts)
 
 
-@pytest.mark.parametrize("gate", [True, False], ids=["gate", "host"])
-def test_peer_dies(device_pool, library, gate):
+def test_peer_dies(either):
     with pytest.raises(RankError) as caught:
-        runner(device_pool, library, gate)(2, peer_fails, "dies", gate)
+        either(2, peer_fails, "dies", either.gate)
     assert "died with 3" in str(caught.value) and "rank 0 of" not in str(caught.value)
 
 
@@ -134,6 +132,9 @@ def fault(side: str) -> str:
     return str(caught.value)
 
 
+@pytest.mark.fake_device(
+    "it makes the device fail, which no process survives on CUDA, and limits copies"
+)
 @pytest.mark.parametrize("side", ["sender", "receiver"])
 def test_fault(either, side):
     texts = either(2, fault, side, timeout_s=60)

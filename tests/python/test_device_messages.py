@@ -1,4 +1,4 @@
-"""send, recv, isend, irecv and batches of device tensors by the engine, on the fake device of device_ranks.py:
+"""send, recv, isend, irecv and batches of device tensors by the engine, on the devices of device_ranks.py:
 with a gate (wait() makes the stream wait) and without (wait() blocks). Messages come in any order or never, and
 streams of the caller wait for nothing that is not theirs."""
 
@@ -16,11 +16,23 @@ import pytest
 import torch
 import torch.distributed as dist
 from contents import DTYPES, assert_same, content
-from device_ranks import AFTER, backend, check, flipped, ops, runner, store, upload, upload_held
+from device_ranks import (
+    AFTER,
+    GPU,
+    backend,
+    check,
+    device,
+    flipped,
+    ops,
+    store,
+    upload,
+    upload_held,
+)
 
 import torch_mcast
 
-device_pool, library = device_ranks.device_pool, device_ranks.library
+pytest_generate_tests = device_ranks.pytest_generate_tests
+device_pools, library = device_ranks.device_pools, device_ranks.library
 either, gated, hosted = device_ranks.either, device_ranks.gated, device_ranks.hosted
 SOME = torch.float32
 # Between hosts, and among ranks of one: the same code stages for both.
@@ -36,7 +48,7 @@ def until(condition: Callable[[], Any], what: str) -> None:
 
 
 def zeros(size: int, dtype: torch.dtype = SOME) -> torch.Tensor:
-    return torch.zeros(size * dtype.itemsize, dtype=torch.uint8).view(dtype).to("fake")
+    return torch.zeros(size * dtype.itemsize, dtype=torch.uint8).view(dtype).to(device())
 
 
 def peer() -> int:
@@ -137,7 +149,7 @@ def not_contiguous() -> None:
     if dist.get_rank() == 0:
         dist.send(upload(wanted).t(), 1)
         dist.send(upload(wanted), 1)
-        backend().send([lazy.to("fake").conj()], 1, 0).wait()
+        backend().send([lazy.to(device()).conj()], 1, 0).wait()
         return
     whole = zeros(6000).view(20, 300)
     dist.recv(whole, 0)
@@ -272,7 +284,7 @@ def never_matched(gate: bool) -> None:
         dist.irecv(got, peer(), tag=n % 2).wait()
         check(got, content(1 - rank, size, SOME, n), n)
         sent.wait()
-        total = torch.full((size,), float(rank + 1)).to("fake")
+        total = torch.full((size,), float(rank + 1)).to(device())
         dist.all_reduce(total)
         assert total.cpu()[-1] == 3.0
     assert not any(work.is_completed() for work in works)
@@ -288,9 +300,8 @@ def never_matched(gate: bool) -> None:
         check(got, content(1 - rank, size, SOME, 50), "of a stream that waited")
 
 
-@pytest.mark.parametrize("gate", [True, False], ids=["gate", "host"])
-def test_a_late_message_holds_up_no_other(device_pool, library, gate):
-    runner(device_pool, library, gate)(2, never_matched, gate)
+def test_a_late_message_holds_up_no_other(either):
+    either(2, never_matched, either.gate)
 
 
 def ring() -> None:
@@ -406,7 +417,7 @@ def test_progress_does_not_wait_for_calls(gated):
 
 
 def many_streams() -> int:
-    """However many streams of the caller post messages, few are taken from the pool."""
+    """However many streams of the caller post messages, few are taken from the pool. (On CUDA nobody counts them.)"""
     rank, before = dist.get_rank(), ops().pooled()
     for n in range(16):
         ops().use_stream(n)
@@ -427,7 +438,7 @@ def refused() -> None:
     mine = upload(torch.ones(3))
     with pytest.raises(ValueError, match="expected another rank"):
         backend().send([mine], dist.get_rank(), 0)
-    with pytest.raises(NotImplementedError, match=r"gather of fake:0 tensors is not served"):
+    with pytest.raises(NotImplementedError, match=f"gather of {device()}:0 tensors is not served"):
         dist.gather(mine, [zeros(3), zeros(3)] if dist.get_rank() == 0 else None)
     dist.barrier()
 
@@ -436,14 +447,9 @@ def test_what_is_refused(either):
     either(2, refused)
 
 
-# `make test` leaves it out, rather than skip it, where nothing could run it.
-TIER = pytest.mark.not_everywhere if torch.cuda.is_available() else pytest.mark.all_tier
-
-
-def on_cuda() -> None:
-    """Both ranks on one GPU or on two."""
+def on_two_gpus() -> None:
     rank = dist.get_rank()
-    torch.cuda.set_device(rank % torch.cuda.device_count())
+    torch.cuda.set_device(rank)
     for n, size in enumerate((0, 1, 1021, 3_000_000)):
         got = torch.zeros(size, device="cuda")
         work = dist.irecv(got, peer(), tag=n)
@@ -464,8 +470,9 @@ def on_cuda() -> None:
     assert calls["send"]["engine"] == calls["recv"]["engine"] == 5
 
 
-@TIER
-@pytest.mark.not_everywhere
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU that torch can use")
-def test_gpus_where_there_are_some(device_pool):
-    device_pool.run(2, on_cuda, backend="cpu:mcast,cuda:mcast", options={"fallback": "gloo"})
+if GPU and torch.cuda.device_count() > 1:  # the others share one
+
+    def test_two_gpus(device_pools):
+        device_pools["cuda"].run(
+            2, on_two_gpus, backend="cpu:mcast,cuda:mcast", options={"fallback": "gloo"}
+        )

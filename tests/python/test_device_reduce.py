@@ -1,4 +1,4 @@
-"""Reductions of device tensors, on the fake device of device_ranks.py: bit for bit what folding in rank
+"""Reductions of device tensors, on the devices of device_ranks.py: bit for bit what folding in rank
 order gives, whatever is late."""
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ import pytest
 import torch
 import torch.distributed as dist
 from contents import content
-from device_ranks import AFTER, finish, flipped, ops, store, upload, upload_held
+from device_ranks import AFTER, device, finish, flipped, ops, store, upload, upload_held
 from fake_device import TO_DEVICE, TO_HOST
 from ranks import RankError
 from test_reduce import contribution, fold, reduce_op, same_bits
 
 import torch_mcast
 
-library, device_pool = device_ranks.library, device_ranks.device_pool
+pytest_generate_tests = device_ranks.pytest_generate_tests
+library, device_pools = device_ranks.library, device_ranks.device_pools
 either = device_ranks.either
 Op = dist.ReduceOp
 SIZES = [0, 1, 1021, 50_001]
@@ -55,7 +56,7 @@ def every_reduction() -> None:
         own = expected[rank * size : (rank + 1) * size]
         place = slice(rank * size, (rank + 1) * size)
 
-        mine, output = upload(whole[rank]), torch.zeros(size, dtype=dtype).to("fake")
+        mine, output = upload(whole[rank]), torch.zeros(size, dtype=dtype).to(device())
         work = dist.reduce_scatter_tensor(output, mine, op=reduce_op(op), async_op=asynchronous)
         del mine
         finish(work, asynchronous)
@@ -70,7 +71,7 @@ def every_reduction() -> None:
             compare(output, own, (form, *what))
 
         parts = [upload(whole[rank][r * size : (r + 1) * size]) for r in range(world)]
-        output = torch.zeros(2 * size, dtype=dtype).to("fake")[::2]
+        output = torch.zeros(2 * size, dtype=dtype).to(device())[::2]
         finish(
             dist.reduce_scatter(output, parts, op=reduce_op(op), async_op=asynchronous),
             asynchronous,
@@ -121,7 +122,7 @@ def strided_and_coalesced() -> None:
         for i, size in enumerate(sizes)
     ]
     inputs = [upload(whole[rank]) for whole in wholes]
-    outputs = [torch.zeros(size).to("fake") for size in sizes]
+    outputs = [torch.zeros(size).to(device()) for size in sizes]
     with dist._coalescing_manager(async_ops=True) as manager:
         for output, mine in zip(outputs, inputs, strict=True):
             dist.reduce_scatter_tensor(output, mine)
@@ -136,12 +137,12 @@ def strided_and_coalesced() -> None:
     for i in range(len(sizes)):
         compare(inputs[i], fold(wholes[i], Op.SUM), ("all_reduce", i))
 
-    room = torch.zeros(2 * world * 9000).to("fake")
+    room = torch.zeros(2 * world * 9000).to(device())
     whole = [contribution(r, world * 9000, torch.float32, 99) for r in range(world)]
     room[::2].copy_(upload(whole[rank]))
     dist.all_reduce(room[::2])
     compare(room[::2], fold(whole, Op.SUM), "strided")
-    with pytest.raises(ValueError, match="must be on fake:0, got cpu"):
+    with pytest.raises(ValueError, match=f"must be on {device()}:0, got cpu"):
         dist.group.WORLD.allreduce_coalesced([room, torch.zeros(1)])
 
 
@@ -157,12 +158,12 @@ def many_in_flight() -> None:
         ops().use_stream(i % 2)
         size = i * 977 % 20_000
         whole = [contribution(r, world * size, torch.float32, i) for r in range(world)]
-        mine, output = upload(whole[rank]), torch.zeros(size).to("fake")
+        mine, output = upload(whole[rank]), torch.zeros(size).to(device())
         work = dist.reduce_scatter_tensor(output, mine, async_op=True)
         del mine
         own = fold(whole, Op.SUM)[rank * size : (rank + 1) * size]
         kept.append((i, work, output, own))
-        gathered = torch.zeros(world * size, dtype=torch.int32).to("fake")
+        gathered = torch.zeros(world * size, dtype=torch.int32).to(device())
         shard = upload(content(rank, size, torch.int32, i))
         work = dist.all_gather_into_tensor(gathered, shard, async_op=True)
         del shard
@@ -214,7 +215,7 @@ def overlap() -> None:
     size = piece  # floats in a block: 4 pieces
     whole = [contribution(r, world * size, torch.float32, 3) for r in range(world)]
     expected = fold(whole, Op.SUM)[rank * size : (rank + 1) * size]
-    mine, output = upload(whole[rank]), torch.zeros(size).to("fake")
+    mine, output = upload(whole[rank]), torch.zeros(size).to(device())
     ops().synchronize()
     before = ops().copies(TO_DEVICE)
     ops().allow(TO_HOST, 2 * world)
@@ -236,6 +237,7 @@ def wait_for(condition) -> None:
         assert time.monotonic() < deadline
 
 
+@pytest.mark.fake_device("it counts copies and limits them")
 def test_overlap(either):
     either(2, overlap, options={"segment": 240 << 10, "chunk": 1024})
 
@@ -243,9 +245,9 @@ def test_overlap(either):
 def peer_dies() -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     whole = upload(content(rank, world << 18, torch.float32))
-    output = torch.zeros(1 << 18).to("fake")
+    output = torch.zeros(1 << 18).to(device())
     if rank == 1:
-        ops().allow(TO_HOST, 1)
+        ops().stall()
     work = dist.reduce_scatter_tensor(output, whole, async_op=True)
     if rank == 1:
         store().wait(["rank 0 waits"])

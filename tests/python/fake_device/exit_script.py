@@ -1,31 +1,31 @@
 """A rank that ends while its stream waits for an operation that nobody will complete.
-Arguments: library, rank, store file, how: "returns" or "raises". Rank 0, the root, posts nothing and
+Arguments: device, library, rank, store file, how: "returns" or "raises". Rank 0, the root, posts nothing and
 stays until its standard input ends."""
 
 import sys
 from datetime import timedelta
 
+import devices
 import torch
 import torch.distributed as dist
 
-import fake_device
 import torch_mcast
 
-library, rank, path, how = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
-fake = fake_device.load(library, gate=True)
+name, library, rank, path, how = sys.argv[1], sys.argv[2], int(sys.argv[3]), *sys.argv[4:]
+devices.take(name, library, gate=True)
 store = dist.FileStore(path, 2)
 dist.init_process_group(
-    "cpu:mcast,fake:mcast",
+    f"cpu:mcast,{name}:mcast",
     store=store,
     rank=rank,
     world_size=2,
     timeout=timedelta(seconds=60),
-    pg_options=torch_mcast.Options(linger=200),
+    pg_options=torch_mcast.Options(linger=200, fallback="none"),
 )
-tensor = torch.zeros(100_000).to("fake")
+tensor = torch.zeros(100_000).to(name)
 if rank == 1:
     assert dist.broadcast(tensor, 0, async_op=True).wait()
-    fake.flip(tensor, 1)
+    devices.ops().flip(tensor, 1)
 else:
     sys.stdin.read()
 if how == "raises":

@@ -121,14 +121,14 @@ def check_folds(parts: list[torch.Tensor], op: Any, made: dict[str, torch.Tensor
 
 def on_a_device(ctx, library: str, gate: bool, cases) -> tuple[dict, int]:
     """Tensors of the fake device, copied through host memory piece by piece."""
-    import fake_device
-    from device_ranks import BACKEND, finish, upload
+    import devices
+    from device_ranks import both, finish, upload
     from test_device_reduce import compare
 
-    fake_device.load(library, gate)
+    devices.take("fake", library, gate)
     dist.distributed_c10d._world.group_count = 0
     options = torch_mcast.Options(segment=64 << 10, **PAYS)
-    ctx.init_process_group(BACKEND, pg_options=options)
+    ctx.init_process_group(both(), pg_options=options)
     rank, large = dist.get_rank(), 0
     for salt, (dtype, name) in enumerate(cases):
         op, parts, late = getattr(Op, name), whole(dtype, salt), bool(salt % 2)
