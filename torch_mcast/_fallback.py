@@ -103,7 +103,15 @@ def _make_gloo(backend: Any, store: Any, group: Any) -> Any:
 
 
 def _make_nccl(backend: Any, store: Any, group: Any) -> Any:
-    from torch.distributed import ProcessGroupNCCL
+    # Of this class with torch 2.15 too, where "nccl" has become another one (ProcessGroupNCCL2): that one
+    # has to know its device and connects all ranks at once, while a send here is made by two of them.
+    try:
+        from torch.distributed import ProcessGroupNCCL
+    except ImportError as error:
+        raise NotImplementedError(
+            f"torch_mcast: group {group.group_name} has no fallback for cuda tensors, since this torch has "
+            'no NCCL; install a torch that has it, or say Options(fallback="gloo") on all ranks'
+        ) from error
 
     options = ProcessGroupNCCL.Options()
     options._timeout = group.timeout

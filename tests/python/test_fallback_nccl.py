@@ -1,0 +1,159 @@
+"""NCCL as the fallback of CUDA tensors, by stand-ins for torch's class: what a group hands to it, and what
+happens where torch has none."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from torch_mcast import _fallback
+from torch_mcast._stats import backend_of
+
+LIMIT = timedelta(seconds=37)
+
+
+class PlainOptions:
+    """As in every torch from 2.11 to 2.15. Has what NCCL's has, and takes nothing else."""
+
+    __slots__ = ("_timeout", "global_ranks_in_group", "group_name", "is_high_priority_stream")
+
+
+class NotThis:
+    """What "nccl" means from torch 2.15 on."""
+
+    def __init__(self, *args: Any) -> None:
+        raise AssertionError(f"made with {args}: it would wait for ranks that do not make the call")
+
+
+def options_of_nccl() -> Any:
+    """Torch's own, where it is there: also without a GPU its names are looked at."""
+    there = getattr(distributed_c10d, "ProcessGroupNCCL", None)
+    return PlainOptions if there is None else there.Options
+
+
+def stand_in(made: list[tuple[Any, ...]]) -> Any:
+    """A class in the place of NCCL's, which makes Gloo backends and notes what it was given."""
+
+    class Nccl:
+        Options = options_of_nccl()
+
+        def __new__(cls, store: Any, rank: int, size: int, options: Any) -> Any:
+            made.append((store, rank, size, options))
+            gloo = dist.ProcessGroupGloo._Options()
+            gloo._timeout = options._timeout
+            gloo._devices = [dist.ProcessGroupGloo.create_default_device(lazy_init=True)]
+            return dist.ProcessGroupGloo(store, rank, size, gloo)
+
+    return Nccl
+
+
+def with_nccl(patch: pytest.MonkeyPatch, newest: bool) -> list[tuple[Any, ...]]:
+    """Torch's two layouts of classes: up to 2.13, and with a second class beside the first."""
+    made: list[tuple[Any, ...]] = []
+    patch.setattr(dist, "ProcessGroupNCCL", stand_in(made), raising=False)
+    if newest:
+        patch.setattr(dist, "ProcessGroupNCCL2", NotThis, raising=False)
+        patch.setattr(dist.Backend, "_plugins", {**dist.Backend._plugins, "NCCL": NotThis})
+    return made
+
+
+def check_made(made: list[tuple[Any, ...]], group: dist.ProcessGroup, members: list[int]) -> None:
+    """One backend was made, of this group."""
+    backend = backend_of(group)
+    ((store, rank, size, options),) = made
+    assert (rank, size) == (members.index(dist.get_rank()), len(members))
+    assert isinstance(store, dist.PrefixStore)
+    # Its names are behind a prefix of their own, in the store of the group's fallbacks.
+    store.set(f"of {rank}", "here")
+    assert dist.PrefixStore("nccl/", backend._fallback_store()).check([f"of {rank}"])
+    assert options._timeout == LIMIT
+    assert options.group_name == backend.options.group_name == group.group_name
+    assert list(options.global_ranks_in_group) == members
+
+
+def what_it_is_given(newest: bool) -> None:
+    members = [0, 2]
+    group = dist.new_group(members, timeout=LIMIT)
+    if dist.get_rank() not in members:
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        made = with_nccl(patch, newest)
+        _fallback.make(backend_of(group), "nccl")
+        check_made(made, group, members)
+
+
+@pytest.mark.parametrize("newest", [False, True], ids=["one class", "two classes"])
+def test_nccl_is_made_as_part_of_the_group(ranks, newest):
+    ranks(3, what_it_is_given, newest)
+
+
+def at_the_first_call() -> None:
+    """From the extension: it is made once, by the call that needs it, and serves it."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    with pytest.MonkeyPatch.context() as patch:
+        made = with_nccl(patch, newest=True)
+        patch.setattr(_fallback, "kind", lambda backend, device: "nccl")
+        group = dist.new_group(timeout=LIMIT)
+        assert not made
+        for _ in range(2):
+            tensor = torch.sparse_coo_tensor([[rank]], [1.0], (world,))
+            dist.all_reduce(tensor, group=group)
+            assert tensor.to_dense().tolist() == [1.0] * world
+        check_made(made, group, list(range(world)))
+
+
+@pytest.mark.parametrize("ranks", ["network", "host"], indirect=True)
+def test_nccl_is_made_once_at_the_first_call(ranks):
+    ranks(3, at_the_first_call)
+
+
+def lacking() -> None:
+    """A torch that has no such class: as the CPU's, or with the class taken away."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr(dist, "ProcessGroupNCCL", raising=False)
+        patch.setattr(_fallback, "kind", lambda backend, device: "nccl")
+        group = dist.new_group()
+        tensor = torch.sparse_coo_tensor([[0]], [1.0], (4,))
+        expected = (
+            f"group {group.group_name} has no fallback for cuda tensors, since this torch has no NCCL; "
+            r'install a torch that has it, or say Options\(fallback="gloo"\) on all ranks'
+        )
+        with pytest.raises(NotImplementedError, match=expected):
+            dist.all_reduce(tensor, group=group)
+    # Nothing was sent: the group goes on.
+    total = torch.ones(4)
+    dist.all_reduce(total, group=group)
+    assert total.tolist() == [float(dist.get_world_size())] * 4
+
+
+def test_torch_without_nccl_is_named(ranks):
+    ranks(2, lacking)
+
+
+def choice() -> None:
+    """Of CUDA tensors' fallback, by what this torch has."""
+    backend = backend_of()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: True)
+        for nccl, gloo, kind in (
+            (True, True, "nccl"),
+            (True, False, "nccl"),
+            (False, True, "gloo"),
+            (False, False, ""),
+        ):
+            patch.setattr(dist, "is_nccl_available", lambda there=nccl: there)
+            patch.setattr(dist, "is_gloo_available", lambda there=gloo: there)
+            assert _fallback.kind(backend, "cuda") == kind
+            assert _fallback.kind(backend, "cpu") == ("gloo" if gloo else "")
+        patch.setattr(torch.cuda, "is_available", lambda: False)
+        patch.setattr(dist, "is_nccl_available", lambda: True)
+        assert _fallback.kind(backend, "cuda") == ""
+
+
+def test_nccl_is_chosen_where_torch_has_it(ranks):
+    ranks(1, choice)
