@@ -48,16 +48,17 @@ def compiler(*arguments: str) -> None:
     )
 
 
-def compile_here() -> str:
+def linked(name: str, sources: list[Path], *options: str) -> Path:
+    """The shared library of these sources against this torch; compiled where one of them is newer."""
     import torch
     from torch.utils import cpp_extension
 
     folder = BUILD / f"torch{torch.__version__}-{sys.implementation.cache_tag}"
     folder.mkdir(parents=True, exist_ok=True)
-    library = folder / "fake_device.so"
-    sources = [FOLDER / name for name in ("runtime.cpp", "device.cpp")]
-    newest = max(path.stat().st_mtime for path in FOLDER.glob("*.*"))
-    with open(folder / "lock", "w") as lock:  # tests in several processes build it
+    library = folder / f"{name}.so"
+    seen = [file for source in sources for file in source.parent.glob("*.*")]
+    newest = max(file.stat().st_mtime for file in seen)
+    with open(folder / f"{name}.lock", "w") as lock:  # tests in several processes build it
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not library.exists() or library.stat().st_mtime < newest:
             # Not by cpp_extension.load(): it breaks in a folder with a space in its name.
@@ -67,12 +68,16 @@ def compile_here() -> str:
                 compiler("-c", "-fPIC", "-O1", "-std=c++20",
                          *(word for path in includes for word in ("-isystem", path)),
                          str(source), "-o", str(into))  # fmt: skip
-            part = folder / "part.so"
+            part = folder / f"{name}.part.so"
             compiler("-shared", *map(str, objects),
                      *(f"-L{path}" for path in cpp_extension.library_paths()),
-                     "-lc10", "-ltorch_cpu", "-ltorch", "-o", str(part))  # fmt: skip
+                     "-lc10", "-ltorch_cpu", "-ltorch", *options, "-o", str(part))  # fmt: skip
             part.rename(library)
-    return str(library)
+    return library
+
+
+def compile_here() -> str:
+    return str(linked("fake_device", [FOLDER / name for name in ("runtime.cpp", "device.cpp")]))
 
 
 def load(library: str, gate: bool) -> types.ModuleType:
