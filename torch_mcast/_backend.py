@@ -72,44 +72,100 @@ def create(group: Any, options: Any) -> Any:
     return backend
 
 
-def in_its_group(backend: Any, group: Any, caller: Any) -> Any:
+def in_its_group(backend: Any, group: Any, options: Any, caller: Any) -> Any:
     """`backend`, or the ProcessGroup that c10d is to keep instead of the one that it is about to put the
     backend into. `caller` is the frame that called the creator.
 
-    c10d names groups of backends from outside "custom", and leaves groups that were asked for by device
-    ("cpu:mcast") without a default backend; a creator is told neither the group (before torch 2.14) nor
-    what was asked for. So this looks at the caller's variables. Where they are not what they were from
-    torch 2.11 to 2.15, the group keeps the name that c10d gives it."""
+    c10d names groups of backends from outside "custom", leaves groups that were asked for by device
+    ("cpu:mcast") without a default backend, and takes two backends from outside for one; a creator is told
+    neither the group (before torch 2.14) nor what was asked for. So this looks at the caller's variables.
+    Where they are not what they were from torch 2.11 to 2.15, the group keeps what c10d gives it."""
     there = caller.f_locals if caller.f_code.co_name == "_new_process_group_helper" else {}
     try:
         devices = there["backend_config"].get_device_backend_map()
         prefix_store, device, plain = there["prefix_store"], there["device_id"], there["pg"]
     except (KeyError, AttributeError):
         return backend
-    custom = dist.ProcessGroup.BackendType.CUSTOM
-    if set(devices.values()) != {BACKEND}:
+    others = set(devices.values()) - {BACKEND}
+    if others and _CUSTOM not in map(_type_of, others):
         if plain._get_backend_name() == "undefined":
-            plain._set_default_backend(custom)
+            plain._set_default_backend(_CUSTOM)
         return backend
+    if others:
+        mixed = dist.ProcessGroup(prefix_store, group.group_rank, group.group_size)
+        _fill(mixed, plain, devices, _checked(backend, group), group, options)
+        return mixed
     named = extension().named_group(prefix_store, group.group_rank, group.group_size)
-    named._set_default_backend(custom)
+    named._set_default_backend(_CUSTOM)
     if device is not None:
         named.bound_device_id = device
-    # As c10d does for a backend.
-    if dist.get_debug_level() == dist.DebugLevel.DETAIL and dist.is_gloo_available():
-        backend = distributed_c10d._create_process_group_wrapper(
-            wrapped_pg=backend,
-            store_prefix=str(group.group_id),
-            store=group.store,
-            rank=group.group_rank,
-            world_size=group.group_size,
-            timeout=group.timeout,
-        )
+    checked = _checked(backend, group)
     for name in devices:
-        named._register_backend(torch.device(name), custom, backend)
+        named._register_backend(torch.device(name), _CUSTOM, checked)
     return named
+
+
+_CUSTOM = dist.ProcessGroup.BackendType.CUSTOM
+
+
+def _type_of(name: str) -> Any:
+    return dist.Backend.backend_type_map.get(name, _CUSTOM)
+
+
+def _checked(backend: Any, group: Any) -> Any:
+    """As c10d does for a backend."""
+    if dist.get_debug_level() != dist.DebugLevel.DETAIL or not dist.is_gloo_available():
+        return backend
+    return distributed_c10d._create_process_group_wrapper(
+        wrapped_pg=backend,
+        store_prefix=str(group.group_id),
+        store=group.store,
+        rank=group.group_rank,
+        world_size=group.group_size,
+        timeout=group.timeout,
+    )
+
+
+def _fill(
+    mixed: Any, plain: Any, devices: dict[str, str], ours: Any, group: Any, options: Any
+) -> None:
+    """Gives `mixed` the backends of all devices: ours, and others from outside of torch. A group keeps one
+    backend of each type, and all from outside have one type: c10d would use the first for both devices.
+    Ours takes a type that no other has. `plain` is c10d's group, with the backends of the devices that were
+    named before ours."""
+    made = {device.type for device in plain._device_types}
+    mixed._set_default_backend(_CUSTOM)
+    for name, kind in devices.items():
+        device, backend_type = torch.device(name), _type_of(kind)
+        if kind == BACKEND:
+            backend, backend_type = ours, dist.ProcessGroup.BackendType.UNDEFINED
+        elif name in made:
+            backend = plain._get_backend(device)
+        else:
+            # c10d makes these options anew for each backend, and ours is made.
+            group.store = dist.PrefixStore(f"{name}/", mixed.get_group_store())
+            backend = _other(name, kind, group, options)
+        if plain.bound_device_id is not None:  # also what a creator has chosen
+            mixed.bound_device_id = plain.bound_device_id
+        mixed._register_backend(device, backend_type, backend)
+
+
+def _other(device: str, kind: str, group: Any, options: Any) -> Any:
+    """The backend of a device that was named after ours, as c10d would make it."""
+    if hasattr(dist.Backend, "_ensure_backend_registered"):  # torch 2.14
+        dist.Backend._ensure_backend_registered(kind)
+    plugin = dist.Backend._plugins.get(kind.upper())
+    if plugin is None:
+        raise ValueError(
+            "torch_mcast: of several backends of which another is from outside of torch, too, mcast must be "
+            f"named last: {device}:{kind} before it"
+        )
+    if plugin.extended_api:
+        return _checked(plugin.creator_fn(group, options), group)
+    made = plugin.creator_fn(group.store, group.group_rank, group.group_size, group.timeout)
+    return _checked(made, group)
 
 
 def create_in_group(group: Any, options: Any) -> Any:
     # The creator that is registered calls this, and c10d calls that.
-    return in_its_group(create(group, options), group, sys._getframe(2))
+    return in_its_group(create(group, options), group, options, sys._getframe(2))
