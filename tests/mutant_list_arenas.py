@@ -38,7 +38,7 @@ ARENAS = [
     Mutant(
         "memory-stays-with-an-engine-that-hangs",
         "engine/client_group.cpp",
-        "if (!flight->staging->withdraw(link_->engine_may_run())) flight->staging->keep_outputs();",
+        "if (!flight->staging->withdraw(may_run)) flight->staging->keep_outputs();",
         "",
         "engine",
         "ClientGroup.MemoryIs*",

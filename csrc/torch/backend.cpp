@@ -60,7 +60,6 @@ ProcessGroupMcast::ProcessGroupMcast(const c10::intrusive_ptr<c10d::Store>& stor
       place_(std::make_shared<const std::string>(members_->place())),
       pid_(own_pid()),
       timeout_ms_(options_->timeout.count()),
-      first_failure_(std::make_shared<std::atomic<Code>>(Code::kOk)),
       observer_(std::make_shared<Observer>(name_, rank, size, options_->global_ranks_in_group)),
       fallbacks_(std::make_unique<Fallbacks>(*this)) {
   TORCH_CHECK_VALUE(size >= 1 && size <= 65534 && rank >= 0 && rank < size,
@@ -130,13 +129,8 @@ void ProcessGroupMcast::setTimeout(std::chrono::milliseconds timeout) {
   for (const BackendPtr& backend : fallbacks_->made()) backend->setTimeout(timeout);
 }
 
-std::shared_ptr<std::atomic<Code>> ProcessGroupMcast::first_failure() const {
-  const std::lock_guard lock(mutex_);
-  return first_failure_;
-}
-
 c10d::ErrorType ProcessGroupMcast::getError() {
-  Code code = first_failure()->load();
+  Code code = members_->failure()->load();
   if (code == Code::kOk && !group_stats().failure.empty()) code = Code::kInternal;
   switch (code) {
     case Code::kOk:
@@ -160,7 +154,7 @@ void ProcessGroupMcast::abort() {
     group = group_;
   }
   Code none = Code::kOk;
-  first_failure()->compare_exchange_strong(none, Code::kAborted);
+  members_->failure()->compare_exchange_strong(none, Code::kAborted);
   const std::string reason = c10::str("abort() on rank ", rank_);
   if (group) group->abort(reason);
   fallbacks_->works().fail_all(reason);
@@ -220,7 +214,7 @@ c10::intrusive_ptr<McastWork> ProcessGroupMcast::make_work(Op op, c10d::OpType t
   description.context = {op_name(op), description.sequence, place_};
   description.interrupted = interrupted_;
   auto work = c10::make_intrusive<McastWork>(std::move(description));
-  work->on_failure([first = first_failure()](const Status& status) {
+  work->on_failure([first = members_->failure()](const Status& status) {
     Code none = Code::kOk;
     first->compare_exchange_strong(none, status.code());
     if (status.code() == Code::kTimeout) FlightRecorder::timed_out();

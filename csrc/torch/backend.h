@@ -148,7 +148,6 @@ class ProcessGroupMcast final : public c10d::Backend {
   void check_here(const char* op) const;  // throws elsewhere
   std::shared_ptr<Group> group(const char* op) const;
   Nanos limit(std::chrono::milliseconds timeout) const;
-  std::shared_ptr<std::atomic<Code>> first_failure() const;  // of these members
   std::string context(const char* op, uint64_t sequence) const;
   c10::intrusive_ptr<McastWork> make_work(Op op, c10d::OpType type, const char* title,
                                           Tensors inputs, std::vector<Tensors> outputs, int parts,
@@ -234,8 +233,6 @@ class ProcessGroupMcast final : public c10d::Backend {
   const pid_t pid_;
   std::atomic<uint64_t> sequence_{0};
   std::atomic<int64_t> timeout_ms_;
-  // Outlives us in completions; another one after reconfigure(), so of the mutex.
-  std::shared_ptr<std::atomic<Code>> first_failure_;
   const std::shared_ptr<std::atomic<int>> interrupted_ = std::make_shared<std::atomic<int>>(0);
   std::shared_ptr<Observer> observer_;
   Coalescing coalescing_;  // of the thread that makes the calls

@@ -92,7 +92,7 @@ WorkPtr ProcessGroupMcast::passed(Op op, c10d::OpType type, const at::Tensor& te
       description.group_failure = [group = std::weak_ptr(group_)] { return failure_of(group); };
     }
     description.flight = std::move(flight);
-    description.failed = [first = first_failure()] {
+    description.failed = [first = members_->failure()] {
       Code none = Code::kOk;
       first->compare_exchange_strong(none, Code::kUnavailable);
     };

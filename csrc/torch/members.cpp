@@ -36,6 +36,11 @@ ProcessGroupMcast::Members::Members(ProcessGroupMcast& group) : pg(group) {
   own_global_rank = rank < global.size() ? global[rank] : rank;
 }
 
+std::shared_ptr<std::atomic<Code>> ProcessGroupMcast::Members::failure() const {
+  const std::lock_guard lock(pg.mutex_);
+  return first_failure;
+}
+
 std::string ProcessGroupMcast::Members::place() const {
   return c10::str(" on rank ", pg.rank_, " of ", pg.size_, " in group '", pg.name_, "'",
                   global_ranks_text(pg.options_->global_ranks_in_group));
@@ -46,13 +51,13 @@ void ProcessGroupMcast::Members::make(const c10::intrusive_ptr<c10d::Store>& sto
   const WithoutGil nogil;
   // The engine knows no exceptions: what a signal handler raises is carried around it.
   std::exception_ptr raised;
-  const auto interrupted = [&raised, failure = pg.first_failure()] {
+  const auto interrupted = [&raised, first = failure()] {
     try {
       check_signals();
     } catch (...) {
       raised = std::current_exception();
     }
-    return raised != nullptr || failure->load() == Code::kAborted;
+    return raised != nullptr || first->load() == Code::kAborted;
   };
   StoreAdapter adapter(store, pg.rank_, interrupted);
   GroupSpec spec;
@@ -94,7 +99,7 @@ void ProcessGroupMcast::Members::leave() {
     pg.last_split_.reset();
     pg.side_streams_.clear();
   }
-  if (group && pg.first_failure()->load() == Code::kOk) {
+  if (group && failure()->load() == Code::kOk) {
     (void)group->close(pg.config_.linger);
   } else if (group) {
     (void)group->give_up(pg.config_.linger);
@@ -107,7 +112,7 @@ void ProcessGroupMcast::Members::leave() {
 
 // Joins threads. After a failure they may be in the middle of a call whose peers never come.
 void ProcessGroupMcast::Members::drop(std::vector<BackendPtr> backends) const {
-  if (pg.first_failure()->load() != Code::kOk && pg.fallbacks_->works().any_runs()) {
+  if (failure()->load() != Code::kOk && pg.fallbacks_->works().any_runs()) {
     std::thread([left = std::move(backends)]() mutable { left.clear(); }).detach();
   }
 }

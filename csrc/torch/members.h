@@ -1,5 +1,6 @@
 // Who is in the group. Threads: of the group's making, of reconfigure() and of the destructor;
-// `none` under the group's mutex.
+// `none` and
+// `first_failure` under the group's mutex.
 #pragma once
 
 #include <string>
@@ -25,7 +26,11 @@ struct ProcessGroupMcast::Members {
   // Fallbacks that are not used any more.
   void drop(std::vector<BackendPtr> backends) const;
 
+  // Their first one; completions keep it.
+  std::shared_ptr<std::atomic<Code>> failure() const;
+
   ProcessGroupMcast& pg;
+  std::shared_ptr<std::atomic<Code>> first_failure = std::make_shared<std::atomic<Code>>(Code::kOk);
   std::string incarnation;       // of the group on its store
   uint64_t own_global_rank = 0;  // that of the first making, for good
   int64_t number = -1;           // of the last reconfigure()

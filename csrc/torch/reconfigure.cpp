@@ -120,7 +120,7 @@ WorkPtr ProcessGroupMcast::reconfigure(const c10d::ReconfigureOptions& opts) {
   // Completions of the members before keep theirs.
   {
     const std::lock_guard lock(mutex_);
-    first_failure_ = std::make_shared<std::atomic<Code>>(Code::kOk);
+    members_->first_failure = std::make_shared<std::atomic<Code>>(Code::kOk);
   }
   members_->make(store, timeout);
   fallbacks_->look_again();

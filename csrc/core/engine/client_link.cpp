@@ -457,15 +457,14 @@ Result<std::optional<ipc::GroupMade>> ClientLink::make_group(const GroupSpec& sp
                                             "': the engine of this host has not answered"));
 }
 
-void ClientLink::listen(uint32_t handle, const std::weak_ptr<ClientEar>& ear) {
-  Status why;
-  {
+void ClientLink::listen(uint32_t handle, const std::shared_ptr<ClientEar>& ear) {
+  const Status why = [&] {
     const std::lock_guard<std::mutex> held(mutex_);
-    why = end_.why;
     ears_[handle] = ear;
-  }
-  // The link may have ended since the group was made, when there was nobody to tell.
-  if (const auto there = ear.lock(); there && !why.ok()) there->on_lost(why);
+    return end_.why;
+  }();
+  // It may have ended since the group was made, when there was nobody to tell.
+  if (!why.ok()) ear->on_lost(why);
 }
 
 void ClientLink::forget(uint32_t handle) {

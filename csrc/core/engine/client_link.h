@@ -48,7 +48,7 @@ class ClientLink {
   // asked on this thread.
   Result<std::optional<ipc::GroupMade>> make_group(const GroupSpec& spec, KeyValueStore& store);
   // Where the link is lost already it is told here, on this thread.
-  void listen(uint32_t handle, const std::weak_ptr<ClientEar>& ear);
+  void listen(uint32_t handle, const std::shared_ptr<ClientEar>& ear);  // which is kept weakly
   void forget(uint32_t handle);
 
   // Waits while the ring is full: the engine empties it without the network. Not ok: the link is

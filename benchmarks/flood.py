@@ -1,0 +1,167 @@
+"""What a flood of a group's multicast address costs: all-gathers with and without it, in turns.
+
+    python benchmarks/flood.py [--rate 1gbit] [--size 8M] [--datagram 60] [--security off|auth|sealed]
+        [--repetitions 9]
+
+Four hosts of a lab (root): three with a rank each, and one that is in no job and sends to the address without
+pause, small datagrams that the kernel cuts out of large ones. Prints the flooder's rate beside the
+link's, and for each way the median time of an all-gather with quartiles, the CPU time of a rank for each, and
+what was refused, lost and repaired. All bytes of all results are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import socket
+import statistics
+import struct
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import torch_mcast
+from torch_mcast.lab import Lab, LabSpec
+from torch_mcast.lab.pool import Pool
+from torch_mcast.lab.units import parse_size
+
+RANKS, FLOODER = 3, 3
+UDP_SEGMENT, HEADERS = 103, 42
+COUNTED = ("repair_chunks_received", "floods_left", "path_switches")
+
+
+def pattern(size: int, rank: int) -> torch.Tensor:
+    return (torch.arange(size, dtype=torch.int64) * (rank * 2 + 7) >> 3).to(torch.uint8)
+
+
+def group_address() -> tuple[str, int]:
+    """Of the multicast lane: the first of the two ports."""
+    found = []
+    for line in Path("/proc/net/udp").read_text().splitlines()[1:]:
+        address, port = line.split()[1].split(":")
+        found.append((socket.inet_ntoa(struct.pack("<I", int(address, 16))), int(port, 16)))
+    return min((a for a in found if a[0].startswith("239.")), key=lambda a: a[1])
+
+
+def flood(ctx: Any, repetitions: int, datagram: int) -> dict[str, float]:
+    group = ctx.wait("group")
+    out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    out.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 1)
+    out.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, datagram)
+    many = b"\x5a" * datagram * min(64, 60_000 // datagram)
+    sent, seconds = 0, 0.0
+    for i in range(repetitions):
+        ctx.wait(f"on {i}")
+        ctx.notify(f"floods {i}")
+        begin = time.monotonic()
+        while not ctx.told(f"off {i}"):
+            for _ in range(20):
+                try:
+                    sent += out.sendto(many, group) // datagram
+                except OSError:  # the own queue is full: a flood does not wait
+                    continue
+        seconds += time.monotonic() - begin
+    return {"datagrams/s": sent / seconds, "bit/s": sent * (datagram + HEADERS) * 8 / seconds}
+
+
+def gathers(ctx: Any, size: int) -> dict[str, Any]:
+    output = torch.zeros(size, dtype=torch.uint8)
+    mine = pattern(size // RANKS, ctx.rank)
+    dist.barrier()
+    begin, cpu = time.monotonic(), time.process_time()
+    dist.all_gather_into_tensor(output, mine)
+    took = {"ms": 1e3 * (time.monotonic() - begin), "cpu_ms": 1e3 * (time.process_time() - cpu)}
+    for rank, block in enumerate(output.view(RANKS, -1)):
+        if not torch.equal(block, pattern(size // RANKS, rank)):
+            raise SystemExit(f"rank {ctx.rank}: other bytes from rank {rank}")
+    return took
+
+
+def rank_of(ctx: Any, size: int, repetitions: int, datagram: int, options: dict[str, Any]) -> Any:
+    if ctx.rank == FLOODER:
+        return flood(ctx, repetitions, datagram)
+    ctx.world_size = RANKS
+    dist.distributed_c10d._world.group_count = 0
+    ctx.init_process_group("mcast", 120.0, pg_options=torch_mcast.Options(**options))
+    gathers(ctx, size)
+    ctx.notify("group", group_address())
+    rows: list[list[dict[str, Any]]] = [[], []]
+    for i in range(repetitions):
+        rows[0].append(gathers(ctx, size))
+        ctx.notify(f"quiet {i}")
+        ctx.wait(f"flooded {i}")
+        rows[1].append(gathers(ctx, size))
+        ctx.notify(f"over {i}")
+        ctx.wait(f"calm {i}")
+    stats = torch_mcast.stats()
+    counts = {name: stats["counters"][name] for name in COUNTED}
+    refused = {cause: n for cause, n in stats["security"]["causes"].items() if n}
+    return rows, counts, refused, stats["path"]
+
+
+def told(rows: list[dict[str, Any]]) -> str:
+    times = sorted(row["ms"] for row in rows)
+    low, middle, high = statistics.quantiles(times, n=4)
+    cpu = statistics.median(row["cpu_ms"] for row in rows)
+    return f"{middle:.1f} ms ({low:.1f} to {high:.1f}), CPU of a rank {cpu:.0f} ms"
+
+
+def measure(pool: Pool, args: argparse.Namespace, options: dict[str, Any]) -> None:
+    ranks = list(range(RANKS))
+    size = args.size // (8 * RANKS) * 8 * RANKS
+    call = pool.start(rank_of, size, args.repetitions, args.datagram, options)
+    groups = call.wait("group", ranks)
+    call.signal("group", groups[0], [FLOODER])
+    for i in range(args.repetitions):
+        call.wait(f"quiet {i}", ranks, timeout_s=120)
+        call.signal(f"on {i}", None, [FLOODER])
+        call.wait(f"floods {i}", [FLOODER])
+        call.signal(f"flooded {i}", None, ranks)
+        call.wait(f"over {i}", ranks, timeout_s=120)
+        call.signal(f"off {i}", None, [FLOODER])
+        call.signal(f"calm {i}", None, ranks)
+    *rows, flooder = call.results(timeout_s=120)
+    print(
+        f"flood: {flooder['datagrams/s']:,.0f} datagrams/s, {flooder['bit/s'] / 1e6:,.0f} Mbit/s on the link"
+    )
+    for name, which in (("without", 0), ("with", 1)):
+        print(f"{name:8}{told([row for part in rows for row in part[0][which]])}")
+    for rank, (_, counts, refused, path) in enumerate(rows):
+        print(f"rank {rank}: {path}; {counts}; refused {refused}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--rate", default="1gbit")
+    parser.add_argument("--size", type=parse_size, default="8M", help="bytes of a result")
+    parser.add_argument(
+        "--datagram", type=int, default=60, help="bytes of payload of the flood's, 1 to 1400"
+    )
+    parser.add_argument("--security", default="off", choices=["off", "auth", "sealed"])
+    parser.add_argument("--repetitions", type=int, default=9)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        secret = Path(folder) / "secret"
+        secret.touch(0o600)
+        secret.write_text(secrets.token_hex(32))
+        options: dict[str, Any] = {"security": args.security}
+        if args.security != "off":
+            options["secret_file"] = str(secret)
+        spec = LabSpec(hosts=RANKS + 1, ranks_per_host=1, rate=args.rate)
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+        with (
+            Lab(spec) as lab,
+            Pool.in_lab(lab, ("torch", "torch.distributed", "torch_mcast")) as pool,
+        ):
+            measure(pool, args, options)
+
+
+if __name__ == "__main__":
+    main()
