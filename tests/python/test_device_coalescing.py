@@ -21,7 +21,9 @@ from torch.distributed import ReduceOp
 import torch_mcast
 from torch_mcast import _fallback
 
-library, device_pool, hosted = device_ranks.library, device_ranks.device_pool, device_ranks.hosted
+pytestmark = pytest.mark.fake_device  # whose fallback is made here
+pytest_generate_tests = device_ranks.pytest_generate_tests
+library, device_pools, hosted = device_ranks.library, device_ranks.device_pools, device_ranks.hosted
 
 WORLD = 3
 

@@ -8,7 +8,8 @@ import test_device
 import test_device_messages
 import test_device_reduce
 
-device_pool, library, either = device_ranks.device_pool, device_ranks.library, device_ranks.either
+pytest_generate_tests = device_ranks.pytest_generate_tests
+device_pools, library, either = device_ranks.device_pools, device_ranks.library, device_ranks.either
 CALLS = {
     "all_gather": test_device.all_gather_into_tensor,
     "lists": test_device.all_gather_list,

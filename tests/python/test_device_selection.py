@@ -29,7 +29,7 @@ def collected(*arguments: str) -> set[str]:
     return set(re.findall(r"\S+\.py::\S+", done.stdout))
 
 
-def test_all_but_those_of_the_fake_device_run_on_cuda():
+def test_all_but_those_of_the_fake_device_run_on_a_gpu():
     found = collected("-m", "not fake_device", "-k", "gate or host")
     on_cuda = {test for test in found if "cuda-" in test}
     assert {test.replace("cuda-", "") for test in on_cuda} == found - on_cuda

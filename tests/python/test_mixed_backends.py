@@ -22,7 +22,7 @@ from torch.distributed.fsdp import fully_shard
 import torch_mcast
 from torch_mcast._stats import backend_of
 
-library, device_pool = device_ranks.library, device_ranks.device_pool
+library, device_pools = device_ranks.library, device_ranks.device_pools
 
 # In either order.
 ORDERS = ["cpu:mcast,fake:dummy", "fake:dummy,cpu:mcast"]
@@ -48,12 +48,12 @@ def load(library: str) -> None:
 
 
 @pytest.fixture
-def mixed(device_pool, library) -> Callable[..., list[Any]]:
+def mixed(device_pools, library) -> Callable[..., list[Any]]:
     """As `ranks`, in processes that have the accelerator."""
 
     def run(world: int, function: Callable[..., Any], *args: Any, backend: str) -> list[Any]:
-        device_pool.run(world, load, library, store="none")
-        return device_pool.run(world, function, *args, backend=backend)
+        device_pools["fake"].run(world, load, library, store="none")
+        return device_pools["fake"].run(world, function, *args, backend=backend)
 
     return run
 
