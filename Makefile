@@ -170,7 +170,7 @@ THREADS := transport host ipc engine service
 # Memory that is mapped twice in one process: the sanitizer sees neither that it is the same nor what orders
 # the accesses. The last but one writes beside what is copied on purpose, and a hostile client has several operations
 # write to the same bytes of its own.
-TWICE := EngineRanks.RanksOfOneHostMoveDataInMemory:EngineRanks.AndInTensors*:ArenaPool.NothingWritten*:EngineLimits.AHostileClient*
+TWICE := EngineRanks.RanksOfOneHostMoveDataInMemory:EngineRanks.AndInTensors*:EngineRanks.*EndsInMemory:ArenaPool.NothingWritten*:EngineLimits.AHostileClient*
 # Without groups that are guarded, in which a lane's thread does more and no other does, and without what takes
 # long for its many processes or bytes, the smaller of many sizes, and what has one thread.
 SHORT := -HostEngine.Signals*:ClientGroup.TheSuite*:Exchange.*:Rails.*:Agree.*:Sizes/*/?:*HostSchedules.*:HostMessages.*:HostMessageTurns.*:HostFailures.*:HostRounds.*:GuardedUdp/*:StoreTableTest.*:StoreRecord.*:Coalescing.Shorter*:StripeTest.Numbers*:EngineLimits.TensorsThatAreMapped*:$(TWICE)

@@ -18,8 +18,9 @@ namespace {
 
 std::shared_ptr<Group> client(const EngineProcess& engine, Member rank, DirectoryStore& store,
                               const char* road) {
-  return make_group("ends", rank, 2, store,
-                    {{"engine", engine.setting()}, {"engine_memory", road}});
+  return make_group(
+      "ends", rank, 2, store,
+      {{"engine", engine.setting()}, {"engine_memory", road}, {"shared_memory", kSharedMemory}});
 }
 
 // How far a message is must not come before the message: another thread that posts feeds all.

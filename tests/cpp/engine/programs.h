@@ -17,6 +17,13 @@ void expect_all_good(const std::vector<Ended>& ends);
 bool work(Group& group, size_t block, int rounds);
 // reduce_scatter, all_reduce (also in place), reduce of int32 sums.
 bool reduce_all_ways(Group& group, size_t count, int salt);
+// How ranks at one engine move data, as a setting: not in memory under ThreadSanitizer, which does
+// not see that what orders the accesses is mapped twice.
+#ifdef __SANITIZE_THREAD__
+inline constexpr const char* kSharedMemory = "off";
+#else
+inline constexpr const char* kSharedMemory = "auto";
+#endif
 Status wait_for(const std::function<Result<Sequence>(PostOptions)>& post);
 Slice whole(std::vector<int32_t>& data);
 

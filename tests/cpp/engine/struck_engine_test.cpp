@@ -92,6 +92,7 @@ bool rank_of(const EngineProcess& engine, const std::string& road, Member rank, 
   auto spec = group_spec("struck", rank, kRanks,
                          {{"engine", engine.setting()},
                           {"engine_memory", road},
+                          {"shared_memory", kSharedMemory},
                           {"liveness_limit", "3000"},
                           {"probe_timeout", "3000"}});
   if (!spec || !store.set("begins." + std::to_string(rank), std::to_string(getpid())).ok()) {
