@@ -3,6 +3,7 @@ system, and trains with it where no compiler can be found."""
 
 from __future__ import annotations
 
+import email
 import hashlib
 import importlib.util
 import os
@@ -71,6 +72,34 @@ def test_a_wheel_requires_the_torch_that_it_is_built_for(tmp_path, monkeypatch):
     assert re.search(r'^version = "[\d.]+\+torch2\.13"$', text, re.M)
     assert (source / "NOTICE").exists() and (source / "csrc/core").is_dir()
     assert not (source / "tests").exists()
+
+
+def test_the_metadata_of_a_wheel(tmp_path, monkeypatch):
+    """What an index or `pip show` tells: made from the copy that a wheel is made of, without compiling."""
+    monkeypatch.setattr(tool, "WORK", tmp_path)
+    source = tool.source_of("2.13")
+    program = "import setuptools.build_meta as b, sys; print(b.prepare_metadata_for_build_wheel(sys.argv[1]))"
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path],
+        cwd=source, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / done.stdout.strip().splitlines()[-1]
+    told = email.message_from_string((folder / "METADATA").read_text())
+    for word in (
+        "all collectives",
+        "point to point",
+        "multicast",
+        "shared memory",
+        "reductions in",
+    ):
+        assert word in told["Summary"]
+    assert len(told["Summary"]) <= 512  # an index refuses a longer one
+    assert told["Description-Content-Type"] == "text/markdown"
+    assert told.get_payload().strip() == (ROOT / "README.md").read_text().strip()
+    assert told["Version"] == "0.1.0+torch2.13"
+    assert "torch==2.13.*" in told.get_all("Requires-Dist")
+    assert "mcast = torch_mcast._autoload:autoload" in (folder / "entry_points.txt").read_text()
 
 
 def test_what_is_asked_for_wrongly_is_one_line():
