@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import secrets
 import socket
 import statistics
 import struct
@@ -26,6 +25,7 @@ import torch
 import torch.distributed as dist
 
 import torch_mcast
+from torch_mcast import secret
 from torch_mcast.lab import Lab, LabSpec
 from torch_mcast.lab.pool import Pool
 from torch_mcast.lab.units import parse_size
@@ -148,12 +148,10 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=9)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        secret = Path(folder) / "secret"
-        secret.touch(0o600)
-        secret.write_text(secrets.token_hex(32))
         options: dict[str, Any] = {"security": args.security}
         if args.security != "off":
-            options["secret_file"] = str(secret)
+            options["secret_file"] = f"{folder}/secret"
+            secret.write(options["secret_file"])
         spec = LabSpec(hosts=RANKS + 1, ranks_per_host=1, rate=args.rate)
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         with (

@@ -1,6 +1,6 @@
 // Who is in the group. Threads: of the group's making, of reconfigure() and of the destructor;
-// `none` and
-// `first_failure` under the group's mutex.
+// `none`
+// and `first_failure` under the group's mutex.
 #pragma once
 
 #include <string>

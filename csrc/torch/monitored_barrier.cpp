@@ -3,7 +3,7 @@
 // leaves its mark; rank 0 looks for the marks in the order of ranks, then leaves the verdict, which
 // the others wait for. torch asks for it under Gloo's name only; its texts are what scripts look
 // for.
-#include <algorithm>
+#include <chrono>
 
 #include "backend.h"
 #include "gil.h"

@@ -4,8 +4,8 @@
 // sink are atomics: no lock is held while a sink runs, so a sink may log.
 //
 // Standard error is often a pipe, and whoever reads it may stand still: an engine's thread that
-// waits there would be taken for a dead peer. So a line that finds no room waits kPatience, those
-// after it not at all, and what is lost is counted and said once there is room again.
+// waits there would be taken for a dead peer. So a line that finds no room waits kPatienceMs,
+// those after it not at all, and what is lost is counted and said once there is room again.
 #include "base/log.h"
 
 #include <poll.h>

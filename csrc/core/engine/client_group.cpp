@@ -250,11 +250,11 @@ ClientGroup::~ClientGroup() {
     (void)new auto(link_);
     return;
   }
-  if (link_->on_own_thread()) {  // which reads the answer
-    const auto parts = [weak = std::weak_ptr(link_), handle = handle_, flights = flights_] {
-      if (const auto link = weak.lock()) part(link, handle, flights);
-    };
-    begin_close(linger(), false, [parts](const Status&) { parts(); });
+  if (link_->on_own_thread()) {  // which reads the answer, kept by the link until it comes
+    begin_close(linger(), false,
+                [weak = std::weak_ptr(link_), handle = handle_, flights = flights_](const Status&) {
+                  if (const auto link = weak.lock()) part(link, handle, flights);
+                });
     return;
   }
   if (const Status status = close_with_linger(); !status.ok()) {

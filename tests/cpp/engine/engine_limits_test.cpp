@@ -182,8 +182,7 @@ TEST(EngineLimits, ASliceBesideItsArenaEndsTheClient) {
 }
 
 // One client after the other attacks; whether they have reached the engine.
-bool attack(const std::string& path) {
-  const Seeds all = seeds(60);
+bool attack(const std::string& path, const Seeds& all) {
   Hostile::Taken sum;
   for (const uint64_t seed : all) {
     Hostile client(path, seed);
@@ -201,9 +200,10 @@ TEST(EngineLimits, AHostileClientHarmsNobody) {
   service::TenantLimits limits;
   limits.arenas = uint64_t{64} << 20;
   EngineProcess engine(limits);
-  const auto limit = static_cast<unsigned>(120 + seeds(60).size() / 10);
+  const Seeds all = seeds(60);
+  const auto limit = static_cast<unsigned>(120 + all.size() / 10);
   expect_all_good(run_ranks(5, limit, [&](Member rank, DirectoryStore& store) {
-    if (rank == 4) return attack(engine.path()) && store.set("attacked", "").ok();
+    if (rank == 4) return attack(engine.path(), all) && store.set("attacked", "").ok();
     DirectoryStore jobs = store.scoped(rank < 2 ? "a" : "b");
     auto made = Engine::instance().create_group(spec_of(engine, rank % 2, 2), jobs);
     if (!made.ok()) return false;

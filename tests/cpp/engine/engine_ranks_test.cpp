@@ -4,7 +4,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <functional>
 #include <future>
 #include <map>
 #include <memory>
@@ -146,16 +145,6 @@ TEST(EngineRanks, ARankKilledAmidTransfersHarmsNobodyElse) {
     EXPECT_EQ(ends[2].exit_code, 0);
   }
   EXPECT_FALSE(EngineProcess::has_ended(engine.pid()));
-}
-
-std::future<Status> begin(const std::function<Result<Sequence>(PostOptions)>& post) {
-  auto ended = std::make_shared<std::promise<Status>>();
-  PostOptions options;
-  options.timeout = 50 * kSecond;
-  options.done = [ended](const Status& status) { ended->set_value(status); };
-  const auto posted = post(std::move(options));
-  if (!posted.ok()) ended->set_value(posted.status());
-  return ended->get_future();
 }
 
 // The engine receives, repairs and confirms for a rank that stands still; with `copy` it also

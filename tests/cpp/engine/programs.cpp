@@ -65,13 +65,17 @@ int32_t element(uint32_t rank, size_t i, int salt) {
 
 }  // namespace
 
-Status wait_for(const std::function<Result<Sequence>(PostOptions)>& post) {
-  auto promise = std::make_shared<std::promise<Status>>();
+std::future<Status> begin(const std::function<Result<Sequence>(PostOptions)>& post) {
+  auto ended = std::make_shared<std::promise<Status>>();
   PostOptions options;
   options.timeout = 60 * kSecond;
-  options.done = [promise](const Status& status) { promise->set_value(status); };
-  if (auto posted = post(std::move(options)); !posted.ok()) return posted.status();
-  return promise->get_future().get();
+  options.done = [ended](const Status& status) { ended->set_value(status); };
+  if (auto posted = post(std::move(options)); !posted.ok()) ended->set_value(posted.status());
+  return ended->get_future();
+}
+
+Status wait_for(const std::function<Result<Sequence>(PostOptions)>& post) {
+  return begin(post).get();
 }
 
 Slice whole(std::vector<int32_t>& data) {

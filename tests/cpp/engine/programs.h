@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <future>
 #include <vector>
 
 #include "processes.h"
@@ -24,6 +25,8 @@ inline constexpr const char* kSharedMemory = "off";
 #else
 inline constexpr const char* kSharedMemory = "auto";
 #endif
+// Posts; the future is ready when that has ended.
+std::future<Status> begin(const std::function<Result<Sequence>(PostOptions)>& post);
 Status wait_for(const std::function<Result<Sequence>(PostOptions)>& post);
 Slice whole(std::vector<int32_t>& data);
 
