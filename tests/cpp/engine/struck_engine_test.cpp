@@ -22,6 +22,7 @@ namespace mcast::test {
 namespace {
 
 using testing::AnyOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 
 constexpr Member kRanks = 3, kStriker = kRanks;
@@ -112,9 +113,9 @@ bool rank_of(const EngineProcess& engine, const std::string& road, Member rank, 
     EXPECT_TRUE(status.ok()) << status.to_string();
     return status.ok();
   }
-  // (The last one: it was killed before it came to the rendezvous, whose store tells so.)
+  // (The last one: it was killed before it came to a round of the rendezvous, whose store tells so.)
   EXPECT_THAT(status.message(), AnyOf(HasSubstr("engine of this host"), HasSubstr("rank "),
-                                      HasSubstr("no key rank/")));
+                                      ContainsRegex("no key [a-z]+/[0-9]")));
   if (blow.engine) {
     EXPECT_THAT(status.message(), HasSubstr("ngine of this host"));
   }
@@ -160,7 +161,10 @@ void struck(uint64_t seed, const std::string& road) {
 class StruckEngine : public testing::TestWithParam<const char*> {};
 
 TEST_P(StruckEngine, WhoIsStruckAtAnyPointIsNamed) {
-  for (const uint64_t seed : seeds(8)) struck(seed, GetParam());
+  for (const uint64_t seed : seeds(8)) {
+    struck(seed, GetParam());
+    if (HasFailure()) return;  // which every later fork would inherit
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Roads, StruckEngine, testing::Values("slots", "map", "copy"));

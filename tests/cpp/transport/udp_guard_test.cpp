@@ -378,7 +378,7 @@ TEST_F(GuardedStream, WhoIsExpectedMayTryAgain) {
   }
 }
 
-TEST_F(GuardedStream, ACaptureHoldsNoFrame) {
+TEST_F(GuardedStream, NothingIsSaidBeforeTheChallenge) {
   make_guarded();
   StreamAddress at;
   const Fd listener = raw_listen(at);
@@ -387,7 +387,6 @@ TEST_F(GuardedStream, ACaptureHoldsNoFrame) {
   node(0).send(peer, Channel::kControl, pattern(1000, 1));
   const Fd taken(::accept(listener.get(), nullptr, nullptr));
   settle();
-  // Nothing was said: it waits for the Challenge.
   std::byte byte;
   EXPECT_EQ(::recv(taken.get(), &byte, 1, MSG_DONTWAIT), -1);
   EXPECT_EQ(node(0).st().queued(peer, Channel::kControl), 1000u + kFramePrefix);
