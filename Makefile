@@ -48,7 +48,7 @@ AT_ONCE := $(shell expr $(JOBS) + 1)
 BENCH := $(BIN)/python -m torch_mcast.bench
 RESULTS := benchmarks/results
 
-.PHONY: bench bench-setup frameworks-setup demo test test-all test-cpp wheel wheel-setup test-python test-python-most test-python-alone test-torch headers test-memory build-threads test-threads quick soak sanitize fuzz \
+.PHONY: bench bench-setup frameworks-setup demo test test-all test-cpp wheel wheel-setup test-python test-python-most test-python-alone test-torch test-torch-guarded headers test-memory build-threads test-threads quick soak sanitize fuzz \
   fuzz-long mutants \
   aarch64 dpa-count format lint setup build build-tests clean
 
@@ -85,7 +85,7 @@ test: setup
 	$(MAKE) --no-print-directory test-threads test-python-alone
 
 test-all: export MCAST_TEST_ALL = 1
-test-all: bench-setup frameworks-setup wheel-setup test headers sanitize fuzz mutants aarch64 dpa-count
+test-all: bench-setup frameworks-setup wheel-setup test headers sanitize fuzz mutants aarch64 dpa-count test-torch-guarded
 
 # The headline sweep: 8 hosts on a switch of this machine, 1 Gbit/s, beside Gloo and, where they are
 # installed, Open MPI and UFTP; then the micro-benchmarks. Needs root for the lab.
@@ -149,6 +149,11 @@ test-python-alone: setup build
 # One after another, each in a bounded time; results in build/torch-tests, the table in docs/torch-tests.md.
 test-torch: build
 	nice $(BIN)/python tests/torch/run.py --write
+
+# Those that pass, in guarded groups.
+test-torch-guarded: build
+	$(BIN)/python tests/torch/run.py --security auth --again
+	$(BIN)/python tests/torch/run.py --security sealed --again
 
 # Every header of the core compiles alone.
 headers: build-tests

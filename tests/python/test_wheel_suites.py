@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.distributed._functional_collectives as functional
 import torch.distributed.checkpoint as checkpoint
 from contents import assert_same
 from torch import nn
@@ -237,34 +236,6 @@ def objects() -> None:
 
 def test_objects(ranks):
     ranks(WORLD, objects)
-
-
-def compiled() -> None:
-    """Functional collectives in a compiled function, as inductor makes them."""
-    rank, world = dist.get_rank(), dist.get_world_size()
-    group = dist.group.WORLD
-
-    def step(x: torch.Tensor) -> torch.Tensor:
-        total = functional.all_reduce(x * 2, "sum", group)
-        every = functional.all_gather_tensor(x + 1, 0, group)
-        part = functional.reduce_scatter_tensor(every, "sum", 0, group)
-        return total + part + functional.broadcast(x, 1, group)
-
-    x = torch.arange(4.0) + rank
-    expected = step(x)
-    before = torch_mcast.stats()["calls"]
-    # Inductor's compiler cannot stand a space in the path of torch.
-    backend = "aot_eager" if " " in torch.__file__ else "inductor"
-    found = torch.compile(step, fullgraph=True, backend=backend)(x)
-    torch.testing.assert_close(found, expected)
-    after = torch_mcast.stats()["calls"]
-    assert sum(c["engine"] for c in after.values()) >= 4 + sum(c["engine"] for c in before.values())
-    total = sum(2 * (torch.arange(4.0) + r) for r in range(world))
-    torch.testing.assert_close(found, total + world * (x + 1) + torch.arange(4.0) + 1)
-
-
-def test_functional_collectives_compiled(ranks):
-    ranks(2, compiled, limit_s=300, timeout_s=240)
 
 
 def pipelined(kind: str) -> dict[str, torch.Tensor]:

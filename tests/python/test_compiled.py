@@ -1,0 +1,65 @@
+"""Functional collectives in a function that inductor has compiled.
+
+Inductor's own compiler cannot stand a space in the path of torch: a job of its own imports torch by a link
+whose path has none.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torchrun import torchrun
+
+
+def compiled() -> None:
+    """What each rank of the job does."""
+    import torch.distributed._functional_collectives as functional
+
+    import torch_mcast
+
+    dist.init_process_group("cpu:mcast")
+    rank, world, group = dist.get_rank(), dist.get_world_size(), dist.group.WORLD
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        total = functional.all_reduce(x * 2, "sum", group)
+        every = functional.all_gather_tensor(x + 1, 0, group)
+        part = functional.reduce_scatter_tensor(every, "sum", 0, group)
+        return total + part + functional.broadcast(x, 1, group)
+
+    def served() -> int:
+        return sum(c["engine"] for c in torch_mcast.stats()["calls"].values())
+
+    x = torch.arange(4.0) + rank
+    expected = step(x)
+    before = served()
+    found = torch.compile(step, fullgraph=True, backend="inductor")(x)
+    torch.testing.assert_close(found, expected)
+    assert served() >= 4 + before
+    total = sum(2 * (torch.arange(4.0) + r) for r in range(world))
+    torch.testing.assert_close(found, total + world * (x + 1) + torch.arange(4.0) + 1)
+    dist.destroy_process_group()
+    print(f"rank {rank}: torch of {Path(torch.__file__).parents[1]}")
+
+
+def test_functional_collectives_compiled():
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="compiled-") as folder:
+        link = Path(folder) / "packages"
+        link.symlink_to(Path(torch.__file__).parents[1])
+        done = subprocess.run(
+            [*torchrun(2), __file__], capture_output=True, text=True, timeout=300, check=False,
+            env={**os.environ, "MCAST_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1",
+                 "TORCHINDUCTOR_CACHE_DIR": f"{folder}/cache", "TMPDIR": folder,
+                 "PYTHONPATH": os.pathsep.join([str(link), *filter(None, sys.path)])},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert {f"rank {r}: torch of {link}" for r in range(2)} <= set(done.stdout.splitlines())
+
+
+if __name__ == "__main__":
+    compiled()
