@@ -7,23 +7,19 @@ import programs
 import pytest
 import torch
 import torch.distributed as dist
-from test_multihost_hosts import run
+from test_multihost_bytes import moved
+from test_multihost_hosts import BYTES, FRAMING, measured
 
 import torch_mcast
 from torch_mcast.lab.pool import Pool
 
 
-def near_and_far(ctx, op):
-    programs.join(ctx, fallback="none")
-    for salt in range(2):
-        run(op, salt)
-    return torch_mcast.stats()
-
-
 @pytest.mark.parametrize("op", ["all_gather", "broadcast", "reduce_scatter", "all_reduce"])
-def test_ranks_of_a_host_share_its_engine_s_memory(hosts, op):
-    """They fold before they send, and a host receives large streams once: as in process."""
-    rows = hosts(2, 2, engine_options=()).run(near_and_far, op)
+def test_ranks_of_a_host_share_its_engine_s_memory(hosts, op, record_property):
+    """They fold before they send, and a host receives large streams once: as in process, and what crosses the
+    links has the same bound."""
+    cluster = hosts(2, 2, engine_options=())
+    crossed, rows = moved(cluster, measured, op)
     for row in rows:
         assert row["transport_reason"].startswith("engine of this host (process ")
         assert row["contributions"] == "one per host (2)"
@@ -31,6 +27,11 @@ def test_ranks_of_a_host_share_its_engine_s_memory(hosts, op):
     # (A rank that is the source takes nothing.)
     key = "shm_mapped_bytes" if op in ("all_gather", "broadcast") else "shm_direct_bytes"
     assert sum(row["counters"][key] > 0 for row in rows) >= 2
+    sent = [crossed.sent(host) for host in ("h1", "h2")]
+    record_property("sent", sent)
+    # (All of a broadcast comes from one host, and all of an all_reduce is sent twice in halves.)
+    part = BYTES if op in ("broadcast", "all_reduce") else BYTES / 2
+    assert part <= max(sent) <= FRAMING * part + 100_000
 
 
 def gathers(ctx, size: int) -> int:
