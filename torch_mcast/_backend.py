@@ -15,7 +15,7 @@ from torch._C._distributed_c10d import Backend
 from torch.distributed import distributed_c10d
 
 from torch_mcast import _fallback  # (now: a process that has no descriptors left cannot import)
-from torch_mcast._load import extension
+from torch_mcast._load import end_with_process, extension
 from torch_mcast._metrics import write_every_interval
 from torch_mcast._names import BACKEND
 
@@ -41,6 +41,7 @@ def _warn_of_clear(backend: Any, name: str) -> None:
 def create(group: Any, options: Any) -> Any:
     """The creator function of the registered backend (extended API)."""
     module = extension()
+    end_with_process()
     if isinstance(options, module.Options):
         options = copy.deepcopy(options)
     elif options is None or isinstance(options, Backend.Options):

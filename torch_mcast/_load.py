@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import os
 import sys
+from multiprocessing.util import Finalize
 from types import ModuleType
 
 _extension: ModuleType | None = None
+_ends_in = 0  # the process in which end_with_process() was called
 
 # No index has a package of ours.
 REINSTALL = "pip install --force-reinstall --no-deps .  (in torch-mcast's source folder)"
@@ -35,6 +38,21 @@ def _shutdown(module: ModuleType) -> None:
     nothing may call into Python afterwards. A script that an exception ends (Ctrl-C too) does not wait
     for operations that it leaves in flight: other ranks learn of it at once."""
     module.shutdown(give_up=getattr(sys, "last_value", None) is not None)
+
+
+def end_with_process() -> None:
+    """Whoever makes a group calls it. Workers of `multiprocessing` that were forked end without the
+    interpreter's exit handlers, and run their own: without a goodbye the others take them for lost."""
+    global _ends_in
+    if _ends_in == os.getpid():
+        return
+    _ends_in = os.getpid()
+    Finalize(None, _end_worker, args=(extension(),), exitpriority=0)
+
+
+def _end_worker(module: ModuleType) -> None:
+    raised = sys.exc_info()[1]  # by the worker's function, on its way out
+    module.shutdown(give_up=raised is not None and not isinstance(raised, SystemExit))
 
 
 def extension() -> ModuleType:

@@ -203,13 +203,16 @@ WorkPtr ProcessGroupMcast::allreduce_each(Op op, c10d::OpType type, Tensors& ten
   auto back = std::make_shared<CopyBacks>();
   Regions regions;
   std::vector<Part> parts;
-  for (const at::Tensor& tensor : tensors) {
+  const Tensors places = in_place_apart(tensors, *back);
+  for (size_t i = 0; i < tensors.size(); ++i) {
     Part part;
-    part.how = reducing(name, tensor.scalar_type(), reduce);
-    const at::Tensor plain = readable(tensor);
-    part.input = part.output = regions.slice(plain);
-    if (!is_plain(tensor)) back->add(plain, tensor);
-    if (integer_average(tensor.scalar_type(), reduce)) back->divide(tensor);
+    part.how = reducing(name, tensors[i].scalar_type(), reduce);
+    part.input = part.output = regions.slice(places[i]);
+    if (integer_average(tensors[i].scalar_type(), reduce)) {
+      TORCH_CHECK_VALUE(places[i].is_same(tensors[i]) || !is_plain(tensors[i]), name,
+                        ": averages of integers take tensors that share no memory");
+      back->divide(tensors[i]);
+    }
     parts.push_back(std::move(part));
   }
   auto work = make_work(op, type, kTitleAllReduce, tensors, {tensors},

@@ -7,6 +7,7 @@
 #include "tensors.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/MemoryOverlap.h>
 #include <pthread.h>
 
 #include <algorithm>
@@ -174,6 +175,13 @@ const at::Tensor& check_single(const char* op, const char* what,
   return tensors[0];
 }
 
+void CopyBacks::add(at::Tensor from, at::Tensor to) {
+  TORCH_CHECK_VALUE(at::has_internal_overlap(to) != at::MemOverlap::Yes,
+                    "a tensor that is to be written has elements that share memory (it was "
+                    "expanded): pass a clone");
+  copies_.emplace_back(std::move(from), std::move(to));
+}
+
 void CopyBacks::run() const {
   // Below autograd: the user's graph has no part in the arrival of data.
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
@@ -197,6 +205,18 @@ at::Tensor writable(const at::Tensor& tensor, CopyBacks& back) {
   at::Tensor plain = new_plain(tensor);
   back.add(plain, tensor);
   return plain;
+}
+
+std::vector<at::Tensor> in_place_apart(const std::vector<at::Tensor>& tensors, CopyBacks& back) {
+  std::vector<at::Tensor> places;
+  for (const at::Tensor& tensor : tensors) places.push_back(readable(tensor));
+  const bool shared = any_overlap(places);
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (shared) places[i] = places[i].clone(at::MemoryFormat::Contiguous);
+    if (shared || !is_plain(tensors[i])) back.add(places[i], tensors[i]);
+  }
+  return places;
 }
 
 std::vector<at::Tensor> writable_apart(const std::vector<at::Tensor>& outputs, CopyBacks& back) {

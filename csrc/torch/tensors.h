@@ -40,7 +40,8 @@ class CopyBacks {
  public:
   using Divisor = std::shared_ptr<std::atomic<uint32_t>>;
 
-  void add(at::Tensor from, at::Tensor to) { copies_.emplace_back(std::move(from), std::move(to)); }
+  // ValueError if elements of `to` share memory.
+  void add(at::Tensor from, at::Tensor to);
   // By divide_by(), towards zero.
   void divide(at::Tensor tensor) { averages_.push_back(std::move(tensor)); }
   // How many contributions are in the sums, once the operation is complete.
@@ -59,6 +60,10 @@ class CopyBacks {
 at::Tensor readable(const at::Tensor& tensor);
 // A plain tensor to be written: `tensor` itself, or a new one that `back` copies to it at the end.
 at::Tensor writable(const at::Tensor& tensor, CopyBacks& back);
+
+// Plain tensors to be read and written in their places at once: as writable(), with their content,
+// and apart from each other.
+std::vector<at::Tensor> in_place_apart(const std::vector<at::Tensor>& tensors, CopyBacks& back);
 
 // Slices of plain tensors; one Region per storage (not per address: several storages may lie over
 // one buffer), so that all chunks of a flat buffer share one. The regions keep the storage alive

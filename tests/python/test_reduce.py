@@ -232,6 +232,30 @@ def test_coalesced(ranks):
     ranks(3, coalesced)
 
 
+def sharing() -> None:
+    """Each tensor of the list is reduced from what it held before the call, as Gloo does it."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    for n in (8, 100_000):
+        x = torch.arange(n, dtype=torch.float32) + rank
+        total = world * torch.arange(n) + float(sum(range(world)))
+        dist.all_reduce_coalesced([x, x])
+        assert torch.equal(x, total)
+        x = torch.arange(n, dtype=torch.float32) + rank
+        dist.all_reduce_coalesced([x[: n // 2 + 2], x[n // 2 - 1 :]])
+        assert torch.equal(x, total)
+    x = torch.ones(4, dtype=torch.int64)
+    with pytest.raises(ValueError, match="take tensors that share no memory"):
+        dist.all_reduce_coalesced([x, x], Op.AVG)
+    with pytest.raises(ValueError, match="elements that share memory"):
+        dist.all_reduce(torch.ones(1).expand(5))
+    dist.all_reduce(x)
+    assert torch.equal(x, torch.full((4,), world))
+
+
+def test_tensors_that_share_memory(ranks):
+    ranks(3, sharing)
+
+
 def strided_and_scaled() -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     parts = [contribution(r, 600, torch.float32, 5).view(20, 30) for r in range(world)]

@@ -47,6 +47,7 @@ class Bootstrap {
   Result<std::vector<HostAddress>> addresses_near(const std::vector<uint32_t>& host_of);
   Result<std::string> exchange_verdicts(const std::string& prefix, const std::string& doing,
                                         Nanos deadline);
+  Status join();
   // Of split().
   Result<std::unique_ptr<Split>> lay_rails();
   Result<std::unique_ptr<Split>> make_subgroups();

@@ -89,6 +89,27 @@ Result<std::string> Bootstrap::exchange_verdicts(const std::string& prefix,
   }
 }
 
+// All share their memory, and this rank knows: waits until all know. Whoever keeps the store may end
+// with the group, and the others would miss the last word there.
+Status Bootstrap::join() {
+  for (;;) {
+    const Nanos left = deadline_ - monotonic_now();
+    Result<bool> all = attachment_->joined_by_all(std::clamp<Nanos>(left, 0, kAttachStep));
+    if (!all.ok()) return all.status();
+    if (*all) return {};
+    if (left <= 0) {
+      return Status(Code::kTimeout,
+                    "rank(s) " + attachment_->missing() + " have not said that they have the group");
+    }
+    if (spec_.interrupted && spec_.interrupted()) {
+      return Status(Code::kAborted, "its creation was interrupted");
+    }
+    Status status = attachment_->look_after(monotonic_now(), spec_.config.liveness_limit);
+    // (Who has joined may have ended since: then all had.)
+    if (!status.ok() && !attachment_->missing().empty()) return status;
+  }
+}
+
 // Null: the group takes the network, on all ranks.
 Result<std::shared_ptr<GroupBase>> Bootstrap::share_memory() {
   const std::shared_ptr<GroupBase> none;
@@ -103,12 +124,19 @@ Result<std::shared_ptr<GroupBase>> Bootstrap::share_memory() {
   }
   Result<std::string> verdict =
       exchange_verdicts("shared", "waiting for all ranks to find their shared memory", deadline_);
-  if (!verdict.ok()) return verdict.status();
+  if (!verdict.ok()) {
+    attachment_->refuse(verdict.status());
+    return verdict.status();
+  }
   PeerMemory memory = PeerMemory::kSlots;
   if (const std::string problem = Attachment::unite({*verdict}, memory); !problem.empty()) {
     log(LogLevel::kWarn, "group '%s' uses the network between ranks of one host: %s",
         spec_.name.c_str(), problem.c_str());
     return none;
+  }
+  if (Status status = join(); !status.ok()) {
+    attachment_->refuse(status);
+    return status;
   }
   std::shared_ptr<GroupBase> group =
       std::make_shared<HostGroup>(spec_, *registry_, attachment_->take(), memory, trace());

@@ -8,6 +8,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "host/failure_record.h"
+#include "host/futex.h"
+
 namespace mcast {
 namespace {
 
@@ -191,6 +194,47 @@ Status Attachment::look_after(Nanos now, Nanos limit) {
     }
   }
   return {};
+}
+
+std::string Attachment::missing() const {
+  std::string ranks;
+  for (uint32_t m = 0; m < size_; m++) {
+    const RankState& state = shared_->block.state(0, static_cast<Member>(m));
+    if (state.joined.load(std::memory_order_seq_cst) != 0) continue;
+    ranks += (ranks.empty() ? "" : ", ") + std::to_string(m);
+  }
+  return ranks;
+}
+
+void Attachment::ring_all() const {
+  for (uint32_t m = 0; m < size_; m++) {
+    ring(shared_->block.state(0, static_cast<Member>(m)).doorbell);
+  }
+}
+
+Result<bool> Attachment::joined_by_all(Nanos patience) {
+  RankState& mine = shared_->block.state(0, self_);
+  const auto look = [this]() -> Result<bool> {
+    const bool all = missing().empty();
+    const FailureRecord& failure = shared_->block.failure();
+    if (failure_readable(failure)) return read_failure(failure);
+    return all;
+  };
+  if (mine.joined.exchange(1, std::memory_order_seq_cst) == 0 && missing().empty()) {
+    ring_all();  // the last one; of two that are, both may do it
+  }
+  const uint32_t bell = mine.doorbell.load(std::memory_order_seq_cst);
+  Result<bool> all = look();
+  if (!all.ok() || *all) return all;
+  futex_wait(mine.doorbell, bell, patience);
+  return look();
+}
+
+void Attachment::refuse(const Status& why) {
+  if (shared_->block.members() == 0) return;  // nothing was mapped
+  (void)claim_failure(shared_->block.failure(),
+                      why.with_context("rank " + std::to_string(self_)), self_, self_);
+  ring_all();
 }
 
 std::shared_ptr<HostShared> Attachment::take() {

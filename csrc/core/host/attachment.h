@@ -48,6 +48,15 @@ class Attachment {
   // those that were found. Ok: none.
   Status look_after(Nanos now, Nanos limit);
 
+  // Over what attach() has mapped, once this rank knows that all share it. Whether all know, for
+  // which it sleeps at most `patience`: until then they need the store, which whoever keeps it may
+  // take down as soon as it has the group. Not ok: a rank does not have it, and has told why.
+  Result<bool> joined_by_all(Nanos patience);
+  // Those who do not know, as text.
+  std::string missing() const;
+  // Tells who waits in joined_by_all(), or will, that this rank does not have the group.
+  void refuse(const Status& why);
+
   // What attach() has mapped; nobody attaches to this rank's segment any more.
   std::shared_ptr<HostShared> take();
 
@@ -61,6 +70,8 @@ class Attachment {
   // What a rank has told, as an address in this process's terms. False: verdict_ says why.
   bool look_up(Member rank, HostAddress& address);
   bool look_up(std::vector<HostAddress>& addresses, const std::vector<uint32_t>* host_of);
+
+  void ring_all() const;
 
   Member self_;
   uint32_t size_;

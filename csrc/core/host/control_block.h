@@ -67,6 +67,7 @@ struct alignas(64) RankState {
   std::atomic<uint64_t> consumed;   // rounds of which this rank needs nothing more
   std::atomic<uint32_t> called;     // operations posted
   std::atomic<uint32_t> left;       // 1 + operations it had posted when it left; 0: it is here
+  std::atomic<uint32_t> joined;     // on lane 0: it has the group, and needs no store any more
   alignas(64) std::atomic<uint64_t> need_published;
   std::atomic<uint64_t> need_consumed;  // by all; waiter and rounds
   alignas(64) std::atomic<uint32_t> doorbell;

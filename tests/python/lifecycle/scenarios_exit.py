@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import multiprocessing
 import os
 import signal
 import sys
@@ -43,6 +44,33 @@ def ends(link: Any, how: str) -> None:
         os._exit(4)
     if how == "in flight":
         dist.barrier(async_op=True)  # posted, never waited for; the others have posted three
+
+
+def workers_end(link: Any, folder: str) -> None:
+    """Forked workers of `multiprocessing` end without Python's exit handlers, rank 0's while what it has sent
+    is still to be taken. Of a small group `bad`, one by an exception."""
+
+    def worker(rank: int, group: str) -> None:
+        dist.init_process_group("cpu:mcast", f"file://{folder}/{group}", rank=rank, world_size=3)
+        values = torch.full((4,), float(rank + 1))
+        if group == "good":
+            time.sleep(rank / 2)
+            dist.broadcast(values, 0)
+            assert torch.equal(values, torch.ones(4)), values
+            return
+        dist.barrier()
+        if rank == 1:
+            raise RuntimeError("deliberate")
+        caught(link, dist.barrier)
+
+    fork = multiprocessing.get_context("fork")
+    for group, codes in (("good", [0, 0, 0]), ("bad", [0, 1, 0])):
+        workers = [fork.Process(target=worker, args=(rank, group)) for rank in range(3)]
+        for process in workers:
+            process.start()
+        for process in workers:
+            process.join(60)
+        assert [process.exitcode for process in workers] == codes, group
 
 
 def all_end(link: Any, how: str) -> None:

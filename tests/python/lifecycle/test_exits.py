@@ -50,6 +50,14 @@ def test_all_end_without_destroy(job, how):
         assert "Traceback" not in it.output() and "terminate" not in it.output()
 
 
+def test_workers_end_without_destroy(job, tmp_path):
+    with job(1, "scenarios_exit.workers_end", str(tmp_path)) as it:
+        for _ in range(2):
+            text = it.ranks[0].expect("error", GRACE_S)["text"]
+            assert re.search(LEFT, text), text
+        it.end()
+
+
 def test_threads_that_go_on_calling_do_not_end_the_process(job):
     """Before Python 3.14 a thread that wants Python's lock while the interpreter goes is ended in the middle of
     a binding: std::terminate. Each rank met that in one run of five."""

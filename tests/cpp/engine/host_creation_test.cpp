@@ -1,0 +1,104 @@
+// The last word of a creation in shared memory. Whoever keeps the store may take it down as soon as
+// it has the group, so it has it only when all have; and who misses the word fails the creation on
+// all ranks.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <functional>
+
+#include "engine/host_ranks.h"
+
+namespace mcast::test {
+namespace {
+
+using testing::HasSubstr;
+
+// The last word is there: before a rank other than 0 hears it, it does what it is told, which may be a failure.
+class LastWordStore final : public KeyValueStore {
+ public:
+  LastWordStore(DirectoryStore& store, std::function<Status()> before)
+      : store_(store), before_(std::move(before)) {}
+  Status set(const std::string& key, const std::string& value) override {
+    return store_.set(key, value);
+  }
+  Result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys,
+                                             Nanos timeout) override {
+    auto values = store_.multi_get(keys, timeout);
+    if (values.ok() && keys[0] == "shared/all") {
+      if (Status status = before_(); !status.ok()) return status;
+    }
+    return values;
+  }
+
+ private:
+  DirectoryStore& store_;
+  const std::function<Status()> before_;
+};
+
+Result<std::shared_ptr<Group>> create(Member rank, KeyValueStore& store) {
+  auto spec = group_spec("g", rank, 3, kShared);
+  if (!spec) return Status(Code::kInternal, "no spec");
+  spec->timeout = 20 * kSecond;
+  return Engine::instance().create_group(*spec, store);
+}
+
+TEST(HostCreation, WhoKeepsTheStoreMayEndAtOnce) {
+  expect_all_good(run_ranks(3, 60, [](Member rank, DirectoryStore& store) {
+    LastWordStore late(store, [&] {
+      usleep(100'000 * rank);
+      return store.multi_get({"gone"}, 0).ok() ? Status(Code::kUnavailable, "the store is gone")
+                                               : Status();
+    });
+    auto group = rank == 0 ? create(rank, store) : create(rank, late);
+    EXPECT_TRUE(group.ok()) << group.status().to_string();
+    if (!group.ok()) return false;
+    EXPECT_EQ((*group)->stats().path, "shared memory");
+    return (*group)->close(5 * kSecond).ok() && (rank != 0 || store.set("gone", "1").ok());
+  }));
+}
+
+TEST(HostCreation, WhoMissesTheLastWordFailsAll) {
+  expect_all_good(run_ranks(3, 60, [](Member rank, DirectoryStore& store) {
+    LastWordStore breaks(store, [] { return Status(Code::kUnavailable, "the store is gone"); });
+    auto group = rank == 1 ? create(rank, breaks) : create(rank, store);
+    EXPECT_FALSE(group.ok());
+    EXPECT_THAT(group.status().message(), HasSubstr("the store is gone"));
+    if (rank != 1) {
+      EXPECT_THAT(group.status().message(), HasSubstr("rank 1"));
+    }
+    return !group.ok();
+  }));
+}
+
+TEST(HostCreation, WhoEndsBeforeItIsNamed) {
+  const auto ends = run_ranks(3, 60, [](Member rank, DirectoryStore& store) {
+    LastWordStore last(store, []() -> Status { _exit(7); });
+    auto group = rank == 1 ? create(rank, last) : create(rank, store);
+    EXPECT_FALSE(group.ok());
+    EXPECT_THAT(group.status().message(), HasSubstr("rank 1"));
+    return !group.ok();
+  });
+  EXPECT_EQ(ends[1].exit_code, 7);
+  EXPECT_EQ(ends[0].exit_code, 0);
+  EXPECT_EQ(ends[2].exit_code, 0);
+}
+
+TEST(HostCreation, WhoWaitsForTheOthersCanBeInterrupted) {
+  expect_all_good(run_ranks(3, 60, [](Member rank, DirectoryStore& store) {
+    LastWordStore late(store, [&] { return store.multi_get({"over"}, 20 * kSecond).status(); });
+    auto spec = group_spec("g", rank, 3, kShared);
+    if (!spec) return false;
+    const Nanos until = monotonic_now() + 300 * kMilli;
+    spec->interrupted = [=] { return rank == 0 && monotonic_now() > until; };
+    auto group = rank == 1 ? Engine::instance().create_group(*spec, late)
+                           : Engine::instance().create_group(*spec, store);
+    EXPECT_TRUE(rank != 0 || store.set("over", "1").ok());
+    EXPECT_FALSE(group.ok());
+    EXPECT_THAT(group.status().message(), HasSubstr("interrupted"));
+    return !group.ok();
+  }));
+}
+
+}  // namespace
+}  // namespace mcast::test
