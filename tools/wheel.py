@@ -19,6 +19,8 @@ The virtual functions of c10d::Backend change with torch's minor versions. So a 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import hashlib
 import os
 import platform
@@ -28,6 +30,7 @@ import subprocess
 import sys
 import sysconfig
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -145,6 +148,15 @@ def link_in(root: Path) -> None:
     run("make", "-f", "Makefile.unx", "units=crc", f"CFLAGS_={' '.join(options)}", "lib", cwd=isal)
     shutil.copytree(isal / "include", headers / "isa-l")
     shutil.copy(isal / "bin" / "isa-l.a", root / LIBRARIES / "libisal.a")
+
+
+@contextlib.contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Builds share a folder: a second one waits here until the first is over."""
+    WORK.mkdir(parents=True, exist_ok=True)
+    with (WORK / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def sysroot() -> Path:
@@ -303,7 +315,9 @@ def main() -> int:
         else:
             interpreters = [Path(sysconfig.get_path("scripts")) / "python"]
         for interpreter in interpreters:
-            print(build(interpreter, options.out), flush=True)
+            with one_at_a_time():
+                wheel = build(interpreter, options.out)
+            print(wheel, flush=True)
     except WheelError as error:
         print(f"tools/wheel.py: {error}", file=sys.stderr)
         return 1

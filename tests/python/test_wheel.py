@@ -4,6 +4,7 @@ system, and trains with it where no compiler can be found."""
 from __future__ import annotations
 
 import email
+import fcntl
 import hashlib
 import importlib.util
 import os
@@ -51,6 +52,17 @@ def test_a_package_is_the_one_that_is_meant(mirror, tmp_path):
     (tmp_path / "mirror" / "pool" / "a.deb").write_bytes(b"a package")
     kept.write_bytes(b"half a pack")
     assert tool.fetched((mirror,), "pool/a.deb", digest).read_bytes() == b"a package"
+
+
+def test_builds_in_one_folder_take_turns(tmp_path, monkeypatch):
+    monkeypatch.setattr(tool, "WORK", tmp_path / "work")
+    at_once = fcntl.LOCK_EX | fcntl.LOCK_NB
+    with tool.one_at_a_time():
+        second = (tmp_path / "work" / "lock").open("w")
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(second, at_once)
+    fcntl.flock(second, at_once)
+    second.close()
 
 
 def test_links_of_the_old_system_stay_in_it(tmp_path):
