@@ -6,6 +6,7 @@
 #   tools/setup.sh test       run, and what tests and lint take
 #   tools/setup.sh bench      run, and what the benchmark and its peers take
 #   tools/setup.sh frameworks Lightning, accelerate, transformers and DeepSpeed, for tests of make test-all
+#   tools/setup.sh torch      .venv with torch alone, for tests of other versions: nothing is compiled
 #   tools/setup.sh build      pip install -e . into .venv
 #   tools/setup.sh extension  the same without the programs of aggregator, engine and simulator, for make demo;
 #                             where they have been built they are built again
@@ -187,9 +188,12 @@ venv() { # for this purpose, with these packages
     if ! [ -e "$VENV/.stamp-torch" ] || [ "$(cat "$VENV/.stamp-torch")" != "$TORCH" ]; then
         [ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
         case $RUN_PIP in *cmake*) pip_install cmake ninja ;; esac
-        # In a process group of its own, so that it ends with this script.
-        setsid tools/setup.sh ahead &
-        ahead=$!
+        ahead=""
+        if [ "$step" != torch ]; then
+            # In a process group of its own, so that it ends with this script.
+            setsid tools/setup.sh ahead &
+            ahead=$!
+        fi
         trap '[ -z "$ahead" ] || kill -TERM "-$ahead" 2>/dev/null' EXIT
         trap 'exit 130' INT
         trap 'exit 143' TERM
@@ -209,6 +213,9 @@ run() {
     run_packages
     venv run $RUN_PIP
 }
+
+# shellcheck disable=SC2086
+torch() { venv other $RUN_PIP; }
 
 # shellcheck disable=SC2086
 tests() {
@@ -257,9 +264,9 @@ extension() {
 for step in "$@"; do
     case $step in
     test) tests ;;
-    run | bench | frameworks | build | extension | ahead | wheel | aarch64 | dpa) "$step" ;;
+    run | torch | bench | frameworks | build | extension | ahead | wheel | aarch64 | dpa) "$step" ;;
     *)
-        echo "usage: tools/setup.sh [run] [test] [bench] [build] [extension] [wheel] [aarch64] [dpa]" >&2
+        echo "usage: tools/setup.sh [run] [torch] [test] [bench] [build] [extension] [wheel] [aarch64] [dpa]" >&2
         exit 2
         ;;
     esac
