@@ -18,6 +18,7 @@ from xdist.scheduler import LoadScopeScheduling
 # Tests that run side by side (pytest-xdist), but for what they share: a folder or module listed here runs
 # in one process, in order, since its tests share a lab, virtual machines, or something that is built first.
 TOGETHER = (
+    "test_wheel_versions",
     "verbs/",
     "test_device_reduce",
     "test_device_limits",
