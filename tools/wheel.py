@@ -276,7 +276,13 @@ def build(python: Path, out: Path) -> Path:
     folder = python.parent
     run(
         python, "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps", "-w", raw, source,
-        env={**os.environ, "CMAKE_ARGS": arguments_of_cmake(root), "PATH": f"{folder}:{os.environ['PATH']}"},
+        env={
+            **os.environ,
+            "CMAKE_ARGS": arguments_of_cmake(root),
+            # The core is the same for each torch and Python, but for the folder that it is compiled in.
+            "CCACHE_NOHASHDIR": "1",
+            "PATH": f"{folder}:{os.environ['PATH']}",
+        },
     )  # fmt: skip
     (wheel,) = raw.glob("*.whl")
     auditor = WORK / "auditwheel"
