@@ -89,8 +89,8 @@ Result<std::string> Bootstrap::exchange_verdicts(const std::string& prefix,
   }
 }
 
-// All share their memory, and this rank knows: waits until all know. Whoever keeps the store may end
-// with the group, and the others would miss the last word there.
+// All share their memory, and this rank knows: waits until all know. Whoever keeps the store may
+// end with the group, and the others would miss the last word there.
 Status Bootstrap::join() {
   for (;;) {
     const Nanos left = deadline_ - monotonic_now();
@@ -98,8 +98,8 @@ Status Bootstrap::join() {
     if (!all.ok()) return all.status();
     if (*all) return {};
     if (left <= 0) {
-      return Status(Code::kTimeout,
-                    "rank(s) " + attachment_->missing() + " have not said that they have the group");
+      return Status(Code::kTimeout, "rank(s) " + attachment_->missing() +
+                                        " have not said that they have the group");
     }
     if (spec_.interrupted && spec_.interrupted()) {
       return Status(Code::kAborted, "its creation was interrupted");

@@ -232,8 +232,8 @@ Result<bool> Attachment::joined_by_all(Nanos patience) {
 
 void Attachment::refuse(const Status& why) {
   if (shared_->block.members() == 0) return;  // nothing was mapped
-  (void)claim_failure(shared_->block.failure(),
-                      why.with_context("rank " + std::to_string(self_)), self_, self_);
+  (void)claim_failure(shared_->block.failure(), why.with_context("rank " + std::to_string(self_)),
+                      self_, self_);
   ring_all();
 }
 

@@ -14,7 +14,8 @@ namespace {
 
 using testing::HasSubstr;
 
-// The last word is there: before a rank other than 0 hears it, it does what it is told, which may be a failure.
+// The last word is there: before a rank other than 0 hears it, it does what it is told, which may
+// be a failure.
 class LastWordStore final : public KeyValueStore {
  public:
   LastWordStore(DirectoryStore& store, std::function<Status()> before)

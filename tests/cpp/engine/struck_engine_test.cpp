@@ -113,7 +113,8 @@ bool rank_of(const EngineProcess& engine, const std::string& road, Member rank, 
     EXPECT_TRUE(status.ok()) << status.to_string();
     return status.ok();
   }
-  // (The last one: it was killed before it came to a round of the rendezvous, whose store tells so.)
+  // (The last one: it was killed before it came to a round of the rendezvous, whose store tells
+  // so.)
   EXPECT_THAT(status.message(), AnyOf(HasSubstr("engine of this host"), HasSubstr("rank "),
                                       ContainsRegex("no key [a-z]+/[0-9]")));
   if (blow.engine) {
