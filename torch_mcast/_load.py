@@ -10,6 +10,7 @@ from types import ModuleType
 
 _extension: ModuleType | None = None
 _ends_in = 0  # the process in which end_with_process() was called
+_left = 0  # the process that has shut the engine down at its end
 
 # No index has a package of ours.
 REINSTALL = "pip install --force-reinstall --no-deps .  (in torch-mcast's source folder)"
@@ -37,7 +38,7 @@ def _shutdown(module: ModuleType) -> None:
     """Runs before the interpreter goes: small operations may still need to be confirmed to peers, and
     nothing may call into Python afterwards. A script that an exception ends (Ctrl-C too) does not wait
     for operations that it leaves in flight: other ranks learn of it at once."""
-    module.shutdown(give_up=getattr(sys, "last_value", None) is not None)
+    _leave(module, getattr(sys, "last_value", None) is not None)
 
 
 def end_with_process() -> None:
@@ -52,7 +53,15 @@ def end_with_process() -> None:
 
 def _end_worker(module: ModuleType) -> None:
     raised = sys.exc_info()[1]  # by the worker's function, on its way out
-    module.shutdown(give_up=raised is not None and not isinstance(raised, SystemExit))
+    _leave(module, raised is not None and not isinstance(raised, SystemExit))
+
+
+def _leave(module: ModuleType, give_up: bool) -> None:
+    """A process that ends by exit handlers runs multiprocessing's too: this comes twice."""
+    global _left
+    if _left != os.getpid():
+        _left = os.getpid()
+        module.shutdown(give_up=give_up)
 
 
 def extension() -> ModuleType:

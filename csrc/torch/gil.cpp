@@ -54,6 +54,7 @@ std::terminate_handler terminate_before = nullptr;  // written before `leaving`
 }  // namespace
 
 void begin_leaving() {
+  if (leaving.load()) return;
   leaver = std::this_thread::get_id();
   terminate_before = std::set_terminate(&stay_instead_of_terminating);
   leaving.store(true);

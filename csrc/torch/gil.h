@@ -7,7 +7,7 @@
 
 namespace mcast::pg {
 
-// The interpreter goes soon. Once, by the exit handler, in its thread, without Python's lock and
+// The interpreter goes soon. By the exit handler, in its thread, without Python's lock and
 // after all threads of the engine have ended.
 void begin_leaving();
 
