@@ -215,10 +215,12 @@ void Attachment::ring_all() const {
 Result<bool> Attachment::joined_by_all(Nanos patience) {
   RankState& mine = shared_->block.state(0, self_);
   const auto look = [this]() -> Result<bool> {
-    const bool all = missing().empty();
     const FailureRecord& failure = shared_->block.failure();
-    if (failure_readable(failure)) return read_failure(failure);
-    return all;
+    const bool failed = failure_readable(failure);
+    // All have joined: what has failed since is an operation of those who were faster.
+    if (missing().empty()) return true;
+    if (failed) return read_failure(failure);
+    return false;
   };
   if (mine.joined.exchange(1, std::memory_order_seq_cst) == 0 && missing().empty()) {
     ring_all();  // the last one; of two that are, both may do it
@@ -232,6 +234,7 @@ Result<bool> Attachment::joined_by_all(Nanos patience) {
 
 void Attachment::refuse(const Status& why) {
   if (shared_->block.members() == 0) return;  // nothing was mapped
+  shared_->block.state(0, self_).joined.store(0, std::memory_order_seq_cst);
   (void)claim_failure(shared_->block.failure(), why.with_context("rank " + std::to_string(self_)),
                       self_, self_);
   ring_all();

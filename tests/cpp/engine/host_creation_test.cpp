@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <functional>
+#include <utility>
+#include <vector>
 
 #include "engine/host_ranks.h"
 
@@ -98,6 +100,26 @@ TEST(HostCreation, WhoWaitsForTheOthersCanBeInterrupted) {
     EXPECT_FALSE(group.ok());
     EXPECT_THAT(group.status().message(), HasSubstr("interrupted"));
     return !group.ok();
+  }));
+}
+
+// Rank 2 sleeps while it waits for rank 1; the others have failed the group when it looks again.
+TEST(HostCreation, WhatFailsAfterwardsIsOfTheGroup) {
+  expect_all_good(run_ranks(3, 60, [](Member rank, DirectoryStore& store) {
+    LastWordStore late(store, [] { return usleep(800'000), Status(); });
+    auto spec = group_spec("g", rank, 3, kShared);
+    if (!spec) return false;
+    bool slept = rank != 2;
+    spec->interrupted = [&] { return !std::exchange(slept, true) && usleep(2'000'000) != 0; };
+    auto group = rank == 1 ? Engine::instance().create_group(*spec, late)
+                           : Engine::instance().create_group(*spec, store);
+    EXPECT_TRUE(group.ok()) << group.status().to_string();
+    if (!group.ok()) return false;
+    EXPECT_TRUE(slept);
+    std::vector<std::byte> bytes(300);
+    const Status status = rank == 0 ? allgather(**group, bytes) : broadcast(**group, bytes, 2);
+    EXPECT_EQ(status.code(), Code::kMismatch) << status.to_string();
+    return !status.ok();
   }));
 }
 
