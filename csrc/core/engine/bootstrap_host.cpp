@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "collective/report.h"
 #include "engine/bootstrap.h"
 #include "engine/clock.h"
 
@@ -98,7 +99,7 @@ Status Bootstrap::join() {
     if (!all.ok()) return all.status();
     if (*all) return {};
     if (left <= 0) {
-      return Status(Code::kTimeout, "rank(s) " + attachment_->missing() +
+      return Status(Code::kTimeout, "rank(s) " + ranks_text(attachment_->missing()) +
                                         " have not said that they have the group");
     }
     if (spec_.interrupted && spec_.interrupted()) {

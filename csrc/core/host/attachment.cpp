@@ -196,12 +196,11 @@ Status Attachment::look_after(Nanos now, Nanos limit) {
   return {};
 }
 
-std::string Attachment::missing() const {
-  std::string ranks;
-  for (uint32_t m = 0; m < size_; m++) {
-    const RankState& state = shared_->block.state(0, static_cast<Member>(m));
-    if (state.joined.load(std::memory_order_seq_cst) != 0) continue;
-    ranks += (ranks.empty() ? "" : ", ") + std::to_string(m);
+std::vector<Member> Attachment::missing() const {
+  std::vector<Member> ranks;
+  for (uint32_t i = 0; i < size_; i++) {
+    const auto m = static_cast<Member>(i);
+    if (shared_->block.state(0, m).joined.load(std::memory_order_seq_cst) == 0) ranks.push_back(m);
   }
   return ranks;
 }

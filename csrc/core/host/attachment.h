@@ -52,8 +52,8 @@ class Attachment {
   // which it sleeps at most `patience`: until then they need the store, which whoever keeps it may
   // take down as soon as it has the group. Not ok: a rank does not have it, and has told why.
   Result<bool> joined_by_all(Nanos patience);
-  // Those who do not know, as text.
-  std::string missing() const;
+  // Those who do not know.
+  std::vector<Member> missing() const;
   // Tells who waits in joined_by_all(), or will, that this rank does not have the group.
   void refuse(const Status& why);
 

@@ -39,10 +39,12 @@ class LastWordStore final : public KeyValueStore {
   const std::function<Status()> before_;
 };
 
-Result<std::shared_ptr<Group>> create(Member rank, KeyValueStore& store) {
+Result<std::shared_ptr<Group>> create(Member rank, KeyValueStore& store,
+                                      std::function<bool()> interrupted = nullptr) {
   auto spec = group_spec("g", rank, 3, kShared);
   if (!spec) return Status(Code::kInternal, "no spec");
   spec->timeout = 20 * kSecond;
+  spec->interrupted = std::move(interrupted);
   return Engine::instance().create_group(*spec, store);
 }
 
@@ -90,12 +92,9 @@ TEST(HostCreation, WhoEndsBeforeItIsNamed) {
 TEST(HostCreation, WhoWaitsForTheOthersCanBeInterrupted) {
   expect_all_good(run_ranks(3, 60, [](Member rank, DirectoryStore& store) {
     LastWordStore late(store, [&] { return store.multi_get({"over"}, 20 * kSecond).status(); });
-    auto spec = group_spec("g", rank, 3, kShared);
-    if (!spec) return false;
     const Nanos until = monotonic_now() + 300 * kMilli;
-    spec->interrupted = [=] { return rank == 0 && monotonic_now() > until; };
-    auto group = rank == 1 ? Engine::instance().create_group(*spec, late)
-                           : Engine::instance().create_group(*spec, store);
+    const auto interrupted = [=] { return rank == 0 && monotonic_now() > until; };
+    auto group = rank == 1 ? create(rank, late) : create(rank, store, interrupted);
     EXPECT_TRUE(rank != 0 || store.set("over", "1").ok());
     EXPECT_FALSE(group.ok());
     EXPECT_THAT(group.status().message(), HasSubstr("interrupted"));
@@ -107,12 +106,9 @@ TEST(HostCreation, WhoWaitsForTheOthersCanBeInterrupted) {
 TEST(HostCreation, WhatFailsAfterwardsIsOfTheGroup) {
   expect_all_good(run_ranks(3, 60, [](Member rank, DirectoryStore& store) {
     LastWordStore late(store, [] { return usleep(800'000), Status(); });
-    auto spec = group_spec("g", rank, 3, kShared);
-    if (!spec) return false;
     bool slept = rank != 2;
-    spec->interrupted = [&] { return !std::exchange(slept, true) && usleep(2'000'000) != 0; };
-    auto group = rank == 1 ? Engine::instance().create_group(*spec, late)
-                           : Engine::instance().create_group(*spec, store);
+    const auto sleeps = [&] { return !std::exchange(slept, true) && usleep(2'000'000) != 0; };
+    auto group = rank == 1 ? create(rank, late) : create(rank, store, sleeps);
     EXPECT_TRUE(group.ok()) << group.status().to_string();
     if (!group.ok()) return false;
     EXPECT_TRUE(slept);
