@@ -51,6 +51,15 @@ void GroupCore::adopt_path(Path path, const std::string& reason) {
   if (g_.state == GroupState::kNew) g_.state = GroupState::kOpen;
 }
 
+void GroupCore::learn_path(Path path, Nanos now) {
+  if (path == Path::kUnknown || g_.path.first != Path::kUnknown || g_.failed()) return;
+  const std::string reason = "as a rank says that has failed since";
+  if (!path_.creation().under_way()) return adopt_path(path, reason);
+  // (What must multicast and cannot fails with the reason that it is told.)
+  if (path == Path::kRing && g_.params.multicast.required) return;
+  path_.creation().decide(path == Path::kMulticast, reason, now);
+}
+
 // Room, and no line that is being drawn. One that never will be, since a rank has left, holds up
 // nothing: the operation will fail, and say so.
 bool GroupCore::may_admit(const Post& post) const {

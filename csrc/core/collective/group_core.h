@@ -63,6 +63,8 @@ class GroupCore {
   void start_probe(Nanos now, std::function<void(const Status&)> ready);
   // Instead of a probe: what the group's other lane found out.
   void adopt_path(Path path, const std::string& reason);
+  // What somebody knows who has failed since: the group was made before, and is made here, too.
+  void learn_path(Path path, Nanos now);
   Path path() const { return g_.path.first; }
   const std::string& path_reason() const { return g_.path.reason; }
   // Before the path is decided: who keeps it open, as far as this member can tell.

@@ -7,6 +7,15 @@
 #include "collective/group_core.h"
 
 namespace mcast {
+namespace {
+
+void put_notice(wire::Writer& body, const GroupContext& g, Member culprit) {
+  const Status& why = g.failure();
+  wire::put_abort(body, {static_cast<uint8_t>(why.code()), culprit, g.self,
+                         static_cast<uint8_t>(g.path.first), why.message()});
+}
+
+}  // namespace
 
 std::string GroupCore::op_text(const Post& post, Nanos now) const {
   return describe_failed(post, g_.params.name, g_.self, now);
@@ -36,7 +45,7 @@ void GroupCore::tell_failure(Nanos now) {
   if (g_.on_failure) g_.on_failure(why);
   if (g_.size > 1) {
     wire::Writer body;
-    wire::put_abort(body, {static_cast<uint8_t>(why.code()), g_.culprit(), g_.self, why.message()});
+    put_notice(body, g_, g_.culprit());
     g_.counters.add(Counter::aborts_sent);
     // The culprit too: it may be alive (a damaged frame, a stopped process that goes on), and would
     // otherwise wait for the liveness limit once this member's group is gone.
@@ -73,6 +82,7 @@ void GroupCore::on_abort(ConstBytes body, Sequence released, Nanos now) {
     MCAST_REACH(abort_after_leaving);
     return;
   }
+  learn_path(static_cast<Path>(notice.path), now);
   const bool known = notice.code > 0 && notice.code <= static_cast<uint8_t>(Code::kInternal);
   g_.fail(Status(known ? static_cast<Code>(notice.code) : Code::kAborted, notice.text),
           notice.culprit);
@@ -83,8 +93,7 @@ void GroupCore::answer_failed(const Frame& header) {
   if (header.type != wire::FrameType::kPing) return;
   MCAST_REACH(failed_group_is_asked);
   wire::Writer notice;
-  wire::put_abort(notice, {static_cast<uint8_t>(g_.failure().code()), kNoMember, g_.self,
-                           g_.failure().message()});
+  put_notice(notice, g_, kNoMember);
   g_.send_frame(header.member, Channel::kControl, wire::FrameType::kAbort, g_.ops.base(), 0,
                 notice.bytes());
 }

@@ -29,6 +29,8 @@ class PathProbe {
   void on_probe(Member from) {
     if (probe_) probe_->on_probe(from);
   }
+  // Only while it is under way; passed on to the children.
+  void decide(bool multicast, const std::string& why, Nanos now);
   // The group has failed.
   void give_up(const Status& why);
   // Who keeps it open, as far as this member can tell.
@@ -38,7 +40,6 @@ class PathProbe {
   void drive_joining(Nanos now);
   void all_joined(ReachProbe::Reach reach, const std::string& why, Nanos now);
   void pass_start(uint32_t argument, const std::string& text);
-  void decide(bool multicast, const std::string& why, Nanos now);
   ReachProbe::Here child_met() const;
   std::string absent_parent() const;
 

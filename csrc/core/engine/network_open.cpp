@@ -109,8 +109,11 @@ void NetworkGroup::add_to_lane(LaneId id, const GroupParams& params, const Agree
         }
         if (registrar != nullptr) registrar->leave(tag);
         if (const auto o = other.lock()) {
-          o->push([tag, why](Lane& l, Nanos at) {
+          LaneGroup* const here = lane.find_group(tag);
+          const GroupCore::Path path = here ? here->core().path() : GroupCore::Path::kUnknown;
+          o->push([tag, why, path](Lane& l, Nanos at) {
             if (LaneGroup* group = l.find_group(tag)) {
+              group->core().learn_path(path, at);
               group->core().fail_later(why, at + kAbortPatience);
             }
           });

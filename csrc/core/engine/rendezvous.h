@@ -62,7 +62,7 @@ struct RankRecord {
 // Interfaces behind an address: a striped transport joins their addresses by '+'.
 uint32_t stripes_of(const StreamAddress& address);
 
-inline constexpr uint32_t kProtocolVersion = 12;
+inline constexpr uint32_t kProtocolVersion = 13;
 // The rank that reads all records and draws the conclusion.
 inline constexpr Member kConcluder = 0;
 // Multicast addresses that one job uses at most; host sets beyond share them (the tag filters).

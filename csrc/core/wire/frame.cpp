@@ -182,6 +182,7 @@ void put_abort(Writer& out, const AbortNotice& notice) {
   out.put<uint8_t>(notice.code);
   out.put<uint16_t>(notice.culprit);
   out.put<uint16_t>(notice.origin);
+  out.put<uint8_t>(notice.path);
   out.put_text(std::string_view(notice.text).substr(0, kMaxAbortText));
 }
 
@@ -190,7 +191,8 @@ bool parse_abort(ConstBytes body, AbortNotice& notice) {
   notice.code = in.get<uint8_t>();
   notice.culprit = in.get<uint16_t>();
   notice.origin = in.get<uint16_t>();
-  if (!in.ok() || in.remaining() > kMaxAbortText) return false;
+  notice.path = in.get<uint8_t>();
+  if (!in.ok() || notice.path > kMostAbortPath || in.remaining() > kMaxAbortText) return false;
   notice.text = std::string(in.rest_text());
   return true;
 }

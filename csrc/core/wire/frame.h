@@ -133,9 +133,11 @@ struct AbortNotice {
   uint8_t code = 0;            // mcast::Code
   Member culprit = kNoMember;  // who is to blame, if one is
   Member origin = 0;           // who noticed
+  uint8_t path = 0;            // mcast::Path as the sender knows it; at most kRing
   std::string text;            // at most kMaxAbortText bytes
 };
 inline constexpr size_t kMaxAbortText = 1000;
+inline constexpr uint8_t kMostAbortPath = 2;
 
 // Structure only; false: too short, unknown type, bad flags.
 bool parse_frame(ConstBytes frame, FrameHeader& header) noexcept;

@@ -219,5 +219,40 @@ TEST(Creation, ARankThatIsLostWhileOthersWaitForAnotherIsNamed) {
   }
 }
 
+// A rank that has the decision may fail in its first operation before others have it. They have the
+// group, too: it is the operation that fails. On either path, told by datagram or by frame.
+TEST(Creation, WhatFailsBeforeTheDecisionIsHereIsNotTheMaking) {
+  for (const bool ring : {false, true}) {
+    for (const bool frames : {false, true}) {
+      Cluster c(ranks(7, ring));
+      c.net().set_frame_hook([](size_t, size_t to, Channel, ConstBytes frame) {
+        wire::FrameHeader header;
+        return !(wire::parse_frame(frame, header) && to == 2 &&
+                 header.type == wire::FrameType::kProbeDone);
+      });
+      c.net().set_datagram_hook([frames](size_t, size_t, ConstBytes datagram) {
+        wire::DatagramHeader header;
+        const bool aborts = wire::parse_datagram(datagram, header) == wire::ParseError::kNone &&
+                            header.type == wire::DatagramType::kAbort;
+        return aborts && frames ? SimNetwork::Verdict::kDrop : SimNetwork::Verdict::kPass;
+      });
+      const size_t g = c.add_group(ranks(7, ring).group, kSecond);
+      for (const Member r : {2, 5, 6}) {
+        ASSERT_EQ(c.group(r, g).core().path(), GroupCore::Path::kUnknown) << "rank " << r;
+      }
+      c.group(1, g).core().fail(Status(Code::kMismatch, "the first operation"), 1, c.clock(1));
+      c.run_for(kSecond);
+      for (Member r = 0; r < 7; r++) {
+        const GroupCore& core = c.group(r, g).core();
+        EXPECT_EQ(core.path(), ring ? GroupCore::Path::kRing : GroupCore::Path::kMulticast)
+            << "rank " << r << (frames ? " by frames" : "");
+        EXPECT_TRUE(has(core.failure(), "the first operation")) << core.failure().to_string();
+        ASSERT_NE(c.made(r, g), nullptr) << "rank " << r;
+        EXPECT_TRUE(c.made(r, g)->ok()) << "rank " << r << ": " << c.made(r, g)->to_string();
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace mcast::test

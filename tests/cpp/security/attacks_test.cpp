@@ -348,7 +348,7 @@ TEST_P(Attacks, ADatagramOfVersion1EndsNoJob) {
     h.lane = params.lane;
     h.member = static_cast<Member>(1 - to % 2);
     wire::Writer notice;
-    wire::put_abort(notice, {static_cast<uint8_t>(Code::kAborted), 1, 1, "the end"});
+    wire::put_abort(notice, {static_cast<uint8_t>(Code::kAborted), 1, 1, 0, "the end"});
     Captured d(wire::kDatagramHeader + notice.size());
     wire::write_datagram(d, h, notice.bytes());
     c.net().inject(to, d);
@@ -371,7 +371,7 @@ TEST_P(Attacks, AnAbortWithOtherKeysEndsNoJob) {
     h.lane = params.lane;
     h.member = 1;
     wire::Writer notice;
-    wire::put_abort(notice, {static_cast<uint8_t>(Code::kAborted), 1, 1, "the end"});
+    wire::put_abort(notice, {static_cast<uint8_t>(Code::kAborted), 1, 1, 0, "the end"});
     Captured d(notice.size() + wire::kGuardedHeader + wire::kDatagramTag);
     key->seal(d, h, notice.bytes());
     c.net().inject(to, d);

@@ -192,7 +192,10 @@ size_t Cluster::add_group(const GroupParams& base, Nanos limit) {
     if (params.name.empty()) params.name = "sim" + std::to_string(g);
     params.multicast.guard = guard(r, params);
     const auto enter = [=, this] {
-      join(r, g, params, address, [ready](const Status&) { ++*ready; });
+      join(r, g, params, address, [=, this](const Status& how) {
+        made_[{r, g}] = how;
+        ++*ready;
+      });
     };
     const Nanos delay = options_.join_delay ? options_.join_delay(r) : 0;
     if (delay == 0) {

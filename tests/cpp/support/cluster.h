@@ -116,6 +116,11 @@ class Cluster {
   Lane& lane(Member r) { return *lanes_[r]; }
   // Group `g` (0 is made by the constructor).
   LaneGroup& group(Member r, size_t g = 0) { return *groups_[g][r]; }
+  // How its creation has ended at this rank; null: it has not.
+  const Status* made(Member r, size_t g) const {
+    const auto it = made_.find({r, g});
+    return it == made_.end() ? nullptr : &it->second;
+  }
   // Another group over the same endpoints; returns its index. Waits until it is made, or `limit`
   // passes.
   size_t add_group(const GroupParams& params, Nanos limit = 60 * kSecond);
@@ -209,6 +214,7 @@ class Cluster {
   StationSet set_;  // the latest
   std::vector<StreamAddress> set_at_;
   std::vector<std::vector<LaneGroup*>> groups_;
+  std::map<std::pair<Member, size_t>, Status> made_;
   std::vector<std::shared_ptr<Counters>> counters_;  // of all groups ever made
   std::vector<bool> paused_, killed_;
   std::vector<Nanos> ahead_;     // by rank, its clock

@@ -313,14 +313,15 @@ TEST(Bodies, FetchDataHashesAbortRing) {
   EXPECT_FALSE(parse_hashes(h.bytes().first(11), back));
 
   Writer a;
-  put_abort(a, {4, 7, 2, std::string(5000, 'x')});
+  put_abort(a, {4, 7, 2, 1, std::string(5000, 'x')});
   AbortNotice notice;
   ASSERT_TRUE(parse_abort(a.bytes(), notice));
   EXPECT_EQ(notice.code, 4);
   EXPECT_EQ(notice.culprit, 7);
   EXPECT_EQ(notice.origin, 2);
+  EXPECT_EQ(notice.path, 1);
   EXPECT_EQ(notice.text, std::string(kMaxAbortText, 'x'));
-  for (size_t cut = 0; cut < 5; cut++) EXPECT_FALSE(parse_abort(a.bytes().first(cut), notice));
+  for (size_t cut = 0; cut < 6; cut++) EXPECT_FALSE(parse_abort(a.bytes().first(cut), notice));
 
   Writer r;
   put_ring_head(r, 9, 0x123456789abcdef0);

@@ -3,6 +3,7 @@ its quota: all their threads stand still, and every timer is late when they go o
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import threading
@@ -111,11 +112,12 @@ def test_a_quota_of_the_cpu(job, path):
 
         def throttle(rank) -> None:
             time.sleep(period_s * rank.number / it.world)
-            while not enough.is_set():
-                rank.signal(signal.SIGSTOP)
-                time.sleep((1 - share) * period_s)
-                rank.signal(signal.SIGCONT)
-                time.sleep(share * period_s)
+            with contextlib.suppress(ProcessLookupError):  # it has ended: others may still go on
+                while not enough.is_set():
+                    rank.signal(signal.SIGSTOP)
+                    time.sleep((1 - share) * period_s)
+                    rank.signal(signal.SIGCONT)
+                    time.sleep(share * period_s)
 
         threads = [threading.Thread(target=throttle, args=[rank]) for rank in it.ranks]
         for thread in threads:
