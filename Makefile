@@ -148,7 +148,9 @@ test-python-alone: setup build
 
 # One after another, each in a bounded time; results in build/torch-tests, the table in docs/torch-tests.md.
 test-torch: build
-	nice $(BIN)/python tests/torch/run.py --write
+	nice $(BIN)/python tests/torch/run.py
+	nice $(BIN)/python tests/torch/run.py --world 4
+	nice $(BIN)/python tests/torch/run.py --world 8 --write
 
 # Those that pass, in guarded groups.
 test-torch-guarded: build

@@ -2,6 +2,7 @@
 result: `make test-torch`.
 
     python tests/torch/run.py [--only REGEX] [--again] [--backends mcast,gloo] [--limit SECONDS]
+    python tests/torch/run.py --world 8 [--write]  # what 3 ranks are too few for
     python tests/torch/run.py --security auth|sealed [--write]  # with mcast alone: what the page says passes
 
 The tests are written for one backend at a time, whose name decides with `BACKEND == ...` which of them run.
@@ -38,6 +39,8 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "torch-tests.md"
 WORLD = 3
+MORE_WORLDS = (4, 8)  # of tests that ask for so many
+ASKS_FOR_MORE = re.compile(r"small world size|world size of 4|Test requires at least")
 LIMIT_S = 120
 GATE = "Only MPI supports"  # of gates by name: that of calls which mcast serves
 
@@ -173,13 +176,14 @@ def listed() -> dict[str, str]:
     return {name: "mcast as gloo" if "under" in way else "mcast" for name, way in found}
 
 
-def kept_at(version: str, mode: str = "off") -> Path:
+def kept_at(version: str, mode: str = "off", world: int = WORLD) -> Path:
     name = version if mode == "off" else f"{version}.{mode}"
+    name += "" if world == WORLD else f".{world}"
     return ROOT / "build" / "torch-tests" / f"{name}.json"
 
 
-def rows_at(version: str, mode: str = "off") -> dict[str, Any]:
-    kept = kept_at(version, mode)
+def rows_at(version: str, mode: str = "off", world: int = WORLD) -> dict[str, Any]:
+    kept = kept_at(version, mode, world)
     return json.loads(kept.read_text()) if kept.exists() else {}
 
 
@@ -220,6 +224,35 @@ def write_guarded(version: str) -> None:
     before = "\n".join(lines[:table]).rstrip()
     said = guarded_line(version)
     PAGE.write_text("\n".join([before, "", said, "", *lines[table:]]) + "\n")
+
+
+def asks_for_more(row: dict[str, Any]) -> bool:
+    """Skipped with so few ranks, with Gloo or, where Gloo cannot do it, with mcast."""
+    said = [row.get(way, {}) for way in ("gloo", "mcast")]
+    return any(s.get("outcome") == "skipped" and ASKS_FOR_MORE.search(s["text"]) for s in said)
+
+
+def worlds_table(version: str) -> list[str]:
+    """What other numbers of ranks ran of the tests that ask for them."""
+    lines = [
+        "",
+        "## With 4 and 8 ranks",
+        "",
+        f"Tests that {WORLD} ranks are too few for (`python tests/torch/run.py --world N`), with each number of ranks"
+        " that they accept.",
+        "",
+        "| test | ranks | mcast | Gloo |",
+        "|---|---|---|---|",
+    ]
+    for world in MORE_WORLDS:
+        for name, row in sorted(rows_at(version, world=world).items()):
+            said = [row.get(way, {"outcome": "-"})["outcome"] for way in ("mcast", "gloo")]
+            if not passed(row, "mcast") and passed(row, "mcast as gloo"):
+                said[0] = "passed under Gloo's name"
+            if set(said) <= {"skipped", "-"}:
+                continue
+            lines.append(f"| `{name}` | {world} | {' | '.join(said)} |")
+    return lines
 
 
 def gated_table(rows: dict[str, Any], lifted: set[str]) -> list[str]:
@@ -273,6 +306,7 @@ def write_page(
         lines.append(f"| `{name}` | {way} | {reasons.get(name, '')} |")
     lines += [
         *gated_table(rows, lifted),
+        *worlds_table(version),
         "",
         "## Not run on this machine by either",
         "",
@@ -306,6 +340,7 @@ def main() -> int:
         "--failed", action="store_true", help="run again what did not pass with mcast"
     )
     parser.add_argument("--backends", default="gloo,mcast")
+    parser.add_argument("--world", type=int, default=WORLD, choices=[WORLD, *MORE_WORLDS])
     parser.add_argument("--security", default="off", choices=["off", "auth", "sealed"])
     parser.add_argument("--limit", type=float, default=LIMIT_S)
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
@@ -314,6 +349,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         if options.security != "off":
             guard(options.security, folder)
+        os.environ["WORLD_SIZE"] = str(options.world)
         return run_all(options)
 
 
@@ -354,10 +390,13 @@ def run_all(options: argparse.Namespace) -> int:
     import torch
 
     version = torch.__version__.split("+")[0]
-    kept = kept_at(version)
+    kept = kept_at(version, world=options.world)
     LOGS.mkdir(parents=True, exist_ok=True)
-    rows = rows_at(version)
+    rows = rows_at(version, world=options.world)
+    fewer = rows_at(version)
     names = sorted(n for n in dir(tests) if n.startswith("test_") and re.search(options.only, n))
+    if options.world != WORLD:
+        names = [name for name in names if asks_for_more(fewer.get(name, {}))]
 
     def once(name: str, way: str, backend: str, literal: str) -> None:
         row = rows.setdefault(name, {})
@@ -371,7 +410,8 @@ def run_all(options: argparse.Namespace) -> int:
         part.rename(kept)
 
     wanted = options.backends.split(",")
-    lifted = {name for name in names if hasattr(getattr(tests, name), "gated")}
+    all_lifted = {n for n in dir(tests) if hasattr(getattr(tests, n), "gated")}
+    lifted = all_lifted & set(names)
     for name in names:
         if "gloo" in wanted:
             once(name, "gloo", "gloo", "gloo")
@@ -382,7 +422,7 @@ def run_all(options: argparse.Namespace) -> int:
             if not passed(rows[name], "mcast"):
                 once(name, "mcast as gloo", "mcast", "gloo")
     if options.write:
-        write_page(version, rows, REASONS, lifted)
+        write_page(version, fewer if options.world != WORLD else rows, REASONS, all_lifted)
     anyway = [n for n in names if n in lifted]
     gloos = [n for n in names if n not in lifted and passed(rows.get(n, {}), "gloo")]
     bad = [n for n in gloos if not good(rows[n])]
