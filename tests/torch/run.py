@@ -238,8 +238,8 @@ def worlds_table(version: str) -> list[str]:
         "",
         "## With 4 and 8 ranks",
         "",
-        f"Tests that {WORLD} ranks are too few for (`python tests/torch/run.py --world N`), with each number of ranks"
-        " that they accept.",
+        f"Tests that {WORLD} ranks are too few for (`python tests/torch/run.py --world N`), with each number"
+        " of ranks that they accept.",
         "",
         "| test | ranks | mcast | Gloo |",
         "|---|---|---|---|",

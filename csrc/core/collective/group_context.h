@@ -85,6 +85,8 @@ class GroupContext final : public MessageLink {
 
   // GroupCore looks whether it is, at the end of this event.
   void may_be_complete(const Operation& op) { maybe_complete_.noted.push_back(op.post.sequence); }
+  // Whether anything has been noted in this event.
+  bool has_notes() const { return !maybe_complete_.noted.empty() || failure_.is_news; }
   // Those, in the order in which they were noted. Valid until the next call.
   const std::vector<Sequence>& take_maybe_complete();
 

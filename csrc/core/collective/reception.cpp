@@ -43,7 +43,7 @@ Judged Reception::on_data(const wire::DatagramHeader& header, Verifier& datagram
   }
   g_.ops.touch(*op);
   const bool in_order = header.in_order;
-  place(*op, *stream, header.chunk, datagram.payload(), true, now);
+  enter(*op, *stream, header.chunk, datagram.payload(), true, now);
   if (in_order && !g_.failed()) small_.note_sent(header.member, header.sequence, now);
   return Judged::kVerified;
 }
@@ -136,6 +136,12 @@ bool Reception::place(Operation& op, uint32_t stream, Chunk chunk, ConstBytes pa
     g_.counters.add(Counter::duplicates);
     return false;
   }
+  enter(op, stream, chunk, payload, live, now);
+  return true;
+}
+
+void Reception::enter(Operation& op, uint32_t stream, Chunk chunk, ConstBytes payload, bool live,
+                      Nanos now) {
   const size_t offset = static_cast<size_t>(chunk) * op.plan.chunk;
   if (op.post.landing) {
     op.post.landing->place(stream, offset, payload);
@@ -144,7 +150,6 @@ bool Reception::place(Operation& op, uint32_t stream, Chunk chunk, ConstBytes pa
                 op.plan.block * op.receivers.size());
   }
   arrived(op, stream, chunk, live, now);
-  return true;
 }
 
 void Reception::arrived(Operation& op, uint32_t stream, Chunk chunk, bool live, Nanos now) {

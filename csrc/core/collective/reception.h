@@ -50,6 +50,8 @@ class Reception {
 
  private:
   // The chunk's bytes are in the operation's memory.
+  // Of a chunk that is new: its bytes, and that it is there.
+  void enter(Operation& op, uint32_t stream, Chunk chunk, ConstBytes payload, bool live, Nanos now);
   void arrived(Operation& op, uint32_t stream, Chunk chunk, bool live, Nanos now);
   template <typename Verifier>
   Judged on_other_data(const wire::DatagramHeader& header, Verifier& datagram, Nanos now);

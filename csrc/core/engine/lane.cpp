@@ -92,7 +92,8 @@ bool Lane::poll(Nanos now) {
   DatagramSink* const sink = guarded_ ? static_cast<DatagramSink*>(guarded_.get()) : this;
   const size_t datagrams = transport_->datagram().receive(*sink, kReceivePerTurn);
   const size_t events = transport_->stream().poll(*this, now);
-  const bool read_out = drained(datagrams);
+  // Nothing that was sent before the last look waits unread.
+  const bool read_out = datagrams == 0 || seen_.noise >= transport_->datagram().receive_budget();
   if (read_out) seen_.noise = 0;
   // Of echoes that never came, no more than a socket may hold are waited for.
   seen_.echoes = std::min(seen_.echoes, transport_->datagram().receive_budget());
@@ -141,12 +142,7 @@ Nanos Lane::coalesce(Nanos now) {
   return pays && pause >= kShortestPause ? pause : 0;
 }
 
-// Nothing that was sent before the last look waits unread.
-bool Lane::drained(size_t datagrams) const {
-  return datagrams == 0 || seen_.noise >= transport_->datagram().receive_budget();
-}
-
-void Lane::note_received(size_t bytes) {
+inline void Lane::note_received(size_t bytes) {
   taken_.bytes += bytes;
   if (!accounts_.arrived) return;
   // No locked instruction: readers ask whether it changes, and other lanes seldom write at once.
@@ -170,13 +166,7 @@ void Lane::refuse_datagram(Cause cause) {
   monitor_.note(cause, transport_->datagram().source(), now_);
 }
 
-void Lane::refuse_foreign() {
-  seen_.foreign++;
-  refuse_datagram(Cause::foreign);
-}
-
-LaneGroup* Lane::group_of_datagram(uint64_t tag) {
-  if (last_ != nullptr && last_->core_.params().tag == tag) return last_;
+LaneGroup* Lane::look_up(uint64_t tag) {
   const auto it = groups_.find(tag);
   if (it == groups_.end()) {
     using Whose = OtherGroups::Whose;
@@ -196,6 +186,28 @@ LaneGroup* Lane::group_of_datagram(uint64_t tag) {
   return last_ = it->second.get();
 }
 
+inline LaneGroup* Lane::group_of_datagram(uint64_t tag) {
+  return last_ != nullptr && last_->core_.params().tag == tag ? last_ : look_up(tag);
+}
+
+void Lane::on_unverified(Judged judged, size_t bytes) {
+  // More of our own than we have sent is played back to us, and noise.
+  if (judged == Judged::kOwn && bytes <= seen_.echoes) {
+    seen_.echoes -= bytes;
+    seen_.noise -= bytes;
+    seen_.own++;
+  }
+  if (const auto cause = cause_of(judged)) refuse_datagram(*cause);
+}
+
+// Inline, as what is done for every datagram; what is not expected of one is apart.
+inline void Lane::on_judged(Judged judged, size_t bytes) {
+  if (judged != Judged::kVerified) return on_unverified(judged, bytes);
+  seen_.noise -= bytes;
+  seen_.verified++;
+  note_received(bytes);
+}
+
 void Lane::on_datagram(ConstBytes datagram) {
   seen_.all++;
   seen_.noise += datagram.size();
@@ -207,7 +219,10 @@ void Lane::on_datagram(ConstBytes datagram) {
   }
   LaneGroup* const group = group_of_datagram(header.group_tag);
   if (group == nullptr) return;
-  if (header.lane != group->core_.params().lane) return refuse_foreign();
+  if (header.lane != group->core_.params().lane) {
+    seen_.foreign++;
+    return refuse_datagram(Cause::foreign);
+  }
   on_judged(group->core_.on_datagram(header, datagram, now_), datagram.size());
 }
 
@@ -222,26 +237,14 @@ void Lane::on_guarded(ConstBytes datagram) {
   }
   LaneGroup* const group = group_of_datagram(header.inner.group_tag);
   if (group == nullptr) return;
-  if (group->core_.params().multicast.guard == nullptr) return refuse_foreign();
+  if (group->core_.params().multicast.guard == nullptr) {
+    seen_.foreign++;
+    return refuse_datagram(Cause::foreign);
+  }
   const Judged judged = group->core_.on_guarded(header, datagram, now_);
   on_judged(judged, datagram.size());
   const bool again = judged == Judged::kUnread || judged == Judged::kOwn;
   if (again && group->is_moved(header.inner.member)) refuse_datagram(Cause::source_moved);
-}
-
-void Lane::on_judged(Judged judged, size_t bytes) {
-  if (judged == Judged::kVerified) {
-    seen_.noise -= bytes;
-    seen_.verified++;
-    return note_received(bytes);
-  }
-  // More of our own than we have sent is played back to us, and noise.
-  if (judged == Judged::kOwn && bytes <= seen_.echoes) {
-    seen_.echoes -= bytes;
-    seen_.noise -= bytes;
-    seen_.own++;
-  }
-  if (const auto cause = cause_of(judged)) refuse_datagram(*cause);
 }
 
 void Lane::on_frame(PeerId peer, Channel, ConstBytes frame) {

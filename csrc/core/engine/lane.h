@@ -171,13 +171,13 @@ class Lane final : private DatagramSink, private StreamSink {
   void on_guarded(ConstBytes datagram);
   // Of this tag; null: it is none's here, and counted.
   LaneGroup* group_of_datagram(uint64_t tag);
+  LaneGroup* look_up(uint64_t tag);
   void on_judged(Judged judged, size_t bytes);
+  void on_unverified(Judged judged, size_t bytes);
   void on_placed(const SliceName& name, uint32_t word, uint64_t bits) override;
   void on_retired(const SliceName& name, const SliceCounts& counts) override;
   void note_received(size_t bytes);
-  bool drained(size_t datagrams) const;
   void refuse_datagram(Cause cause);
-  void refuse_foreign();
   void on_frame(PeerId peer, Channel channel, ConstBytes frame) override;
   void on_peer_down(PeerId peer, const Status& why, bool graceful) override;
   void on_stranger_gone(PeerId peer) override;
