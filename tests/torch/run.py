@@ -40,7 +40,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "torch-tests.md"
 WORLD = 3
 MORE_WORLDS = (4, 8)  # of tests that ask for so many
-ASKS_FOR_MORE = re.compile(r"small world size|world size of 4|Test requires at least")
+ASKS_FOR_MORE = re.compile(r"small world size|world size of 4")
 LIMIT_S = 120
 GATE = "Only MPI supports"  # of gates by name: that of calls which mcast serves
 
@@ -232,8 +232,20 @@ def asks_for_more(row: dict[str, Any]) -> bool:
     return any(s.get("outcome") == "skipped" and ASKS_FOR_MORE.search(s["text"]) for s in said)
 
 
-def worlds_table(version: str) -> list[str]:
-    """What other numbers of ranks ran of the tests that ask for them."""
+def ran_with_more(version: str) -> list[tuple[int, str, list[str]]]:
+    """Tests that other numbers of ranks ran: how many, which, and how it ended with mcast and with Gloo."""
+    found = []
+    for world in MORE_WORLDS:
+        for name, row in sorted(rows_at(version, world=world).items()):
+            said = [row.get(way, {"outcome": "-"})["outcome"] for way in ("mcast", "gloo")]
+            if not passed(row, "mcast") and passed(row, "mcast as gloo"):
+                said[0] = "passed under Gloo's name"
+            if not set(said) <= {"skipped", "-"}:
+                found.append((world, name, said))
+    return found
+
+
+def worlds_table(more: list[tuple[int, str, list[str]]]) -> list[str]:
     lines = [
         "",
         "## With 4 and 8 ranks",
@@ -244,15 +256,7 @@ def worlds_table(version: str) -> list[str]:
         "| test | ranks | mcast | Gloo |",
         "|---|---|---|---|",
     ]
-    for world in MORE_WORLDS:
-        for name, row in sorted(rows_at(version, world=world).items()):
-            said = [row.get(way, {"outcome": "-"})["outcome"] for way in ("mcast", "gloo")]
-            if not passed(row, "mcast") and passed(row, "mcast as gloo"):
-                said[0] = "passed under Gloo's name"
-            if set(said) <= {"skipped", "-"}:
-                continue
-            lines.append(f"| `{name}` | {world} | {' | '.join(said)} |")
-    return lines
+    return lines + [f"| `{name}` | {world} | {' | '.join(said)} |" for world, name, said in more]
 
 
 def gated_table(rows: dict[str, Any], lifted: set[str]) -> list[str]:
@@ -278,6 +282,8 @@ def gated_table(rows: dict[str, Any], lifted: set[str]) -> list[str]:
 def write_page(
     version: str, rows: dict[str, Any], reasons: dict[str, str], lifted: set[str]
 ) -> None:
+    more = ran_with_more(version)
+    elsewhere = lifted | {name for _, name, _ in more}
     gloos = [name for name, row in rows.items() if name not in lifted and passed(row, "gloo")]
     plain = [name for name in gloos if passed(rows[name], "mcast")]
     literal = [name for name in gloos if good(rows[name]) and name not in plain]
@@ -306,7 +312,7 @@ def write_page(
         lines.append(f"| `{name}` | {way} | {reasons.get(name, '')} |")
     lines += [
         *gated_table(rows, lifted),
-        *worlds_table(version),
+        *worlds_table(more),
         "",
         "## Not run on this machine by either",
         "",
@@ -317,7 +323,7 @@ def write_page(
     ]
     skipped: dict[str, list[str]] = {}
     for name, row in rows.items():
-        if name not in gloos and name not in lifted:
+        if name not in gloos and name not in elsewhere:
             text = (
                 " ".join(row["gloo"]["text"].split())[:120]
                 if row["gloo"]["outcome"] == "skipped"
@@ -393,9 +399,9 @@ def run_all(options: argparse.Namespace) -> int:
     kept = kept_at(version, world=options.world)
     LOGS.mkdir(parents=True, exist_ok=True)
     rows = rows_at(version, world=options.world)
-    fewer = rows_at(version)
     names = sorted(n for n in dir(tests) if n.startswith("test_") and re.search(options.only, n))
     if options.world != WORLD:
+        fewer = rows_at(version)
         names = [name for name in names if asks_for_more(fewer.get(name, {}))]
 
     def once(name: str, way: str, backend: str, literal: str) -> None:
@@ -422,7 +428,7 @@ def run_all(options: argparse.Namespace) -> int:
             if not passed(rows[name], "mcast"):
                 once(name, "mcast as gloo", "mcast", "gloo")
     if options.write:
-        write_page(version, fewer if options.world != WORLD else rows, REASONS, all_lifted)
+        write_page(version, rows_at(version), REASONS, all_lifted)
     anyway = [n for n in names if n in lifted]
     gloos = [n for n in names if n not in lifted and passed(rows.get(n, {}), "gloo")]
     bad = [n for n in gloos if not good(rows[n])]

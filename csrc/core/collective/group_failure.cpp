@@ -9,6 +9,8 @@
 namespace mcast {
 namespace {
 
+static_assert(static_cast<uint8_t>(Path::kRing) == wire::kMostAbortPath);
+
 void put_notice(wire::Writer& body, const GroupContext& g, Member culprit) {
   const Status& why = g.failure();
   wire::put_abort(body, {static_cast<uint8_t>(why.code()), culprit, g.self,

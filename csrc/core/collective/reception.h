@@ -49,9 +49,9 @@ class Reception {
   size_t headroom() const;
 
  private:
-  // The chunk's bytes are in the operation's memory.
-  // Of a chunk that is new: its bytes, and that it is there.
+  // The bytes of a chunk that is new.
   void enter(Operation& op, uint32_t stream, Chunk chunk, ConstBytes payload, bool live, Nanos now);
+  // They are in the operation's memory.
   void arrived(Operation& op, uint32_t stream, Chunk chunk, bool live, Nanos now);
   template <typename Verifier>
   Judged on_other_data(const wire::DatagramHeader& header, Verifier& datagram, Nanos now);

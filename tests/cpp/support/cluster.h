@@ -208,13 +208,13 @@ class Cluster {
   ClusterOptions options_;
   SimNetwork net_;
   std::unique_ptr<Surroundings> surroundings_;
+  std::map<std::pair<Member, size_t>, Status> made_;  // by lanes, which go before it
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<std::unique_ptr<StationNode>> stations_;
   std::vector<bool> stopped_stations_;
   StationSet set_;  // the latest
   std::vector<StreamAddress> set_at_;
   std::vector<std::vector<LaneGroup*>> groups_;
-  std::map<std::pair<Member, size_t>, Status> made_;
   std::vector<std::shared_ptr<Counters>> counters_;  // of all groups ever made
   std::vector<bool> paused_, killed_;
   std::vector<Nanos> ahead_;     // by rank, its clock
