@@ -143,8 +143,11 @@ Result<Roster> Roster::decode(const std::string& text) {
     if (!out.racks.empty()) r.rack = in.get<uint16_t>();
     out.ranks.push_back(std::move(r));
   }
-  const auto known = [count, &out](const Rank& r) {
-    return r.host < count && r.rack <= out.racks.size();
+  // An address with a zero byte would be another one for all that take it for a C string.
+  const auto plain = [](const StreamAddress& a) { return a.host.find('\0') == std::string::npos; };
+  const auto known = [count, &out, &plain](const Rank& r) {
+    return r.host < count && r.rack <= out.racks.size() && plain(r.external) && plain(r.loopback) &&
+           plain(r.reduce_external) && plain(r.reduce_loopback);
   };
   const bool sound = number < kTransports &&
                      (out.again || (out.datagram >= wire::kDatagramHeader + kChunkUnit &&

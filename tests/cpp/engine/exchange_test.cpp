@@ -248,6 +248,12 @@ TEST(Roster, ReadsOnlyWhatIsWhole) {
     EXPECT_FALSE(Roster::decode(whole.substr(0, cut)).ok()) << cut;
   }
   EXPECT_FALSE(Roster::decode(whole + "x").ok());
+  // inet_pton() would take it for 127.0.0.1, which it was not for who compared the texts.
+  roster->ranks[8].external.host = "127.0.0.1:x";
+  std::string zero = roster->encode();
+  ASSERT_TRUE(Roster::decode(zero).ok());
+  zero[zero.find("127.0.0.1:x") + 9] = '\0';
+  EXPECT_FALSE(Roster::decode(zero).ok()) << "a zero byte in an address";
   Rng rng(3);
   for (int i = 0; i < 20000; i++) {
     std::string bent = whole;
