@@ -16,7 +16,7 @@ void SendQueue::append(ConstBytes bytes) {
   while (!bytes.empty()) {
     if (blocks_.empty() || blocks_.back().end == kBlock) {
       Block block;
-      block.data = spare_ ? std::move(spare_) : std::make_unique<std::byte[]>(kBlock);
+      block.data = spare_ ? std::move(spare_) : std::make_unique_for_overwrite<std::byte[]>(kBlock);
       blocks_.push_back(std::move(block));
     }
     Block& last = blocks_.back();

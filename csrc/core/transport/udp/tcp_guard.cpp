@@ -1,10 +1,11 @@
 // A frame in the queue lies in one block of it or in two, and is sealed from there; only its length
 // and number are copied first. The buffer of sealed bytes keeps its memory, which is that of the
-// largest burst.
+// largest burst; where what waits does not end, its rest moves to the front now and then.
 #include "transport/udp/tcp_guard.h"
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 namespace mcast {
 namespace {
@@ -39,13 +40,39 @@ uint32_t read_u32(std::span<const iovec> vectors, size_t skip) {
 
 void TcpGuard::written(size_t bytes) {
   begin_ += bytes;
-  if (begin_ < out_.size()) return;
-  out_.clear();
-  begin_ = 0;
+  if (begin_ == end_) begin_ = end_ = 0;
+}
+
+std::byte* TcpGuard::make_room(size_t bytes) {
+  if (capacity_ - end_ < bytes) {
+    const ConstBytes rest = waiting();
+    const size_t needed = rest.size() + bytes;
+    // Twice of it, so that what moves is less than what was written since.
+    std::unique_ptr<std::byte[]> larger;
+    if (capacity_ < 2 * needed) {
+      capacity_ = 2 * needed;
+      larger = std::make_unique_for_overwrite<std::byte[]>(capacity_);
+    }
+    std::byte* const front = larger ? larger.get() : out_.get();
+    if (!rest.empty()) std::memmove(front, rest.data(), rest.size());
+    if (larger) out_ = std::move(larger);
+    end_ = rest.size();
+    begin_ = 0;
+  }
+  return out_.get() + end_;
+}
+
+bool TcpGuard::seal(std::optional<uint32_t> number, crypto::Parts body) {
+  size_t size = 0;
+  for (const ConstBytes part : body) size += part.size();
+  const size_t record = crypto::record_size(size, number.has_value());
+  if (!records_.seal(number, body, make_room(record))) return false;
+  end_ += record;
+  return true;
 }
 
 bool TcpGuard::seal_from(SendQueue& queue, bool numbered) {
-  while (!queue.empty() && out_.size() - begin_ < kSealAhead) {
+  while (!queue.empty() && !full()) {
     std::array<iovec, 4> vectors;  // blocks of 64 KiB: more than a frame reaches over
     const size_t used = queue.front(vectors);
     const std::span<const iovec> front(vectors.data(), used);
@@ -58,9 +85,7 @@ bool TcpGuard::seal_from(SendQueue& queue, bool numbered) {
     const size_t body = goodbye ? 0 : kFramePrefix + length - head;
     std::array<ConstBytes, 4> parts;
     const size_t count = pieces(front, head, body, parts);
-    const size_t at = out_.size();
-    out_.resize(at + crypto::record_size(body, numbered));
-    if (!records_.seal(number, {parts.data(), count}, out_.data() + at)) return false;
+    if (!seal(number, {parts.data(), count})) return false;
     queue.consume(head + body);
   }
   return true;

@@ -1,14 +1,14 @@
 // What a guarded connection of a TcpStream has besides: the connector's part of the handshake, then
 // a direction each for sealing and opening, and the sealed bytes that the kernel has not taken.
-// Frames wait as plaintext in the link's queue, framed as an unguarded connection has them, and are
-// sealed once, right before they are written; so at most kSealAhead bytes and a frame wait sealed.
+// A frame is sealed once, from where it lies, as long as fewer than kSealAhead bytes wait sealed.
+// Others wait as plaintext in the link's queue, framed as an unguarded connection has them.
 //
 // Used by the lane's thread only.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "transport/guarded/handshake.h"
 #include "transport/guarded/records.h"
@@ -28,10 +28,13 @@ class TcpGuard {
   }
 
   // Sealed bytes that are to be written next.
-  ConstBytes waiting() const { return ConstBytes(out_).subspan(begin_); }
+  ConstBytes waiting() const { return {out_.get() + begin_, end_ - begin_}; }
+  bool full() const { return end_ - begin_ >= kSealAhead; }
   void written(size_t bytes);
-  // Seals frames of the queue, as many as may wait. `numbered`: as of the connection. False: keys
-  // are used up, or the library has failed.
+  // Seals one frame, to come after what waits. `number`: as its connection has it. False: keys are
+  // used up, or the library has failed.
+  bool seal(std::optional<uint32_t> number, crypto::Parts body);
+  // The same of the queue's frames, as many as may wait. `numbered`: as of the connection.
   bool seal_from(SendQueue& queue, bool numbered);
 
   // As scan_frames(), over records; `most`: bytes of a frame. taker.its_turn(number) -> bool:
@@ -81,9 +84,12 @@ class TcpGuard {
   // A record's frame; empty: the goodbye; nothing: forged.
   std::optional<ConstBytes> open(bool numbered, ConstBytes record, Bytes scratch);
 
+  // Room for so many bytes behind what waits.
+  std::byte* make_room(size_t bytes);
+
   guarded::Records records_;
-  std::vector<std::byte> out_;
-  size_t begin_ = 0;
+  std::unique_ptr<std::byte[]> out_;  // not a vector, which would write zeroes first
+  size_t capacity_ = 0, begin_ = 0, end_ = 0;
 };
 
 }  // namespace mcast

@@ -37,6 +37,19 @@ Source remote_of(const TcpConnection& c) {
   return {ntohl(at.sin_addr.s_addr), ntohs(at.sin_port)};
 }
 
+// What stands before a frame of `size` bytes.
+using FrameHead = std::array<std::byte, kFramePrefix + kFrameNumber>;
+size_t put_head(FrameHead& head, size_t size, std::optional<uint32_t> number) {
+  const size_t used = kFramePrefix + (number ? kFrameNumber : 0);
+  const auto prefix = encode_prefix(static_cast<uint32_t>(used - kFramePrefix + size));
+  std::copy(prefix.begin(), prefix.end(), head.begin());
+  if (number) {
+    const auto bytes = encode_prefix(*number);
+    std::copy(bytes.begin(), bytes.end(), head.begin() + kFramePrefix);
+  }
+  return used;
+}
+
 }  // namespace
 
 StreamAddress TcpStream::address(bool loopback) const {
@@ -137,16 +150,17 @@ void TcpStream::send(PeerId id, Channel channel, std::span<const ConstBytes> par
                                               endpoint_text(peers_[id].address)));
     return;
   }
-  std::array<std::byte, kFramePrefix + kFrameNumber> head;
-  size_t head_size = kFramePrefix;
+  std::optional<uint32_t> number;
   if (peer.stripes > 1 && channel != Channel::kControl) {
-    const auto number = encode_prefix(peer.next_out[static_cast<size_t>(channel)]++);
-    std::copy(number.begin(), number.end(), head.begin() + kFramePrefix);
-    head_size += kFrameNumber;
-    length += kFrameNumber;
+    number = peer.next_out[static_cast<size_t>(channel)]++;
   }
-  const auto prefix = encode_prefix(static_cast<uint32_t>(length));
-  std::copy(prefix.begin(), prefix.end(), head.begin());
+  if (link.takes_sealed()) {
+    if (link.connection->guard->seal(number, parts)) return flush(*link.connection);
+    return fail_peer(id,
+                     guarded::keys_used_up(endpoint_text(peer.address, link.connection->stripe)));
+  }
+  FrameHead head;
+  const size_t head_size = put_head(head, length, number);
   size_t taken = 0;
   if (link.phase == Phase::kOpen && link.queue.empty() && parts.size() < kVectors &&
       link.connection->guard == nullptr) {
@@ -161,7 +175,7 @@ void TcpStream::send(PeerId id, Channel channel, std::span<const ConstBytes> par
       vectors[used++] = {const_cast<std::byte*>(part.data()), part.size()};
     }
     taken = link.connection->write({vectors.data(), used});
-    if (link.connection->write_broken || taken == kFramePrefix + length) return;
+    if (link.connection->write_broken || taken == head_size + length) return;
   }
   const auto keep = [&](ConstBytes bytes) {
     const size_t skip = std::min(taken, bytes.size());

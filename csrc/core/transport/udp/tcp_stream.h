@@ -90,6 +90,11 @@ class TcpStream final : public Stream {
       const bool guarded = connection != nullptr && connection->guard != nullptr;
       return queue.size() + (guarded ? connection->guard->waiting().size() : 0);
     }
+    // Whether a frame may be sealed from where it lies, since nothing is before it in the queue.
+    bool takes_sealed() const {
+      return phase == Phase::kOpen && connection->guard != nullptr && queue.empty() &&
+             !connection->guard->full();
+    }
     // What an open connection waits for.
     uint32_t interest() const {
       return (connection->read_done || connection->held ? 0u : EPOLLIN) |
