@@ -36,6 +36,7 @@ NEEDED="g++ python3-venv python3-dev"
 RUN="$NEEDED libhwy-dev libisal-dev libibverbs-dev librdmacm-dev"
 TEST="libgtest-dev libgmock-dev libssl-dev ccache procps iproute2 iptables nftables ethtool dropbear-bin openssh-client \
 ibverbs-providers rdma-core qemu-system-x86 busybox-static kmod cpio zstd systemd"
+if [ "$(uname -m)" = x86_64 ]; then TEST="$TEST libipsec-mb-dev"; fi
 BENCH="libbenchmark-dev openmpi-bin libopenmpi-dev iproute2 nftables ethtool"
 
 # For sanitizers and fuzzing, the first of these that there is; the formatter, whose output each version changes, is pip's.

@@ -1,9 +1,13 @@
-// What a chunk costs under each mode and suite, sealing and opening, beside the checksum that an
-// unguarded one has (wire_bench); what a stranger's datagram costs; what a new connection costs.
+// One message of AES-128-GCM by either library; what a chunk costs under each mode and suite,
+// sealing and opening, beside the checksum that an unguarded one has (wire_bench); what a
+// stranger's datagram costs; what a new connection costs.
 #include <benchmark/benchmark.h>
 
+#include <array>
+#include <string>
 #include <vector>
 
+#include "crypto/aead.h"
 #include "crypto/datagram_guard.h"
 #include "crypto/handshake.h"
 #include "crypto/library.h"
@@ -26,6 +30,26 @@ std::unique_ptr<DatagramGuard> bench_guard(const benchmark::State& state, Member
 void label(benchmark::State& state) {
   state.SetLabel(std::string(mode_name(static_cast<Mode>(state.range(1)))) + " " +
                  suite_name(static_cast<Suite>(state.range(2))));
+  state.SetBytesProcessed(state.iterations() * state.range(0));
+}
+
+// By libcrypto, and by what make() takes here.
+void SealMessage(benchmark::State& state) {
+  if (!load_library().ok()) return state.SkipWithError("no libcrypto");
+  const std::vector<std::byte> key(16), text(static_cast<size_t>(state.range(0)), std::byte{3});
+  auto context = state.range(1) == 0 ? SealContext::by_libcrypto(Suite::kAes128Gcm, key)
+                                     : SealContext::make(Suite::kAes128Gcm, key);
+  if (!context.ok()) return state.SkipWithError("no AES-128-GCM");
+  std::vector<std::byte> out(text.size());
+  std::array<std::byte, kTagSize> tag;
+  const ConstBytes whole = text, aad = ConstBytes(key).first(16);
+  uint64_t number = 0;
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(
+        context->seal(make_nonce({}, ++number), aad, {&whole, 1}, out.data(), tag));
+  }
+  const std::string fast = fast_gcm_version();
+  state.SetLabel(state.range(1) == 0 || fast.empty() ? "libcrypto" : fast);
   state.SetBytesProcessed(state.iterations() * state.range(0));
 }
 
@@ -80,6 +104,7 @@ void chunk_arguments(benchmark::internal::Benchmark* bench) {
     }
   }
 }
+BENCHMARK(SealMessage)->ArgsProduct({{60, 1408, 4032, 8896, 65536}, {0, 1}});
 BENCHMARK(SealChunk)->Apply(chunk_arguments);
 BENCHMARK(OpenChunk)->Apply(chunk_arguments);
 BENCHMARK(RefuseStranger)->Args({1408, 2, 1});

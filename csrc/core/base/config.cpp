@@ -66,6 +66,7 @@ std::vector<std::string_view> choices_of(std::string_view name) {
   if (name == "device_wait") return {"stream", "host"};
   if (name == "security") return {"off", "auth", "sealed"};
   if (name == "security_suite") return {"auto", "aes128gcm", "aes256gcm", "chacha20poly1305"};
+  if (name == "security_library") return {"auto", "libcrypto"};
   if (name == "monitor") return {"auto", "on", "off"};
   if (name == "debug") return {"off", "error", "warn", "info", "trace"};
   return {};

@@ -1,5 +1,6 @@
-// EVP in the order that costs least: cipher and key are set once, every call sets the nonce alone.
-// An empty part is left out, since the library takes a call without bytes for the end.
+// ipsec-mb where it is; else EVP in the order that costs least: cipher and key are set once, every
+// call sets the nonce alone. An empty part is left out, since the library takes a call without
+// bytes for the end.
 #include "crypto/aead.h"
 
 #include <string>
@@ -26,14 +27,16 @@ const EVP_CIPHER* cipher(Suite suite) noexcept {
   return nullptr;
 }
 
+Status check_key(Suite suite, ConstBytes key) {
+  if (key.size() == key_size(suite)) return {};
+  return Status(Code::kInternal, std::string("a key of another size for ") + suite_name(suite));
+}
+
 Result<internal::Context> make_context(Suite suite, ConstBytes key, bool seals) {
   const EVP_CIPHER* const kind = cipher(suite);
   if (kind == nullptr) {
     return Status(Code::kUnavailable,
                   std::string("libcrypto offers no ") + suite_name(suite) + " here");
-  }
-  if (key.size() != key_size(suite)) {
-    return Status(Code::kInternal, std::string("a key of another size for ") + suite_name(suite));
   }
   const Libcrypto& lib = libcrypto();
   internal::Context context(lib.EVP_CIPHER_CTX_new());
@@ -59,23 +62,32 @@ Nonce make_nonce(const Nonce& iv, uint64_t number) noexcept {
 }
 
 Result<SealContext> SealContext::make(Suite suite, ConstBytes key) {
+  if (Status status = check_key(suite, key); !status.ok()) return status;
+  if (FastGcm::is_preferred()) {
+    if (auto fast = FastGcm::of(suite, key)) return SealContext(std::move(*fast));
+  }
+  return by_libcrypto(suite, key);
+}
+
+Result<SealContext> SealContext::by_libcrypto(Suite suite, ConstBytes key) {
   auto context = make_context(suite, key, true);
   if (!context.ok()) return context.status();
   return SealContext(std::move(context).value());
 }
 
-bool SealContext::seal(const Nonce& nonce, Parts aad, Parts parts, std::byte* out,
+bool SealContext::seal(const Nonce& nonce, ConstBytes aad, Parts parts, std::byte* out,
                        std::span<std::byte, kTagSize> tag) noexcept {
+  if (fast_) {
+    fast_->seal(nonce.data(), aad, parts, out, tag.data());
+    return true;
+  }
   const Libcrypto& lib = libcrypto();
   EVP_CIPHER_CTX* const c = context_.get();
   if (lib.EVP_EncryptInit_ex(c, nullptr, nullptr, nullptr, in_of(nonce.data())) != 1) return false;
   int size = 0;
-  for (const ConstBytes part : aad) {
-    if (part.empty()) continue;
-    if (lib.EVP_EncryptUpdate(c, nullptr, &size, in_of(part.data()),
-                              static_cast<int>(part.size())) != 1) {
-      return false;
-    }
+  if (!aad.empty() && lib.EVP_EncryptUpdate(c, nullptr, &size, in_of(aad.data()),
+                                            static_cast<int>(aad.size())) != 1) {
+    return false;
   }
   for (const ConstBytes part : parts) {
     if (part.empty()) continue;
@@ -92,23 +104,29 @@ bool SealContext::seal(const Nonce& nonce, Parts aad, Parts parts, std::byte* ou
 }
 
 Result<OpenContext> OpenContext::make(Suite suite, ConstBytes key) {
+  if (Status status = check_key(suite, key); !status.ok()) return status;
+  if (FastGcm::is_preferred()) {
+    if (auto fast = FastGcm::of(suite, key)) return OpenContext(std::move(*fast));
+  }
+  return by_libcrypto(suite, key);
+}
+
+Result<OpenContext> OpenContext::by_libcrypto(Suite suite, ConstBytes key) {
   auto context = make_context(suite, key, false);
   if (!context.ok()) return context.status();
   return OpenContext(std::move(context).value());
 }
 
-bool OpenContext::open(const Nonce& nonce, Parts aad, ConstBytes ciphertext,
+bool OpenContext::open(const Nonce& nonce, ConstBytes aad, ConstBytes ciphertext,
                        std::span<const std::byte, kTagSize> tag, std::byte* out) noexcept {
+  if (fast_) return fast_->open(nonce.data(), aad, ciphertext, tag.data(), out);
   const Libcrypto& lib = libcrypto();
   EVP_CIPHER_CTX* const c = context_.get();
   if (lib.EVP_DecryptInit_ex(c, nullptr, nullptr, nullptr, in_of(nonce.data())) != 1) return false;
   int size = 0;
-  for (const ConstBytes part : aad) {
-    if (part.empty()) continue;
-    if (lib.EVP_DecryptUpdate(c, nullptr, &size, in_of(part.data()),
-                              static_cast<int>(part.size())) != 1) {
-      return false;
-    }
+  if (!aad.empty() && lib.EVP_DecryptUpdate(c, nullptr, &size, in_of(aad.data()),
+                                            static_cast<int>(aad.size())) != 1) {
+    return false;
   }
   if (!ciphertext.empty() && (lib.EVP_DecryptUpdate(c, out_of(out), &size, in_of(ciphertext.data()),
                                                     static_cast<int>(ciphertext.size())) != 1 ||

@@ -1,18 +1,20 @@
-// Authenticated encryption by libcrypto: AES-GCM (NIST SP 800-38D) and ChaCha20-Poly1305 (RFC
-// 8439), with 96-bit nonces and 128-bit tags. A context per key: expanding a key takes longer than
-// sealing a chunk, so only the nonce is set per call. Whoever seals must never use a nonce twice
-// under one key: see SealKey of crypto/datagram_guard.h, which is the only way that a datagram gets
-// one.
+// Authenticated encryption: AES-GCM (NIST SP 800-38D) and ChaCha20-Poly1305 (RFC 8439), with 96-bit
+// nonces and 128-bit tags, by libcrypto, AES-GCM by ipsec-mb where there is one. A context per key:
+// expanding a key takes longer than sealing a chunk, so only the nonce is set per call. Whoever
+// seals must never use a nonce twice under one key: see SealKey of crypto/datagram_guard.h, which
+// is the only way that a datagram gets one.
 //
 // Needs an ok() of load_library(). A context belongs to one thread at a time. No call allocates.
 #pragma once
 
 #include <array>
 #include <memory>
+#include <optional>
 
 #include "base/status.h"
 #include "base/types.h"
 #include "crypto/hash.h"
+#include "crypto/ipsec_mb.h"
 #include "crypto/modes.h"
 
 struct evp_cipher_ctx_st;
@@ -37,30 +39,36 @@ class SealContext {
  public:
   // key.size() == key_size(suite). kUnavailable: the library has no such cipher here.
   static Result<SealContext> make(Suite suite, ConstBytes key);
+  static Result<SealContext> by_libcrypto(Suite suite, ConstBytes key);
 
   // The tag covers `aad`, then what `parts` hold. Their ciphertext goes to `out`, which has room
   // for all of them and may begin where the only part begins, but not overlap otherwise. False: the
   // library has failed; what is in `out` is no ciphertext.
-  bool seal(const Nonce& nonce, Parts aad, Parts parts, std::byte* out,
+  bool seal(const Nonce& nonce, ConstBytes aad, Parts parts, std::byte* out,
             std::span<std::byte, kTagSize> tag) noexcept;
 
  private:
+  explicit SealContext(FastGcm fast) noexcept : fast_(std::move(fast)) {}
   explicit SealContext(internal::Context context) noexcept : context_(std::move(context)) {}
-  internal::Context context_;
+  std::optional<FastGcm> fast_;
+  internal::Context context_;  // where there is no fast one
 };
 
 class OpenContext {
  public:
   static Result<OpenContext> make(Suite suite, ConstBytes key);
+  static Result<OpenContext> by_libcrypto(Suite suite, ConstBytes key);
 
   // True: the tag is right, and `out` holds the text (as long as the ciphertext). False: nothing
   // that was given may be believed, and what is in `out` has no meaning.
-  bool open(const Nonce& nonce, Parts aad, ConstBytes ciphertext,
+  bool open(const Nonce& nonce, ConstBytes aad, ConstBytes ciphertext,
             std::span<const std::byte, kTagSize> tag, std::byte* out) noexcept;
 
  private:
+  explicit OpenContext(FastGcm fast) noexcept : fast_(std::move(fast)) {}
   explicit OpenContext(internal::Context context) noexcept : context_(std::move(context)) {}
-  internal::Context context_;
+  std::optional<FastGcm> fast_;
+  internal::Context context_;  // where there is no fast one
 };
 
 }  // namespace mcast::crypto

@@ -1,9 +1,9 @@
 // One mapping: a page without rights, the pages that are used, a page without rights. The kernel's
 // MADV_WIPEONFORK is no nicety: two processes that seal with one key would use its nonces twice.
 //
-// Keys lie in blocks of such pages; which places are taken is noted beside them, in bits that are
-// changed by single instructions. A forked child makes blocks of its own: what it inherited is
-// empty, but not locked.
+// Keys lie in blocks of such pages, of which each has places of one size; which are taken is noted
+// beside them, in bits that are changed by single instructions. A forked child makes blocks of its
+// own: what it inherited is empty, but not locked.
 #include "crypto/arena.h"
 
 #include <sys/mman.h>
@@ -13,6 +13,7 @@
 #include <atomic>
 #include <bit>
 #include <cerrno>
+#include <iterator>
 
 namespace mcast::crypto {
 
@@ -41,70 +42,87 @@ SecretPages::~SecretPages() {
   (void)::munmap(whole_.data(), whole_.size());
 }
 
-struct internal::KeyBlock {
-  static constexpr size_t kWords = 8, kBits = 64;  // 16 KiB of keys
+namespace {
 
-  explicit KeyBlock(SecretPages of) : pages(std::move(of)) {}
+// Of each kind: bytes of a place, and how many a block has.
+struct PlaceKind {
+  size_t bytes, count;
+};
+constexpr PlaceKind kPlaceKinds[] = {{sizeof(Key), 512}, {kCipherPlace, 32}};
+
+}  // namespace
+
+struct internal::SecretBlock {
+  static constexpr size_t kWords = 8, kBits = 64;
+  static_assert(kPlaceKinds[0].count <= kWords * kBits);
+
+  SecretBlock(SecretPages of, const PlaceKind& places) : pages(std::move(of)), kind(places) {}
 
   // A place that nobody has; null: there is none, or not for this process.
   std::byte* take() noexcept {
     if (owner != ::getpid()) return nullptr;
-    for (size_t w = 0; w < kWords; w++) {
+    for (size_t w = 0; w * kBits < kind.count; w++) {
       uint64_t seen = taken[w].load(std::memory_order_relaxed);
-      while (seen != ~uint64_t{0}) {
+      while (true) {
         const auto bit = static_cast<size_t>(std::countr_one(seen));
+        if (bit == kBits || w * kBits + bit >= kind.count) break;
         const uint64_t mine = uint64_t{1} << bit;
         seen = taken[w].fetch_or(mine, std::memory_order_acquire);
-        if ((seen & mine) == 0) return pages.bytes().data() + (w * kBits + bit) * sizeof(Key);
+        if ((seen & mine) == 0) return pages.bytes().data() + (w * kBits + bit) * kind.bytes;
       }
     }
     return nullptr;
   }
   void give_back(const std::byte* place) noexcept {
-    const size_t at = static_cast<size_t>(place - pages.bytes().data()) / sizeof(Key);
+    const size_t at = static_cast<size_t>(place - pages.bytes().data()) / kind.bytes;
     taken[at / kBits].fetch_and(~(uint64_t{1} << at % kBits), std::memory_order_release);
   }
 
   const SecretPages pages;
+  const PlaceKind kind;
   const pid_t owner = ::getpid();
   std::array<std::atomic<uint64_t>, kWords> taken{};
-  KeyBlock* next = nullptr;
+  SecretBlock* next = nullptr;
 };
 
 namespace {
 
-// All that there are; and one that may have room.
-std::atomic<internal::KeyBlock*> g_key_blocks{nullptr}, g_roomy_block{nullptr};
+// All blocks of a kind that there are; and one that may have room.
+std::atomic<internal::SecretBlock*> g_blocks[std::size(kPlaceKinds)],
+    g_roomy[std::size(kPlaceKinds)];
 
 }  // namespace
 
-Result<SecretKey> SecretKey::make(Key key) {
-  using internal::KeyBlock;
-  KeyBlock* block = g_roomy_block.load(std::memory_order_acquire);
+Result<SecretPlace> SecretPlace::make(Kind which) {
+  using internal::SecretBlock;
+  const PlaceKind& kind = kPlaceKinds[static_cast<size_t>(which)];
+  std::atomic<SecretBlock*>& all = g_blocks[static_cast<size_t>(which)];
+  std::atomic<SecretBlock*>& roomy = g_roomy[static_cast<size_t>(which)];
+  SecretBlock* block = roomy.load(std::memory_order_acquire);
   std::byte* place = block == nullptr ? nullptr : block->take();
-  KeyBlock* other = place == nullptr ? g_key_blocks.load(std::memory_order_acquire) : nullptr;
+  SecretBlock* other = place == nullptr ? all.load(std::memory_order_acquire) : nullptr;
   for (; place == nullptr && other != nullptr; other = other->next) {
     block = other;
     place = block->take();
   }
   if (place == nullptr) {
-    Result<SecretPages> pages = SecretPages::make(KeyBlock::kWords * KeyBlock::kBits * sizeof(Key));
+    Result<SecretPages> pages = SecretPages::make(kind.count * kind.bytes);
     if (!pages.ok()) return pages.status();
-    block = new KeyBlock(std::move(pages).value());
+    block = new SecretBlock(std::move(pages).value(), kind);
     place = block->take();  // before others see it
-    block->next = g_key_blocks.load(std::memory_order_relaxed);
-    while (!g_key_blocks.compare_exchange_weak(block->next, block, std::memory_order_release,
-                                               std::memory_order_relaxed)) {
+    block->next = all.load(std::memory_order_relaxed);
+    while (!all.compare_exchange_weak(block->next, block, std::memory_order_release,
+                                      std::memory_order_relaxed)) {
     }
   }
-  g_roomy_block.store(block, std::memory_order_release);
-  return SecretKey(new (place) Key(std::move(key)), block);
+  roomy.store(block, std::memory_order_release);
+  return SecretPlace({place, kind.bytes}, block);
 }
 
-SecretKey::~SecretKey() {
-  if (key_ == nullptr) return;
-  key_->~Key();  // which wipes it
-  block_->give_back(reinterpret_cast<const std::byte*>(key_));
+SecretPlace::~SecretPlace() {
+  if (block_ == nullptr) return;
+  wipe(bytes_);
+  block_->give_back(bytes_.data());
 }
 
 }  // namespace mcast::crypto

@@ -67,33 +67,55 @@ class SecretBox {
 };
 
 namespace internal {
-struct KeyBlock;
+struct SecretBlock;
 }  // namespace internal
 
-// A Key in pages that it shares with other keys: a group has one for each sender and connections
-// have more, and a mapping for each, with its guards, would use up those that a process may have.
-// The pages stay with the process for later keys. make() and the end take no lock, so a fork beside
-// them does no harm.
-class SecretKey {
+// A place of one of two sizes in pages that it shares with others: a group has keys for each sender
+// and connections have more, and a mapping for each, with its guards, would use up those that a
+// process may have. The pages stay with the process for later ones. Wiped when it goes. make() and
+// the end take no lock, so a fork beside them does no harm.
+inline constexpr size_t kCipherPlace = 2048;
+class SecretPlace {
  public:
+  enum class Kind : uint8_t { kKey, kCipher };  // sizeof(Key), kCipherPlace; aligned likewise
   // As SecretPages::make().
-  static Result<SecretKey> make(Key key);
-  SecretKey() = default;  // none
-  SecretKey(SecretKey&& other) noexcept
-      : key_(std::exchange(other.key_, nullptr)), block_(std::exchange(other.block_, nullptr)) {}
-  SecretKey& operator=(SecretKey&& other) noexcept {
-    std::swap(key_, other.key_);
+  static Result<SecretPlace> make(Kind kind);
+  SecretPlace() = default;  // none
+  SecretPlace(SecretPlace&& other) noexcept
+      : bytes_(std::exchange(other.bytes_, {})), block_(std::exchange(other.block_, nullptr)) {}
+  SecretPlace& operator=(SecretPlace&& other) noexcept {
+    std::swap(bytes_, other.bytes_);
     std::swap(block_, other.block_);
     return *this;
   }
-  ~SecretKey();
+  ~SecretPlace();
+
+  Bytes bytes() const noexcept { return bytes_; }
+
+ private:
+  SecretPlace(Bytes bytes, internal::SecretBlock* block) noexcept : bytes_(bytes), block_(block) {}
+  Bytes bytes_;
+  internal::SecretBlock* block_ = nullptr;
+};
+
+// A Key in such a place.
+class SecretKey {
+ public:
+  // As SecretPages::make().
+  static Result<SecretKey> make(Key key) {
+    Result<SecretPlace> place = SecretPlace::make(SecretPlace::Kind::kKey);
+    if (!place.ok()) return place.status();
+    return SecretKey(std::move(place).value(), std::move(key));
+  }
+  SecretKey() = default;  // none
 
   Key& operator*() const noexcept { return *key_; }
 
  private:
-  SecretKey(Key* key, internal::KeyBlock* block) noexcept : key_(key), block_(block) {}
+  SecretKey(SecretPlace place, Key key) noexcept
+      : place_(std::move(place)), key_(new (place_.bytes().data()) Key(std::move(key))) {}
+  SecretPlace place_;  // whose end wipes the key
   Key* key_ = nullptr;
-  internal::KeyBlock* block_ = nullptr;
 };
 
 }  // namespace mcast::crypto

@@ -68,15 +68,14 @@ size_t SealKey::seal(Bytes out, const wire::DatagramHeader& header, ConstBytes p
   const ConstBytes head(p, kGuardedHeader);
   bool good = false;
   if (sealed) {
-    good = current_.context.seal(make_nonce(current_.iv, number), {&head, 1}, {&payload, 1}, place,
-                                 tag);
+    good = current_.context.seal(make_nonce(current_.iv, number), head, {&payload, 1}, place, tag);
   } else {
     // What is authenticated is what is sent: copied first, since the caller may write to it.
     if (!payload.empty() && payload.data() != place) {
       std::memcpy(place, payload.data(), payload.size());
     }
     const ConstBytes all(p, kGuardedHeader + payload.size());
-    good = current_.context.seal(make_nonce(current_.iv, number), {&all, 1}, {}, place, tag);
+    good = current_.context.seal(make_nonce(current_.iv, number), all, {}, place, tag);
   }
   if (!good) {
     failure_ = Status(Code::kInternal, "libcrypto has failed to seal a datagram");
@@ -100,7 +99,7 @@ bool OpenKey::knows(uint32_t epoch, Nanos now) const noexcept {
   return epoch + 1 == mine && previous_ && now < previous_until_;
 }
 
-bool OpenKey::open(uint64_t number, Parts aad, ConstBytes ciphertext,
+bool OpenKey::open(uint64_t number, ConstBytes aad, ConstBytes ciphertext,
                    std::span<const std::byte, kTagSize> tag, std::byte* out, Nanos now) {
   const uint32_t epoch = wire::epoch_of(number);
   if (previous_ && now >= previous_until_) previous_.reset();
@@ -224,8 +223,7 @@ Refusal DatagramGuard::open(const wire::GuardedHeader& header, ConstBytes datagr
   const ConstBytes body = covered.subspan(kGuardedHeader);
   const bool sealed = params_.how.mode == Mode::kSealed;
   const ConstBytes aad = sealed ? covered.first(kGuardedHeader) : covered;
-  if (!from.key.open(header.number, {&aad, 1}, sealed ? body : ConstBytes{}, tag, scratch_.data(),
-                     now)) {
+  if (!from.key.open(header.number, aad, sealed ? body : ConstBytes{}, tag, scratch_.data(), now)) {
     budget_->failed(datagram.size(), now);
     if (from.key.worn_out()) worn_out_ = member;
     return Refusal::kForged;

@@ -81,7 +81,7 @@ class OpenKey {
   bool knows(uint32_t epoch, Nanos now) const noexcept;
   // As OpenContext::open(), with the key of the number's epoch; of a later epoch only if it is good
   // are its keys kept. False also if !knows().
-  bool open(uint64_t number, Parts aad, ConstBytes ciphertext,
+  bool open(uint64_t number, ConstBytes aad, ConstBytes ciphertext,
             std::span<const std::byte, kTagSize> tag, std::byte* out, Nanos now);
   // So many have failed that the keys should not be used any more.
   bool worn_out() const noexcept { return failures_ >= limits_.failures; }

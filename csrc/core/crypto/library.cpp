@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "crypto/hash.h"
+#include "crypto/ipsec_mb.h"
 #include "crypto/openssl.h"
 
 namespace mcast::crypto {
@@ -63,7 +64,8 @@ Status load_library() { return loaded(); }
 
 std::string library_version() {
   if (!loaded().ok()) return {};
-  return g_table.OpenSSL_version(kVersionText);
+  const std::string fast = fast_gcm_version();
+  return std::string(g_table.OpenSSL_version(kVersionText)) + (fast.empty() ? "" : ", " + fast);
 }
 
 const Libcrypto& libcrypto() noexcept { return g_table; }

@@ -48,6 +48,8 @@ inline constexpr int kGetTag = 0x10, kSetTag = 0x11;  // EVP_CTRL_AEAD_*
 #define MCAST_LIBCRYPTO_SYMBOLS(X)                                                                 \
   X(OpenSSL_version, const char* (*)(int))                                                         \
   X(OPENSSL_version_major, unsigned int (*)())                                                     \
+  X(OPENSSL_version_minor, unsigned int (*)())                                                     \
+  X(EVP_default_properties_is_fips_enabled, int (*)(OSSL_LIB_CTX*))                                \
   X(CRYPTO_memcmp, int (*)(const void*, const void*, size_t))                                      \
   X(EVP_CIPHER_fetch, EVP_CIPHER* (*)(OSSL_LIB_CTX*, const char*, const char*))                    \
   X(EVP_CIPHER_CTX_new, EVP_CIPHER_CTX* (*)())                                                     \

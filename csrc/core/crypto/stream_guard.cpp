@@ -52,7 +52,7 @@ bool RecordSealer::seal(std::optional<uint32_t> number, Parts body, std::byte* o
   const std::span<std::byte, kTagSize> tag(out + head + size, kTagSize);
   if (mode_ == Mode::kSealed) {
     const ConstBytes aad(out, head);
-    broken_ = !keyed_.context.seal(nonce, {&aad, 1}, body, out + head, tag);
+    broken_ = !keyed_.context.seal(nonce, aad, body, out + head, tag);
   } else {
     std::byte* at = out + head;
     for (const ConstBytes part : body) {
@@ -60,7 +60,7 @@ bool RecordSealer::seal(std::optional<uint32_t> number, Parts body, std::byte* o
       at += part.size();
     }
     const ConstBytes aad(out, head + size);
-    broken_ = !keyed_.context.seal(nonce, {&aad, 1}, {}, at, tag);
+    broken_ = !keyed_.context.seal(nonce, aad, {}, at, tag);
   }
   return !broken_;
 }
@@ -91,7 +91,7 @@ std::optional<ConstBytes> RecordOpener::open(bool striped, ConstBytes record, By
   const bool sealed = mode_ == Mode::kSealed;
   if (sealed && scratch.size() < body.size()) return std::nullopt;
   const ConstBytes aad = sealed ? covered.first(head) : covered;
-  if (!keyed_.context.open(make_nonce(keyed_.iv, *count), {&aad, 1}, sealed ? body : ConstBytes{},
+  if (!keyed_.context.open(make_nonce(keyed_.iv, *count), aad, sealed ? body : ConstBytes{},
                            record.last<kTagSize>(), scratch.data())) {
     return std::nullopt;
   }

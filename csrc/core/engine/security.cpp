@@ -14,6 +14,7 @@
 
 #include "base/hex.h"
 #include "base/random.h"
+#include "crypto/ipsec_mb.h"
 #include "crypto/library.h"
 #include "crypto/signed_text.h"
 #include "engine/clock.h"
@@ -101,6 +102,7 @@ Result<std::shared_ptr<const LaneIdentity>> LaneIdentity::make(const Config& con
                                                                const crypto::JobSecret& secret,
                                                                crypto::Role role) {
   if (Status status = crypto::load_library(); !status.ok()) return status;
+  if (config.security_library == "libcrypto") crypto::use_libcrypto_only();
   crypto::Identity endpoint;
   const auto mode = crypto::parse_mode(config.security);
   if (!mode) return Status(Code::kInternal, "security=" + config.security);

@@ -30,8 +30,8 @@ std::string sealed(Suite suite, std::string_view key, std::string_view nonce, st
   EXPECT_TRUE(context.ok()) << context.status().to_string();
   const std::vector<std::byte> extra = unhex(aad), plain = unhex(text);
   std::vector<std::byte> out(plain.size() + kTagSize);
-  const ConstBytes aads[] = {extra}, parts[] = {plain};
-  EXPECT_TRUE(context->seal(array_of<kNonceSize>(unhex(nonce)), aads, parts, out.data(),
+  const ConstBytes parts[] = {plain};
+  EXPECT_TRUE(context->seal(array_of<kNonceSize>(unhex(nonce)), extra, parts, out.data(),
                             std::span(out).last<kTagSize>()));
   return hex(out);
 }
@@ -169,12 +169,11 @@ TEST_F(Primitives, PartsAndFlippedBits) {
     ASSERT_TRUE(seal.ok() && open.ok());
     const Nonce nonce = make_nonce({}, 77);
     std::vector<std::byte> once(text.size() + kTagSize), cut(once.size()), back(text.size());
-    const ConstBytes whole[] = {text}, extra[] = {aad};
+    const ConstBytes whole[] = {text}, extra = aad;
     const ConstBytes parts[] = {ConstBytes(text).first(13), ConstBytes{},
                                 ConstBytes(text).subspan(13, 300), ConstBytes(text).subspan(313)};
-    const ConstBytes extras[] = {ConstBytes(aad).first(3), ConstBytes(aad).subspan(3)};
     ASSERT_TRUE(seal->seal(nonce, extra, whole, once.data(), std::span(once).last<kTagSize>()));
-    ASSERT_TRUE(seal->seal(nonce, extras, parts, cut.data(), std::span(cut).last<kTagSize>()));
+    ASSERT_TRUE(seal->seal(nonce, extra, parts, cut.data(), std::span(cut).last<kTagSize>()));
     EXPECT_EQ(hex(once), hex(cut));
     const auto opens = [&] {
       return open->open(nonce, extra, ConstBytes(cut).first(text.size()),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from torch_mcast.doctor.checks.engine import parse
@@ -13,6 +14,7 @@ from torch_mcast.doctor.findings import Finding, Verdict, fail, ok, warn
 from torch_mcast.secret import public_id
 
 _LIBRARY = "libcrypto.so.3"
+_FASTER = "libIPSec_MB.so.1"  # see csrc/core/crypto/ipsec_mb.h
 _NEEDED_FLAGS = {"aes", "pclmulqdq"}  # ARM calls them aes and pmull
 
 
@@ -106,13 +108,29 @@ def _flags() -> set[str]:
     return set()
 
 
-def judge_library() -> Finding:
+def _there(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
+
+
+def judge_library(
+    flags: set[str], wanted: str = "auto", there: Callable[[str], bool] = _there
+) -> Finding:
+    """`wanted`: the setting security_library."""
     try:
         library = ctypes.CDLL(_LIBRARY)
     except OSError as error:
         return fail("libcrypto", f"cannot be loaded: {error}", "apt install libssl3")
     library.OpenSSL_version.restype = ctypes.c_char_p
-    return ok("libcrypto", library.OpenSSL_version(0).decode())
+    text = library.OpenSSL_version(0).decode()
+    if wanted == "libcrypto" or not flags >= {*_NEEDED_FLAGS, "avx2"}:
+        return ok("libcrypto", text)
+    if there(_FASTER):
+        return ok("libcrypto", f"{text}; AES-GCM by ipsec-mb where that is faster")
+    return ok("libcrypto", f"{text}; datagrams are sealed faster with ipsec-mb (libipsec-mb1)")
 
 
 def link_speed(interface: str, folder: Path = Path("/sys/class/net")) -> int:
@@ -166,7 +184,7 @@ def run(context: Context) -> list[Finding]:
         if link == 0 and context.chosen is not None:
             link = link_speed(context.chosen.name)
         findings += [
-            judge_library(),
+            judge_library(_flags(), settings.get("security_library", "auto")),
             judge_cpu(_flags()),
             measured(mode, settings.get("security_suite", "auto"), link),
         ]
