@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/version.h"
+#include "crypto/ipsec_mb.h"
 #include "service/drain_socket.h"
 #include "service/engine_options.h"
 #include "service/engine_program.h"
@@ -51,6 +52,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   set_log_level(parse_log_level(variable("MCAST_DEBUG")).value_or(LogLevel::kInfo));
+  if (variable("MCAST_SECURITY_LIBRARY") == "libcrypto") crypto::use_libcrypto_only();
   try {
     return line->drain ? drain(*line->drain) : service::run_engine(line->options, [] {});
   } catch (const std::exception& error) {  // no thread, no memory

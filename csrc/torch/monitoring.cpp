@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "crypto/ipsec_mb.h"
 #include "engine/engine.h"
 #include "engine/security.h"
 #include "gil.h"
@@ -60,10 +61,12 @@ py::dict causes_dict() {
 
 // Payload bytes per second that a core seals; raises where there is no library or no such mode or
 // suite.
-double seal_rate_here(const std::string& mode, const std::string& suite, size_t chunk) {
+double seal_rate_here(const std::string& mode, const std::string& suite, size_t chunk,
+                      const std::string& library) {
   const auto m = crypto::parse_mode(mode);
   const auto s = crypto::parse_suite(suite);
   if (!m || *m == crypto::Mode::kOff || !s) throw py::value_error("no such mode or suite");
+  if (library == "libcrypto") crypto::use_libcrypto_only();
   const py::gil_scoped_release released;
   const Result<double> rate = seal_rate(*m, *s, chunk, 50 * kMilli);
   if (!rate.ok()) throw std::runtime_error(rate.status().to_string());
@@ -127,7 +130,8 @@ py::dict security_dict(const SecurityStats& stats) {
 void bind_monitoring(py::module_& module) {
   module.def("trace", &trace_list, "The last operations of this process, oldest first.");
   module.def("seal_rate", &seal_rate_here, py::arg("mode"), py::arg("suite"), py::arg("chunk"),
-             "Bytes per second that a core seals.");
+             py::arg("library") = "auto",
+             "Bytes per second that a core seals; library: as the setting security_library.");
   module.def("causes", &causes_dict, "Why something is refused, and what each cause counts.");
   module.def("groups", &groups_list, "Counters and facts of every group of this process.");
 }

@@ -109,13 +109,15 @@ class SecretKey {
   }
   SecretKey() = default;  // none
 
-  Key& operator*() const noexcept { return *key_; }
+  Key& operator*() const noexcept {
+    return *std::launder(reinterpret_cast<Key*>(place_.bytes().data()));
+  }
 
  private:
-  SecretKey(SecretPlace place, Key key) noexcept
-      : place_(std::move(place)), key_(new (place_.bytes().data()) Key(std::move(key))) {}
+  SecretKey(SecretPlace place, Key key) noexcept : place_(std::move(place)) {
+    new (place_.bytes().data()) Key(std::move(key));
+  }
   SecretPlace place_;  // whose end wipes the key
-  Key* key_ = nullptr;
 };
 
 }  // namespace mcast::crypto

@@ -5,9 +5,14 @@
 #include "crypto/ipsec_mb.h"
 
 #include <dlfcn.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <iterator>
 #include <vector>
 
 #include "base/log.h"
@@ -37,7 +42,21 @@ constexpr const char* kForAvx2 = "avx_gen4";
 bool cpu_has_what_it_takes() noexcept {
 #if defined(__x86_64__)
   return __builtin_cpu_supports("aes") != 0 && __builtin_cpu_supports("pclmul") != 0 &&
-         __builtin_cpu_supports("avx2") != 0;
+         __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("bmi") != 0 &&
+         __builtin_cpu_supports("bmi2") != 0;
+#else
+  return false;
+#endif
+}
+
+// AVX-512 and the instructions for AES and carry-less multiply of its width.
+bool cpu_is_wide() noexcept {
+#if defined(__x86_64__)
+  unsigned a = 0, b = 0, c = 0, d = 0;  // (Not every compiler's __builtin_cpu_supports knows VAES.)
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
+  return __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+         __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
+         (c & bit_VAES) != 0 && (c & bit_VPCLMULQDQ) != 0;
 #else
   return false;
 #endif
@@ -96,51 +115,64 @@ bool FastGcm::open(const std::byte* nonce, ConstBytes aad, ConstBytes ciphertext
 
 namespace {
 
-// Whether some messages become what libcrypto makes of them, in one piece and in several, and open.
-bool agrees(Suite suite, const GcmFunctions& functions, ConstBytes key) {
-  auto known = SealContext::by_libcrypto(suite, key);
-  auto gcm = FastGcm::with(functions, key);
-  if (!known.ok() || !gcm) return false;
-  constexpr size_t kSizes[] = {0, 1, 16, 31, 128, 1408, 4999};
-  const Nonce nonce = make_nonce({}, 0x0123456789abcdef);
-  for (const size_t size : kSizes) {
-    std::vector<std::byte> text(size + 1), aad(size % 97 + 1), one(size + kTagSize), other(one);
-    for (size_t i = 0; i < size; i++) text[i] = static_cast<std::byte>(i * 7 + size);
-    const ConstBytes whole = ConstBytes(text).first(size);
-    const std::array<ConstBytes, 3> parts{whole.first(size / 3), ConstBytes(),
-                                          whole.subspan(size / 3)};
-    const auto tag = [](std::vector<std::byte>& sealed) {
-      return std::span(sealed).last<kTagSize>();
-    };
-    if (!known->seal(nonce, aad, {&whole, 1}, one.data(), tag(one))) return false;
-    gcm->seal(nonce.data(), aad, {&whole, 1}, other.data(), tag(other).data());
-    if (one != other) return false;
-    gcm->seal(nonce.data(), aad, parts, other.data(), tag(other).data());
-    const ConstBytes ciphertext = ConstBytes(one).first(size);
-    std::vector<std::byte> back(size + 1);
-    if (one != other || !gcm->open(nonce.data(), aad, ciphertext, tag(one).data(), back.data()) ||
-        back != text) {
-      return false;
-    }
-    tag(one)[3] ^= std::byte{1};
-    if (gcm->open(nonce.data(), aad, ciphertext, tag(one).data(), back.data())) return false;
+// A message's sizes: of its text and of what is authenticated besides.
+struct Sizes {
+  size_t text, aad;
+};
+
+// Whether it becomes what libcrypto makes of it, in one piece, in several and in place, and opens,
+// and does not if a bit of it is another one.
+bool same(FastGcm& gcm, SealContext& known, const Sizes& sizes) {
+  std::vector<std::byte> text(sizes.text), aad(sizes.aad), back(sizes.text);
+  std::vector<std::byte> one(sizes.text + kTagSize), other(one);
+  for (size_t i = 0; i < sizes.text; i++) text[i] = static_cast<std::byte>(i * 7 + sizes.aad + 1);
+  for (size_t i = 0; i < sizes.aad; i++) aad[i] = static_cast<std::byte>(i * 5 + sizes.text + 1);
+  const Nonce nonce = make_nonce({}, 0x0123456789abcdef + sizes.text);
+  const ConstBytes whole = text;
+  const std::array<ConstBytes, 3> parts{whole.first(sizes.text / 3), ConstBytes(),
+                                        whole.subspan(sizes.text / 3)};
+  const auto tag = [](std::vector<std::byte>& sealed) {
+    return std::span(sealed).last<kTagSize>();
+  };
+  if (!known.seal(nonce, aad, {&whole, 1}, one.data(), tag(one))) return false;
+  gcm.seal(nonce.data(), aad, {&whole, 1}, other.data(), tag(other).data());
+  if (one != other) return false;
+  gcm.seal(nonce.data(), aad, parts, other.data(), tag(other).data());
+  if (one != other) return false;
+  std::copy(text.begin(), text.end(), other.begin());
+  const ConstBytes place = ConstBytes(other).first(sizes.text);
+  gcm.seal(nonce.data(), aad, {&place, 1}, other.data(), tag(other).data());
+  if (one != other) return false;
+  const auto opens = [&] {
+    return gcm.open(nonce.data(), aad, place, tag(other).data(), back.data());
+  };
+  if (!opens() || back != text) return false;
+  for (std::vector<std::byte>* bytes : {&other, &aad}) {
+    if (bytes->empty()) continue;
+    (*bytes)[bytes->size() / 2] ^= std::byte{1};
+    if (opens()) return false;
+    (*bytes)[bytes->size() / 2] ^= std::byte{1};
   }
   return true;
+}
+
+// Nothing: it cannot be told now.
+std::optional<bool> agrees(Suite suite, const GcmFunctions& functions, ConstBytes key) {
+  auto known = SealContext::by_libcrypto(suite, key);
+  auto gcm = FastGcm::with(functions, key);
+  if (!known.ok() || !gcm) return std::nullopt;
+  constexpr Sizes kSizes[] = {{0, 0},  {0, 8},   {0, 1432},  {0, 8920}, {1, 28},   {16, 28},
+                              {31, 4}, {128, 0}, {1408, 28}, {1408, 8}, {4999, 97}};
+  return std::all_of(std::begin(kSizes), std::end(kSizes),
+                     [&](const Sizes& sizes) { return same(*gcm, *known, sizes); });
 }
 
 // Datagrams gain by fewer calls. But on a CPU with wider instructions OpenSSL knows them since 3.1,
 // and seals large records several times as fast.
 bool libcrypto_is_wider() noexcept {
-#if defined(__x86_64__)
   const bool later =
       libcrypto().OPENSSL_version_major() > 3 || libcrypto().OPENSSL_version_minor() >= 1;
-  return later && __builtin_cpu_supports("avx512f") != 0 &&
-         __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
-         __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("vaes") != 0 &&
-         __builtin_cpu_supports("vpclmulqdq") != 0;
-#else
-  return true;
-#endif
+  return later && cpu_is_wide();
 }
 
 IpsecMb find_ipsec_mb() {
@@ -162,9 +194,10 @@ IpsecMb find_ipsec_mb() {
   std::array<std::byte, 32> key;
   for (size_t i = 0; i < key.size(); i++) key[i] = static_cast<std::byte>(i * i + 3);
   const ConstBytes half = ConstBytes(key).first(16);
-  library.usable = agrees(Suite::kAes128Gcm, library.of_128, half) &&
-                   agrees(Suite::kAes256Gcm, library.of_256, key);
-  if (!library.usable) {
+  const std::optional<bool> short_keys = agrees(Suite::kAes128Gcm, library.of_128, half),
+                            long_keys = agrees(Suite::kAes256Gcm, library.of_256, key);
+  library.usable = short_keys.value_or(false) && long_keys.value_or(false);
+  if (!short_keys.value_or(true) || !long_keys.value_or(true)) {
     log(LogLevel::kWarn, "%s does not seal as libcrypto does, which is used instead", kIpsecMb);
   }
   library.faster = library.usable && !libcrypto_is_wider();

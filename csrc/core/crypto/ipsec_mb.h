@@ -1,4 +1,4 @@
-// AES-GCM by Intel's ipsec-mb, where the machine has it: a call per message, where libcrypto's EVP
+// AES-GCM by Intel's ipsec-mb, where the machine has it: a call per datagram, where libcrypto's EVP
 // takes five, which is a third of the time of a datagram of 1,400 bytes (docs/security.md, "What it
 // costs"). Only for x86-64 with AVX2; libcrypto does everything else, and this too where it is in
 // FIPS mode or `security_library` says so.

@@ -114,8 +114,10 @@ Result<RankRecord> RankRecord::decode(const std::string& text) {
   RankRecord r;
   uint64_t uid = 0, reduce_uid = 0;
   uint16_t port = 0, loopback_port = 0, reduce_port = 0, reduce_loopback_port = 0;
-  if (!number(fields, "protocol", r.protocol) || !number(fields, "uid", uid) ||
-      !number(fields, "external_port", port) || !number(fields, "loopback_port", loopback_port) ||
+  // (A text with a zero byte would be another one for all that take it for a C string.)
+  if (text.find('\0') != std::string::npos || !number(fields, "protocol", r.protocol) ||
+      !number(fields, "uid", uid) || !number(fields, "external_port", port) ||
+      !number(fields, "loopback_port", loopback_port) ||
       !number(fields, "reduce_uid", reduce_uid) ||
       !number(fields, "reduce_external_port", reduce_port) ||
       !number(fields, "reduce_loopback_port", reduce_loopback_port) ||

@@ -1,7 +1,7 @@
 // A path would be opened with the engine's rights, and among its own descriptors ("/dev/fd/N");
 // CPUs are chosen by the environment, which here is the engine's, so all clients' lanes would share
 // two. How long a close may take is said with each; by `linger` go leftovers of clients that are
-// gone, for which an engine that ends would wait.
+// gone, for which an engine that ends would wait. Which library seals is one thing for all clients.
 #include "service/client_settings.h"
 
 #include "base/units.h"
@@ -10,7 +10,7 @@ namespace mcast::service {
 
 void drop_local_settings(std::map<std::string, std::string>& settings) {
   for (const char* const name : {"secret_file", "metrics_file", "pin"}) settings.erase(name);
-  settings.erase("linger");
+  for (const char* const name : {"linger", "security_library"}) settings.erase(name);
 }
 
 Status served(const Config& config, const EngineContext& engine) {

@@ -106,6 +106,7 @@ TEST(RankRecord, RefusesWhatItCannotRead) {
   }
   // Fields that a later version may add are no reason to refuse.
   EXPECT_TRUE(RankRecord::decode(good + "colour=blue\n").ok());
+  EXPECT_FALSE(RankRecord::decode(good + std::string("external=127.0.0.1\0x\n", 21)).ok());
 }
 
 TEST(Agree, DifferentVersionsAreRefusedOnAllRanks) {

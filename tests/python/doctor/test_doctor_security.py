@@ -9,9 +9,15 @@ from torch_mcast.doctor.findings import Verdict
 @pytest.mark.parametrize(
     ("flags", "wanted", "there", "words"),
     [
-        ({"aes", "pclmulqdq", "avx2"}, "auto", True, "AES-GCM by ipsec-mb where that is faster"),
-        ({"aes", "pclmulqdq", "avx2"}, "auto", False, "faster with ipsec-mb (libipsec-mb1)"),
+        ({"aes", "pclmulqdq", "avx2"}, "auto", True, "; AES-GCM by ipsec-mb"),
+        (
+            {"aes", "pclmulqdq", "avx2"},
+            "auto",
+            False,
+            "AES-GCM is faster with ipsec-mb (libipsec-mb1)",
+        ),
         ({"aes", "pclmulqdq", "avx2"}, "libcrypto", True, None),
+        ({"aes", "pclmulqdq", "avx2", "avx512f"}, "auto", True, None),
         ({"aes", "pclmulqdq"}, "auto", False, None),
         ({"aes", "pmull"}, "auto", False, None),
     ],

@@ -126,11 +126,12 @@ def judge_library(
         return fail("libcrypto", f"cannot be loaded: {error}", "apt install libssl3")
     library.OpenSSL_version.restype = ctypes.c_char_p
     text = library.OpenSSL_version(0).decode()
-    if wanted == "libcrypto" or not flags >= {*_NEEDED_FLAGS, "avx2"}:
+    # With AVX-512 it depends on the version of OpenSSL which is faster.
+    if wanted == "libcrypto" or not flags >= {*_NEEDED_FLAGS, "avx2"} or "avx512f" in flags:
         return ok("libcrypto", text)
     if there(_FASTER):
-        return ok("libcrypto", f"{text}; AES-GCM by ipsec-mb where that is faster")
-    return ok("libcrypto", f"{text}; datagrams are sealed faster with ipsec-mb (libipsec-mb1)")
+        return ok("libcrypto", f"{text}; AES-GCM by ipsec-mb")
+    return ok("libcrypto", f"{text}; AES-GCM is faster with ipsec-mb (libipsec-mb1)")
 
 
 def link_speed(interface: str, folder: Path = Path("/sys/class/net")) -> int:
@@ -157,13 +158,13 @@ def judge_rate(mode: str, suite: str, chunk: int, rate: float, link: int) -> Fin
     return ok("sealing", text, **data)
 
 
-def measured(mode: str, suite: str, link: int, chunk: int = 1408) -> Finding:
+def measured(mode: str, suite: str, library: str, link: int, chunk: int = 1408) -> Finding:
     if suite == "auto":
         suite = "aes128gcm" if judge_cpu(_flags()).verdict is Verdict.OK else "chacha20poly1305"
     try:
         from torch_mcast._load import extension
 
-        rate = extension().seal_rate(mode, suite, chunk)
+        rate = extension().seal_rate(mode, suite, chunk, library)
     except Exception as error:  # noqa: BLE001 - other checks say what is broken
         return warn("sealing", f"cannot be measured: {type(error).__name__}: {error}")
     return judge_rate(mode, suite, chunk, rate, link)
@@ -180,12 +181,13 @@ def run(context: Context) -> list[Finding]:
         parse(settings.get("engine", "inproc"))[0],
     )
     if mode != "off":
+        library = settings.get("security_library", "auto")
         link = int(settings.get("link_rate", "0") or 0)
         if link == 0 and context.chosen is not None:
             link = link_speed(context.chosen.name)
         findings += [
-            judge_library(_flags(), settings.get("security_library", "auto")),
+            judge_library(_flags(), library),
             judge_cpu(_flags()),
-            measured(mode, settings.get("security_suite", "auto"), link),
+            measured(mode, settings.get("security_suite", "auto"), library, link),
         ]
     return findings

@@ -50,8 +50,8 @@ std::byte* TcpGuard::make_room(size_t bytes) {
     // Twice of it, so that what moves is less than what was written since.
     std::unique_ptr<std::byte[]> larger;
     if (capacity_ < 2 * needed) {
+      larger = std::make_unique_for_overwrite<std::byte[]>(2 * needed);
       capacity_ = 2 * needed;
-      larger = std::make_unique_for_overwrite<std::byte[]>(capacity_);
     }
     std::byte* const front = larger ? larger.get() : out_.get();
     if (!rest.empty()) std::memmove(front, rest.data(), rest.size());
