@@ -1,0 +1,94 @@
+// The buffer of sealed bytes: frames that are sealed at once and frames that wait in the queue, while
+// the kernel takes any part of what waits, arrive whole and in order, and no more waits than may.
+#include "transport/udp/tcp_guard.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <vector>
+
+#include "base/rng.h"
+#include "crypto/library.h"
+
+namespace mcast {
+namespace {
+
+constexpr size_t kMost = 48u << 10;
+using Frame = std::vector<std::byte>;
+
+struct Frames {
+  std::vector<Frame>& taken;
+  Frame& scratch;
+  FrameTake operator()(ConstBytes frame) const {
+    taken.emplace_back(frame.begin(), frame.end());
+    return kTakeMore;
+  }
+  bool its_turn(uint32_t number) const { return number == taken.size(); }
+  Bytes room() const { return scratch; }
+};
+
+// The two directions that fit each other.
+crypto::StreamChains chains_of(bool sender) {
+  const auto key = [](uint8_t of) { return crypto::Key(std::array<std::byte, 32>{std::byte{of}}); };
+  return {key(sender ? 1 : 2), key(sender ? 2 : 1), crypto::Suite::kAes128Gcm,
+          crypto::Mode::kSealed};
+}
+
+void run_guard(uint64_t seed, bool numbered) {
+  Rng rng(seed);
+  TcpGuard sender, receiver;
+  ASSERT_TRUE(sender.start(chains_of(true), {}).ok());
+  ASSERT_TRUE(receiver.start(chains_of(false), {}).ok());
+  SendQueue queue;
+  std::vector<Frame> sent, taken;
+  Frame wire, scratch(kMost + kFrameNumber);
+  while (sent.size() < 200 || !sender.waiting().empty() || !queue.empty()) {
+    if (sent.size() < 200 && rng.below(2) == 0) {
+      const auto number = static_cast<uint32_t>(sent.size());
+      Frame frame(1 + rng.below(rng.below(8) == 0 ? kMost : 2000), static_cast<std::byte>(number));
+      const size_t cut = rng.below(frame.size() + 1);
+      const ConstBytes whole = frame, parts[] = {whole.first(cut), whole.subspan(cut)};
+      if (queue.empty() && !sender.full()) {
+        const auto its = numbered ? std::optional<uint32_t>(number) : std::nullopt;
+        ASSERT_TRUE(sender.seal(its, parts));
+      } else {
+        const size_t head = numbered ? kFrameNumber : 0;
+        queue.append(encode_prefix(static_cast<uint32_t>(head + frame.size())));
+        if (numbered) queue.append(encode_prefix(number));
+        queue.append(frame);
+      }
+      sent.push_back(std::move(frame));
+    } else {
+      if (sender.waiting().empty()) {
+        ASSERT_TRUE(sender.seal_from(queue, numbered));
+      }
+      const ConstBytes waiting = sender.waiting();
+      const size_t takes = rng.below(3) == 0 ? waiting.size() : rng.below(waiting.size() + 1);
+      wire.insert(wire.end(), waiting.begin(), waiting.begin() + static_cast<ptrdiff_t>(takes));
+      sender.written(takes);
+    }
+    ASSERT_LT(sender.waiting().size(), TcpGuard::kSealAhead + kMost + 64);
+    const FrameScan scan =
+        receiver.scan(wire, kMost + kFrameNumber, numbered, Frames{taken, scratch});
+    ASSERT_EQ(scan.end, FrameScan::End::kNeedMore);
+    wire.erase(wire.begin(), wire.begin() + static_cast<ptrdiff_t>(scan.consumed));
+  }
+  ASSERT_EQ(taken.size(), sent.size());
+  for (size_t i = 0; i < sent.size(); i++) {
+    const ConstBytes got = ConstBytes(taken[i]).subspan(numbered ? kFrameNumber : 0);
+    ASSERT_TRUE(std::equal(got.begin(), got.end(), sent[i].begin(), sent[i].end())) << i;
+  }
+}
+
+TEST(TcpGuard, FramesKeepTheirOrderWhateverTheKernelTakes) {
+  ASSERT_TRUE(crypto::load_library().ok());
+  for (uint64_t seed = 1; seed <= 40; seed++) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    run_guard(seed, seed % 2 == 0);
+  }
+}
+
+}  // namespace
+}  // namespace mcast
