@@ -45,7 +45,7 @@ void run_guard(uint64_t seed, bool numbered) {
   std::vector<Frame> sent, taken;
   Frame wire, scratch(kMost + kFrameNumber);
   while (sent.size() < 200 || !sender.waiting().empty() || !queue.empty()) {
-    if (sent.size() < 200 && rng.below(4) > 0) {
+    if (sent.size() < 200 && rng.below(16) > 0) {
       const auto number = static_cast<uint32_t>(sent.size());
       Frame frame(1 + rng.below(rng.below(8) == 0 ? kMost : 2000), static_cast<std::byte>(number));
       const size_t cut = rng.below(frame.size() + 1);
