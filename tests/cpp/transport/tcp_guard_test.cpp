@@ -1,5 +1,6 @@
-// The buffer of sealed bytes: frames that are sealed at once and frames that wait in the queue, while
-// the kernel takes any part of what waits, arrive whole and in order, and no more waits than may.
+// The buffer of sealed bytes: frames that are sealed at once and frames that wait in the queue,
+// while the kernel takes any part of what waits, arrive whole and in order, and no more waits than
+// may.
 #include "transport/udp/tcp_guard.h"
 
 #include <gtest/gtest.h>

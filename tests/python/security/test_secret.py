@@ -111,7 +111,6 @@ def test_doctor_knows_what_ciphers_need():
     assert security.judge_cpu({"aes", "pclmulqdq", "sse2"}).verdict is Verdict.OK
     assert security.judge_cpu({"aes", "pmull"}).verdict is Verdict.OK
     assert security.judge_cpu({"aes"}).verdict is Verdict.WARN
-    assert "OpenSSL 3" in security.judge_library().finding
 
 
 def test_doctor_measures_what_a_core_seals():

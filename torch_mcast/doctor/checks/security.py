@@ -158,7 +158,7 @@ def judge_rate(mode: str, suite: str, chunk: int, rate: float, link: int) -> Fin
     return ok("sealing", text, **data)
 
 
-def measured(mode: str, suite: str, library: str, link: int, chunk: int = 1408) -> Finding:
+def measured(mode: str, suite: str, link: int, chunk: int = 1408, library: str = "auto") -> Finding:
     if suite == "auto":
         suite = "aes128gcm" if judge_cpu(_flags()).verdict is Verdict.OK else "chacha20poly1305"
     try:
@@ -188,6 +188,6 @@ def run(context: Context) -> list[Finding]:
         findings += [
             judge_library(_flags(), library),
             judge_cpu(_flags()),
-            measured(mode, settings.get("security_suite", "auto"), library, link),
+            measured(mode, settings.get("security_suite", "auto"), link, library=library),
         ]
     return findings
