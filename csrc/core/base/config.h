@@ -167,9 +167,8 @@ inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPO
     "auto: aes128gcm where every rank's CPU has AES and carry-less multiply, else "                \
     "chacha20poly1305; or one of these, or aes256gcm")                                             \
   S(security_library, "MCAST_SECURITY_LIBRARY", "auto", false, false,                              \
-    "auto: AES-GCM by ipsec-mb where it is installed and faster (docs/security.md); libcrypto: "   \
-    "all "                                                                                         \
-    "by libcrypto, in this process for good")                                                      \
+    "auto: AES-GCM by ipsec-mb where it is installed and faster (docs/security.md); "              \
+    "libcrypto: all by libcrypto, in this process for good")                                       \
   S(allow, "MCAST_ALLOW", "", false, true,                                                         \
     "networks whose hosts may talk to this process, \"10.1.0.0/24,10.2.0.7\": others' datagrams "  \
     "are dropped in the kernel, their connections refused; empty: any. Sockets only, not verbs")   \

@@ -70,11 +70,12 @@ namespace internal {
 struct SecretBlock;
 }  // namespace internal
 
+inline constexpr size_t kCipherPlace = 2048;
+
 // A place of one of two sizes in pages that it shares with others: a group has keys for each sender
 // and connections have more, and a mapping for each, with its guards, would use up those that a
 // process may have. The pages stay with the process for later ones. Wiped when it goes. make() and
 // the end take no lock, so a fork beside them does no harm.
-inline constexpr size_t kCipherPlace = 2048;
 class SecretPlace {
  public:
   enum class Kind : uint8_t { kKey, kCipher };  // sizeof(Key), kCipherPlace; aligned likewise

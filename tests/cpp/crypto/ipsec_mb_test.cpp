@@ -1,5 +1,5 @@
-// What crypto/ipsec_mb_abi.h says of ipsec-mb is what the header of this machine says, for each
-// kind of CPU that is used; and the library is used where this machine can.
+// What crypto/ipsec_mb_abi.h says of ipsec-mb is what the header of this machine says, and the
+// library seals and opens as libcrypto does.
 #include "crypto/ipsec_mb_abi.h"
 
 #include <gtest/gtest.h>
