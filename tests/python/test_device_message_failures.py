@@ -13,6 +13,7 @@ import torch.distributed as dist
 from contents import content
 from device_ranks import AFTER, backend, new_group, ops, store, upload
 from fake_device import TO_DEVICE, TO_HOST
+from limits import limit
 from ranks import RankError
 from test_device_messages import SOME, until, zeros
 
@@ -37,7 +38,7 @@ def test_another_length_is_an_error_on_both(either):
 
 
 def too_late(gate: bool) -> None:
-    group = new_group(timeout=timedelta(seconds=2))
+    group = limit(2, new_group())
     if dist.get_rank() == 0:
         tensor = zeros(4)
         work = dist.irecv(tensor, 1, group=group, tag=5)

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from contents import DTYPES, GLOO_DTYPES, assert_same, content
+from limits import limit
 
 import torch_mcast
 
@@ -336,7 +337,7 @@ def test_ranks_that_differ_in_calls(ranks):
 
 
 def late_rank() -> str:
-    group = dist.new_group(timeout=timedelta(seconds=2))
+    group = limit(2, dist.new_group())
     rank, world = dist.get_rank(), dist.get_world_size()
     store = dist.distributed_c10d._get_default_store()
     if rank == 1:

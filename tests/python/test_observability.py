@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from limits import limit
 from ranks import Pool
 from torch.distributed import distributed_c10d
 from torch.distributed.flight_recorder.components.builder import build_db
@@ -170,7 +171,7 @@ def left_behind(folder: str) -> None:
     """Rank 1 does not make the call: all ranks write what they know, after the timeout."""
     rank = dist.get_rank()
     os.environ.update(TORCH_FR_DUMP_ON_TIMEOUT="1", TORCH_FR_DUMP_TEMP_FILE=f"{folder}/trace_rank_")
-    group = dist.new_group(timeout=timedelta(seconds=2))
+    group = limit(2, dist.new_group())
     dist.all_reduce(torch.ones(5), group=group)
     written = Path(f"{folder}/trace_rank_{rank}")
     if rank != 1:

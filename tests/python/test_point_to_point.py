@@ -6,12 +6,12 @@ from __future__ import annotations
 import random
 import threading
 import time
-from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
 from contents import DTYPES, assert_same, content
+from limits import limit
 
 import torch_mcast
 
@@ -194,7 +194,7 @@ def test_another_length_is_an_error_on_both(ranks):
 
 
 def too_late() -> None:
-    group = dist.new_group(timeout=timedelta(seconds=2))
+    group = limit(2, dist.new_group())
     if dist.get_rank() == 0:
         with pytest.raises(dist.DistBackendError, match="no such message has come"):
             dist.recv(torch.ones(4), 1, group=group, tag=5)

@@ -6,6 +6,7 @@ import programs
 import pytest
 import torch
 import torch.distributed as dist
+from limits import limit
 
 import torch_mcast
 from torch_mcast.lab import Lab, LabSpec
@@ -76,7 +77,8 @@ def test_the_result_is_without_the_late_rank(ranks):
 
 
 def times_out(ctx) -> str:
-    programs.join(ctx, timeout_s=2)
+    programs.join(ctx)
+    limit(2)
     if dist.get_rank() == LATE:
         time.sleep(5)
         return ""
