@@ -10,6 +10,7 @@ from typing import Any
 from torch_mcast.bench import peers, rows
 from torch_mcast.bench.plan import EXTERNAL, Plan
 from torch_mcast.bench.program import Program
+from torch_mcast.bench.told import Told
 from torch_mcast.lab.network import Lab
 from torch_mcast.lab.pool import Pool
 from torch_mcast.lab.spec import LabSpec
@@ -28,9 +29,14 @@ def _measure(context: Any, plan: Plan) -> dict[str, Any]:
     return rank.in_pool(context, plan)
 
 
-class Run:
-    """One run of the benchmark. `rows`, `versions` and `environment` (of the ranks) grow while it runs;
-    on_row() runs when there is another row."""
+def _slowest_rate(spec: LabSpec) -> int | None:
+    """Bits per second of the slowest worker's link."""
+    rates = [spec.rate_of(name) for name in spec.host_names[: spec.hosts]]
+    return min((rate for rate in rates if rate is not None), default=None)
+
+
+class Run(Told):
+    """One run of the benchmark. `rows`, `versions` and `environment` grow while it runs."""
 
     def __init__(
         self,
@@ -43,26 +49,14 @@ class Run:
         self.plan, self.spec = plan, spec
         self.world = spec.world_size if spec else ranks
         self.hosts = spec.hosts if spec else 1
-        self.rows: list[dict[str, Any]] = []
+        self.rate = _slowest_rate(spec) if spec else None
+        self.mtu = spec.mtu if spec else 65535
+        super().__init__(self.world, self.hosts, self.rate, self.mtu, on_row)
         self.versions: dict[str, str] = {}
-        self.environment: dict[str, str] = {}
-        self._partial: list[dict[str, Any]] = []
-        self._on_case, self._on_row = on_case, on_row
+        self._on_case = on_case
         self._lab: Lab | None = None
         self._programs: dict[str, Program] = {}
         self._counted: dict[Any, Any] = {}
-
-    @property
-    def rate(self) -> int | None:
-        """Bits per second of the slowest worker's link."""
-        if self.spec is None:
-            return None
-        rates = [self.spec.rate_of(name) for name in self.spec.host_names[: self.spec.hosts]]
-        return min((rate for rate in rates if rate is not None), default=None)
-
-    @property
-    def mtu(self) -> int:
-        return self.spec.mtu if self.spec else 65535
 
     def go(self) -> None:
         """Measures everything; WorkerFailure if a rank fails."""
@@ -78,29 +72,19 @@ class Run:
                 _, kind, value = event
                 if kind == "case":
                     self._on_case(*value)
-                elif kind == "row":
-                    self._partial = [
-                        raw for raw in self._partial if raw["backend"] != value["backend"]
-                    ]
-                    self._row(value)
-                elif kind == "partial":
-                    self._partial = value
-                elif kind == "environment":
-                    self.environment.update(value)
                 elif kind == "counters":
                     self._counted[value] = self._lab.counters() if self._lab else None
                     call.signal("answer", None, ranks=[0])
                 elif kind == "external":
                     name, *arguments = value
                     call.signal("answer", self._programs[name].measure(*arguments), ranks=[0])
+                else:
+                    if kind == "row":
+                        self._add_traffic(value)
+                    self.take(kind, value)
             self.versions.update(call.results(0.1)[0])
             for name, program in self._programs.items():
                 self.versions[name] = program.version
-
-    def keep_partial(self) -> None:
-        """Adds the rows of the case in which the run was stopped, with as many timings as there are."""
-        self.rows += rows.partial(self._partial, self.world, self.hosts, self.rate, self.mtu)
-        self._partial = []
 
     @contextlib.contextmanager
     def _pool(self) -> Iterator[Pool]:
@@ -111,11 +95,10 @@ class Run:
         with Lab(self.spec) as self._lab, Pool.in_lab(self._lab) as pool:
             yield pool
 
-    def _row(self, raw: dict[str, Any]) -> None:
+    def _add_traffic(self, raw: dict[str, Any]) -> None:
+        """What the lab counted, if it did."""
         before = self._counted.pop((raw["backend"], "before"), None)
         after = self._counted.pop((raw["backend"], "after"), None)
         if self._lab and before and after:
             idle = self._counted[("idle", "after")] - self._counted[("idle", "before")]
             raw["lab"] = rows.lab_traffic(after - before, idle, [h.name for h in self._lab.workers])
-        self.rows.append(rows.finish(raw, self.world, self.hosts, self.rate, self.mtu))
-        self._on_row()

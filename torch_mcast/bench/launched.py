@@ -13,38 +13,24 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from torch_mcast.bench import rank, rows
+from torch_mcast.bench import rank
 from torch_mcast.bench.plan import Plan
+from torch_mcast.bench.told import Told
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SIGNAL_S = 2.0  # in which the signal that ended others comes to this rank, too
 
 
-class Collector:
+class Collector(Told):
     """Rank 0's driver where nobody stands behind it."""
 
     def __init__(self, world: int, hosts: int, rate: int | None, mtu: int) -> None:
-        self._about = (world, hosts, rate, mtu)
-        self.rows: list[dict[str, Any]] = []
-        self.environment: dict[str, str] = {}
-        self.on_row: Callable[[], None] = lambda: None
-        self._partial: list[dict[str, Any]] = []
+        super().__init__(world, hosts, rate, mtu)
         self.lock = threading.RLock()  # of all here, and of who shows it
 
     def tell(self, kind: str, value: Any) -> None:
         with self.lock:
-            if kind == "row":
-                self._partial = [raw for raw in self._partial if raw["backend"] != value["backend"]]
-                self.rows.append(rows.finish(value, *self._about))
-                self.on_row()
-            elif kind == "partial":
-                self._partial = value
-            elif kind == "environment":
-                self.environment.update(value)
-
-    def keep_partial(self) -> None:
-        """As driver.Run's."""
-        self.rows += rows.partial(self._partial, *self._about)
+            self.take(kind, value)
 
     def counters(self, tag: Any) -> None:
         """No lab here; the ranks count their own NICs."""
