@@ -169,7 +169,7 @@ CLANG = -DCMAKE_CXX_COMPILER=clang++-$(CLANG_VERSION) -DCMAKE_C_COMPILER=clang-$
 # Clang compiles them in half of GCC's time; under TSan in the same.
 ASAN = -DMCAST_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=Debug $(CLANG)
 TSAN := -DMCAST_SANITIZE=thread -DCMAKE_BUILD_TYPE=Debug
-MEMORY := base wire ipc protocol aggregation collective host dpa offload
+MEMORY := base wire crypto ipc protocol aggregation collective host dpa offload
 # Without what simulates most: many ranks, or much data, through code that the others run too; and faults that
 # are planted into the kernel of a DPA, none of which is one of memory.
 LIGHT := -OffloadPublicFaults.*:RateTest.*:InStep.*:Creation.AProbeOf*:Partial.WithoutSeveralRanks*

@@ -220,4 +220,38 @@ SECURITY = [
         "collective",
         "*Flood.RepetitionsAreOfNoUse*",
     ),
+    Mutant(
+        "values-of-an-earlier-run-fit",
+        "engine/guarded_store.cpp",
+        "return agreed == nullptr || of_records(key) ? security_.secret().record() : *agreed;",
+        "return security_.secret().record();",
+        "security",
+        "Creation.WhatWasSaidInAnEarlierRun*",
+    ),
+    Mutant(
+        "number-looked-at-before-its-record-is-opened",
+        "transport/udp/tcp_guard.h",
+        "      const std::optional<ConstBytes> frame =\n          open(",
+        "      if (numbered && !taker.its_turn(decode_prefix(left.data() + kFramePrefix))) {\n"
+        "        scan.end = FrameScan::End::kHeld;\n        return scan;\n      }\n"
+        "      const std::optional<ConstBytes> frame =\n          open(",
+        "transport",
+        "TcpGuard.*",
+    ),
+    Mutant(
+        "strangers-over-verbs-without-number",
+        "transport/verbs/stream.cpp",
+        "if (guest != nullptr && guests.full()) {",
+        "if (false) {",
+        "verbs",
+        "VerbsStrangers.*",
+    ),
+    Mutant(
+        "asks-read-without-a-proof",
+        "service/jobs.cpp",
+        "if (const auto no = distrust(link, heading, record)) return refuse(link, *no, host, now);",
+        "",
+        "service",
+        "AggregatorTest.NothingOfAGuardedAsk*:GuardedJobs*",
+    ),
 ]

@@ -20,7 +20,8 @@ libibverbs-dev librdmacm-dev libssl-dev libssl3"
 # Slowest last.
 PROGRAMS="base dpa wire crypto ipc protocol aggregation offload transport verbs host engine collective"
 
-# What is left out, and why.
+# What is left out, and why. Of programs: service, whose processes start each other; layers, which reads sources;
+# security and simulation, which take hours here, over what the others run.
 left_out() {
     case $1 in
     # qemu 7.2 knows neither the prctl() for seccomp nor the one for huge pages, hides what

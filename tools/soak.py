@@ -17,57 +17,96 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# Program and tests: what takes its seeds from tests/cpp/support/seeds.h and runs in virtual time.
-SUITES = [
-    ("collective", "*Schedules*"),
-    ("collective", "*Failures*"),
-    ("collective", "Hosts*:LateRank*:Clocks*:*PathFlaps*:Stations.LostAtEveryFrame"),
-    ("host", "*HostSchedules*:HostFailures*:HostRounds*:HostThreads*"),
-    ("wire", "Attack*:ForgedAnswer*"),
-    ("aggregation", "*Schedules*:BlockTable*"),
-    ("protocol", "*"),
+Environment = dict[str, str]
+SEALED: Environment = {"MCAST_TEST_SECURITY": "sealed"}
+AUTH: Environment = {"MCAST_TEST_SECURITY": "auth"}
+SWARM: Environment = {"MCAST_SWARM_SECONDS": "60"}
+# Program, tests, environment: all that take their seeds from tests/cpp/support/seeds.h or the swarm's
+# generator, but those over sockets and between processes, which wait for the machine.
+SUITES: list[tuple[str, str, Environment]] = [
+    ("collective", "*Schedules*", {}),
+    ("collective", "*Failures*", {}),
+    ("collective", "Hosts*:LateRank*:Clocks*:*PathFlaps*:Stations.LostAtEveryFrame", {}),
+    ("simulation", "Swarm.FreshSeedsBreakNoLaw", SWARM),
+    ("collective", "*Schedules*:*Failures*", SEALED),
+    ("collective", "*Schedules*:*Failures*", AUTH),
+    ("offload", "Offload.*:*Schedules*:*Failures*", {}),
+    ("dpa", "*DpaSchedules*:DpaSend*:DpaForEngine*", {}),
+    ("host", "*HostSchedules*:HostFailures*:HostRounds*:HostThreads*", {}),
+    ("host", "HostMessages*:*HostExchanges*:RingTest*", {}),
+    ("wire", "Attack*:ForgedAnswer*", {}),
+    ("aggregation", "*Schedules*:BlockTable*", {}),
+    ("protocol", "*", {}),
+    ("ipc", "Ring*:IpcControl*:IpcRecord*", {}),
+    ("base", "Bitmap*", {}),
 ]
 LIMIT_S = 1800  # of one run: a hang
-SEED = "MCAST_TEST_SEED="
+SEED = re.compile(r"MCAST_(?:TEST|SWARM)_SEED=\d+")
 
 
-def run(
-    folder: Path, program: str, tests: str, base: int, limit_s: float
-) -> tuple[str, str, int, str]:
-    """Program, tests, base, and "" or the output of a run that failed."""
+@dataclass
+class Run:
+    """One suite from one base; `said`: "", or what a run that failed has printed. `plans`: the swarm's, by
+    file name, as small as they could be made."""
+
+    program: str
+    tests: str
+    variables: Environment
+    said: str = ""
+    plans: dict[str, str] = field(default_factory=dict)
+
+    def command(self, variables: Environment, tests: str) -> str:
+        words = [f"{name}={value}" for name, value in variables.items()]
+        return " ".join([*words, f"mcast_test_{self.program}", f"--gtest_filter='{tests}'"])
+
+
+def run(folder: Path, suite: tuple[str, str, Environment], base: int, limit_s: float) -> Run:
+    program, tests, more = suite
+    swarm = "MCAST_SWARM_SECONDS" in more
+    it = Run(
+        program, tests, {("MCAST_SWARM_BASE" if swarm else "MCAST_TEST_BASE"): str(base), **more}
+    )
     with tempfile.TemporaryDirectory(prefix="mcast-soak-") as place:
         note = Path(place) / "note"
-        environment = {**os.environ, "MCAST_TEST_BASE": str(base), "MCAST_TEST_NOTE": str(note)}
-        environment.pop("MCAST_TEST_SEED", None)
+        environment = {**os.environ, **it.variables, "MCAST_TEST_NOTE": str(note)}
+        for name in ("MCAST_TEST_SEED", "MCAST_SWARM_SEED", "MCAST_SWARM_PLAN"):
+            environment.pop(name, None)
         try:
             done = subprocess.run(
-                [str(folder / f"mcast_test_{program}"), f"--gtest_filter={tests}", "--gtest_brief=1"],
+                [(folder / f"mcast_test_{program}").absolute(), f"--gtest_filter={tests}", "--gtest_brief=1"],
                 env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                timeout=limit_s, check=False,
+                timeout=limit_s, check=False, cwd=place,
             )  # fmt: skip
             if done.returncode == 0:
-                return program, tests, base, ""
+                return it
             end, output = f"exit status {done.returncode}", done.stdout
         except subprocess.TimeoutExpired as late:
             end, output = f"no end after {limit_s:g} s", late.output
-        said = f"{(output or b'').decode(errors='replace')}\n{end}\n"
-        if SEED not in said and note.exists():  # it had no time to say which one it was
-            said += f"under way: {note.read_text() or 'no seed'}"
-        return program, tests, base, said
+        it.said = f"{(output or b'').decode(errors='replace')}\n{end}\n"
+        if not SEED.search(it.said) and note.exists():  # it had no time to say which one it was
+            it.said += f"under way: {note.read_text() or 'no seed'}"
+        it.plans = {file.name: file.read_text() for file in Path(place).glob("*.plan")}
+    return it
 
 
-def report(folder: Path, program: str, tests: str, base: int, output: str) -> None:
+def report(folder: Path, failed: Run) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    file = folder / f"{program}-{base}.log"
-    file.write_text(
-        f"MCAST_TEST_BASE={base} mcast_test_{program} --gtest_filter='{tests}'\n{output}"
-    )
-    print(f"FAILED: {program} {tests} from base {base}: {file}", flush=True)
-    for seed in sorted(set(re.findall(rf"{SEED}(\d+)", output))):
-        print(f"  {SEED}{seed} mcast_test_{program} --gtest_filter='{tests}'", flush=True)
+    base = next(iter(failed.variables.values()))
+    file = folder / f"{failed.program}-{base}.log"
+    file.write_text(f"{failed.command(failed.variables, failed.tests)}\n{failed.said}")
+    print(f"FAILED: {failed.program} {failed.tests} from base {base}: {file}", flush=True)
+    kept = {k: v for k, v in failed.variables.items() if k == "MCAST_TEST_SECURITY"}
+    for seed in sorted(set(SEED.findall(failed.said))):
+        name, value = seed.split("=")
+        print(f"  {failed.command({name: value, **kept}, failed.tests)}", flush=True)
+    for name, text in failed.plans.items():
+        (folder / name).write_text(text)
+        plan = {"MCAST_SWARM_PLAN": str(folder / name)}
+        print(f"  {failed.command(plan, 'Swarm.APlan')}", flush=True)
 
 
 def main() -> int:
@@ -85,18 +124,17 @@ def main() -> int:
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
         while pending or time.monotonic() < end:
             while len(pending) < args.jobs and time.monotonic() < end:
-                program, tests = next(work)
                 base = random.SystemRandom().randrange(10**9, 10**13)
-                pending.add(pool.submit(run, args.build, program, tests, base, args.limit))
+                pending.add(pool.submit(run, args.build, next(work), base, args.limit))
             over, pending = concurrent.futures.wait(
                 pending, return_when=concurrent.futures.FIRST_COMPLETED
             )
             for future in over:
-                program, tests, base, output = future.result()
+                done = future.result()
                 runs += 1
-                if output:
+                if done.said:
                     failures += 1
-                    report(args.out, program, tests, base, output)
+                    report(args.out.absolute(), done)
     print(f"{runs} runs of seeded suites in {args.minutes:g} minutes, {failures} failed")
     return 1 if failures else 0
 

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <stdexcept>
 #include <thread>
 
 #include "work.h"
@@ -21,6 +22,8 @@ using StoreClock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kStoreSlice(1000), kStorePause(100);
 constexpr const char* kGivenUp = "given_up";
+// So that a store in which all numbers are given up is an error, and no loop.
+constexpr int kMostGivenUp = 1000;
 
 }  // namespace
 
@@ -59,7 +62,11 @@ StoreAdapter::~StoreAdapter() {
 void StoreAdapter::choose_prefix() {
   if (!prefix_.empty()) return;
   std::string prefix;
+  int tries = 0;
   do {
+    if (tries++ == kMostGivenUp) {
+      throw std::runtime_error(std::to_string(kMostGivenUp) + " numbers in a row were given up");
+    }
     prefix = "mcast/" + std::to_string(store_->add(counter_, 1)) + "/";
   } while (store_->check({prefix + kGivenUp}));
   prefix_ = prefix;

@@ -129,6 +129,7 @@ def keys(v: dict[str, bytes]) -> None:
     v["transcript"] = hashlib.sha256(
         b"torch-mcast transcript 1" + struct.pack("<I", 3) + listed
     ).digest()
+    v["agreed_key"] = derive(v["record_key"], "agreed", v["transcript"])
     for end in ("a", "b"):
         v[f"private_{end}"] = some(f"private {end}")
         v[f"public_{end}"] = public_of(v[f"private_{end}"])

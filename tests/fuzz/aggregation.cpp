@@ -80,6 +80,7 @@ void check_record(std::string_view text) {
           "a record stays what it is");
   if (const auto* const ask = std::get_if<wire::Ask>(&record)) {
     require(heading.protocol == ask->protocol && heading.version == ask->version, "its heading");
+    require(heading.security == ask->security, "what decides before the rest is read");
     require(ask->host_of.size() == ask->uids.size(), "every rank has a host");
     for (const uint32_t host : ask->host_of) require(host < ask->uids.size(), "within bounds");
   }

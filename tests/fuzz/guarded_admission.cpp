@@ -252,7 +252,8 @@ class Asked final : public service::Links {
       return Result<std::unique_ptr<service::StationRunner>>(std::make_unique<Idle>(running_));
     };
     here.process = 50;
-    here.guard = std::make_shared<service::AskGuard>(service::AskGuard{"sealed", role()});
+    here.guard = std::make_shared<service::AskGuard>(
+        service::AskGuard{"sealed", role(), crypto::Key(std::array<std::byte, 32>{})});
     here.most_descriptors = [] { return uint64_t{100'000}; };
     here.make_room = [](uint64_t) {};
     jobs_ = std::make_unique<service::Jobs>(options_, *this, std::move(here));

@@ -95,8 +95,8 @@ struct Taker {
     return kTakeMore;
   }
   bool its_turn(uint32_t number) const {
-    if (holds || number != taken.size()) return holds = false;
-    return true;
+    require(number == taken.size(), "a number is believed once its record is opened");
+    return !std::exchange(holds, false);
   }
   Bytes room() const { return scratch; }
 };
@@ -140,13 +140,10 @@ void over_tcp(fuzz::Input& input, StreamChains from, StreamChains to) {
   FrameScan scan;
   for (size_t begin = 0, end = 0; end < bytes.size() || scan.end == FrameScan::End::kHeld;) {
     end = std::min(bytes.size(), end + 1 + input.byte());
-    const bool waits = holds;
     scan = receiver.scan(ConstBytes(bytes).first(end).subspan(begin), kMostFrame, numbered,
                          Taker{taken, holds, scratch});
     begin += scan.consumed;
     if (scan.end != FrameScan::End::kNeedMore && scan.end != FrameScan::End::kHeld) break;
-    // A number that was changed is nobody's turn, and stays so.
-    if (scan.end == FrameScan::End::kHeld && end == bytes.size() && !waits) break;
   }
   size_t whole = 0;
   while (whole < ends.size() && ends[whole] <= good) whole++;

@@ -9,6 +9,7 @@
 
 #include "base/config.h"
 #include "crypto/signed_text.h"
+#include "engine/guarded_store.h"
 #include "engine/rendezvous.h"
 #include "engine/security.h"
 #include "engine/transport_choice.h"

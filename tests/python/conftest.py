@@ -15,6 +15,8 @@ import pytest
 from ranks import Pool
 from xdist.scheduler import LoadScopeScheduling
 
+from torch_mcast.lab.pytest_plugin import strict
+
 # Tests that run side by side (pytest-xdist), but for what they share: a folder or module listed here runs
 # in one process, in order, since its tests share a lab, virtual machines, or something that is built first.
 TOGETHER = (
@@ -189,7 +191,7 @@ def ranks(pool: Pool, request: pytest.FixtureRequest) -> Callable[..., list[Any]
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
     report = yield
     wanted = not hasattr(report, "wasxfail") and not item.get_closest_marker("not_everywhere")
-    if report.skipped and os.environ.get("MCAST_CI") == "1" and wanted:
+    if report.skipped and strict() and wanted:
         report.outcome = "failed"
         report.longrepr = f"skipped, but MCAST_CI=1: {report.longrepr}"
     return report

@@ -80,7 +80,7 @@ def of_operations(total: int) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "least", "most"), [("network", 36, 48), ("host", 10, 36)], indirect=["ranks"]
+    ("ranks", "least", "most"), [("network", 36, 48), ("host", 14, 30)], indirect=["ranks"]
 )
 def test_a_group(ranks, least, most, record_property):
     """As docs/memory.md says; KiB."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from seeds import seed_of
 
 from torch_mcast.model import aggregation, cli
 from torch_mcast.model.aggregation import Case, Servers, Tree
@@ -164,8 +165,7 @@ def test_the_planner_in_cpp_agrees_on_10000_points(tmp_path):
     compiler = os.environ.get("CXX", "c++").split()
     command = [*compiler, "-std=c++20", "-O1", "-I", ROOT / "csrc/core", *sources, "-o", program]
     subprocess.run(command, check=True, timeout=120)
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
+    seed = seed_of(None)
     cases = []
     for rng in (random.Random(1), random.Random(seed)):
         cases += [drawn_case(rng) for _ in range(5000)]

@@ -4,26 +4,28 @@ The programs are scripts in place of the real ones."""
 import re
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOL = ROOT / "tools" / "soak.py"
-PROGRAMS = sorted(set(re.findall(r'^    \("(\w+)", "', TOOL.read_text(), re.MULTILINE)))
+SUITES = re.findall(r'^    \("(\w+)", "(\S+)", ', TOOL.read_text(), re.MULTILINE)
+PROGRAMS = sorted({program for program, _ in SUITES})
 NOTE = 'echo "MCAST_TEST_SEED=77 --gtest_filter=A.B" > "$MCAST_TEST_NOTE"\n'
 
 
-def soak(folder, script, limit_s=60):
-    """Exit status, what was said, and the files left, of a run in which `host` is this script."""
+def soak(folder, script, limit_s=60, bad="host"):
+    """Exit status, what was said, and the files left, of a run in which the program `bad` is this script."""
     for program in PROGRAMS:
         file = folder / f"mcast_test_{program}"
-        file.write_text("#!/bin/sh\n" + (script if program == "host" else ""))
+        file.write_text("#!/bin/sh\n" + (script if program == bad else ""))
         file.chmod(0o755)
-    command = [sys.executable, TOOL, "--minutes", "0.02", "--jobs", str(len(PROGRAMS) + 2)]
+    command = [sys.executable, TOOL, "--minutes", "0.02", "--jobs", str(len(SUITES) + 2)]
     command += ["--build", folder, "--out", folder / "out", "--limit", f"{limit_s}"]
     done = subprocess.run(command, capture_output=True, text=True)
-    files = [file.read_text() for file in (folder / "out").glob("host-*.log")]
+    files = [file.read_text() for file in (folder / "out").glob(f"{bad}-*.log")]
     return done.returncode, done.stdout + done.stderr, files
 
 
@@ -51,3 +53,35 @@ def test_what_fails_is_left_with_its_seed(tmp_path, script, end):
         assert re.match(r"MCAST_TEST_BASE=\d+ mcast_test_host --gtest_filter='\S+'\n", text), text
     again = re.findall(r"^  MCAST_TEST_SEED=77 mcast_test_host --gtest_filter='\S+'$", said, re.M)
     assert len(again) == len(files) == int(re.search(r"(\d+) failed$", said, re.M)[1]), said
+
+
+def test_a_plan_of_the_swarm_is_kept(tmp_path):
+    script = "echo hosts 3 > swarm-77.plan; echo a law is broken; exit 1"
+    code, said, files = soak(tmp_path, script, bad="simulation")
+    kept = tmp_path / "out" / "swarm-77.plan"
+    assert code == 1 and files and kept.read_text() == "hosts 3\n", said
+    again = f"MCAST_SWARM_PLAN={kept} mcast_test_simulation --gtest_filter='Swarm.APlan'"
+    assert again in said, said
+
+
+# Over real sockets or between processes.
+NOT_SIMULATED = {"engine", "transport", "verbs"}
+
+
+def test_whatever_has_seeds_is_run():
+    tests = re.compile(
+        r"^(?:TEST(?:_[FP])?|TYPED_TEST)\((\w+), (\w+)\)|[^\w](seeds\()", re.MULTILINE
+    )
+    found = 0
+    for file in sorted((ROOT / "tests" / "cpp").glob("*/*_test.cpp")):
+        program, name = file.parent.name, ""
+        if program in NOT_SIMULATED:
+            continue
+        for suite, test, drawn in tests.findall(file.read_text()):
+            if not drawn:
+                name = f"{suite}.{test}"
+            elif name:  # else a function that tests share
+                found += 1
+                filters = [f for p, joined in SUITES if p == program for f in joined.split(":")]
+                assert any(fnmatch(name, f) or fnmatch(f"X/{name}/0", f) for f in filters), name
+    assert found > 40

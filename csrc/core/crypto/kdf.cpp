@@ -96,6 +96,11 @@ Digest transcript(uint32_t ranks, std::span<const std::string> records) noexcept
   return sha256(parts);
 }
 
+Key agreed_key(const Key& record_key, const Digest& transcript) noexcept {
+  const ConstBytes context[] = {transcript};
+  return derive_key(record_key, "agreed", context);
+}
+
 Key group_secret(std::span<const std::byte, 32> random, const Key& mix) noexcept {
   return extract(bytes_of("torch-mcast group 1"), Key(random), mix);
 }

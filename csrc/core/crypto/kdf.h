@@ -51,8 +51,11 @@ struct RecordPlace {
 Digest record_mac(const Key& record_key, const RecordPlace& place, std::string_view text) noexcept;
 
 // T: SHA-256 of "torch-mcast transcript 1", `ranks`, and each record after its length (u32), in the
-// order of ranks; a second set of records (of another transport) follows the first.
+// order of ranks; here the digests of the records, then the roster.
 Digest transcript(uint32_t ranks, std::span<const std::string> records) noexcept;
+
+// "agreed": in place of the record key for what is said after the transcript.
+Key agreed_key(const Key& record_key, const Digest& transcript) noexcept;
 
 // --- The group's secret. `shared`: X25519 of member 0 and the rank.
 Key group_secret(std::span<const std::byte, 32> random, const Key& mix) noexcept;  // G

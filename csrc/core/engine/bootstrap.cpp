@@ -27,7 +27,7 @@ Bootstrap::Bootstrap(Resources& resources, const GroupSpec& spec, KeyValueStore&
       store_(store),
       security_(security),
       deadline_(monotonic_now() + std::min<Nanos>(spec.timeout, kNever / 2)),
-      records_(store, "rank", spec.rank, spec.size),
+      records_(store, kRecordsRound, spec.rank, spec.size),
       attachment_(Status(Code::kUnavailable, "shared_memory is off")) {}
 
 Result<std::shared_ptr<GroupBase>> Bootstrap::run() {

@@ -17,6 +17,7 @@
 #include "engine/client_group.h"
 #include "engine/clock.h"
 #include "engine/fault_classifier.h"
+#include "engine/guarded_store.h"
 #include "engine/network_group.h"
 #include "engine/security.h"
 

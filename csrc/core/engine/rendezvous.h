@@ -62,9 +62,11 @@ struct RankRecord {
 // Interfaces behind an address: a striped transport joins their addresses by '+'.
 uint32_t stripes_of(const StreamAddress& address);
 
-inline constexpr uint32_t kProtocolVersion = 13;
+inline constexpr uint32_t kProtocolVersion = 14;
 // The rank that reads all records and draws the conclusion.
 inline constexpr Member kConcluder = 0;
+// The round in which ranks exchange their first records; a second is called as its transport.
+inline constexpr const char* kRecordsRound = "rank";
 // Multicast addresses that one job uses at most; host sets beyond share them (the tag filters).
 inline constexpr uint32_t kAddressesPerJob = 16;
 

@@ -1,7 +1,3 @@
-// Every value in the store ends in a line with its MAC, which covers scope, key, group, size and
-// text: a value of another run, another group or another rank fits nowhere else. What a rank says
-// about mode and secret is looked at before that, since it tells a mistake from an attack.
-//
 // Rank 0 has all records. It publishes their digests, from which everybody makes the transcript
 // T, each rank's public keys, and the group's secret, wrapped for each rank by a key that follows
 // from T and the pair of endpoints. So whoever opens it has been seen by rank 0 exactly as it
@@ -44,18 +40,6 @@ std::string shown(std::string text, size_t most) {
     if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = '?';
   }
   return text;
-}
-
-bool is_record(const std::string& key) {
-  const size_t slash = key.rfind('/');
-  return slash != std::string::npos && slash + 1 < key.size() &&
-         key.find_first_not_of("0123456789", slash + 1) == std::string::npos;
-}
-
-Member rank_of(const std::string& key) {
-  uint16_t rank = 0;
-  (void)read_number(std::string_view(key).substr(key.rfind('/') + 1), rank);
-  return rank;
 }
 
 ConstBytes as_bytes(const std::string& text) { return crypto::bytes_of(text); }
@@ -200,67 +184,6 @@ Status same_security(const std::string& theirs, Member other, const Config& conf
                                        "; give all ranks the same MCAST_SECRET_FILE");
   }
   return {};
-}
-
-crypto::RecordPlace GuardedStore::place_of(const std::string& scope, const std::string& key) const {
-  return {scope, key, spec_.name, 0, spec_.size};
-}
-
-Status GuardedStore::set(const std::string& key, const std::string& value) {
-  const Result<std::string> scope = inner_.scope();
-  if (!scope.ok()) return scope.status();
-  return inner_.set(key,
-                    crypto::with_mac(security_.secret().record(), place_of(*scope, key), value));
-}
-
-size_t GuardedStore::most_bytes(const std::string& key) const {
-  return is_record(key) ? kMostRecordBytes : kMostRecordBytes * (size_t{1} + spec_.size);
-}
-
-Status GuardedStore::check(const std::string& key, const std::string& stored, std::string& value) {
-  const bool record = is_record(key);
-  const Member rank = record ? rank_of(key) : kConcluder;
-  const std::string who = record ? "the record of rank " + std::to_string(rank)
-                                 : "what rank 0 has published (" + key + ")";
-  if (stored.size() > most_bytes(key)) {
-    return Status(Code::kMismatch, who + " has " + std::to_string(stored.size()) +
-                                       " bytes: more than any rank writes");
-  }
-  const Result<std::string> scope = inner_.scope();
-  if (!scope.ok()) return scope.status();
-  if (auto text = crypto::without_mac(security_.secret().record(), place_of(*scope, key), stored)) {
-    value = std::move(*text);
-    return {};
-  }
-  return Status(Code::kMismatch,
-                who + " was changed in the store, or is of another run (its MAC is wrong)");
-}
-
-Result<std::vector<std::string>> GuardedStore::multi_get(const std::vector<std::string>& keys,
-                                                         Nanos timeout) {
-  Result<std::vector<std::string>> stored = inner_.multi_get(keys, timeout);
-  if (!stored.ok()) return stored;
-  std::vector<std::string> values(keys.size());
-  for (size_t i = 0; i < keys.size(); i++) {
-    const std::string& text = (*stored)[i];
-    const Status status = check(keys[i], text, values[i]);
-    if (status.ok()) continue;
-    // A mistake, rather than an attack?
-    if (is_record(keys[i]) && text.size() <= most_bytes(keys[i]) &&
-        wire::fields_of(text).count("protocol") > 0) {
-      const Member other = rank_of(keys[i]);
-      const RankRecord heading = RankRecord::heading(text);
-      if (Status same = same_version(RankRecord::own_heading(), spec_.rank, heading, other);
-          !same.ok()) {
-        return same;
-      }
-      const Status same =
-          same_security(text, other, spec_.config, security_.secret().id_text(), spec_.rank);
-      if (!same.ok()) return same;
-    }
-    return status;
-  }
-  return values;
 }
 
 Result<std::unique_ptr<SecureCreation>> SecureCreation::make(const GroupSpec& spec,
@@ -475,8 +398,8 @@ Result<Roster> SecureCreation::accept(const std::string& conclusion, const std::
       reduce[spec_.rank] != lanes_.reduce->public_key()) {
     return saw_others;
   }
+  const crypto::Digest transcript = transcript_of(digests, roster);
   if (spec_.rank != kConcluder) {
-    const crypto::Digest transcript = transcript_of(digests, roster);
     Result<crypto::Key> pair = lanes_.multicast->shared(multicast[kConcluder]);
     if (!pair.ok()) return pair.status().with_context("rank 0");
     const auto group = crypto::unwrap(
@@ -490,6 +413,10 @@ Result<Roster> SecureCreation::accept(const std::string& conclusion, const std::
         GroupSecurity{mode_, how->suite, secret_, std::move(root).value(), {}});
   }
   result_->keys = {std::move(multicast), std::move(reduce)};
+  auto agreed =
+      crypto::SecretBox<crypto::Key>::make(crypto::agreed_key(secret_->record(), transcript));
+  if (!agreed.ok()) return agreed.status();
+  agreed_ = std::move(agreed).value();
   return concluded;
 }
 

@@ -100,9 +100,9 @@ class SecureCreation {
   // security.
   Status describe_mode(RankRecord& mine) const;
 
-  // Rank 0, once it has read all records (texts with their MACs, by rank): the roster's text with
-  // what belongs to it in a guarded group. `records`: of the round whose lanes are used, which may
-  // be the one before.
+  // Rank 0, once it has read all records (texts without their MACs, by rank): the roster's text
+  // with what belongs to it in a guarded group. `records`: of the round whose lanes are used, which
+  // may be the one before.
   Result<std::string> conclude(const Roster& roster, const std::vector<std::string>& texts,
                                const std::vector<RankRecord>& records);
   // All ranks: takes that apart again and gets at the group's key. `mine`: the text of this rank's
@@ -111,6 +111,9 @@ class SecureCreation {
 
   // After accept().
   const GroupSecurity& result() const { return *result_; }
+  // For the MACs of what these ranks tell each other in the store from then on: of their records,
+  // so that nothing fits which was said in an earlier run. Null before.
+  const crypto::Key* agreed_key() const { return agreed_ ? &**agreed_ : nullptr; }
   // For people.
   SecurityStats stats() const;
   // Which key each peer has.
@@ -132,32 +135,8 @@ class SecureCreation {
   std::map<std::string, Identities> described_;  // by transport
   Identities lanes_;                             // the group's
   std::shared_ptr<GroupSecurity> result_;
+  std::optional<crypto::SecretBox<crypto::Key>> agreed_;
   bool guards_made_ = false;
-};
-
-// The store of a guarded group: every value carries a MAC over where it belongs, and one whose MAC
-// is wrong is not given to anybody. `inner`, `spec` and `security` outlive it.
-class GuardedStore final : public KeyValueStore {
- public:
-  GuardedStore(KeyValueStore& inner, const GroupSpec& spec, const SecureCreation& security)
-      : inner_(inner), spec_(spec), security_(security) {}
-
-  Status set(const std::string& key, const std::string& value) override;
-  // kMismatch: a value was changed, or belongs elsewhere.
-  Result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys,
-                                             Nanos timeout) override;
-  Result<std::string> scope() override { return inner_.scope(); }
-
- private:
-  // Its parts live as long as the arguments.
-  crypto::RecordPlace place_of(const std::string& scope, const std::string& key) const;
-  // Bytes that the value of a key may have with its MAC.
-  size_t most_bytes(const std::string& key) const;
-  Status check(const std::string& key, const std::string& stored, std::string& value);
-
-  KeyValueStore& inner_;
-  const GroupSpec& spec_;
-  const SecureCreation& security_;
 };
 
 // How fast this CPU seals, to compare with a link: payload bytes per second of one thread, in
@@ -165,9 +144,6 @@ class GuardedStore final : public KeyValueStore {
 // kUnavailable: there is no library. Any thread.
 Result<double> seal_rate(crypto::Mode mode, crypto::Suite suite, size_t chunk, Nanos time);
 
-// Bytes of a value that a rank may publish about itself. What rank 0 concludes has less than all
-// records together, and a record's bytes besides.
-inline constexpr size_t kMostRecordBytes = 16u << 10;
 // Characters of what another rank gives as the reason why it has no group.
 inline constexpr size_t kMostProblem = 500;
 

@@ -70,14 +70,17 @@ const char* refusal_name(Refusal why) noexcept {
   return kNames[static_cast<size_t>(why)];
 }
 
-std::variant<wire::Ask, Rejection> read_ask(std::string_view record) {
-  const wire::Ask heading = wire::ask_heading(record);
+std::optional<Rejection> other_version(const wire::Ask& heading) {
   const bool known = !heading.version.empty();
-  if (known && (heading.version != version() || heading.protocol != kProtocolVersion)) {
-    return Rejection{Refusal::version,
-                     "the aggregator has " + version_text(version(), kProtocolVersion) +
-                         ", the group " + version_text(heading.version, heading.protocol)};
+  if (!known || (heading.version == version() && heading.protocol == kProtocolVersion)) {
+    return std::nullopt;
   }
+  return Rejection{Refusal::version,
+                   "the aggregator has " + version_text(version(), kProtocolVersion) +
+                       ", the group " + version_text(heading.version, heading.protocol)};
+}
+
+std::variant<wire::Ask, Rejection> read_ask(std::string_view record) {
   wire::Admission decoded;
   if (const Status status = wire::decode_admission(record, decoded); !status.ok()) {
     return Rejection{Refusal::malformed, status.message()};

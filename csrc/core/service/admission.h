@@ -38,7 +38,9 @@ struct Rejection {
   std::string text;
 };
 
-// A record that has come as the first of its connection.
+// From an ask's heading (wire::ask_heading); nothing: its version is ours, or it has none.
+std::optional<Rejection> other_version(const wire::Ask& heading);
+// A record that has come as the first of its connection, of our version.
 std::variant<wire::Ask, Rejection> read_ask(std::string_view record);
 
 // What jobs have been granted.

@@ -2,6 +2,7 @@
 // jobs have around them in an aggregator's process.
 #include "service/job_surroundings.h"
 
+#include <array>
 #include <utility>
 
 #include "base/descriptors.h"
@@ -39,7 +40,15 @@ Result<std::shared_ptr<const AskGuard>> guard_of(const Config& config) {
   if (config.security == "off") return std::shared_ptr<const AskGuard>();
   auto secret = crypto::find_secret(config);
   if (!secret.ok()) return secret.status();
-  return std::make_shared<const AskGuard>(AskGuard{config.security, std::move(secret).value()});
+  std::array<std::byte, 32> random;
+  if (!secure_random_bytes(random)) {
+    return Status(
+        Code::kUnavailable,
+        "the kernel refuses random numbers (getrandom() and /dev/urandom), and an "
+        "aggregator of guarded groups cannot do without; allow one of them in the sandbox");
+  }
+  return std::make_shared<const AskGuard>(
+      AskGuard{config.security, std::move(secret).value(), crypto::Key(random)});
 }
 
 JobSurroundings on_threads(const Options& options, DealWork deal, std::function<void()> wake,

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "base/status.h"
+#include "crypto/key.h"
 #include "crypto/secret.h"
 #include "service/options.h"
 #include "service/station_runner.h"
@@ -15,6 +16,7 @@ namespace mcast::service {
 struct AskGuard {
   std::string mode;
   std::shared_ptr<const crypto::JobSecret> secret;  // of its role
+  crypto::Key nonces;  // random: makes a nonce of a connection's number
 
   const crypto::Key& key() const { return secret->record(); }
 };

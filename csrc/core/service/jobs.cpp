@@ -11,7 +11,6 @@
 
 #include "base/hex.h"
 #include "base/log.h"
-#include "base/random.h"
 #include "crypto/hash.h"
 #include "crypto/signed_text.h"
 #include "transport/udp/socket.h"
@@ -22,19 +21,12 @@ namespace {
 
 constexpr Nanos kLookEvery = kSecond;
 
-crypto::Key fresh_key(const JobSurroundings& here) {
-  std::array<std::byte, 32> random{};
-  // Without random numbers no connection of a guarded endpoint can be made, either.
-  if (here.guard) (void)secure_random_bytes(random);
-  return crypto::Key(random);
-}
-
 std::string host_text(uint32_t host) { return to_text(in_addr{htonl(host)}); }
 
 }  // namespace
 
 Jobs::Jobs(const Options& options, Links& links, JobSurroundings here)
-    : options_(options), links_(links), here_(std::move(here)), nonces_(fresh_key(here_)) {}
+    : options_(options), links_(links), here_(std::move(here)) {}
 
 Jobs::Job* Jobs::job_of(LinkId link) {
   const auto at =
@@ -55,16 +47,17 @@ InUse Jobs::used() const {
 std::string Jobs::nonce(LinkId link) const {
   std::array<std::byte, 8> number;
   wire::store<uint64_t>(number.data(), link);
-  return hex_text(crypto::hmac_sha256(nonces_.bytes(), {number}));
+  return hex_text(crypto::hmac_sha256(here_.guard->nonces.bytes(), {number}));
 }
 
 void Jobs::on_link(LinkId link) {
   if (here_.guard) links_.send(link, wire::Challenge{here_.guard->mode, nonce(link)});
 }
 
-std::optional<Rejection> Jobs::distrust(LinkId link, const wire::Ask& ask,
+std::optional<Rejection> Jobs::distrust(LinkId link, const wire::Ask& heading,
                                         std::string_view record) const {
-  const std::string theirs = ask.security.empty() ? "off" : ask.security;
+  if (heading.version.empty()) return Rejection{Refusal::malformed, "the first record is no ask"};
+  const std::string theirs = heading.security.empty() ? "off" : heading.security;
   const std::string ours = here_.guard ? here_.guard->mode : "off";
   if (theirs != ours) {
     return Rejection{Refusal::security, "the aggregator runs with security=" + ours +
@@ -103,10 +96,12 @@ void Jobs::ask(LinkId link, uint32_t host, std::string_view record, Nanos now) {
   if (!options_.allows(host)) {
     return refuse(link, {Refusal::network, host_text(host) + " is not in --allow"}, host, now);
   }
+  const wire::Ask heading = wire::ask_heading(record);
+  if (const auto no = other_version(heading)) return refuse(link, *no, host, now);
+  if (const auto no = distrust(link, heading, record)) return refuse(link, *no, host, now);
   const auto read = read_ask(record);
   if (const auto* const no = std::get_if<Rejection>(&read)) return refuse(link, *no, host, now);
   const auto& asked = std::get<wire::Ask>(read);
-  if (const auto no = distrust(link, asked, record)) return refuse(link, *no, host, now);
   if (draining_) {
     return refuse(link, {Refusal::draining, "the aggregator is about to end"}, host, now);
   }

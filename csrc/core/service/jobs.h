@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "base/log.h"
-#include "crypto/key.h"
 #include "service/admission.h"
 #include "service/job_surroundings.h"
 #include "service/links.h"
@@ -76,8 +75,9 @@ class Jobs final : public Visitor {
   void ask(LinkId link, uint32_t host, std::string_view record, Nanos now);
   // What the MACs of a connection's records cover besides: they are good on no other one.
   std::string nonce(LinkId link) const;
-  // Whether groups with this ask's security are served here; nothing: they are.
-  std::optional<Rejection> distrust(LinkId link, const wire::Ask& ask,
+  // Whether groups with the security of this ask's heading are served here, and it is one's;
+  // nothing: so it is, and the rest of the record may be read.
+  std::optional<Rejection> distrust(LinkId link, const wire::Ask& heading,
                                     std::string_view record) const;
   // The job's stations, or why there are none.
   std::variant<std::vector<std::unique_ptr<StationRunner>>, Rejection> start(const wire::Ask& ask,
@@ -93,7 +93,6 @@ class Jobs final : public Visitor {
   const Options& options_;
   Links& links_;
   const JobSurroundings here_;
-  const crypto::Key nonces_;  // makes a nonce of a connection's number
   BusyJobs busy_;
   std::deque<Job> jobs_;
   std::deque<EndedJob> ended_;

@@ -24,6 +24,11 @@ void put_station(Json& json, const StationReport& s, double cpu_share, Nanos now
   json.field("operations", s.operations).field("open_operations", s.open_operations);
   json.field("declined", s.declined).field("repeated", s.repeated);
   json.field("stale", s.stale).field("malformed", s.malformed).field("blocks", s.blocks);
+  json.key("refused").open('{');
+  for (size_t i = 0; i < kCauses; i++) {
+    if (s.refused[i] > 0) json.field(cause_name(static_cast<Cause>(i)), s.refused[i]);
+  }
+  json.close('}');
   if (s.oldest) {
     json.key("oldest").open('{').field("operation", s.oldest->operation);
     json.field("ms", 1e3 * seconds(now - s.oldest->since)).key("waits_for_ranks").open('[');

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/refusal.h"
 #include "base/types.h"
 #include "service/admission.h"
 
@@ -19,6 +20,7 @@ struct StationReport {
   uint64_t operations = 0;                          // that ranks have opened
   uint64_t declined = 0;                            // of these
   uint64_t repeated = 0, stale = 0, malformed = 0;  // frames
+  std::array<uint64_t, kCauses> refused{};          // connections and records, by cause
   uint64_t folded_bytes = 0;                        // of contributions, and of racks' sums
   uint64_t staged_bytes = 0;                        // of these, copied: their turn had not come
   uint32_t open_operations = 0;

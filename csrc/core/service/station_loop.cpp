@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/random.h"
 #include "wire/frame.h"
 
 namespace mcast::service {
@@ -40,6 +41,7 @@ StationLoop::StationLoop(const StationSpec& spec, std::unique_ptr<Transport> tra
       connected_(spec_.ask.uids.size()) {
   members_.assign(*std::max_element(peers_.begin(), peers_.end()) + 1, kNoMember);
   for (size_t m = 0; m < peers_.size(); m++) members_[peers_[m]] = static_cast<Member>(m);
+  monitor_.watch_sources(secure_random64());
   live_.report.address = address_.host + ":" + std::to_string(address_.port);
   live_.report.memory = station_.job()->memory();
 }
@@ -137,6 +139,12 @@ void StationLoop::on_peer_down(PeerId peer, const Status&, bool) {
   if (from == kNoMember) return;
   if (from < connected_.size()) connected_[from] = false;
   station_.on_stream_end(from, now_);
+}
+
+void StationLoop::on_refused(Cause cause, Source source) {
+  monitor_.note(cause, source, now_);
+  live_.report.refused[static_cast<size_t>(cause)] = monitor_.count(cause);
+  live_.changed = true;
 }
 
 void StationLoop::send(Member to, Channel channel, std::span<const ConstBytes> parts) {

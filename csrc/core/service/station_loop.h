@@ -11,6 +11,7 @@
 
 #include "aggregation/station.h"
 #include "base/counters.h"
+#include "base/monitor.h"
 #include "service/report.h"
 #include "service/station_planner.h"
 #include "service/station_runner.h"
@@ -49,6 +50,7 @@ class StationLoop final : private StreamSink, private DatagramSink, private aggr
  private:
   void on_frame(PeerId peer, Channel channel, ConstBytes frame) override;
   void on_peer_down(PeerId peer, const Status& why, bool graceful) override;
+  void on_refused(Cause cause, Source source) override;
   void on_datagram(ConstBytes) override {}  // no station is spoken to by multicast
   void send(Member to, Channel channel, std::span<const ConstBytes> parts) override;
   size_t queued(Member to, Channel channel) const override;
@@ -65,6 +67,7 @@ class StationLoop final : private StreamSink, private DatagramSink, private aggr
   const StreamAddress address_;
   const uint32_t largest_datagram_;
   Counters counters_;
+  Monitor monitor_;
   StationPlanner planner_;
   aggregation::Station station_;
   std::vector<PeerId> peers_;    // by rank, then by station of a tree; kNoPeer: not met

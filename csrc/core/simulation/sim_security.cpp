@@ -104,7 +104,8 @@ void SimSecurity::guard(uint32_t rank, const GroupSpec& spec, const Roster& rost
 std::shared_ptr<const service::AskGuard> SimSecurity::of_aggregators() {
   if (!on()) return nullptr;
   return std::make_shared<const service::AskGuard>(
-      service::AskGuard{text_, secret(1, crypto::Role::kAggregator)});
+      service::AskGuard{text_, secret(1, crypto::Role::kAggregator),
+                        crypto::Key(std::array<std::byte, 32>{std::byte{1}})});
 }
 
 }  // namespace mcast::sim

@@ -229,6 +229,7 @@ Ask ask_heading(std::string_view text) {
   Fields fields = fields_of(text.substr(0, kMaxAdmission));
   if (fields["record"] == "ask" && number(fields, "protocol", ask.protocol)) {
     ask.version = fields["version"];
+    ask.security = fields["security"];
   }
   return ask;
 }

@@ -92,7 +92,7 @@ using Admission = std::variant<Ask, Accept, Refuse, Bye, Draining, Challenge>;
 std::string encode(const Admission& record);
 // kInvalidArgument, and which field is wrong, for anything that is none; `out` is then unspecified.
 Status decode_admission(std::string_view text, Admission& out);
-// Of an Ask of any version only `version` and `protocol`; none where `text` is no Ask.
+// Of an Ask of any version only `version`, `protocol` and `security`; none where `text` is no Ask.
 Ask ask_heading(std::string_view text);
 
 }  // namespace mcast::wire

@@ -44,6 +44,7 @@ TEST_F(SecondImplementation, KeysOfAGroup) {
   const std::string records[] = {"first", "", "a third record"};
   const Digest t = transcript(3, records);
   EXPECT_EQ(hex(t), v_.hex("transcript"));
+  EXPECT_EQ(hex(agreed_key(v_.key("record_key"), t).bytes()), v_.hex("agreed_key"));
   const auto a = KeyPair::make(v_.array<32>("private_a"));
   ASSERT_TRUE(a.ok());
   EXPECT_EQ(hex(a->public_key()), v_.hex("public_a"));

@@ -18,6 +18,7 @@
 #include "crypto/signed_text.h"
 #include "engine/clock.h"
 #include "engine/exchange.h"
+#include "engine/guarded_store.h"
 #include "engine/security.h"
 #include "support/temporary_folder.h"
 
@@ -71,6 +72,7 @@ class BoardStore final : public KeyValueStore {
 
 struct Outcome {
   Status status;
+  Status later;      // of what ranks ask each other once they have agreed
   std::string root;  // the group's key, if there is one
   std::string suite;
   std::string transport;
@@ -158,6 +160,18 @@ class Creation : public ::testing::Test {
     return mine;
   }
 
+  // As ranks of one host tell each other how they share their memory.
+  Status agree_later(const GroupSpec& spec, KeyValueStore& guarded) const {
+    Round round(guarded, "shared", spec.rank, spec.size);
+    if (Status said = round.say("direct"); !said.ok()) return said;
+    const auto unite = [this](const std::vector<std::string>&) -> Result<std::string> {
+      return shared_;
+    };
+    Result<std::string> heard = round.hear(spec.timeout, unite);
+    if (heard.ok() && *heard != shared_) return Status(Code::kInternal, "another's: " + *heard);
+    return heard.ok() || round.over() ? heard.status() : round.give_up(heard.status(), "");
+  }
+
   // As GroupMaker and Bootstrap do it, without lanes.
   Outcome one(const GroupSpec& spec, KeyValueStore& store) const {
     RankRecord mine = record_of(spec);
@@ -194,6 +208,7 @@ class Creation : public ::testing::Test {
     }
     out.status = roster.status();
     if (!out.status.ok()) return out;
+    out.later = agree_later(spec, guarded);
     out.transport = roster->transport;
     out.uid = roster->ranks.at(spec.rank).external.uid;
     const GroupSecurity& result = (*security)->result();
@@ -245,6 +260,7 @@ class Creation : public ::testing::Test {
   TemporaryFolder folder_;
   Board board_;
   std::string scope_ = "mcast/1/";
+  std::string shared_ = "direct";  // what rank 0 concludes later
 };
 
 }  // namespace mcast::test

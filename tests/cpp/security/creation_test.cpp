@@ -171,6 +171,31 @@ TEST_F(Creation, RanksThatSawDifferentRecordsDoNotAgree) {
   EXPECT_TRUE(outcomes[1].root.empty());
 }
 
+// With the same secret, name, size and number of the incarnation, from a store that is new.
+TEST_F(Creation, WhatWasSaidInAnEarlierRunIsOfAnotherRun) {
+  shared_ = "slots";
+  for (const Outcome& o : make({sealed(), sealed(), sealed()})) {
+    ASSERT_TRUE(o.later.ok()) << o.later.to_string();
+  }
+  const Values before = std::exchange(board_.values, {});
+  shared_ = "direct";
+  for (const char* key : {"shared/all", "shared/1"}) {
+    board_.values.clear();
+    const Member victim = std::string(key) == "shared/all" ? 2 : 0;
+    board_.tamper = [&](Member reader, const std::string& asked, std::string& value) {
+      if (reader == victim && asked == key) value = before.at(scope_ + key);
+    };
+    const auto outcomes = make({sealed(), sealed(), sealed()});
+    for (const Outcome& o : outcomes) EXPECT_TRUE(o.status.ok()) << o.status.to_string();
+    const Status& later = outcomes[victim].later;
+    EXPECT_EQ(later.code(), Code::kMismatch) << key;
+    EXPECT_NE(later.message().find("was changed in the store, or is of another run"),
+              std::string::npos)
+        << later.message();
+    EXPECT_EQ(outcomes[1].later.ok(), victim != 0) << outcomes[1].later.to_string();
+  }
+}
+
 // Attack 7, passive: somebody has the job's secret, all that ever was in the store, and a key pair.
 TEST_F(Creation, TheSecretAndTheStoreOpenNoGroup) {
   const auto outcomes = make({sealed(), sealed(), sealed()});

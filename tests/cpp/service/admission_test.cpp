@@ -20,6 +20,7 @@ Rejection rejected(const std::variant<Grant, Rejection>& result) {
   return no != nullptr ? *no : Rejection{Refusal::kCount, "granted"};
 }
 Rejection unread(const std::string& record) {
+  if (const auto no = other_version(wire::ask_heading(record))) return *no;
   const auto read = read_ask(record);
   const auto* const no = std::get_if<Rejection>(&read);
   return no != nullptr ? *no : Rejection{Refusal::kCount, "read"};

@@ -4,16 +4,19 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "base/descriptors.h"
 #include "engine/clock.h"
 #include "service/deal_work.h"
 #include "service/service_world.h"
+#include "support/temporary_folder.h"
 
 namespace mcast::service {
 namespace {
@@ -224,6 +227,53 @@ TEST_F(AggregatorTest, AJobOfThreeGetsExactResults) {
   EXPECT_THAT(json_text(aggregator_->report()), HasSubstr("\"staged_share\":0.000"));
   EXPECT_GE(station.bytes_out, segments * test::kSegment);
   EXPECT_LE(station.memory, accept->quota);
+}
+
+TEST_F(AggregatorTest, NothingOfAGuardedAskCountsBeforeItsProof) {
+  const mcast::test::TemporaryFolder folder;
+  const std::string file = folder.path() + "/secret";
+  std::ofstream(file) << std::string(64, 'a') << "\n";
+  ASSERT_EQ(::chmod(file.c_str(), 0600), 0);
+  Options options = test::loopback_options();
+  options.config.security = "sealed";
+  options.config.secret_file = file;
+  start(options);
+  const wire::Ask ours = some_ask(3);
+  const std::string heading =
+      "record=ask\nversion=" + ours.version + "\nprotocol=" + std::to_string(ours.protocol) + "\n";
+  const std::string rest = "uids=1 1 0\nnonsense", proof = "\nmac=" + std::string(64, '0');
+  const std::pair<std::string, const char*> asks[] = {
+      {heading + "security=sealed\n" + rest + proof, "the group's proof is wrong"},
+      {heading + "security=sealed\n" + rest, "the group's proof is wrong"},
+      {heading + rest + proof, "the group with security=off"},
+      {rest + proof, "no ask"},
+  };
+  for (const auto& [record, why] : asks) {
+    Asker a = asker();
+    const auto challenge = a.receive();
+    ASSERT_TRUE(challenge && std::holds_alternative<wire::Challenge>(*challenge));
+    ASSERT_TRUE(a.send_raw(wire::framed(record)));
+    EXPECT_THAT(refusal(a).text, HasSubstr(why)) << record;
+  }
+  EXPECT_EQ(refused(Refusal::security), 3u);
+  EXPECT_EQ(refused(Refusal::malformed), 1u);
+}
+
+TEST_F(AggregatorTest, AStationCountsWhomItRefusesByCause) {
+  start(test::loopback_options());
+  Ranks ranks(3);
+  Asker a = asker();
+  const auto accept = serve(a, ranks);
+  ASSERT_TRUE(accept);
+  Asker stranger(accept->stations.front().port);
+  ASSERT_TRUE(stranger.send_raw(std::string(100, 'x')));
+  EXPECT_TRUE(stranger.closed());
+  const auto cause = static_cast<size_t>(Cause::hello_refused);
+  EXPECT_TRUE(
+      eventually([&] { return aggregator_->report().jobs[0].stations[0].refused[cause] == 1; }));
+  EXPECT_THAT(json_text(aggregator_->report()), HasSubstr("\"refused\":{\"hello_refused\":1}"));
+  for (Member m = 0; m < 3; m++) EXPECT_TRUE(ranks.ping(m));
+  ASSERT_TRUE(ranks.reduce_scatter(0, 4, 0));
 }
 
 // Nothing is allocated for what a rank says: with 2 bytes for each segment this one would need a

@@ -112,7 +112,8 @@ class GuardedJobs : public ::testing::Test {
   Jobs jobs_{options_, said_,
              on_threads(
                  options_, test::simple_deal(), [] {},
-                 std::make_shared<AskGuard>(AskGuard{"sealed", secret_}))};
+                 std::make_shared<AskGuard>(
+                     AskGuard{"sealed", secret_, crypto::Key(std::array<std::byte, 32>{})}))};
 };
 
 TEST_F(GuardedJobs, AreForWhoProvesTheRolesSecretOnThisConnection) {

@@ -3,9 +3,8 @@
 //
 //   MCAST_SWARM_SEED=n      runs the plan of seed n and no other
 //   MCAST_SWARM_PLAN=file   runs that plan
-//   MCAST_SWARM_SECONDS=s   fresh seeds for so long (2), counted from MCAST_SWARM_BASE, else from
-//   a
-//                           random number that is printed first
+//   MCAST_SWARM_SECONDS=s   fresh seeds for so long (2), counted from MCAST_SWARM_BASE, else
+//                           from a random number that is printed first
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

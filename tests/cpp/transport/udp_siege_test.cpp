@@ -124,7 +124,7 @@ TEST_F(UdpSiege, AStrangerThatIsAddedIsOneNoMore) {
 }
 
 TEST_F(UdpSiege, AThousandStrangersAndThenTheGreediestGoes) {
-  (void)make_descriptor_room(3 * TcpGuests::kMost);
+  (void)make_descriptor_room(3 * Guests::kMost);
   make_nodes(1);
   std::vector<Fd> crowd;
   const Fd modest = [&] {
@@ -133,7 +133,7 @@ TEST_F(UdpSiege, AThousandStrangersAndThenTheGreediestGoes) {
     settle(5);
     return fd;
   }();
-  for (uint64_t i = 0; i < TcpGuests::kMost + 10; ++i) {
+  for (uint64_t i = 0; i < Guests::kMost + 10; ++i) {
     crowd.push_back(raw_connect(at(), kOther));
     ASSERT_TRUE(raw_send(crowd.back(), encode(hello_to(0, 1000 + i))));
     poll_all();

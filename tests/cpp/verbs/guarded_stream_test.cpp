@@ -19,6 +19,7 @@ class VerbsRecords : public GuardedVerbs {
   void pair(Mode mode = Mode::kSealed, const crypto::EpochLimits& limits = kLong) {
     add(some_identity(mode, 1, limits));
     add(some_identity(mode, 1, limits));
+    introduce(1, 0);
     connect();
     back = node(1).frames[0].peer;
   }

@@ -2,58 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "transport/transport_contract.h"
-#include "verbs/verbs_world.h"
+#include "verbs/pair.h"
 
 namespace mcast::testing {
 namespace {
 
 using ::testing::HasSubstr;
-
-struct ReadingNode : Node {
-  std::vector<std::pair<uint64_t, Buffer>> reads;
-  void on_read(PeerId, uint64_t token, ConstBytes bytes) override {
-    reads.emplace_back(token, to_buffer(bytes));
-  }
-};
-
-// Two endpoints on one device, the first knows the second.
-struct Pair {
-  Pair() {
-    for (int i = 0; i < 2; ++i) {
-      auto made = verbs::make_transport(fake(), world.options);
-      EXPECT_TRUE(made.ok()) << made.status().to_string();
-      transports.push_back(made->get());
-      nodes[i].transport = std::move(*made);
-    }
-    peer = nodes[0].st().add_peer(nodes[1].st().address(false));
-  }
-  FakeVerbs& fake() { return *world.fake; }
-  void poll(int rounds = 12) {
-    while (rounds-- > 0) {
-      now += kMilli;
-      for (ReadingNode& n : nodes) {
-        if (n.transport) n.st().poll(n, now);
-      }
-    }
-  }
-  // A connection that has carried a frame.
-  void connect() {
-    nodes[0].send(peer, Channel::kControl, pattern(10, 1));
-    poll();
-    ASSERT_EQ(nodes[1].frames.size(), 1u);
-  }
-  std::string down(size_t i) {
-    EXPECT_EQ(nodes[i].downs.size(), 1u);
-    return nodes[i].downs.empty() ? "" : nodes[i].downs[0].why.message();
-  }
-
-  FakeVerbsWorld world;
-  Nanos now = kSecond;
-  std::vector<verbs::VerbsTransport*> transports;
-  ReadingNode nodes[2];
-  PeerId peer = kNoPeer;
-};
 
 class VerbsStream : public ::testing::Test, protected Pair {};
 
@@ -415,6 +369,7 @@ TEST_F(VerbsStream, ReadsAreLimitedAndCatchUp) {
 }
 
 TEST_F(VerbsStream, ABrokenQueuePairIsReportedByItsEvent) {
+  (void)nodes[1].st().add_peer(nodes[0].st().address(false));
   connect();
   fake().raise(IBV_EVENT_QP_FATAL);
   poll();
@@ -434,6 +389,7 @@ TEST_F(VerbsStream, TheEventOfAQueuePairThatIsGoneIsForgotten) {
 }
 
 TEST_F(VerbsStream, ARemovedDeviceEndsEveryConnectionWithTheReason) {
+  (void)nodes[1].st().add_peer(nodes[0].st().address(false));
   connect();
   fake().raise(IBV_EVENT_DEVICE_FATAL);
   poll();

@@ -394,7 +394,7 @@ def many_groups(link: Any, count: int) -> None:
     engine = [n for n in _threads() if n.startswith("mcast-lane")]
     for group in groups:
         dist.barrier(group=group)
-    link.say("made", count=len(stats), seconds=made, lanes=len(engine), threads=before)
+    link.say("made", seconds=made, lanes=len(engine), threads=before)
     dist.destroy_process_group()
 
 

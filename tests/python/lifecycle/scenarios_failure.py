@@ -293,6 +293,16 @@ def in_flight(link: Any) -> None:
     link.say("good")
 
 
+def all_numbers_are_given_up(link: Any) -> None:
+    """As by somebody who may write to the store."""
+
+    class Store(PassingStore):
+        def check(self, keys: list[str]) -> bool:
+            return any(key.endswith("given_up") for key in keys) or self.real.check(keys)
+
+    caught(link, lambda: join(link, store=Store(dist.HashStore())))
+
+
 def fails_before_the_others(link: Any, why: str, kind: str) -> None:
     """Rank 1 fails alone in its first attempt; the second uses the same keys of the same store."""
     path = str(link.folder / "store")

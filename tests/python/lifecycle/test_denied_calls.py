@@ -17,28 +17,34 @@ IPPROTO_TCP, IPPROTO_UDP, UDP_SEGMENT, UDP_GRO = 6, 17, 103, 104
 F_ADD_SEALS, SIOCGIFMTU = 1033, 0x8921
 PIDFD, KILL = ("pidfd_open", {}), ("kill", {})
 
-# Name: the calls, and what the group's path, reason and transport in stats(), or the log, say then.
+MEMORY, NETS, RING = "shared memory", "multicast", "ring"
+# Name: the calls, the group's path then, and what its reason or transport in stats(), or the log, says.
 HOST = {
-    "pidfd_open": ([PIDFD], "shared memory"),
-    "kill": ([KILL], "shared memory"),
-    "process_vm_readv": ([("process_vm_readv", {})], "peers' memory cannot be read"),
-    "madvise": ([("madvise", {})], "shared memory"),
-    "prctl": ([("prctl", {})], "shared memory"),
-    "memfd_create": ([("memfd_create", {})], "no shared memory: memfd_create: "),
-    "seals": ([("fcntl", {1: F_ADD_SEALS})], "no shared memory: cannot make shared memory of"),
+    "pidfd_open": ([PIDFD], MEMORY, ""),
+    "kill": ([KILL], MEMORY, ""),
+    "process_vm_readv": ([("process_vm_readv", {})], MEMORY, "peers' memory cannot be read"),
+    "madvise": ([("madvise", {})], MEMORY, ""),
+    "prctl": ([("prctl", {})], MEMORY, ""),
+    "memfd_create": ([("memfd_create", {})], NETS, "no shared memory: memfd_create: "),
+    "seals": (
+        [("fcntl", {1: F_ADD_SEALS})],
+        NETS,
+        "no shared memory: cannot make shared memory of",
+    ),
 }
 NETWORK = {
-    "epoll_pwait2": ([("epoll_pwait2", {})], "multicast"),
-    "getrandom": ([("getrandom", {})], "multicast"),
-    "prlimit64": ([("prlimit64", {})], "multicast"),
-    "tcp": ([(call, {1: IPPROTO_TCP}) for call in (SETSOCKOPT, GETSOCKOPT)], "multicast"),
-    "gso": ([(GETSOCKOPT, {1: IPPROTO_UDP, 2: UDP_SEGMENT})], "gso off (this kernel has no"),
-    "gro": ([(c, {1: IPPROTO_UDP, 2: UDP_GRO}) for c in (SETSOCKOPT, GETSOCKOPT)], "gro off"),
+    "epoll_pwait2": ([("epoll_pwait2", {})], NETS, ""),
+    "getrandom": ([("getrandom", {})], NETS, ""),
+    "prlimit64": ([("prlimit64", {})], NETS, ""),
+    "tcp": ([(call, {1: IPPROTO_TCP}) for call in (SETSOCKOPT, GETSOCKOPT)], NETS, ""),
+    "gso": ([(GETSOCKOPT, {1: IPPROTO_UDP, 2: UDP_SEGMENT})], NETS, "gso off (this kernel has no"),
+    "gro": ([(c, {1: IPPROTO_UDP, 2: UDP_GRO}) for c in (SETSOCKOPT, GETSOCKOPT)], NETS, "gro off"),
     "buffers": (
         [(SETSOCKOPT, {1: SOL_SOCKET, 2: name}) for name in (SO_SNDBUFFORCE, SO_RCVBUFFORCE)],
+        NETS,
         "raise net.core.rmem_max",
     ),
-    "sendmmsg": ([("sendmmsg", {})], "does not hear"),
+    "sendmmsg": ([("sendmmsg", {})], RING, "does not hear"),
 }
 # What nothing can stand in for.
 NEEDED = {
@@ -63,19 +69,19 @@ both_errors = pytest.mark.parametrize(
 
 
 def all_calls(cases: dict) -> list:
-    return [call for calls, _ in cases.values() for call in calls]
+    return [call for case in cases.values() for call in case[0]]
 
 
-def works(network_job, path: str, calls: list, error: int, told: str) -> None:
+def works(network_job, where: str, calls: list, error: int, path: str, told: str) -> None:
     env = {
-        "MCAST_SHARED_MEMORY": ENV[path],
+        "MCAST_SHARED_MEMORY": ENV[where],
         "MCAST_DEBUG": "info",
         "MCAST_PROBE_TIMEOUT": "300",  # of the ring's case, where no probe leaves
     }
     with network_job(3, "scenarios_denied.works", calls, error, env=env) as it:
         for rank, row in zip(it.ranks, it.expect("good"), strict=True):
-            said = f"{row['path']}, {row['reason']}, {row['transport']}\n{rank.output()}"
-            assert told in said, said
+            said = f"{row['reason']}, {row['transport']}\n{rank.output()}"
+            assert row["path"] == path and told in said, f"{row['path']}, {said}"
             # What the product has no warning for, it does without in silence.
             warnings = [line for line in said.splitlines() if "] warn: " in line]
             assert len(warnings) == len(set(warnings)), warnings
@@ -88,8 +94,8 @@ def test_the_group_works_without_a_call(network_job, path, error):
     cases = HOST if path == "host" else NETWORK
     with ThreadPoolExecutor(4) as threads:
         runs = [
-            threads.submit(works, network_job, path, calls, error, told)
-            for calls, told in cases.values()
+            threads.submit(works, network_job, path, calls, error, *then)
+            for calls, *then in cases.values()
         ]
     for run in runs:
         run.result()
@@ -99,9 +105,9 @@ def test_the_group_works_without_a_call(network_job, path, error):
 def test_the_group_works_without_all_of_them(network_job, error):
     """What remains: the ring, since sendmmsg is among them."""
     calls = all_calls(HOST) + all_calls(NETWORK)
-    works(network_job, "host", calls, error, "ring, ")
+    works(network_job, "host", calls, error, RING, "")
     shared = {name: case for name, case in HOST.items() if name not in ("memfd_create", "seals")}
-    works(network_job, "host", all_calls(shared), error, "peers' memory cannot be read")
+    works(network_job, "host", all_calls(shared), error, MEMORY, "peers' memory cannot be read")
 
 
 @both_errors

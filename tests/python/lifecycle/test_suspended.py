@@ -39,14 +39,17 @@ def path(request):
     return request.node.callspec.params["job"]
 
 
-def test_a_machine_suspended_beyond_the_limit(job, path):
+@pytest.mark.parametrize(
+    "length_s", [2 * LIMIT_MS / 1e3, pytest.param(60, marks=pytest.mark.all_tier)]
+)
+def test_a_machine_suspended_beyond_the_limit(job, path, length_s):
     """All ranks at once, as when they are in one machine: each finds that time has passed, for the
     others as for itself."""
     with job(4, "scenarios_busy.busy", {"liveness_limit": LIMIT_MS}, False) as it:
         running(it, path)
         for rank in it.ranks:
             rank.signal(signal.SIGSTOP)
-        time.sleep(2 * LIMIT_MS / 1e3)  # the length of the fault
+        time.sleep(length_s)  # of the fault
         for rank in it.ranks:
             rank.signal(signal.SIGCONT)
             time.sleep(0.1 * LIMIT_MS / 1e3)  # CPUs come back one by one
@@ -109,6 +112,7 @@ def test_a_quota_of_the_cpu(job, path):
     period_s, share, enough = 0.1, 0.2, threading.Event()
     with job(3, "scenarios_busy.busy", {"liveness_limit": LIMIT_MS}, False) as it:
         running(it, path)
+        stops = [0] * it.world
 
         def throttle(rank) -> None:
             time.sleep(period_s * rank.number / it.world)
@@ -117,6 +121,7 @@ def test_a_quota_of_the_cpu(job, path):
                     rank.signal(signal.SIGSTOP)
                     time.sleep((1 - share) * period_s)
                     rank.signal(signal.SIGCONT)
+                    stops[rank.number] += 1
                     time.sleep(share * period_s)
 
         threads = [threading.Thread(target=throttle, args=[rank]) for rank in it.ranks]
@@ -126,6 +131,7 @@ def test_a_quota_of_the_cpu(job, path):
             time.sleep(3 * LIMIT_MS / 1e3)  # the length of the fault
             it.ranks[0].order("stop")
             rows = it.expect("good")
+            assert min(stops) > 3, stops
         finally:
             enough.set()
             for thread in threads:

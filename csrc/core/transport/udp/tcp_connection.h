@@ -57,7 +57,7 @@ class TcpConnection {
     if (io == Io::kOk) scan_all(bytes, taker, scan);
     return io;
   }
-  // The same with what was read before a frame that had to wait.
+  // The same with a frame that had to wait, and what was read behind it.
   template <typename Taker>
   void read_held(const Taker& taker, FrameScan& scan) {
     const std::vector<std::byte> bytes = std::move(partial);
@@ -75,7 +75,7 @@ class TcpConnection {
   Channel channel = Channel::kControl;
   uint8_t stripe = 0;
   bool numbered = false;  // frames begin with their number
-  bool held = false;      // the first frame in `partial` waits for one of another connection
+  bool held = false;      // the frame that is next waits for one of another connection
   bool deadline_set = false;
   Nanos deadline = kNever;    // of the handshake
   bool goodbye = false;       // received

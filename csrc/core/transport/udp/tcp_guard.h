@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "transport/guarded/handshake.h"
 #include "transport/guarded/records.h"
@@ -38,12 +39,20 @@ class TcpGuard {
   bool seal_from(SendQueue& queue, bool numbered);
 
   // As scan_frames(), over records; `most`: bytes of a frame. taker.its_turn(number) -> bool:
-  // whether the frame of this number may come now; if not, it is held, and not opened. What is
-  // handed on to taker(frame) begins with its number, on numbered connections. taker.room(): for
-  // that.
+  // whether the frame of this number may come now; if not, it is held here, opened, since a number
+  // says nothing before that. What is handed on to taker(frame) begins with its number, on numbered
+  // connections. taker.room(): where one can be opened.
   template <typename Taker>
   FrameScan scan(ConstBytes bytes, size_t most, bool numbered, const Taker& taker) {
     FrameScan scan;
+    if (!held_.empty()) {
+      if (!taker.its_turn(decode_prefix(held_.data()))) {
+        scan.end = FrameScan::End::kHeld;
+        return scan;
+      }
+      const std::vector<std::byte> frame = std::exchange(held_, {});
+      if (!hand_on(frame, taker, scan)) return scan;
+    }
     while (bytes.size() - scan.consumed >= kFramePrefix) {
       const ConstBytes left = bytes.subspan(scan.consumed);
       const uint32_t length = decode_prefix(left.data());
@@ -53,11 +62,6 @@ class TcpGuard {
         return scan;
       }
       if (left.size() < kFramePrefix + length) return scan;
-      if (numbered && length > kFrameNumber + crypto::kTagSize &&
-          !taker.its_turn(decode_prefix(left.data() + kFramePrefix))) {
-        scan.end = FrameScan::End::kHeld;
-        return scan;
-      }
       const std::optional<ConstBytes> frame =
           open(numbered, left.first(kFramePrefix + length), taker.room());
       if (!frame) {
@@ -71,11 +75,12 @@ class TcpGuard {
         scan.bad_length = kGoodbyeLength;
         return scan;
       }
-      ++scan.frames;
-      if (taker(*frame) == kTakeStop) {
-        scan.end = FrameScan::End::kStopped;
+      if (numbered && !taker.its_turn(decode_prefix(frame->data()))) {
+        held_.assign(frame->begin(), frame->end());
+        scan.end = FrameScan::End::kHeld;
         return scan;
       }
+      if (!hand_on(*frame, taker, scan)) return scan;
     }
     return scan;
   }
@@ -84,12 +89,22 @@ class TcpGuard {
   // A record's frame; empty: the goodbye; nothing: forged.
   std::optional<ConstBytes> open(bool numbered, ConstBytes record, Bytes scratch);
 
+  // False: the scan ends behind it.
+  template <typename Taker>
+  static bool hand_on(ConstBytes frame, const Taker& taker, FrameScan& scan) {
+    ++scan.frames;
+    if (taker(frame) != kTakeStop) return true;
+    scan.end = FrameScan::End::kStopped;
+    return false;
+  }
+
   // Room for so many bytes behind what waits.
   std::byte* make_room(size_t bytes);
 
   guarded::Records records_;
   std::unique_ptr<std::byte[]> out_;  // not a vector, which would write zeroes first
   size_t capacity_ = 0, begin_ = 0, end_ = 0;
+  std::vector<std::byte> held_;  // a frame with its number, until it is its turn
 };
 
 }  // namespace mcast

@@ -2,12 +2,12 @@
 //
 // The connector sends a Hello and waits for the answer; the acceptor checks magic, version and uid
 // before the connection is bound to a peer, so unauthenticated bytes cost a bounded amount of
-// memory and time (half_open.h). Whoever nobody has added is a guest (tcp_guests.h): bounded too,
-// and forgotten with its last connection. If both sides connect at once, the side with the lower
-// uid insists: it answers "yield" to the other's Hello, while the other side drops its own attempt
-// when it sees the Hello. This holds only once the own Hello is written. Before that the attempt is
-// unknown to the peer, and whoever comes in is accepted; so a link through which only one direction
-// can connect works too.
+// memory and time (half_open.h). Whoever nobody has added is a guest (transport/guests.h): bounded
+// too, and forgotten with its last connection. If both sides connect at once, the side with the
+// lower uid insists: it answers "yield" to the other's Hello, while the other side drops its own
+// attempt when it sees the Hello. This holds only once the own Hello is written. Before that the
+// attempt is unknown to the peer, and whoever comes in is accepted; so a link through which only
+// one direction can connect works too.
 //
 // A refused or broken attempt is repeated with growing pauses for kConnectPatience, then the peer
 // is reported. Where descriptors have run out, the soft limit is raised as far as the hard one
@@ -172,7 +172,7 @@ void TcpStream::on_hello(HalfOpen::Place& place) {
 // Whoever it is that nobody has added. If there are too many, one of them has to go.
 PeerId TcpStream::new_guest(const Hello& hello, Source from) {
   if (guests_.full()) {
-    const TcpGuests::Guest other = guests_.to_displace();
+    const Guests::Guest other = guests_.to_displace();
     refusals_.note(Cause::crowded_out, {other.from, 0});
     fail_peer(other.id, Status(Code::kPeerLost, "others wanted its place"));
   }

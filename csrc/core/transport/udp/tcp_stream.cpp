@@ -261,7 +261,8 @@ FrameTake TcpStream::deliver(TcpConnection& c, ConstBytes frame, StreamSink& sin
   if (c.numbered) {
     if (frame.size() <= kFrameNumber) return kTakeStop;
     uint32_t& next = peers_[c.peer].next_in[static_cast<size_t>(c.channel)];
-    if (decode_prefix(frame.data()) != next) return kTakeHold;
+    const auto ahead = static_cast<int32_t>(decode_prefix(frame.data()) - next);
+    if (ahead != 0) return ahead > 0 ? kTakeHold : kTakeStop;  // one that has been is nobody's
     ++next;
     frame = frame.subspan(kFrameNumber);
   }
@@ -277,9 +278,10 @@ struct TcpStream::Taker {
   size_t& events;
 
   FrameTake operator()(ConstBytes frame) const { return stream.deliver(c, frame, sink, events); }
-  // Of a stripe: whether this frame is the next.
+  // Of a stripe: whether this frame need not wait for others.
   bool its_turn(uint32_t number) const {
-    return number == stream.peers_[c.peer].next_in[static_cast<size_t>(c.channel)];
+    const uint32_t next = stream.peers_[c.peer].next_in[static_cast<size_t>(c.channel)];
+    return static_cast<int32_t>(number - next) <= 0;
   }
   Bytes room() const { return {stream.scratch_.get() + kScratchSize, kOpenedSize}; }
 };

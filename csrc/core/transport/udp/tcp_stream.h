@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "transport/guests.h"
 #include "transport/refused_connections.h"
 #include "transport/timer_watch.h"
 #include "transport/transport.h"
@@ -22,7 +23,6 @@
 #include "transport/udp/options.h"
 #include "transport/udp/source_filter.h"
 #include "transport/udp/tcp_connection.h"
-#include "transport/udp/tcp_guests.h"
 #include "transport/udp/tcp_listeners.h"
 #include "transport/udp/tcp_pool.h"
 
@@ -174,7 +174,7 @@ class TcpStream final : public Stream {
   std::unordered_map<uint64_t, PeerId> by_uid_;
   TcpPool pool_;
   size_t turn_ = 0;  // of the stripe, among equals
-  TcpGuests guests_;
+  Guests guests_;
   std::vector<Report> reports_;
   RefusedConnections refusals_;
   std::unique_ptr<std::byte[]> scratch_;  // and behind it, of guarded endpoints, an opened frame

@@ -28,7 +28,7 @@ static_assert(kHello == crypto::kHelloHead);
 // Whether this endpoint takes connections of that one, as far as it knows now.
 bool RcGuardedHandshake::welcome(const RcStream& s, uint64_t source) {
   const auto known = s.by_uid_.find(source);
-  if (known == s.by_uid_.end()) return s.listener_.strangers && !s.closing_;
+  if (known == s.by_uid_.end()) return s.listener_.guests.welcome() && !s.closing_;
   const RcStream::Peer& peer = s.peers_[known->second];
   // While closing down, only what we wait for ourselves: our last frames may need their connection.
   return peer.phase != Phase::kEnded && (!s.closing_ || peer.goodbye_due);
@@ -195,7 +195,9 @@ void RcGuardedHandshake::on_confirm(RcStream& s, Connection& c, ConstBytes bytes
     address.aggregator = peer.address.aggregator;
     located = !peer.address.host.empty();
   }
-  const PeerId id = located ? known->second : s.add_peer(address);
+  const PeerId id = known == s.by_uid_.end() ? s.new_peer(address, &guard.from)
+                    : located                ? known->second
+                                             : s.add_peer(address);
   RcStream::Peer& peer = s.peers_[id];
   if (peer.connection != nullptr) {
     ++s.stats_.yielded;

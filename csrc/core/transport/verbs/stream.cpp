@@ -14,6 +14,7 @@
 #include "transport/verbs/stream.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/log.h"
 #include "base/random.h"
@@ -86,10 +87,30 @@ StreamAddress RcStream::address(bool) const {
   return address;
 }
 
+PeerId RcStream::new_peer(const StreamAddress& address, const Source* guest) {
+  Guests& guests = listener_.guests;
+  if (guest != nullptr && guests.full()) {
+    const Guests::Guest other = guests.to_displace();
+    refusals_.note(Cause::crowded_out, {other.from, 0});
+    fail_peer(other.id, Status(Code::kPeerLost, "others wanted its place"));
+  }
+  PeerId id = guests.take_id();
+  if (id == kNoPeer) {
+    id = static_cast<PeerId>(peers_.size());
+    peers_.emplace_back();
+  }
+  peers_[id] = Peer();
+  peers_[id].address = address;
+  peers_[id].stranger = guest != nullptr;
+  if (guest != nullptr) guests.enter(id, guest->address);
+  by_uid_[address.uid] = id;
+  return id;
+}
+
 PeerId RcStream::add_peer(const StreamAddress& address) {
-  const auto [it, added] = by_uid_.try_emplace(address.uid, static_cast<PeerId>(peers_.size()));
-  const PeerId id = it->second;
-  if (added) peers_.emplace_back().address = address;
+  const auto known = by_uid_.find(address.uid);
+  const PeerId id = known != by_uid_.end() ? known->second : new_peer(address, nullptr);
+  if (std::exchange(peers_[id].stranger, false)) listener_.guests.leave(id);
   const std::string before = text(id);
   if (!guarded::learn(peers_[id].address, address)) fail_peer(id, guarded::two_keys(before));
   return id;
@@ -98,7 +119,7 @@ PeerId RcStream::add_peer(const StreamAddress& address) {
 std::vector<PeerId> RcStream::expect(std::span<const uint64_t> uids) {
   std::vector<PeerId> ids;
   for (const uint64_t uid : uids) ids.push_back(add_peer({.uid = uid, .host = "", .port = 0}));
-  listener_.strangers = false;
+  listener_.guests.turn_away();
   return ids;
 }
 
@@ -194,12 +215,22 @@ size_t RcStream::poll(StreamSink& sink, Nanos now) {
   size_t events = drain(sink);
   events += cm_.poll();
   device_.poll_events(now);
-  check_device();
+  if (const Status gone = device_.condition(false); !gone.ok()) {
+    for (PeerId id = 0; id < peers_.size(); ++id) {
+      if (peers_[id].phase == Phase::kIdle || peers_[id].phase == Phase::kEnded) continue;
+      fail_peer(id, Status(Code::kPeerLost, text(id) + ": " + gone.message()));
+    }
+  }
   if (timers_.due(now)) run_timers(now);
   // A sink may send, and so add to the list.
   for (size_t i = 0; i < reports_.size(); ++i) {
     const Report report = reports_[i];
-    sink.on_peer_down(report.peer, report.why, report.graceful);
+    if (report.stranger) {
+      sink.on_stranger_gone(report.peer);
+      listener_.guests.give_back(report.peer);
+    } else {
+      sink.on_peer_down(report.peer, report.why, report.graceful);
+    }
     ++events;
   }
   reports_.clear();
@@ -364,15 +395,6 @@ void RcStream::broken(Connection& c) {
   fail_peer(id, Status(Code::kPeerLost, "connection to " + text(id) + " broke: " + why));
 }
 
-void RcStream::check_device() {
-  const Status gone = device_.condition(false);
-  if (gone.ok()) return;
-  for (PeerId id = 0; id < peers_.size(); ++id) {
-    if (peers_[id].phase == Phase::kIdle || peers_[id].phase == Phase::kEnded) continue;
-    fail_peer(id, Status(Code::kPeerLost, text(id) + ": " + gone.message()));
-  }
-}
-
 void RcStream::fail_peer(PeerId id, Status why, bool graceful) {
   Peer& peer = peers_[id];
   if (peer.phase == Phase::kEnded) return;
@@ -381,8 +403,11 @@ void RcStream::fail_peer(PeerId id, Status why, bool graceful) {
   peer.phase = Phase::kEnded;
   for (auto& queue : peer.queues) queue.clear();
   peer.queued = {};
-  reports_.push_back({id, std::move(why), graceful});
+  reports_.push_back({id, std::move(why), graceful, peer.stranger});
   timers_.touch();
+  if (!peer.stranger) return;
+  by_uid_.erase(peer.address.uid);
+  listener_.guests.leave(id);
 }
 
 bool RcStream::close_peers(Nanos now) {

@@ -14,6 +14,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "transport/guests.h"
 #include "transport/timer_watch.h"
 #include "transport/transport.h"
 #include "transport/verbs/connection.h"
@@ -92,13 +93,14 @@ class RcStream final : public Stream,
     Nanos refused_since = kNever;
     Nanos deadline = kNever;  // of the next retry, or of the phase
     Nanos backoff = 0;
-    Status last;         // why the last attempt failed
-    bool dirty = false;  // in dirty_
+    Status last;            // why the last attempt failed
+    bool stranger = false;  // nobody has added it
   };
   struct Report {
     PeerId peer;
     Status why;
     bool graceful;
+    bool stranger;
   };
   struct Read {  // in flight
     uint64_t token = 0;
@@ -132,7 +134,9 @@ class RcStream final : public Stream,
   void return_credits(Connection& c);
   void fail_peer(PeerId id, Status why, bool graceful = false);
   void violation(Connection& c, const std::string& what);
-  void check_device();
+  // `guest`: where one comes from that nobody has added; if there are too many, one of them has to
+  // go. Null: it is added.
+  PeerId new_peer(const StreamAddress& address, const Source* guest);
   std::string text(PeerId id) const;
 
   Device& device_;
@@ -145,7 +149,7 @@ class RcStream final : public Stream,
   struct {
     rdma_cm_id* id = nullptr;
     sockaddr_in at{};
-    bool strangers = true;                    // peers that nobody has added may connect
+    Guests guests;
     std::unordered_set<uint64_t> told_later;  // guarded: who was told to come later
   } listener_;
   std::vector<std::shared_ptr<CompletionQueue>> queues_;  // the others are their connections

@@ -159,15 +159,15 @@ void RcStream::on_request(const CmEvent& event) {
     return;
   }
   const auto known = by_uid_.find(hello->source);
-  if (known == by_uid_.end() && !listener_.strangers) {
+  if (known == by_uid_.end() && !listener_.guests.welcome()) {
     refusals_.note(Cause::hello_refused, peer_of(event.id));
     refuse(event.id, Refusal::kStranger);
     return;
   }
-  const bool located = known != by_uid_.end() && !peers_[known->second].address.host.empty();
-  const PeerId id =
-      located ? known->second
-              : add_peer({hello->source, to_text(hello->listen_address), hello->listen_port});
+  const StreamAddress address{hello->source, to_text(hello->listen_address), hello->listen_port};
+  const Source from = peer_of(event.id);
+  PeerId id = known == by_uid_.end() ? new_peer(address, &from) : known->second;
+  if (peers_[id].address.host.empty()) id = add_peer(address);  // one that was expected
   Peer& peer = peers_[id];
   const bool ours_wins = peer.phase == Phase::kAttempt && uid_ < hello->source;
   if (ours_wins || peer.phase == Phase::kOpen || peer.phase == Phase::kAccepting) {

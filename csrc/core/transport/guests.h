@@ -1,6 +1,6 @@
-// The peers of a TcpStream that nobody has added: they came by themselves. A rank that is early is
-// one until its group is made here; so may anybody be. There are at most kMost of them, and their
-// ids are given to others once they are gone.
+// The peers of a stream that nobody has added: they came by themselves. A rank that is early is one
+// until its group is made here; so may anybody be. There are at most kMost of them, and their ids
+// are given to others once they are gone.
 //
 // Used by the lane's thread only.
 #pragma once
@@ -14,7 +14,7 @@
 
 namespace mcast {
 
-class TcpGuests {
+class Guests {
  public:
   struct Guest {
     PeerId id = kNoPeer;

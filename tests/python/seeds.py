@@ -1,0 +1,20 @@
+"""Seeds of Python tests that draw what they do: one that is the same in every run, and a fresh one."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+FRESH = pytest.param(None, id="fresh")
+
+
+def seed_of(given: int | None) -> int:
+    """The seed of a test that is given this one, or FRESH; MCAST_TEST_SEED=n repeats one. Shown where the test
+    fails."""
+    said = os.environ.get("MCAST_TEST_SEED")
+    fresh = random.SystemRandom().randrange(1 << 32) if given is None else given
+    seed = int(said) if said else fresh
+    print(f"MCAST_TEST_SEED={seed}")
+    return seed
