@@ -18,6 +18,10 @@ namespace {
 using wire::kDatagramTag;
 using wire::kGuardedHeader;
 
+// Of a step to an epoch that is not opened yet: bytes that are opened in the time of its
+// derivation.
+constexpr size_t kStepCost = 8u << 10;
+
 uint32_t header_filter(const FilterKey& key, const std::byte* header) noexcept {
   return static_cast<uint32_t>(siphash13(key, {header + 4, kGuardedHeader - 4}));
 }
@@ -224,7 +228,9 @@ Refusal DatagramGuard::open(const wire::GuardedHeader& header, ConstBytes datagr
   const bool sealed = params_.how.mode == Mode::kSealed;
   const ConstBytes aad = sealed ? covered.first(kGuardedHeader) : covered;
   if (!from.key.open(header.number, aad, sealed ? body : ConstBytes{}, tag, scratch_.data(), now)) {
-    budget_->failed(datagram.size(), now);
+    const uint32_t epoch = wire::epoch_of(header.number);
+    const uint32_t ahead = epoch > from.key.epoch() ? epoch - from.key.epoch() : 0;
+    budget_->failed(datagram.size() + ahead * kStepCost, now);
     if (from.key.worn_out()) worn_out_ = member;
     return Refusal::kForged;
   }

@@ -208,6 +208,25 @@ TEST_P(Guards, BeyondTheBudgetEachNumberIsTriedOnce) {
   EXPECT_EQ(take(*two, good[0], 20 * kMilli), Refusal::kNone) << "or comes in another window";
 }
 
+// Of an epoch that nothing has been opened of keys are derived first: few of them are tried.
+TEST_P(Guards, ALaterEpochCostsTheBudgetMore) {
+  epochs_.packets = 1;
+  auto one = guard(1), two = guard(2);
+  std::vector<Datagram_> all;
+  for (int i = 0; i < 40; i++) all.push_back(sealed(*one, data_of(1, static_cast<Chunk>(i))));
+  const auto tried = [&](Datagram_ bad, Nanos now) {
+    bad.back() ^= std::byte{1};
+    int forged = 0;
+    for (int i = 0; i < 300; i++) forged += take(*two, bad, now) == Refusal::kForged;
+    return forged;
+  };
+  const int now_open = tried(all[0], kSecond), later = tried(all[38], 2 * kSecond);
+  EXPECT_GT(now_open, 200);
+  EXPECT_GE(later, 1);
+  EXPECT_LE(later, 2);
+  EXPECT_EQ(take(*two, all[39], 2 * kSecond), Refusal::kNone) << "a true one still gets in";
+}
+
 TEST_P(Guards, EpochsGoOnUnderLoss) {
   epochs_.packets = 3;
   opens_.ahead = 4;
