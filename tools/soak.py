@@ -55,6 +55,7 @@ class Run:
 
     program: str
     tests: str
+    base: int
     variables: Environment
     said: str = ""
     plans: dict[str, str] = field(default_factory=dict)
@@ -66,10 +67,8 @@ class Run:
 
 def run(folder: Path, suite: tuple[str, str, Environment], base: int, limit_s: float) -> Run:
     program, tests, more = suite
-    swarm = "MCAST_SWARM_SECONDS" in more
-    it = Run(
-        program, tests, {("MCAST_SWARM_BASE" if swarm else "MCAST_TEST_BASE"): str(base), **more}
-    )
+    name = "MCAST_SWARM_BASE" if more is SWARM else "MCAST_TEST_BASE"
+    it = Run(program, tests, base, {name: str(base), **more})
     with tempfile.TemporaryDirectory(prefix="mcast-soak-") as place:
         note = Path(place) / "note"
         environment = {**os.environ, **it.variables, "MCAST_TEST_NOTE": str(note)}
@@ -95,10 +94,9 @@ def run(folder: Path, suite: tuple[str, str, Environment], base: int, limit_s: f
 
 def report(folder: Path, failed: Run) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    base = next(iter(failed.variables.values()))
-    file = folder / f"{failed.program}-{base}.log"
+    file = folder / f"{failed.program}-{failed.base}.log"
     file.write_text(f"{failed.command(failed.variables, failed.tests)}\n{failed.said}")
-    print(f"FAILED: {failed.program} {failed.tests} from base {base}: {file}", flush=True)
+    print(f"FAILED: {failed.program} {failed.tests} from base {failed.base}: {file}", flush=True)
     kept = {k: v for k, v in failed.variables.items() if k == "MCAST_TEST_SECURITY"}
     for seed in sorted(set(SEED.findall(failed.said))):
         name, value = seed.split("=")

@@ -143,7 +143,6 @@ void StationLoop::on_peer_down(PeerId peer, const Status&, bool) {
 
 void StationLoop::on_refused(Cause cause, Source source) {
   monitor_.note(cause, source, now_);
-  live_.report.refused[static_cast<size_t>(cause)] = monitor_.count(cause);
   live_.changed = true;
 }
 
@@ -177,6 +176,9 @@ const StationReport& StationLoop::report(Nanos now) {
   live_.report.repeated = counters_.get(Counter::agg_repeated);
   live_.report.stale = counters_.get(Counter::agg_stale);
   live_.report.malformed = counters_.get(Counter::agg_malformed);
+  for (size_t i = 0; i < kCauses; i++) {
+    live_.report.refused[i] = monitor_.count(static_cast<Cause>(i));
+  }
   live_.report.connected =
       static_cast<uint32_t>(std::count(connected_.begin(), connected_.end(), true));
   aggregation::Job* const job = station_.job();
