@@ -105,7 +105,8 @@ class Cuda:
         torch.cuda.synchronize()
 
     def flip(self, tensor: torch.Tensor, value: int) -> None:
-        tensor.view(-1).view(torch.uint8).bitwise_xor_(value)
+        # Of one element it may have any stride and still be contiguous, which view() does not take.
+        tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).bitwise_xor_(value)
 
     def use_stream(self, number: int) -> int:
         torch.cuda.set_stream(self._streams[number])

@@ -9,11 +9,14 @@ from datetime import timedelta
 from typing import Any
 
 import device_ranks
+import devices
 import pytest
 import torch
 import torch.distributed as dist
 from contents import assert_same, content
 from device_ranks import (
+    NO_FALLBACK,
+    PIECES,
     backend,
     blocks,
     check,
@@ -25,6 +28,7 @@ from device_ranks import (
     upload_held,
 )
 from fake_device import TO_DEVICE, TO_HOST
+from ranks import Pool
 
 import torch_mcast
 
@@ -133,6 +137,44 @@ def test_fault(either):
     assert "mcast all_gather_into_tensor #1 on rank 0 of 2" in texts[0]
     assert "the device failed: fake device: a kernel has faulted" in texts[0]
     assert "aborted by rank 0: the device failed: " in texts[1]
+    for text in texts:
+        assert "frame #" not in text and "stacktrace" not in text, text
+
+
+def kernel_fails() -> tuple[str, str]:
+    """Rank 1's kernel reads out of bounds, and what it writes is the input of an operation. What the call or its work
+    says, and what the next call does."""
+    rank, size = dist.get_rank(), 300_000
+    output, mine = torch.zeros(2 * size).to(device()), upload(content(rank, size, torch.float32))
+    dist.all_gather_into_tensor(output, mine)
+    check(output, torch.cat(blocks(size, torch.float32, 0)), "before a kernel fails")
+    if rank == 1:
+        mine = mine[torch.full((size,), size + 7).to(device())]
+    with pytest.raises(RuntimeError) as caught:
+        work = dist.all_gather_into_tensor(output, mine, async_op=True)
+        work.wait(timedelta(seconds=40))
+    with pytest.raises(RuntimeError) as again:
+        dist.barrier()
+    return str(caught.value), str(again.value)
+
+
+if torch.cuda.device_count():  # the fake device has test_fault
+
+    @pytest.mark.parametrize("wait", ["stream", "host"])
+    def test_a_kernel_that_fails_on_cuda(wait):
+        """All ranks are told within seconds, and the group can be destroyed."""
+        pool = Pool(device_ranks.ENVIRONMENTS["cuda"])
+        try:
+            pool.run(2, devices.take, "cuda", "", True, store="none", limit_s=240)
+            told = pool.run(
+                2, kernel_fails, backend="cpu:mcast,cuda:mcast", options={**PIECES, **NO_FALLBACK},
+                env={"MCAST_DEVICE_WAIT": wait},
+            )  # fmt: skip
+        finally:
+            pool.close()
+        assert "aborted by rank 1: the device failed: " in told[0][0]
+        assert "failed earlier" in told[0][1]
+        assert "device-side assert" in told[1][0] and "frame #" not in str(told), told
 
 
 def capture() -> int:

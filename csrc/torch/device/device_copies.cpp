@@ -26,6 +26,7 @@
 
 #include "background.h"
 #include "device/completion_poller.h"
+#include "device/said.h"
 #include "work.h"
 
 namespace mcast::pg {
@@ -314,7 +315,7 @@ void DeviceCopies::launch(Listener listener) {
     copy_out(guard.getStream(streams_.in.device()));
     if (plan_.receives()) return half_done();
   } catch (const std::exception& error) {
-    fail(error.what());
+    fail(said(error));
     throw;
   }
   CompletionPoller::instance().add(shared_from_this());
@@ -370,7 +371,7 @@ bool DeviceCopies::poll() {
     failure_.rethrow();
     if (!(streams_.gate != nullptr ? poll_words() : poll_device())) return false;
   } catch (const std::exception& error) {
-    fail(error.what());
+    fail(said(error));
     return true;
   }
   finish(nullptr);

@@ -16,6 +16,7 @@
 #include <mutex>
 
 #include "base/log.h"
+#include "device/said.h"
 
 namespace mcast::pg {
 namespace {
@@ -153,7 +154,7 @@ const Gate* make_cuda_gate(c10::Device device) {
   try {
     if (gate->try_out(device)) return gate.release();
   } catch (const std::exception& error) {
-    why = error.what();
+    why = said(error);
   }
   log(LogLevel::kInfo, "%s: no stream gate (%s); wait() blocks the calling thread",
       device.str().c_str(), why.c_str());

@@ -8,20 +8,24 @@
 // can be held. It counts the waits for gates and the calls that would have broken a graph capture.
 #pragma once
 
+#include <c10/util/Exception.h>
+
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <stdexcept>
 
 namespace fake {
 
 constexpr int kPool = 32;  // streams 1..32: pool, 33..64: of high priority; 0: default
 constexpr size_t kDepth = 1024;
 
-struct Fault : std::runtime_error {
-  Fault() : std::runtime_error("fake device: a kernel has faulted") {}
+// As CUDA's by torch: with more lines, and a backtrace.
+struct Fault : c10::Error {
+  Fault()
+      : c10::Error({__func__, __FILE__, __LINE__},
+                   "fake device: a kernel has faulted\nThe stacktrace below might be incorrect.") {}
 };
 
 // A point in a stream.
