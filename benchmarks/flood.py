@@ -1,12 +1,16 @@
 """What a flood of a group's multicast address costs: all-gathers with and without it, in turns.
 
     python benchmarks/flood.py [--rate 1gbit] [--size 8M] [--datagram 60] [--security off|auth|sealed]
-        [--repetitions 9]
+        [--repetitions 9] [--flooder-rate 10gbit] [--lasting 60]
 
 Four hosts of a lab (root): three with a rank each, and one that is in no job and sends to the address without
 pause, small datagrams that the kernel cuts out of large ones. Prints the flooder's rate beside the
 link's, and for each way the median time of an all-gather with quartiles, the CPU time of a rank for each, and
 what was refused, lost and repaired. All bytes of all results are compared.
+
+--lasting: instead, one flood for so many seconds at most, until the group has left the address; the switch
+snoops, so that it forwards the flood to nobody then. Prints how long that took, all-gathers before, under the
+flood, and after that while the flooder goes on, and how long after its end the group is back on multicast.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ from torch_mcast.lab.pool import Pool
 from torch_mcast.lab.units import parse_size
 
 RANKS, FLOODER = 3, 3
-UDP_SEGMENT, HEADERS = 103, 42
+UDP_SEGMENT, SO_SNDBUFFORCE, HEADERS = 103, 32, 42
 COUNTED = ("repair_chunks_received", "floods_left", "path_switches")
 
 
@@ -52,6 +56,8 @@ def flood(ctx: Any, repetitions: int, datagram: int) -> dict[str, float]:
     group = ctx.wait("group")
     out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     out.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 1)
+    # More than the queues of all links hold: else what waits before a slow one would slow the flooder down.
+    out.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, 256 << 20)
     out.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, datagram)
     many = b"\x5a" * datagram * min(64, 60_000 // datagram)
     sent, seconds = 0, 0.0
@@ -69,46 +75,120 @@ def flood(ctx: Any, repetitions: int, datagram: int) -> dict[str, float]:
     return {"datagrams/s": sent / seconds, "bit/s": sent * (datagram + HEADERS) * 8 / seconds}
 
 
-def gathers(ctx: Any, size: int) -> dict[str, Any]:
+def gathers(size: int) -> dict[str, Any]:
     output = torch.zeros(size, dtype=torch.uint8)
-    mine = pattern(size // RANKS, ctx.rank)
+    mine = pattern(size // RANKS, dist.get_rank())
     dist.barrier()
     begin, cpu = time.monotonic(), time.process_time()
     dist.all_gather_into_tensor(output, mine)
     took = {"ms": 1e3 * (time.monotonic() - begin), "cpu_ms": 1e3 * (time.process_time() - cpu)}
     for rank, block in enumerate(output.view(RANKS, -1)):
         if not torch.equal(block, pattern(size // RANKS, rank)):
-            raise SystemExit(f"rank {ctx.rank}: other bytes from rank {rank}")
+            raise SystemExit(f"rank {dist.get_rank()}: other bytes from rank {rank}")
     return took
+
+
+def join(ctx: Any, size: int, options: dict[str, Any]) -> None:
+    ctx.world_size = RANKS
+    dist.distributed_c10d._world.group_count = 0
+    ctx.init_process_group("mcast", 120.0, pg_options=torch_mcast.Options(**options))
+    gathers(size)
+    ctx.notify("group", group_address())
 
 
 def rank_of(ctx: Any, size: int, repetitions: int, datagram: int, options: dict[str, Any]) -> Any:
     if ctx.rank == FLOODER:
         return flood(ctx, repetitions, datagram)
-    ctx.world_size = RANKS
-    dist.distributed_c10d._world.group_count = 0
-    ctx.init_process_group("mcast", 120.0, pg_options=torch_mcast.Options(**options))
-    gathers(ctx, size)
-    ctx.notify("group", group_address())
+    join(ctx, size, options)
     rows: list[list[dict[str, Any]]] = [[], []]
     for i in range(repetitions):
-        rows[0].append(gathers(ctx, size))
+        rows[0].append(gathers(size))
         ctx.notify(f"quiet {i}")
         ctx.wait(f"flooded {i}")
-        rows[1].append(gathers(ctx, size))
+        rows[1].append(gathers(size))
         ctx.notify(f"over {i}")
         ctx.wait(f"calm {i}")
+    return rows, *state()
+
+
+def state() -> tuple[dict[str, int], dict[str, int], str]:
     stats = torch_mcast.stats()
     counts = {name: stats["counters"][name] for name in COUNTED}
     refused = {cause: n for cause, n in stats["security"]["causes"].items() if n}
-    return rows, counts, refused, stats["path"]
+    return counts, refused, stats["path"]
+
+
+def told_by_all(here: bool) -> bool:
+    """On all ranks, in an operation of the group."""
+    here_and_there = torch.tensor([int(here)])
+    dist.all_reduce(here_and_there, dist.ReduceOp.MIN)
+    return bool(here_and_there)
+
+
+def left() -> bool:
+    counts, _, path = state()
+    return path == "ring" and counts["floods_left"] > 0
+
+
+def until(condition: Any, size: int, limit_s: float) -> tuple[float, list[dict[str, Any]]]:
+    """All-gathers until it holds on all ranks; seconds, not a number if it did not."""
+    begin, rows = time.monotonic(), []
+    while not told_by_all(condition()):
+        if not told_by_all(time.monotonic() < begin + limit_s):
+            return float("nan"), rows
+        rows.append(gathers(size))
+    return time.monotonic() - begin, rows
+
+
+def lasting(ctx: Any, size: int, limit_s: float, datagram: int, options: dict[str, Any]) -> Any:
+    """Phases of seconds and all-gathers: before, flooded, left, after."""
+    if ctx.rank == FLOODER:
+        return flood(ctx, 1, datagram)
+    join(ctx, size, options)
+    phases = {"before": (0.0, [gathers(size) for _ in range(9)])}
+    ctx.notify("quiet 0")
+    ctx.wait("flooded 0")
+    phases["flooded"] = until(left, size, limit_s)
+    there = state()
+    phases["left"] = (0.0, [gathers(size) for _ in range(9)])
+    ctx.notify("over 0")
+    ctx.wait("calm 0")
+    phases["after"] = until(lambda: state()[2] == "multicast", size, limit_s)
+    return phases, there, state()
 
 
 def told(rows: list[dict[str, Any]]) -> str:
+    if len(rows) < 2:
+        return "no all-gathers"
     times = sorted(row["ms"] for row in rows)
     low, middle, high = statistics.quantiles(times, n=4)
     cpu = statistics.median(row["cpu_ms"] for row in rows)
     return f"{middle:.1f} ms ({low:.1f} to {high:.1f}), CPU of a rank {cpu:.0f} ms"
+
+
+def lasts(pool: Pool, args: argparse.Namespace, options: dict[str, Any]) -> None:
+    ranks = list(range(RANKS))
+    size = args.size // (8 * RANKS) * 8 * RANKS
+    call = pool.start(lasting, size, args.lasting, args.datagram, options)
+    groups = call.wait("group", ranks, timeout_s=120)
+    call.signal("group", groups[0], [FLOODER])
+    call.wait("quiet 0", ranks, timeout_s=120)
+    call.signal("on 0", None, [FLOODER])
+    call.wait("floods 0", [FLOODER])
+    call.signal("flooded 0", None, ranks)
+    call.wait("over 0", ranks, timeout_s=240 + args.lasting)
+    call.signal("off 0", None, [FLOODER])
+    call.signal("calm 0", None, ranks)
+    *rows, flooder = call.results(timeout_s=240 + args.lasting)
+    print(
+        f"flood: {flooder['datagrams/s']:,.0f} datagrams/s, {flooder['bit/s'] / 1e6:,.0f} Mbit/s on the link"
+    )
+    for phase, (seconds, _) in rows[0][0].items():
+        print(
+            f"{phase:8}{seconds:6.1f} s, {told([row for part in rows for row in part[0][phase][1]])}"
+        )
+    for rank, (_, there, then) in enumerate(rows):
+        print(f"rank {rank}: when left {there}; at the end {then}")
 
 
 def measure(pool: Pool, args: argparse.Namespace, options: dict[str, Any]) -> None:
@@ -146,19 +226,25 @@ def main() -> None:
     )
     parser.add_argument("--security", default="off", choices=["off", "auth", "sealed"])
     parser.add_argument("--repetitions", type=int, default=9)
+    parser.add_argument("--flooder-rate", help="of the flooder's link (default: --rate)")
+    parser.add_argument("--lasting", type=float, metavar="SECONDS")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         options: dict[str, Any] = {"security": args.security}
         if args.security != "off":
             options["secret_file"] = f"{folder}/secret"
             secret.write(options["secret_file"])
-        spec = LabSpec(hosts=RANKS + 1, ranks_per_host=1, rate=args.rate)
+        spec = LabSpec(
+            hosts=RANKS + 1, ranks_per_host=1, rate=args.rate,
+            host_rates={f"h{FLOODER + 1}": args.flooder_rate or args.rate},
+            multicast="snooping" if args.lasting else "flood",
+        )  # fmt: skip
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         with (
             Lab(spec) as lab,
             Pool.in_lab(lab, ("torch", "torch.distributed", "torch_mcast")) as pool,
         ):
-            measure(pool, args, options)
+            (lasts if args.lasting else measure)(pool, args, options)
 
 
 if __name__ == "__main__":
