@@ -214,6 +214,8 @@ Status note_racks(const std::vector<RankRecord>& records, Roster& out) {
   return {};
 }
 
+constexpr uint32_t kSecondOctets = 254;  // 1 .. 254
+
 MulticastAddress address_of(const std::set<std::string>& hosts, const std::string& salt,
                             uint32_t part_index) {
   uint64_t host_set = hash_text("hosts", 1);
@@ -222,10 +224,20 @@ MulticastAddress address_of(const std::set<std::string>& hosts, const std::strin
   const uint64_t base = job + (host_set + part_index) % kAddressesPerJob;
   // 239.1.0.0 - 239.254.255.255, ports below the ephemeral range.
   MulticastAddress address;
-  address.group = static_cast<uint32_t>((1 + base % 254) << 16 | (base >> 16 & 0xffff));
+  address.group = static_cast<uint32_t>((1 + base % kSecondOctets) << 16 | (base >> 16 & 0xffff));
   address.port = static_cast<uint16_t>(20000 + (job >> 40) % 5000 * 2);
   address.loopback = hosts.size() == 1;
   return address;
+}
+
+// That of the reduce lane: another one, since a host that leaves an address which is flooded still
+// gets the flood while another of its sockets is a member there.
+MulticastAddress beside(const MulticastAddress& address) {
+  const uint32_t second = ((address.group >> 16) - 1 + kSecondOctets / 2) % kSecondOctets + 1;
+  MulticastAddress other = address;
+  other.group = second << 16 | (address.group & 0xffff);
+  other.port++;
+  return other;
 }
 
 // A queue that takes longer holds up whatever else goes to the same host, such as grants, until the
@@ -328,8 +340,7 @@ Agreement agreement_of(const Roster& roster, Member self, const Config& config,
   out.agreed.stripes = loopback ? 1 : stripes_of(mine.external);
   out.address = roster.address;
   out.echo = here > 1 || !roster.hosts_known ? Echo::kOn : Echo::kOff;
-  out.reduce_address = out.address;
-  out.reduce_address.port++;
+  out.reduce_address = beside(out.address);
   out.tag = roster.tag;
   return out;
 }

@@ -62,12 +62,12 @@ struct RankRecord {
 // Interfaces behind an address: a striped transport joins their addresses by '+'.
 uint32_t stripes_of(const StreamAddress& address);
 
-inline constexpr uint32_t kProtocolVersion = 14;
+inline constexpr uint32_t kProtocolVersion = 15;
 // The rank that reads all records and draws the conclusion.
 inline constexpr Member kConcluder = 0;
 // The round in which ranks exchange their first records; a second is called as its transport.
 inline constexpr const char* kRecordsRound = "rank";
-// Multicast addresses that one job uses at most; host sets beyond share them (the tag filters).
+// Multicast addresses that one job uses at most on each lane; host sets beyond share them (the tag filters).
 inline constexpr uint32_t kAddressesPerJob = 16;
 
 // Chunks are multiples of it: they then start on cache lines of an aligned tensor.
@@ -77,7 +77,7 @@ struct Agreement {
   Agreed agreed;
   uint64_t tag = 0;
   MulticastAddress address;
-  MulticastAddress reduce_address;   // the reduce lane's: a port of its own
+  MulticastAddress reduce_address;   // the reduce lane's: another address and port
   Echo echo = Echo::kOn;             // on both lanes: off where no other rank shares this host
   std::vector<StreamAddress> peers;  // by rank, as this rank reaches them
   std::vector<StreamAddress> reduce_peers;

@@ -270,6 +270,7 @@ TEST(Agree, AddressesStayInTheirRangeAndJobsSpread) {
   std::set<std::pair<uint32_t, uint16_t>> seen;
   for (int job = 0; job < 500; job++) {
     std::set<std::pair<uint32_t, uint16_t>> mine;
+    std::set<uint32_t> gathers, reduces;
     for (int set = 0; set < 50; set++) {
       auto records = three();
       records[0].salt = "job " + std::to_string(job);
@@ -281,7 +282,14 @@ TEST(Agree, AddressesStayInTheirRangeAndJobsSpread) {
       EXPECT_GE(result->address.port, 20000);
       EXPECT_LT(result->address.port, 30000);
       mine.insert({result->address.group, result->address.port});
+      gathers.insert(result->address.group);
+      EXPECT_GE(result->reduce_address.group, 1u << 16);
+      EXPECT_LT(result->reduce_address.group, 255u << 16);
+      EXPECT_EQ(result->reduce_address.port, result->address.port + 1);
+      reduces.insert(result->reduce_address.group);
     }
+    EXPECT_EQ(reduces.size(), gathers.size());
+    for (const uint32_t group : reduces) EXPECT_FALSE(gathers.contains(group)) << group;
     EXPECT_LE(mine.size(), kAddressesPerJob);
     EXPECT_GT(mine.size(), 1u);
     seen.insert(mine.begin(), mine.end());

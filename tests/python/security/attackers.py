@@ -66,6 +66,13 @@ def targets() -> dict:
     }
 
 
+def memberships() -> set[str]:
+    """What the network brings to this host."""
+    words = Path("/proc/net/igmp").read_text().split()
+    hexadecimal = [word for word in words if len(word) == 8 and set(word) <= set("0123456789ABCDEF")]
+    return {socket.inet_ntoa(struct.pack("<I", int(word, 16))) for word in hexadecimal}
+
+
 def resident() -> int:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize()
@@ -467,10 +474,14 @@ def flooded(ctx, options: dict) -> dict | int:
     ctx.notify("made", min(targets()["groups"], key=lambda group: group[1]))
     rounds = _rounds_until("ring, left", 1)
     groups, there = targets()["groups"], torch_mcast.stats()
+    member_of = memberships()
     there["security"] = since(there["security"], before)
     ctx.notify("left")
     rounds += _rounds_until("multicast", rounds)
-    return {"rounds": rounds, "groups": groups, "there": there, "stats": torch_mcast.stats()}
+    return {
+        "rounds": rounds, "groups": groups, "memberships": member_of, "there": there,
+        "stats": torch_mcast.stats(),
+    }  # fmt: skip
 
 
 def play(ctx, name: str, options: dict, cause: str = ""):

@@ -57,6 +57,8 @@ def left_for_the_ring(segment, **options):
         there, stats = row["there"], row["stats"]
         assert "switched at operation" in there["reason"] and "is flooded" in there["reason"]
         assert groups[0] not in row["groups"], "the address is left"
+        assert groups[0][0] not in row["memberships"], "by the host, too: else the flood comes on"
+        assert any(address.startswith("239.") for address in row["memberships"])
         assert there["security"]["causes"]["malformed"] > 10_000
         assert stats["counters"]["ops_failed"] == 0 and not stats["failure"]
         assert stats["path"] == "multicast" and stats["counters"]["path_switches"] >= 2
