@@ -54,7 +54,7 @@ def group_address() -> tuple[str, int]:
 
 
 def flood(ctx: Any, repetitions: int, datagram: int) -> dict[str, float]:
-    group = ctx.wait("group")
+    group: tuple[str, int] = ctx.wait("group")
     out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     out.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 1)
     # More than the queues of all links hold: else what waits before a slow one would slow the flooder down.
@@ -179,7 +179,8 @@ def lasts(pool: Pool, args: argparse.Namespace, options: dict[str, Any]) -> None
     size = args.size // (8 * RANKS) * 8 * RANKS
     call = pool.start(lasting, size, args.lasting, args.datagram, options)
     groups = call.wait("group", ranks, timeout_s=120)
-    call.signal("group", groups[0], [FLOODER])
+    address, port = groups[0]
+    call.signal("group", (address, args.port or port), [FLOODER])
     call.wait("quiet 0", ranks, timeout_s=120)
     call.signal("on 0", None, [FLOODER])
     call.wait("floods 0", [FLOODER])
@@ -204,7 +205,8 @@ def measure(pool: Pool, args: argparse.Namespace, options: dict[str, Any]) -> No
     size = args.size // (8 * RANKS) * 8 * RANKS
     call = pool.start(rank_of, size, args.repetitions, args.datagram, options)
     groups = call.wait("group", ranks)
-    call.signal("group", groups[0], [FLOODER])
+    address, port = groups[0]
+    call.signal("group", (address, args.port or port), [FLOODER])
     for i in range(args.repetitions):
         call.wait(f"quiet {i}", ranks, timeout_s=120)
         call.signal(f"on {i}", None, [FLOODER])
@@ -236,6 +238,7 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=9)
     parser.add_argument("--flooder-rate", help="of the flooder's link (default: --rate)")
     parser.add_argument("--lasting", type=float, metavar="SECONDS")
+    parser.add_argument("--port", type=int, help="the flood's (default: that of the group)")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         options: dict[str, Any] = {"security": args.security}

@@ -158,6 +158,8 @@ class Lane final : private DatagramSink, private StreamSink {
     std::vector<uint64_t> lost;  // tags of those, as many as are kept
   };
 
+  // Datagrams at ports of this host where nobody listens, since this was asked first.
+  uint64_t ignored();
   // Whether the lane may send now, as far as others want to as well; if not, it is polled soon.
   bool has_share();
   void sent(size_t bytes) {
@@ -245,6 +247,10 @@ class Lane final : private DatagramSink, private StreamSink {
     size_t noise = 0;                  // bytes of no use since the lane was drained
     size_t echoes = 0;                 // bytes that this lane sent, and may hear itself
   } seen_;
+  struct {
+    Nanos asked = kNever;
+    uint64_t first = 0, last = 0;
+  } ignored_;
   uint32_t busy_ = 0;
   Monitor monitor_;
 };

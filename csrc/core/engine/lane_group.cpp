@@ -136,7 +136,8 @@ void LaneGroup::linger(std::shared_ptr<void> hold) {
 
 Port::Received LaneGroup::received() const {
   const auto& seen = lane_.seen_;
-  return {seen.verified, seen.all - seen.own - seen.verified, seen.foreign};
+  const uint64_t useless = seen.all - seen.own - seen.verified;
+  return {seen.verified, useless + lane_.ignored(), seen.foreign};
 }
 
 Status LaneGroup::receive_multicast(bool wanted) {

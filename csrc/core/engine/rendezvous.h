@@ -67,7 +67,8 @@ inline constexpr uint32_t kProtocolVersion = 15;
 inline constexpr Member kConcluder = 0;
 // The round in which ranks exchange their first records; a second is called as its transport.
 inline constexpr const char* kRecordsRound = "rank";
-// Multicast addresses that one job uses at most on each lane; host sets beyond share them (the tag filters).
+// Multicast addresses that one job uses at most on each lane; host sets beyond share them (the tag
+// filters).
 inline constexpr uint32_t kAddressesPerJob = 16;
 
 // Chunks are multiples of it: they then start on cache lines of an aligned tensor.

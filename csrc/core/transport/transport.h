@@ -157,6 +157,9 @@ class Datagram {
   // Datagrams that had to leave in fragments, since the medium carries less than max_datagram()
   // now.
   virtual uint64_t fragmented() const { return 0; }
+  // Datagrams for addresses that this host has joined, at ports where nobody on it listens, as far
+  // as the medium counts them: they take the link, too. A system call; not for every turn.
+  virtual uint64_t ignored() const { return 0; }
 
   // Null: this transport does not place.
   virtual Placer* placer() { return nullptr; }

@@ -121,6 +121,29 @@ TEST_P(Flood, TheGroupLeavesTheAddressForTheRing) {
   EXPECT_GT(c.total(Counter::ring_bytes_sent), 0u);
 }
 
+// At a port where nobody listens: the lane does not see it, the host counts it.
+TEST_P(Flood, AtAnotherPortOfTheAddressToo) {
+  Cluster c(options());
+  lose_data(c);
+  bool on = true;
+  std::function<void()> pour = [&] {
+    for (Member r = 0; r < kRanks && on; r++) c.net().flood_beside(r, kFlood);
+    c.at(c.now() + Flooder::kEvery, pour);
+  };
+  pour();
+  const auto left = [&] { return c.total(Counter::floods_left) == kRanks; };
+  work(c, left, 30 * kSecond);
+  ASSERT_TRUE(left());
+  const auto asked = [&] { return c.total(Counter::path_checks) >= 2 * kRanks; };
+  work(c, asked, 60 * kSecond);
+  ASSERT_TRUE(asked());
+  EXPECT_EQ(c.total(Counter::path_switches), kRanks) << "it goes on";
+  on = loss_ = false;
+  const auto back = [&] { return c.total(Counter::path_switches) == 2 * kRanks; };
+  work(c, back, 60 * kSecond);
+  EXPECT_TRUE(back());
+}
+
 // All of it is true: of an operation that is over, and to rank 0 its own.
 TEST_P(Flood, WhatMembersHaveSentIsOneAgain) {
   Cluster c(options());

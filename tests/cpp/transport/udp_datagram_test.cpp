@@ -58,6 +58,30 @@ class UdpDatagramTest : public TransportContract<UdpWorld> {
   }
 };
 
+// They reach the host, since it has joined the address, and nobody reads them.
+TEST_F(UdpDatagramTest, CountsWhatComesForAnotherPort) {
+  make_nodes(1);
+  MulticastAddress joined = world_.address(0);
+  joined.loopback = true;
+  ASSERT_TRUE(node(0).dg().join(joined).ok());
+  const uint64_t before = node(0).dg().ignored();
+  const int out = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  ASSERT_GE(out, 0);
+  ip_mreqn by{};
+  by.imr_address.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(::setsockopt(out, IPPROTO_IP, IP_MULTICAST_IF, &by, sizeof by), 0);
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_addr.s_addr = htonl(239u << 24 | (joined.group & 0xffffff));
+  to.sin_port = htons(9);
+  constexpr int kTimes = 50;
+  for (int i = 0; i < kTimes; ++i) {
+    EXPECT_EQ(::sendto(out, "?", 1, 0, reinterpret_cast<sockaddr*>(&to), sizeof to), 1);
+  }
+  ::close(out);
+  EXPECT_GE(node(0).dg().ignored(), before + kTimes);
+}
+
 // By it whoever sends again what a member has sent is told apart (Lane): a datagram comes from an
 // address of its endpoint, whatever interface of a stripe it takes.
 TEST_F(UdpDatagramTest, ComesFromWhereItsEndpointListens) {

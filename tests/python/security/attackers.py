@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from addresses import memberships, targets
 from contents import compare
 
 import torch_mcast
@@ -28,6 +29,7 @@ ROUNDS = 12
 HEADER, GUARDED_HEADER = 32, 40
 MAGIC = b"CM"
 UDP_SEGMENT = 103
+UNHEARD = 9  # a port at which no rank listens
 PROBE, DATA = 0x14, 0x11  # version and type
 GUARDED_HELLO, HELLO, CHALLENGE = b"MCST\x02\x00", 96, 24
 
@@ -44,33 +46,6 @@ def all_gather(salt: int) -> None:
     for r in range(RANKS):
         got = output[r * SIZE : (r + 1) * SIZE]
         compare(got, pattern(SIZE, r, salt), f"round {salt}, from {r}")
-
-
-def _hex_address(text: str) -> tuple[str, int]:
-    address, port = text.split(":")
-    return socket.inet_ntoa(struct.pack("<I", int(address, 16))), int(port, 16)
-
-
-def sockets(table: str, listening: bool) -> list[tuple[str, int]]:
-    """Local addresses in /proc/net/udp or /proc/net/tcp of this host."""
-    rows = [line.split() for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]]
-    found = {_hex_address(row[1]) for row in rows if not listening or row[3] == "0A"}
-    return sorted(found)
-
-
-def targets() -> dict:
-    """What an attacker finds out by listening (IGMP) and by a port scan."""
-    return {
-        "groups": [a for a in sockets("udp", False) if a[0].startswith("239.")],
-        "streams": [a for a in sockets("tcp", True) if a[0].startswith("10.")],
-    }
-
-
-def memberships() -> set[str]:
-    """What the network brings to this host."""
-    words = Path("/proc/net/igmp").read_text().split()
-    hexadecimal = [word for word in words if len(word) == 8 and set(word) <= set("0123456789ABCDEF")]
-    return {socket.inet_ntoa(struct.pack("<I", int(word, 16))) for word in hexadecimal}
 
 
 def resident() -> int:
@@ -185,14 +160,16 @@ def blind_flood(ctx, found: list[dict]) -> int:
 
 
 def _lasting_flood(ctx, group: tuple[str, int]) -> int:
-    """To one address without pause until the driver says that it is enough; the kernel cuts what is sent
-    into datagrams, so that one process is enough."""
-    segment = 60
+    """To one address without pause until the driver says that it is enough. The kernel cuts what is sent into
+    datagrams, so that one process is enough; where nobody listens it would not."""
     out = _sender()
-    out.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, segment)
+    noise, at_once = b"\x5a" * 60, 1
+    if group[1] != UNHEARD:
+        at_once = 64
+        out.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, len(noise))
     sent = 0
     while True:
-        sent += _send(out, [b"\x5a" * segment * 64], group, 50)
+        sent += _send(out, [noise * at_once], group, 50)
         if ctx.told("enough"):
             return sent
 
@@ -450,7 +427,7 @@ def _rounds_until(word: str, salt: int) -> int:
     while set(_gathered_to_tell(_place_of_data())) != {word}:
         all_gather(salt + rounds)
         rounds += 1
-        time.sleep(0.1)
+        time.sleep(0.5)  # a flood is that only if it is much more than what the group sends
     return rounds
 
 
@@ -470,8 +447,7 @@ def flooded(ctx, options: dict) -> dict | int:
     ctx.init_process_group("mcast", 60.0, pg_options=torch_mcast.Options(**options))
     all_gather(0)
     before = torch_mcast.stats()["security"]
-    # The multicast lane has the first of the two ports.
-    ctx.notify("made", min(targets()["groups"], key=lambda group: group[1]))
+    ctx.notify("made", targets()["groups"][0])
     rounds = _rounds_until("ring, left", 1)
     groups, there = targets()["groups"], torch_mcast.stats()
     member_of = memberships()

@@ -42,13 +42,13 @@ def attacker_address(segment):
     return segment.lab.workers[ATTACKER].address
 
 
-def left_for_the_ring(segment, **options):
-    """What the flood would do to data on a slow link is done by a fault: nine of ten chunks are lost."""
+def left_for_the_ring(segment, port=0, **options):
+    """`port`: the flood's, if not the group's. What the flood would do to data on a slow link is done by a fault: nine of ten chunks are lost."""
     options |= {"faults": "drop:rate=0.9,type=data", "rate_test": 0}
     ranks = list(range(RANKS))
     call = segment.start(attackers.flooded, options)
     groups = call.wait("made", ranks)
-    call.signal("group", groups[0], [ATTACKER])
+    call.signal("group", (groups[0][0], port or groups[0][1]), [ATTACKER])
     call.wait("left", ranks, timeout_s=90)
     call.signal("enough", None, [ATTACKER])
     rows = call.results(timeout_s=120)
@@ -59,14 +59,15 @@ def left_for_the_ring(segment, **options):
         assert groups[0] not in row["groups"], "the address is left"
         assert groups[0][0] not in row["memberships"], "by the host, too: else the flood comes on"
         assert any(address.startswith("239.") for address in row["memberships"])
-        assert there["security"]["causes"]["malformed"] > 10_000
+        assert port or there["security"]["causes"]["malformed"] > 10_000
         assert stats["counters"]["ops_failed"] == 0 and not stats["failure"]
         assert stats["path"] == "multicast" and stats["counters"]["path_switches"] >= 2
 
 
 @pytest.mark.all_tier
-def test_a_flooded_address_is_left_for_the_ring(segment):
-    left_for_the_ring(segment)
+@pytest.mark.parametrize("port", [0, attackers.UNHEARD])
+def test_a_flooded_address_is_left_for_the_ring(segment, port):
+    left_for_the_ring(segment, port)
 
 
 @pytest.mark.parametrize("monitor", ["on", "off"])

@@ -31,6 +31,11 @@ uint64_t SimNetwork::flood(size_t to, ConstBytes datagram) {
   return came;
 }
 
+void SimNetwork::flood_beside(size_t to, uint64_t datagrams) {
+  SimTransport& transport = *endpoints_[to].transport;
+  if (!transport.joined_.empty()) transport.ignored_ += datagrams;
+}
+
 void SimNetwork::inject_frame(size_t from, size_t to, Channel channel, ConstBytes frame) {
   endpoints_[to].transport->frames_.push_back({from, channel, {frame.begin(), frame.end()}});
   tell(to);

@@ -55,6 +55,7 @@ class SimTransport final : public Transport, private Datagram, private Stream {
 
   size_t max_datagram(const MulticastAddress&) const override;
   size_t receive_budget() const override;
+  uint64_t ignored() const override { return ignored_; }
   Status join(const MulticastAddress& address) override;
   void leave(const MulticastAddress& address) override;
   using Datagram::lend;
@@ -115,6 +116,7 @@ class SimTransport final : public Transport, private Datagram, private Stream {
   sim::Place place_;
   // Few: looking through them is fastest.
   std::vector<std::pair<MulticastAddress, int>> joined_;  // and how often
+  uint64_t ignored_ = 0;
   sim::TrainRef making_;
   MulticastAddress lent_to_;
   std::vector<Gathered> gathered_;

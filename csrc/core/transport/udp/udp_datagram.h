@@ -7,6 +7,7 @@
 #include "transport/transport.h"
 #include "transport/udp/datagram_receiver.h"
 #include "transport/udp/datagram_sender.h"
+#include "transport/udp/ignored.h"
 
 namespace mcast {
 
@@ -27,6 +28,7 @@ class UdpDatagram final : public Datagram {
   void commit(size_t size) override { sender_.commit(size); }
   bool flush() override { return sender_.flush(); }
   uint64_t fragmented() const override { return sender_.fragmented(); }
+  uint64_t ignored() const override { return ignored_multicasts(); }
   size_t receive(DatagramSink& sink, size_t max_bytes) override {
     return receiver_.receive(sink, max_bytes);
   }
