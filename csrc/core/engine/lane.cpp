@@ -112,17 +112,6 @@ bool Lane::poll(Nanos now) {
   return datagrams > 0 || events > 0 || ended || (more && flushed && !waits_);
 }
 
-uint64_t Lane::ignored() {
-  constexpr Nanos kEvery = 100 * kMilli;
-  if (ignored_.asked != kNever && now_ - ignored_.asked < kEvery) {
-    return ignored_.last - ignored_.first;
-  }
-  ignored_.last = transport_->datagram().ignored();
-  if (ignored_.asked == kNever) ignored_.first = ignored_.last;
-  ignored_.asked = now_;
-  return ignored_.last - ignored_.first;
-}
-
 bool Lane::deliver() {
   bool ended = false;
   for (const auto& [tag, group] : groups_) ended = group->core_.deliver() || ended;

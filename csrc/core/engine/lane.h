@@ -16,6 +16,7 @@
 #include "collective/group_core.h"
 #include "engine/context.h"
 #include "engine/egress_share.h"
+#include "engine/ignored_meter.h"
 #include "engine/other_groups.h"
 #include "transport/transport.h"
 
@@ -158,8 +159,6 @@ class Lane final : private DatagramSink, private StreamSink {
     std::vector<uint64_t> lost;  // tags of those, as many as are kept
   };
 
-  // Datagrams at ports of this host where nobody listens, since this was asked first.
-  uint64_t ignored();
   // Whether the lane may send now, as far as others want to as well; if not, it is polled soon.
   bool has_share();
   void sent(size_t bytes) {
@@ -244,13 +243,10 @@ class Lane final : private DatagramSink, private StreamSink {
     uint64_t all = 0, own = 0, verified = 0;
     uint64_t malformed = 0, foreign = 0;
     uint64_t neighbour = 0, late = 0;  // that no alarm is made of
+    IgnoredMeter ignored;              // at ports of this host where nobody listens
     size_t noise = 0;                  // bytes of no use since the lane was drained
     size_t echoes = 0;                 // bytes that this lane sent, and may hear itself
   } seen_;
-  struct {
-    Nanos asked = kNever;
-    uint64_t first = 0, last = 0;
-  } ignored_;
   uint32_t busy_ = 0;
   Monitor monitor_;
 };

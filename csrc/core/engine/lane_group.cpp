@@ -135,9 +135,10 @@ void LaneGroup::linger(std::shared_ptr<void> hold) {
 }
 
 Port::Received LaneGroup::received() const {
-  const auto& seen = lane_.seen_;
+  auto& seen = lane_.seen_;
   const uint64_t useless = seen.all - seen.own - seen.verified;
-  return {seen.verified, useless + lane_.ignored(), seen.foreign};
+  const uint64_t ignored = seen.ignored.count(lane_.transport_->datagram(), lane_.now_);
+  return {seen.verified, useless + ignored, seen.foreign};
 }
 
 Status LaneGroup::receive_multicast(bool wanted) {

@@ -47,6 +47,7 @@ constexpr std::string_view kCryptoDrivers[] = {"arena", "library", "secret"};
 constexpr std::string_view kEngineOrder[] = {
     "clock connection_room fault_classifier group other_groups retired_tags",  // facts
     "own_memory",                                                              // that it copies
+    "ignored_meter",                                                           // what nobody reads
     "client_arenas client_creation client_feed client_link client_staging stats_record "
     "store_client",                                      // to one
     "admission admission_link name_lookup record_link",  // an aggregator, as a group knows it

@@ -33,7 +33,7 @@ uint64_t SimNetwork::flood(size_t to, ConstBytes datagram) {
 
 void SimNetwork::flood_beside(size_t to, uint64_t datagrams) {
   SimTransport& transport = *endpoints_[to].transport;
-  if (!transport.joined_.empty()) transport.ignored_ += datagrams;
+  if (!transport.joined_.empty()) transport.taken_.ignored += datagrams;
 }
 
 void SimNetwork::inject_frame(size_t from, size_t to, Channel channel, ConstBytes frame) {

@@ -48,6 +48,7 @@ class SimTransport final : public Transport, private Datagram, private Stream {
   void abandon_after_fork() noexcept override {}
   std::string describe() const override;
   Source source() const override;
+  uint64_t ignored() const override { return taken_.ignored; }
   std::vector<uint32_t> sources_of(const StreamAddress& endpoint) const override;
 
  private:
@@ -55,7 +56,6 @@ class SimTransport final : public Transport, private Datagram, private Stream {
 
   size_t max_datagram(const MulticastAddress&) const override;
   size_t receive_budget() const override;
-  uint64_t ignored() const override { return ignored_; }
   Status join(const MulticastAddress& address) override;
   void leave(const MulticastAddress& address) override;
   using Datagram::lend;
@@ -116,7 +116,6 @@ class SimTransport final : public Transport, private Datagram, private Stream {
   sim::Place place_;
   // Few: looking through them is fastest.
   std::vector<std::pair<MulticastAddress, int>> joined_;  // and how often
-  uint64_t ignored_ = 0;
   sim::TrainRef making_;
   MulticastAddress lent_to_;
   std::vector<Gathered> gathered_;
@@ -126,6 +125,7 @@ class SimTransport final : public Transport, private Datagram, private Stream {
   size_t inbox_bytes_ = 0;
   struct {
     uint64_t datagrams = 0;
+    uint64_t ignored = 0;               // not taken, as at another port
     sim::EndpointId from = sim::kNone;  // of the last
   } taken_;
   Account account_;
