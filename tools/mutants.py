@@ -183,6 +183,15 @@ def check_places(mutants: list[Mutant]) -> None:
         sys.exit("\n".join([*wrong, "The code has changed: adapt tests/mutant_list*.py."]))
 
 
+def check_rows(rows: dict[str, str]) -> None:
+    """Each fault was planted once, and caught; no row is of a fault that is no more."""
+    wrong = [f"{m.name} has no row" for m in MUTANTS if m.name not in rows]
+    wrong += [f"{name} is no fault" for name in sorted(set(rows) - {m.name for m in MUTANTS})]
+    wrong += [f"{name} was not caught" for name, row in rows.items() if "**nothing**" in row]
+    if wrong:
+        sys.exit("\n".join([*wrong, f"{REPORT.relative_to(ROOT)}: run tools/mutants.py --new"]))
+
+
 def check_sound(mutants: list[Mutant], jobs: int) -> None:
     """Without a fault every test passes, and every filter names some."""
     filters: dict[str, set[str]] = {}
@@ -217,7 +226,9 @@ def main() -> int:
     )
     options.add_argument("--jobs", type=int, default=os.cpu_count(), help="of the compiler")
     options.add_argument(
-        "--list", action="store_true", help="names the faults; an error where the code has changed"
+        "--list",
+        action="store_true",
+        help="names the faults; an error where the code has changed, or a fault was never caught",
     )
     options.add_argument("--whole", action="store_true", help="survivors meet all tests")
     given = options.parse_args()
@@ -228,6 +239,7 @@ def main() -> int:
         mutants = [m for m in mutants if m.name not in rows]
     if given.list:
         check_places(mutants)
+        check_rows(rows)
         print("\n".join(f"{m.name:50} {m.file}" for m in mutants))
         return 0
     if unknown:
