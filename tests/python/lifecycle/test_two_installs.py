@@ -1,0 +1,91 @@
+"""Two installs of torch_mcast on this machine, of two versions, and a job whose ranks take one or the other."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import torch_mcast
+
+HERE = Path(torch_mcast.__file__).parent
+OURS, OTHER = torch_mcast.__version__, "9.9.9"
+RANKS = 3
+SCRIPT = """
+import sys
+from datetime import timedelta
+import torch
+import torch.distributed as dist
+import torch_mcast
+rank, world, store = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+print("version", torch_mcast.__version__, "of", torch_mcast.__file__, flush=True)
+dist.init_process_group("mcast", store=dist.FileStore(store, world), rank=rank, world_size=world,
+                        timeout=timedelta(seconds=60))
+output = torch.zeros(world)
+dist.all_gather_into_tensor(output, torch.full((1,), 1.0 + rank))
+print("gathered", output.tolist(), flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def other_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a copy of another version: two modules say it, and one compiled file, as text."""
+    assert len(OURS) == len(OTHER)
+    site = tmp_path_factory.mktemp("site")
+    copy = site / "torch_mcast"
+    shutil.copytree(HERE, copy, ignore=shutil.ignore_patterns("__pycache__", "mcast-*"))
+    ours, other = f"\0{OURS}\0".encode(), f"\0{OTHER}\0".encode()
+    (extension,) = copy.glob("_C.*.so")
+    code = extension.read_bytes()
+    assert code.count(ours) == 1
+    extension.write_bytes(code.replace(ours, other))
+    for module in ("_build_info.py", "__init__.py"):
+        text = (copy / module).read_text()
+        assert text.count(f'"{OURS}"') == 1, module
+        (copy / module).write_text(text.replace(OURS, OTHER))
+    return site
+
+
+def job(folder: Path, sites: list[Path]) -> list[str]:
+    """What each rank printed; rank i has the package that is in sites[i]."""
+    script = folder / "script.py"
+    script.write_text(SCRIPT)
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(rank), str(len(sites)), str(folder / "store")],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(site), "MCAST_SOCKET_IFNAME": "lo",
+                 "GLOO_SOCKET_IFNAME": "lo", "MCAST_SHARED_MEMORY": "off"},
+        )
+        for rank, site in enumerate(sites)
+    ]  # fmt: skip
+    try:
+        return [rank.communicate(timeout=120)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+
+
+@pytest.mark.parametrize("other", [pytest.param(0, marks=pytest.mark.all_tier), 2])
+def test_all_ranks_are_told_who_has_which(other_site, tmp_path, other):
+    sites = [other_site if rank == other else HERE.parent for rank in range(RANKS)]
+    for rank, text in enumerate(job(tmp_path, sites)):
+        version = OTHER if rank == other else OURS
+        assert f"version {version} of {sites[rank]}" in text, text
+        assert f"rank {rank} of {RANKS} could not make group '0': mismatch: " in text, text
+        assert "ranks differ in the version of torch_mcast: " in text, text
+        said = dict(re.findall(r'rank (\d) has "([^"]*)"', text))
+        assert set(said.values()) == {OURS, OTHER} and "0" in said, text
+        assert all(has == (OTHER if int(r) == other else OURS) for r, has in said.items()), text
+
+
+def test_ranks_of_the_other_install_alone_make_a_group(other_site, tmp_path):
+    for text in job(tmp_path, [other_site] * 2):
+        assert f"version {OTHER} of" in text and "gathered [1.0, 2.0]" in text, text
