@@ -9,7 +9,7 @@ turns in one run. Printed are medians with quartiles, in ms, of the slowest rank
     copies    from and to pinned memory, what has to cross the bus for the operation, both ways at once
     cpu       the operation on CPU tensors, by mcast
     cuda      the operation on CUDA tensors, by mcast, until the device has done it
-    gloo      the same by Gloo (`-`: it has no such operation for CUDA)
+    gloo      the same by Gloo (`-`: it has no such operation for CUDA, and says why)
     call      of "cuda": how long the post and wait() keep the calling thread
 """
 
@@ -66,20 +66,31 @@ class Timed:
             return
         settle(self._device)
         dist.barrier()
+        if not keep:
+            return self._try()
         begin = time.perf_counter()
-        try:
-            self._once()
-        except RuntimeError as error:  # the same on all ranks: by the type of the device
-            self.refused = str(error)
-            return
+        self._once()
         called = time.perf_counter()
         settle(self._device)
-        if keep:
-            self.calls.append(called - begin)
-            self.seconds.append(time.perf_counter() - begin)
+        self.calls.append(called - begin)
+        self.seconds.append(time.perf_counter() - begin)
+
+    def _try(self) -> None:
+        """Before what counts: a backend may have no such operation for the device. All ranks agree."""
+        try:
+            self._once()
+        except RuntimeError as error:
+            self.refused = str(error).splitlines()[0]
+        settle(self._device)
+        refused = torch.tensor([bool(self.refused)], dtype=torch.int64)
+        dist.all_reduce(refused, dist.ReduceOp.MAX)
+        if refused.item():
+            self.refused = self.refused or "by another rank"
 
     def line(self, name: str) -> str:
-        return f"{name} " + ("-" if self.refused else told(slowest(self.seconds)))
+        if self.refused:
+            return f"{name} - ({self.refused})"
+        return f"{name} {told(slowest(self.seconds))}"
 
 
 def rounds(those: dict[str, Timed], count: int) -> None:
@@ -136,7 +147,8 @@ def operations(args: argparse.Namespace, groups: dict[str, dist.ProcessGroup]) -
             }
             rounds(those, args.rounds)
             line = "  ".join(one.line(key) for key, one in those.items())
-            line += f"  call {told(slowest(those['cuda'].calls))}"
+            if not those["cuda"].refused:
+                line += f"  call {told(slowest(those['cuda'].calls))}"
             if dist.get_rank() == 0:
                 print(f"{name} {mib:g} MiB: {line}", flush=True)
 
@@ -171,9 +183,6 @@ def training(args: argparse.Namespace, groups: dict[str, dist.ProcessGroup]) -> 
     if dist.get_rank() == 0:
         weights = args.layers * 12 * args.width**2 / 1e6
         print(f"FSDP2 step, {weights:.0f} million weights: {line}; last loss {last}", flush=True)
-        for backend, one in steps.items():
-            if one.refused:
-                print(f"{backend}: {one.refused.splitlines()[0]}", flush=True)
 
 
 def main() -> None:

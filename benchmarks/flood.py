@@ -36,7 +36,7 @@ from torch_mcast.lab.pool import Pool
 from torch_mcast.lab.units import parse_size
 
 RANKS, FLOODER = 3, 3
-UDP_SEGMENT, SO_SNDBUFFORCE = 103, 32
+UDP_SEGMENT, SO_SNDBUFFORCE, HEADERS = 103, 32, 42
 COUNTED = ("repair_chunks_received", "floods_left", "path_switches")
 
 
@@ -75,7 +75,8 @@ def flood(ctx: Any, repetitions: int, datagram: int) -> dict[str, float]:
                     out.sendto(many, group)
         seconds += time.monotonic() - begin
         carried += transmitted() - before
-    return {"datagrams/s": carried / datagram / seconds, "bit/s": carried * 8 / seconds}
+    rate = carried / datagram / seconds
+    return {"datagrams/s": rate, "bit/s": rate * (datagram + HEADERS) * 8}
 
 
 def transmitted() -> int:

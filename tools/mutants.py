@@ -222,7 +222,7 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--only", metavar="NAME", action="append", help="this fault, not all")
     options.add_argument(
-        "--new", action="store_true", help="those without a row in docs/mutants.md"
+        "--new", action="store_true", help="those that no row of docs/mutants.md says are caught"
     )
     options.add_argument("--jobs", type=int, default=os.cpu_count(), help="of the compiler")
     options.add_argument(
@@ -236,7 +236,7 @@ def main() -> int:
     mutants = [m for m in MUTANTS if not given.only or m.name in given.only]
     unknown = set(given.only or ()) - {m.name for m in mutants}
     if given.new:
-        mutants = [m for m in mutants if m.name not in rows]
+        mutants = [m for m in mutants if "**nothing**" in rows.get(m.name, "**nothing**")]
     if given.list:
         check_places(mutants)
         check_rows(rows)
@@ -260,6 +260,7 @@ def main() -> int:
         REPORT.write_text(HEAD + "".join(rows[k.name] for k in MUTANTS if k.name in rows))
         if not caught:
             survivors.append(m.name)
+    REPORT.write_text(HEAD + "".join(rows[k.name] for k in MUTANTS if k.name in rows))
     print(f"{len(mutants) - len(survivors)} of {len(mutants)} caught", end="")
     print(f" in {time.monotonic() - began:.0f} s")
     return 1 if survivors else 0

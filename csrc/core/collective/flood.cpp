@@ -1,48 +1,63 @@
 // The harm is noticed by what the lane has received and by how chunks have come, both of which are
 // counted anyway. Who has left knows how much came at that time; when it listens again, a quarter
-// of that is taken for the same flood, however little else there is.
+// of that is taken for the same flood, however little else there is. What the host ignores it
+// counts for all addresses: of that, only what is more than while it was away.
 #include "collective/flood.h"
 
 #include <algorithm>
 
 namespace mcast {
+namespace {
+
+uint64_t per_second(uint64_t count, Nanos time) {
+  return count * static_cast<uint64_t>(kSecond) / static_cast<uint64_t>(std::max<Nanos>(1, time));
+}
+
+}  // namespace
 
 FloodWatch::Totals Flood::totals() const {
   const Port::Received lane = g_.port.received();
   const uint64_t repaired = g_.counters.get(Counter::repair_chunks_received);
-  return {lane.verified, lane.useless, g_.counters.get(Counter::chunks_placed) - repaired, repaired,
-          lane.foreign};
+  return {lane.verified, lane.useless + lane.ignored,
+          g_.counters.get(Counter::chunks_placed) - repaired, repaired, lane.foreign};
 }
 
-bool Flood::noticed(Nanos now) { return watch_.look(totals(), now) == FloodWatch::Seen::kFlooded; }
+bool Flood::noticed(Nanos now) {
+  return watch_.due(now) && watch_.look(totals(), now) == FloodWatch::Seen::kFlooded;
+}
 
 void Flood::leave_if_noisy(Nanos now) {
-  if (left_) return;
+  if (left_ || !watch_.due(now)) return;
   const FloodWatch::Seen seen = watch_.look(totals(), now);
   // What it was told stands until it has looked itself.
   if (seen != FloodWatch::Seen::kNothing) believed_ = seen != FloodWatch::Seen::kCalm;
-  on_path(true);
+  on_path(true, now);
 }
 
-void Flood::on_path(bool ring) {
-  if (!ring) return end_round(true);
+void Flood::on_path(bool ring, Nanos now) {
+  if (!ring) return end_round(true, now);
   if (!believed_ || left_) return;
   rate_ = std::max(watch_.rate(), FloodWatch::kLeast);
   g_.counters.add(Counter::floods_left);
-  leave();
+  leave(now);
 }
 
-void Flood::leave() {
+void Flood::leave(Nanos now) {
   left_ = true;
+  away_since_ = now;
+  ignored_before_ = g_.port.received().ignored;
   (void)g_.port.receive_multicast(false);
 }
 
 void Flood::listen(Nanos now) {
   if (!left_) return;
+  const Port::Received heard = g_.port.received();
+  elsewhere_ = per_second(heard.ignored - ignored_before_, now - away_since_);
   joined_ = g_.port.receive_multicast(true);
   listen_since_ = now;
   listen_until_ = now + kListen;
-  heard_before_ = g_.port.received().useless;
+  heard_before_ = heard.useless;
+  ignored_before_ = heard.ignored;
 }
 
 bool Flood::listening(Nanos now) {
@@ -55,18 +70,20 @@ std::string Flood::objection(Nanos now) const {
   if (!left_) return "";
   const std::string who = "rank " + std::to_string(g_.self);
   if (!joined_.ok()) return who + ": " + joined_.message();
-  const uint64_t time = static_cast<uint64_t>(std::max<Nanos>(1, now - listen_since_));
-  const uint64_t heard = g_.port.received().useless - heard_before_;
-  const uint64_t rate = heard * static_cast<uint64_t>(kSecond) / time;
+  const Port::Received heard = g_.port.received();
+  const Nanos time = now - listen_since_;
+  const uint64_t ignored = per_second(heard.ignored - ignored_before_, time);
+  const uint64_t rate =
+      per_second(heard.useless - heard_before_, time) + ignored - std::min(ignored, elsewhere_);
   if (rate < rate_ / kPart) return "";
   return who + " is flooded still, by " + std::to_string(rate) + " datagrams a second";
 }
 
-void Flood::end_round(bool multicast) {
+void Flood::end_round(bool multicast, Nanos now) {
   listen_until_ = kNever;
   if (multicast) believed_ = false;
   if (!left_) return;
-  if (!multicast) return leave();
+  if (!multicast) return leave(now);
   left_ = false;
   (void)g_.port.receive_multicast(true);  // not joined, where it was not asked before
 }

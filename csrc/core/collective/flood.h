@@ -28,7 +28,7 @@ class Flood {
   // as soon as the group is on the ring.
   void believe() { believed_ = true; }
   // The group is on the ring now, or on multicast again.
-  void on_path(bool ring);
+  void on_path(bool ring, Nanos now);
   // With every turn on the ring: leaves the address if it is flooded, whoever noticed.
   void leave_if_noisy(Nanos now);
 
@@ -40,7 +40,7 @@ class Flood {
   // What speaks against multicast here; empty: nothing.
   std::string objection(Nanos now) const;
   // The round is over; `multicast`: with success.
-  void end_round(bool multicast);
+  void end_round(bool multicast, Nanos now);
 
   static constexpr Nanos kListen = 200 * kMilli;
   // Of what came when it left: that much still comes, so the flood goes on.
@@ -48,15 +48,19 @@ class Flood {
 
  private:
   FloodWatch::Totals totals() const;
-  void leave();
+  void leave(Nanos now);
 
   GroupContext& g_;
   FloodWatch watch_;
   bool believed_ = false, left_ = false;
   uint64_t rate_ = 0;  // useless datagrams per second when it left
-  // While it listens again: since when, to what had come by then, until when.
+  // While it is away: what the host ignores comes from elsewhere. Since when, and what by then.
+  Nanos away_since_ = 0;
+  uint64_t ignored_before_ = 0;
+  // While it listens again: since when, to what had come by then, until when; what the host ignored
+  // in a second before.
   Nanos listen_since_ = 0, listen_until_ = kNever;
-  uint64_t heard_before_ = 0;
+  uint64_t heard_before_ = 0, elsewhere_ = 0;
   Status joined_;
 };
 

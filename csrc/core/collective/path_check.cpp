@@ -108,7 +108,7 @@ void PathSwitch::drive_check(Nanos now) {
 void PathSwitch::end_round(bool heard, const std::string& why, Nanos now) {
   g_.send_to_children(wire::FrameType::kProbeDone, round_, heard ? 1 : 0);
   check_.reset();
-  flood_.end_round(heard);
+  flood_.end_round(heard, now);
   if (!g_.tree.is_top(g_.self)) return;
   if (g_.path.on_ring()) {
     if (heard) {

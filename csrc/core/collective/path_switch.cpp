@@ -36,7 +36,7 @@ void PathSwitch::judge(const Operation& op, Nanos now) {
 void PathSwitch::on_flood(const std::string& why, Nanos now) {
   if (g_.params.multicast.required) return;
   flood_.believe();
-  if (g_.path.on_ring()) return check_ ? void() : flood_.on_path(true);
+  if (g_.path.on_ring()) return check_ ? void() : flood_.on_path(true, now);
   if (g_.state == GroupState::kOpen && !check_) tell_top(kFlooded, why, now);
 }
 
@@ -87,7 +87,7 @@ void PathSwitch::change(Sequence first, Nanos now) {
   g_.counters.add(Counter::path_switches);
   to_ring_ ? g_.port.reach_lost() : g_.port.reach_proven(now);
   rates_.on_change(to_ring_);
-  flood_.on_path(to_ring_);
+  flood_.on_path(to_ring_, now);
   if (g_.tree.is_top(g_.self)) {
     log(LogLevel::kWarn, "group '%s' goes on by %s: %s", g_.params.name.c_str(),
         to_ring_ ? "the unicast ring" : "multicast", g_.path.reason.c_str());

@@ -42,8 +42,9 @@ class Port {
   // Datagrams that the lane has received since it was made, the own ones apart.
   struct Received {
     uint64_t verified = 0;
-    uint64_t useless = 0;  // refused, not wanted (repeated, late), or at ports without a listener
+    uint64_t useless = 0;  // refused, or not wanted: repeated, late
     uint64_t foreign = 0;  // of those, what other groups may have sent at the same address
+    uint64_t ignored = 0;  // besides: of the whole host, at ports where nobody listens
   };
   virtual Received received() const { return {}; }
   // Whether the group receives what is multicast to it. False leaves the address, because it is

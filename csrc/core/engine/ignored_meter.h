@@ -9,19 +9,20 @@ namespace mcast {
 
 class IgnoredMeter {
  public:
-  // Since this was asked first; the medium is asked now and then.
+  // So many since this was asked first; the medium is asked now and then, and may not know (0).
   uint64_t count(const Datagram& medium, Nanos now) {
-    if (asked_ != kNever && now - asked_ < kEvery) return last_ - first_;
-    last_ = medium.ignored();
-    if (asked_ == kNever) first_ = last_;
+    if (asked_ != kNever && now - asked_ < kEvery) return count_;
     asked_ = now;
-    return last_ - first_;
+    const uint64_t all = medium.ignored();
+    if (last_ != 0 && all > last_) count_ += all - last_;
+    if (all != 0) last_ = all;
+    return count_;
   }
 
  private:
   static constexpr Nanos kEvery = 100 * kMilli;
   Nanos asked_ = kNever;
-  uint64_t first_ = 0, last_ = 0;
+  uint64_t last_ = 0, count_ = 0;
 };
 
 }  // namespace mcast

@@ -138,7 +138,7 @@ Port::Received LaneGroup::received() const {
   auto& seen = lane_.seen_;
   const uint64_t useless = seen.all - seen.own - seen.verified;
   const uint64_t ignored = seen.ignored.count(lane_.transport_->datagram(), lane_.now_);
-  return {seen.verified, useless + ignored, seen.foreign};
+  return {seen.verified, useless, seen.foreign, ignored};
 }
 
 Status LaneGroup::receive_multicast(bool wanted) {

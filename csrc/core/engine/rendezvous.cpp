@@ -231,9 +231,10 @@ MulticastAddress address_of(const std::set<std::string>& hosts, const std::strin
 }
 
 // That of the reduce lane: another one, since a host that leaves an address which is flooded still
-// gets the flood while another of its sockets is a member there.
+// gets the flood while another of its sockets is a member there. Ethernet has seven bits of the
+// second octet: in these, too, it is none of the job's other lane.
 MulticastAddress beside(const MulticastAddress& address) {
-  const uint32_t second = ((address.group >> 16) - 1 + kSecondOctets / 2) % kSecondOctets + 1;
+  const uint32_t second = ((address.group >> 16) - 1 + kSecondOctets / 4) % kSecondOctets + 1;
   MulticastAddress other = address;
   other.group = second << 16 | (address.group & 0xffff);
   other.port++;

@@ -8,7 +8,7 @@ namespace mcast {
 
 FloodWatch::Seen FloodWatch::look(const Totals& totals, Nanos now) {
   const Nanos time = since_ == kNever ? kNever : now - since_;
-  if (since_ != kNever && time < kWindow) return Seen::kNothing;
+  if (!due(now)) return Seen::kNothing;
   const Totals before = last_;
   last_ = totals;
   since_ = now;

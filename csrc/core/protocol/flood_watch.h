@@ -24,6 +24,8 @@ class FloodWatch {
     kFlooded,  // and in several windows in a row most data came by repair; counted anew
   };
   Seen look(const Totals& totals, Nanos now);
+  // Whether look() would do more than return kNothing.
+  bool due(Nanos now) const { return since_ == kNever || now - since_ >= kWindow; }
   // Useless datagrams per second, in the last window.
   uint64_t rate() const { return rate_; }
 

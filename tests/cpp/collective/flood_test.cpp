@@ -144,6 +144,27 @@ TEST_P(Flood, AtAnotherPortOfTheAddressToo) {
   EXPECT_TRUE(back());
 }
 
+// What comes to a host whether it has joined or not says nothing about the address.
+TEST_P(Flood, WhatComesToAllHostsKeepsNobodyFromTheAddress) {
+  Cluster c(options());
+  lose_data(c);
+  std::function<void()> pour = [&] {
+    for (Member r = 0; r < kRanks; r++) c.net().flood_beside(r, kFlood, true);
+    c.at(c.now() + Flooder::kEvery, pour);
+  };
+  pour();
+  const auto left = [&] { return c.total(Counter::floods_left) == kRanks; };
+  work(c, left, 30 * kSecond);
+  ASSERT_TRUE(left());
+  loss_ = false;
+  const auto back = [&] { return c.total(Counter::path_switches) == 2 * kRanks; };
+  work(c, back, 60 * kSecond);
+  EXPECT_TRUE(back());
+  work(
+      c, [] { return false; }, 12 * kSecond);
+  EXPECT_TRUE(back()) << "it does no harm";
+}
+
 // All of it is true: of an operation that is over, and to rank 0 its own.
 TEST_P(Flood, WhatMembersHaveSentIsOneAgain) {
   Cluster c(options());

@@ -14,7 +14,8 @@ import pytest
 import torch_mcast
 
 HERE = Path(torch_mcast.__file__).parent
-OURS, OTHER = torch_mcast.__version__, "9.9.9"
+OURS = torch_mcast.__version__
+OTHER = re.sub(r"\d", "9", OURS)  # as long
 RANKS = 3
 SCRIPT = """
 import sys
@@ -36,7 +37,6 @@ dist.destroy_process_group()
 @pytest.fixture(scope="module")
 def other_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a copy of another version: two modules say it, and one compiled file, as text."""
-    assert len(OURS) == len(OTHER)
     site = tmp_path_factory.mktemp("site")
     copy = site / "torch_mcast"
     shutil.copytree(HERE, copy, ignore=shutil.ignore_patterns("__pycache__", "mcast-*"))

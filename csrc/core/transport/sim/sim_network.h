@@ -92,8 +92,9 @@ class SimNetwork final : private sim::FabricSink, private sim::StreamsOwner {
   // Somebody multicasts this to each address that the endpoint has joined; returns how often it has
   // come, whether or not the endpoint's queue had room.
   uint64_t flood(size_t to, ConstBytes datagram);
-  // The same at a port where nobody listens, so many; nothing if it has joined no address.
-  void flood_beside(size_t to, uint64_t datagrams);
+  // The same at a port where nobody listens, so many; nothing if it has joined no address, unless
+  // they come to all hosts.
+  void flood_beside(size_t to, uint64_t datagrams, bool broadcast = false);
   // A frame as `from` itself would have made it, sealed or not; behind all that has arrived.
   void inject_frame(size_t from, size_t to, Channel channel, ConstBytes frame);
   // At a guarded endpoint: what somebody on the path puts in there.

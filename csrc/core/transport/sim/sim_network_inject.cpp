@@ -31,9 +31,9 @@ uint64_t SimNetwork::flood(size_t to, ConstBytes datagram) {
   return came;
 }
 
-void SimNetwork::flood_beside(size_t to, uint64_t datagrams) {
+void SimNetwork::flood_beside(size_t to, uint64_t datagrams, bool broadcast) {
   SimTransport& transport = *endpoints_[to].transport;
-  if (!transport.joined_.empty()) transport.taken_.ignored += datagrams;
+  if (broadcast || !transport.joined_.empty()) transport.taken_.ignored += datagrams;
 }
 
 void SimNetwork::inject_frame(size_t from, size_t to, Channel channel, ConstBytes frame) {
