@@ -1,6 +1,7 @@
 // /proc/net/snmp has two lines for a protocol: names, and their values in the same order.
 #include "transport/udp/ignored.h"
 
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 #include <string>
