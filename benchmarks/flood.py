@@ -175,51 +175,43 @@ def told(rows: list[dict[str, Any]]) -> str:
     return f"{middle:.1f} ms ({low:.1f} to {high:.1f}), CPU of a rank {cpu:.0f} ms"
 
 
-def lasts(pool: Pool, args: argparse.Namespace, options: dict[str, Any]) -> None:
+def played(
+    pool: Pool, args: argparse.Namespace, what: Any, count: float, floods: int, limit_s: float,
+    options: dict[str, Any],
+) -> list[Any]:  # fmt: skip
+    """What the ranks return of `what`, in which there are so many floods; `count` is its second argument.
+    Prints the flooder's rate."""
     ranks = list(range(RANKS))
     size = args.size // (8 * RANKS) * 8 * RANKS
-    call = pool.start(lasting, size, args.lasting, args.datagram, options)
+    call = pool.start(what, size, count, args.datagram, options)
     groups = call.wait("group", ranks, timeout_s=120)
     address, port = groups[0]
     call.signal("group", (address, args.port or port), [FLOODER])
-    call.wait("quiet 0", ranks, timeout_s=120)
-    call.signal("on 0", None, [FLOODER])
-    call.wait("floods 0", [FLOODER])
-    call.signal("flooded 0", None, ranks)
-    call.wait("over 0", ranks, timeout_s=240 + args.lasting)
-    call.signal("off 0", None, [FLOODER])
-    call.signal("calm 0", None, ranks)
-    *rows, flooder = call.results(timeout_s=240 + args.lasting)
-    print(
-        f"flood: {flooder['datagrams/s']:,.0f} datagrams/s, {flooder['bit/s'] / 1e6:,.0f} Mbit/s on the link"
-    )
+    for i in range(floods):
+        call.wait(f"quiet {i}", ranks, timeout_s=120)
+        call.signal(f"on {i}", None, [FLOODER])
+        call.wait(f"floods {i}", [FLOODER])
+        call.signal(f"flooded {i}", None, ranks)
+        call.wait(f"over {i}", ranks, timeout_s=limit_s)
+        call.signal(f"off {i}", None, [FLOODER])
+        call.signal(f"calm {i}", None, ranks)
+    *rows, flooder = call.results(timeout_s=limit_s)
+    rate, bits = flooder["datagrams/s"], flooder["bit/s"] / 1e6
+    print(f"flood: {rate:,.0f} datagrams/s, {bits:,.0f} Mbit/s on the link")
+    return rows
+
+
+def lasts(pool: Pool, args: argparse.Namespace, options: dict[str, Any]) -> None:
+    rows = played(pool, args, lasting, args.lasting, 1, 240 + args.lasting, options)
     for phase, (seconds, _) in rows[0][0].items():
-        print(
-            f"{phase:8}{seconds:6.1f} s, {told([row for part in rows for row in part[0][phase][1]])}"
-        )
+        of_all = [row for part in rows for row in part[0][phase][1]]
+        print(f"{phase:8}{seconds:6.1f} s, {told(of_all)}")
     for rank, (_, there, then) in enumerate(rows):
         print(f"rank {rank}: when left {there}; at the end {then}")
 
 
 def measure(pool: Pool, args: argparse.Namespace, options: dict[str, Any]) -> None:
-    ranks = list(range(RANKS))
-    size = args.size // (8 * RANKS) * 8 * RANKS
-    call = pool.start(rank_of, size, args.repetitions, args.datagram, options)
-    groups = call.wait("group", ranks)
-    address, port = groups[0]
-    call.signal("group", (address, args.port or port), [FLOODER])
-    for i in range(args.repetitions):
-        call.wait(f"quiet {i}", ranks, timeout_s=120)
-        call.signal(f"on {i}", None, [FLOODER])
-        call.wait(f"floods {i}", [FLOODER])
-        call.signal(f"flooded {i}", None, ranks)
-        call.wait(f"over {i}", ranks, timeout_s=120)
-        call.signal(f"off {i}", None, [FLOODER])
-        call.signal(f"calm {i}", None, ranks)
-    *rows, flooder = call.results(timeout_s=120)
-    print(
-        f"flood: {flooder['datagrams/s']:,.0f} datagrams/s, {flooder['bit/s'] / 1e6:,.0f} Mbit/s on the link"
-    )
+    rows = played(pool, args, rank_of, args.repetitions, args.repetitions, 120, options)
     for name, which in (("without", 0), ("with", 1)):
         print(f"{name:8}{told([row for part in rows for row in part[0][which]])}")
     for rank, (_, counts, refused, path) in enumerate(rows):
