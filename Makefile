@@ -48,7 +48,8 @@ AT_ONCE := $(shell expr $(JOBS) + 1)
 BENCH := $(BIN)/python -m torch_mcast.bench
 RESULTS := benchmarks/results
 
-.PHONY: bench bench-setup frameworks-setup demo test test-all test-cpp wheel wheel-setup test-python test-python-most test-python-alone test-torch test-torch-guarded headers test-memory build-threads test-threads quick soak sanitize fuzz \
+.PHONY: bench bench-setup frameworks-setup demo test test-beside test-all test-cpp wheel wheel-setup test-python \
+  test-python-most test-python-alone test-torch test-torch-guarded headers quick soak sanitize fuzz \
   fuzz-long mutants \
   aarch64 dpa-count format lint setup build build-tests clean
 
@@ -73,16 +74,26 @@ wheel-setup:
 frameworks-setup: setup
 	@tools/setup.sh frameworks
 
-# What runs under sanitizers and in virtual time takes what the rest leaves: that waits a good part of its time.
-# What measures comes when all else is over.
-test: setup
-	@mkdir -p build; rm -f build/beside.log
-	@nice -n 19 $(MAKE) --no-print-directory test-memory build-threads > build/beside.log 2>&1 & \
+# The extension is built first. Python tests then run beside the C++ tests, which are compiled and run at nice 19: Python
+# tests wait a good part of their time. build/steps.tsv has the wall and CPU seconds of each step.
+TIMED = $(PYTHON) tools/timed.py build/steps.tsv
+STEP = $(MAKE) --no-print-directory
+
+test:
+	@rm -f build/steps.tsv build/beside.log
+	@$(TIMED) "packages" $(STEP) setup
+	@$(TIMED) "extension" $(STEP) build
+	@nice -n 19 $(STEP) test-beside > build/beside.log 2>&1 & \
 	beside=$$!; trap 'kill $$beside 2> /dev/null' EXIT; trap 'exit 130' INT; trap 'exit 143' TERM; \
-	$(MAKE) --no-print-directory test-cpp lint test-python-most || exit 1; \
+	$(TIMED) "Python tests" $(STEP) test-python || exit 1; \
 	wait $$beside || { cat build/beside.log; exit 1; }; \
-	cat build/beside.log; \
-	$(MAKE) --no-print-directory test-threads test-python-alone
+	cat build/beside.log
+	@$(PYTHON) tools/timed.py --table build/steps.tsv
+
+test-beside:
+	@$(TIMED) "lint" $(STEP) lint
+	@$(TIMED) "build of C++ tests" $(STEP) build-tests
+	@$(TIMED) "C++ tests" $(STEP) test-cpp
 
 test-all: export MCAST_TEST_ALL = 1
 test-all: bench-setup frameworks-setup wheel-setup test headers sanitize fuzz mutants aarch64 dpa-count test-torch-guarded
@@ -165,22 +176,13 @@ headers: build-tests
 CLANGS = $(shell sed -n 's/^CLANGS="\(.*\)"/\1/p' tools/setup.sh)
 CLANG_VERSION = $(shell for n in $(CLANGS); do command -v clang++-$$n > /dev/null && echo $$n && break; done)
 CLANG = -DCMAKE_CXX_COMPILER=clang++-$(CLANG_VERSION) -DCMAKE_C_COMPILER=clang-$(CLANG_VERSION)
-# Under sanitizers: all C++ tests, and for `make test` a part of the programs with a part of the seeds.
-# Clang compiles them in half of GCC's time; under TSan in the same.
+# Clang compiles them for ASan in half of GCC's time; for TSan in the same.
 ASAN = -DMCAST_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=Debug $(CLANG)
 TSAN := -DMCAST_SANITIZE=thread -DCMAKE_BUILD_TYPE=Debug
-MEMORY := base wire crypto ipc protocol aggregation collective host dpa offload
-# Without what simulates most: many ranks, or much data, through code that the others run too; and faults that
-# are planted into the kernel of a DPA, none of which is one of memory.
-LIGHT := -OffloadPublicFaults.*:RateTest.*:InStep.*:Creation.AProbeOf*:Partial.WithoutSeveralRanks*
-THREADS := transport host ipc engine service
 # Memory that is mapped twice in one process: the sanitizer sees neither that it is the same nor what orders
 # the accesses. The last but one writes beside what is copied on purpose, and a hostile client has several operations
 # write to the same bytes of its own.
 TWICE := EngineRanks.RanksOfOneHostMoveDataInMemory:EngineRanks.AndInTensors*:EngineRanks.*EndsInMemory:ArenaPool.NothingWritten*:EngineLimits.AHostileClient*
-# Without groups that are guarded, in which a lane's thread does more and no other does, and without what takes
-# long for its many processes or bytes, the smaller of many sizes, and what has one thread.
-SHORT := -HostEngine.Signals*:ClientGroup.TheSuite*:Exchange.*:Rails.*:Agree.*:Sizes/*/?:*HostSchedules.*:HostMessages.*:HostMessageTurns.*:HostFailures.*:HostRounds.*:GuardedUdp/*:StoreTableTest.*:StoreRecord.*:Coalescing.Shorter*:StripeTest.Numbers*:EngineLimits.TensorsThatAreMapped*:$(TWICE)
 
 sanitize: setup
 	$(CMAKE) -B build/asan $(ASAN)
@@ -189,20 +191,6 @@ sanitize: setup
 	$(CMAKE) -B build/tsan $(TSAN)
 	cmake --build build/tsan -j $(JOBS)
 	GTEST_FILTER='-$(TWICE)' ctest --test-dir build/tsan -j $(JOBS) --output-on-failure
-
-test-memory: setup
-	$(CMAKE) -B build/asan-simulated $(ASAN) -DMCAST_SIMULATED=ON
-	cmake --build build/asan-simulated -j $(JOBS) -t $(MEMORY:%=mcast_test_%)
-	MCAST_TEST_SEEDS=5 GTEST_FILTER='$(LIGHT)' ctest --test-dir build/asan-simulated -j $(AT_ONCE) \
-	  -R '$(subst $(SPACE),|,$(MEMORY:%=^%))' --output-on-failure
-
-build-threads: setup
-	$(CMAKE) -B build/tsan $(TSAN)
-	cmake --build build/tsan -j $(JOBS) -t $(THREADS:%=mcast_test_%)
-
-test-threads: build-threads
-	MCAST_TEST_SEEDS=10 GTEST_FILTER='$(SHORT)' ctest --test-dir build/tsan -j $(AT_ONCE) \
-	  -R '$(subst $(SPACE),|,$(THREADS:%=^%))' -E '_(auth|sealed)$$' --output-on-failure
 
 FUZZ = -DMCAST_BUILD_FUZZ=ON -DMCAST_BUILD_TESTS=OFF $(CLANG)
 fuzz: setup
