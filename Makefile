@@ -11,7 +11,7 @@
 # make aarch64    core tests, cross-built, in qemu's user mode
 # make dpa-count  instructions of the DPA kernel per chunk, on RV64 in qemu; must be what the file says
 # make wheel      a wheel for this torch and Python that installs without a compiler, into dist/
-# make mutants    plants faults into the core one by one; the tests must catch each
+# make mutants    plants faults into core, extension and package one by one; the tests must catch each
 # make format lint clean
 #
 # All of it works in a fresh clone on Debian 12, make demo also on Ubuntu 24.04; nothing needs to be active. Each target
@@ -216,7 +216,7 @@ dpa-count:
 	@tools/setup.sh dpa
 	$(PYTHON) tools/dpa_count.py
 
-mutants: setup
+mutants: setup build
 	$(PYTHON) tools/mutants.py --jobs $(JOBS)
 
 lint: setup

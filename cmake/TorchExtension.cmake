@@ -35,13 +35,24 @@ if(MCAST_TORCH_VERSION VERSION_LESS 2.11)
   message(FATAL_ERROR "torch-mcast needs torch 2.11 or later, found ${MCAST_TORCH_VERSION}")
 endif()
 
+option(MCAST_TORCH_QUICK "The extension in parts with torch's headers compiled once, not optimised: edits build fast" OFF)
 file(GLOB MCAST_TORCH_SOURCES CONFIGURE_DEPENDS csrc/torch/*.cpp csrc/torch/device/*.cpp)
 # As one source: most of the time goes into torch's headers.
-mcast_join(MCAST_TORCH_SOURCES mcast_torch 0 ${MCAST_TORCH_SOURCES})
+set(joined 0)
+if(MCAST_TORCH_QUICK)
+  set(joined 1)
+endif()
+mcast_join(MCAST_TORCH_SOURCES mcast_torch ${joined} ${MCAST_TORCH_SOURCES})
 add_library(mcast_torch_code OBJECT ${MCAST_TORCH_SOURCES})
 # Not the core: what waits for this target would wait for its archive, too.
 target_link_libraries(mcast_torch_code PRIVATE Python3::Module mcast_flags)
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_BUILD_TYPE STREQUAL "RelWithDebInfo")
+if(MCAST_TORCH_QUICK)
+  target_precompile_headers(mcast_torch_code PRIVATE
+    <torch/csrc/utils/pybind.h> <torch/csrc/Exceptions.h> <ATen/ATen.h> <c10/core/impl/VirtualGuardImpl.h>
+    <torch/csrc/distributed/c10d/ProcessGroup.hpp> <torch/csrc/distributed/c10d/PrefixStore.hpp>
+    <torch/csrc/distributed/c10d/ParamCommsUtils.hpp> <engine/engine.h>)
+  target_compile_options(mcast_torch_code PRIVATE -O0 -g0 -Wno-error)
+elseif(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_BUILD_TYPE STREQUAL "RelWithDebInfo")
   # Checks and hand-overs, no loop over bytes: two thirds of -O2's time for torch's headers, and no operation is
   # slower.
   target_compile_options(mcast_torch_code PRIVATE -O1 -finline-small-functions)

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Plants faults into a copy of the core, one after the other, and shows which test catches each.
+"""Plants faults into a copy of the sources, one after the other, and shows which test catches each.
 
-The faults are in tests/mutant_list*.py. Tests that pass whatever the code does would not be noticed
+The faults are in tests/mutant_list*.py. C++ tests judge those in the core, Python tests those in the
+package and in the extension (tools/mutant_package.py). Tests that pass whatever the code does would not be noticed
 otherwise. A fault that no test of its filter catches is tried on all of them (--whole), is reported
 as a survivor and makes the exit status 1: then a test is missing.
 
@@ -23,9 +24,12 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from mutant import Mutant  # noqa: E402
 from mutant_list import MUTANTS  # noqa: E402
+from mutant_package import LEAST_LIMIT, SOUND_LIMIT, PackageTree, selections, write  # noqa: E402
 
 WORK = ROOT / "build" / "mutants"
 TREE = WORK / "tree"
+PACKAGE = PackageTree("package", builds=False)
+ADAPTER = PackageTree("adapter", builds=True)
 BUILD = WORK / "build"
 REPORT = ROOT / "docs" / "mutants.md"
 # Seconds for the tests of a program as a whole: what takes longer hangs.
@@ -56,8 +60,9 @@ ENVIRONMENT = {"MCAST_TEST_BASE": "1", "MCAST_TEST_SEEDS": "25"}
 
 HEAD = """# Mutants
 
-Faults that `make mutants` plants into the core one at a time, and the test that notices each: written by
-`tools/mutants.py` from `tests/mutant_list*.py`, each row by the last run that planted its fault.
+Faults that `make mutants` plants one at a time, and the test that notices each: written by `tools/mutants.py` from
+`tests/mutant_list*.py`, each row by the last run that planted its fault. Files are below `csrc/core` if not in
+`csrc/torch` or `torch_mcast`, Python tests below `tests/python`.
 
 | fault | in | caught by | seconds |
 |---|---|---|---|
@@ -79,13 +84,6 @@ def copy_tree() -> None:
     for old in TREE.rglob("*"):
         if old.is_file() and str(old.relative_to(TREE)) not in names:
             old.unlink()
-
-
-def write(path: Path, text: bytes) -> None:
-    if path.is_file() and path.read_bytes() == text:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(text)
 
 
 def configure() -> None:
@@ -145,17 +143,39 @@ def whole(jobs: int) -> str:
     return next(filter(None, (failing(p, "*", PROGRAM_LIMIT) for p in PROGRAMS)), "")
 
 
+def package_of(mutant: Mutant) -> PackageTree | None:
+    """Where pytest judges it; None: a C++ program does."""
+    if mutant.program != "pytest":
+        return None
+    return PACKAGE if mutant.path.startswith("torch_mcast/") else ADAPTER
+
+
+def build_for(mutant: Mutant, jobs: int) -> str:
+    package = package_of(mutant)
+    return package.build(jobs) if package else build([mutant.program], jobs)
+
+
+def judge(mutant: Mutant, part: int = 1) -> str:
+    """The first failure among the mutant's tests, which may take a `part`-th of their limit."""
+    package = package_of(mutant)
+    environment = dict(mutant.environment)
+    if package:
+        return package.failing(mutant.tests, max(mutant.limit, LEAST_LIMIT) // part, environment)
+    return failing(mutant.program, mutant.tests, mutant.limit // part, environment)
+
+
 def try_mutant(mutant: Mutant, jobs: int, all_tests: bool) -> str:
     """The test that catches it; "" if it survives."""
-    file = TREE / "csrc" / "core" / mutant.file
+    package = package_of(mutant)
+    file = (package.root if package else TREE) / mutant.path
     sound = file.read_text()
     file.write_text(sound.replace(mutant.old, mutant.new))
     try:
-        wrong = build([mutant.program], jobs)
+        wrong = build_for(mutant, jobs)
         if wrong:
             sys.exit(f"{mutant.name} does not compile:\n{wrong}")
-        caught = failing(mutant.program, mutant.tests, mutant.limit, dict(mutant.environment))
-        if not caught and all_tests:
+        caught = judge(mutant)
+        if not caught and all_tests and not package:
             caught = whole(jobs)
     finally:
         file.write_text(sound)
@@ -166,8 +186,8 @@ def try_mutant(mutant: Mutant, jobs: int, all_tests: bool) -> str:
 
 def check_time(mutant: Mutant, jobs: int) -> None:
     """That it is the fault which takes so long: without it the same tests end in half of their limit."""
-    wrong = build([mutant.program], jobs)
-    slow = failing(mutant.program, mutant.tests, mutant.limit // 2, dict(mutant.environment))
+    wrong = build_for(mutant, jobs)
+    slow = judge(mutant, 2)
     if wrong or slow:
         sys.exit(f"{mutant.name}: without the fault {wrong or slow}: give it a longer limit")
 
@@ -175,10 +195,10 @@ def check_time(mutant: Mutant, jobs: int) -> None:
 def check_places(mutants: list[Mutant]) -> None:
     wrong = []
     for m in mutants:
-        path = ROOT / "csrc" / "core" / m.file
+        path = ROOT / m.path
         found = path.read_text().count(m.old) if path.is_file() else 0
         if found != 1:
-            wrong.append(f"{m.name}: its text is {found} times in csrc/core/{m.file}, not once")
+            wrong.append(f"{m.name}: its text is {found} times in {m.path}, not once")
     if wrong:
         sys.exit("\n".join([*wrong, "The code has changed: adapt tests/mutant_list*.py."]))
 
@@ -190,6 +210,23 @@ def check_rows(rows: dict[str, str]) -> None:
     wrong += [f"{name} was not caught" for name, row in rows.items() if "**nothing**" in row]
     if wrong:
         sys.exit("\n".join([*wrong, f"{REPORT.relative_to(ROOT)}: run tools/mutants.py --new"]))
+
+
+def prepare(mutants: list[Mutant], jobs: int) -> None:
+    """Makes the trees that these faults need, and checks that without a fault their tests pass."""
+    for package in (PACKAGE, ADAPTER):
+        rows = {(m.tests, m.environment): None for m in mutants if package_of(m) is package}
+        if rows:
+            package.prepare(jobs)
+        for tests, environment in selections(rows):
+            failed = package.failing(tests, SOUND_LIMIT, environment)
+            if failed:
+                sys.exit(f"{failed} fails without any fault ({tests}; see {WORK}/pytest.log)")
+    core = [m for m in mutants if package_of(m) is None]
+    if core:
+        copy_tree()
+        configure()
+        check_sound(core, jobs)
 
 
 def check_sound(mutants: list[Mutant], jobs: int) -> None:
@@ -230,7 +267,7 @@ def main() -> int:
         action="store_true",
         help="names the faults; an error where the code has changed, or a fault was never caught",
     )
-    options.add_argument("--whole", action="store_true", help="survivors meet all tests")
+    options.add_argument("--whole", action="store_true", help="survivors meet all C++ tests")
     given = options.parse_args()
     rows = report()
     mutants = [m for m in MUTANTS if not given.only or m.name in given.only]
@@ -245,10 +282,9 @@ def main() -> int:
     if unknown:
         sys.exit(f"no such fault: {', '.join(sorted(unknown))}; see --list")
     check_places(mutants)
-    copy_tree()
-    configure()
+    WORK.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
-    check_sound(mutants, given.jobs)
+    prepare(mutants, given.jobs)
     print(f"without a fault all tests pass ({time.monotonic() - began:.0f} s)", flush=True)
     survivors = []
     for m in mutants:
