@@ -84,7 +84,9 @@ class PackageTree:
         done = subprocess.run([self.python, "-c", code], cwd="/", capture_output=True, text=True)
         places = [Path(line).parent for line in done.stdout.splitlines()[-2:]]
         if done.returncode != 0 or places != [self.root / "torch_mcast"] * 2:
-            sys.exit(f"{self.python} does not import {self.root}/torch_mcast: {done.stdout}{done.stderr}")
+            sys.exit(
+                f"{self.python} does not import {self.root}/torch_mcast: {done.stdout}{done.stderr}"
+            )
 
     def _copy(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
@@ -109,10 +111,10 @@ class PackageTree:
                     shutil.copy2(file, copy)
 
     def _make_environment(self) -> None:
-        """Packages come from $VENV. The copy stands before them, and before the link of an editable install."""
+        """Packages come from $VENV; the copy comes first, before the link of an editable install."""
         venv = self.root / ".venv"
         if not self.python.exists():
-            command = [home() / "bin" / "python", "-m", "venv", "--without-pip", venv]
+            command = [str(home() / "bin" / "python"), "-m", "venv", "--without-pip", str(venv)]
             subprocess.run(command, check=True)
         before = f"{self.root}\nimport site; site.addsitedir({str(site_packages(home()))!r})\n"
         write(site_packages(venv) / "planted.pth", before.encode())
@@ -193,7 +195,7 @@ def mark() -> str:
 
 
 def end_all(run: str) -> None:
-    """Kills the processes that a run of pytest has started and left: they have its mark in their environment."""
+    """Kills the processes that a run of pytest has left: its mark is in their environment."""
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if f"MCAST_MUTANT={run}\0".encode() in (process / "environ").read_bytes():
@@ -201,7 +203,7 @@ def end_all(run: str) -> None:
 
 
 def first_failure(output: str, status: int, hangs: bool) -> str:
-    """The item that pytest's output names first as failed, without the folder of all tests; "" if none failed."""
+    """The first failed item in pytest's output, below tests/python; "" if none failed."""
     if status == 0 and not hangs:
         return ""
     found = None
@@ -210,12 +212,17 @@ def first_failure(output: str, status: int, hangs: bool) -> str:
         found = re.search(pattern, output, re.MULTILINE)
     how = "" if found else " (hangs)" if hangs else f" (ends with {status})"
     if found is None:  # items are named when they begin
-        *_, found = [None, *re.finditer(r"^(\S+\.py::.*?)(?: (?:PASSED|FAILED|ERROR).*)?$", output, re.MULTILINE)]
+        *_, found = [
+            None,
+            *re.finditer(r"^(\S+\.py::.*?)(?: (?:PASSED|FAILED|ERROR).*)?$", output, re.MULTILINE),
+        ]
     item = found[1].strip().removeprefix("tests/python/") if found else "pytest (does not start)"
     return item.replace("|", "\\|") + how
 
 
-def selections(rows: Iterable[tuple[str, tuple[tuple[str, str], ...]]]) -> list[tuple[str, dict[str, str]]]:
+def selections(
+    rows: Iterable[tuple[str, tuple[tuple[str, str], ...]]],
+) -> list[tuple[str, dict[str, str]]]:
     """Few runs of pytest that have all tests of these rows: arguments and environment of each."""
     whole: dict[tuple[tuple[str, str], ...], set[str]] = {}
     parts: dict[tuple[tuple[str, ...], tuple[tuple[str, str], ...]], set[str]] = {}

@@ -2,9 +2,9 @@
 """Plants faults into a copy of the sources, one after the other, and shows which test catches each.
 
 The faults are in tests/mutant_list*.py. C++ tests judge those in the core, Python tests those in the
-package and in the extension (tools/mutant_package.py). Tests that pass whatever the code does would not be noticed
-otherwise. A fault that no test of its filter catches is tried on all of them (--whole), is reported
-as a survivor and makes the exit status 1: then a test is missing.
+package and in the extension (tools/mutant_package.py). Tests that pass whatever the code does would
+not be noticed otherwise. A fault that no test of its filter catches is tried on all C++ tests
+(--whole), is reported as a survivor and makes the exit status 1: then a test is missing.
 
 Everything happens in build/mutants; what is compiled once is taken from ccache the next time. Rows of
 docs/mutants.md are each from the last run that planted their fault.
@@ -60,9 +60,9 @@ ENVIRONMENT = {"MCAST_TEST_BASE": "1", "MCAST_TEST_SEEDS": "25"}
 
 HEAD = """# Mutants
 
-Faults that `make mutants` plants one at a time, and the test that notices each: written by `tools/mutants.py` from
-`tests/mutant_list*.py`, each row by the last run that planted its fault. Files are below `csrc/core` if not in
-`csrc/torch` or `torch_mcast`, Python tests below `tests/python`.
+Faults that `make mutants` plants one at a time, and the test that notices each: written by
+`tools/mutants.py` from `tests/mutant_list*.py`, each row by the last run that planted its fault. Files
+are below `csrc/core` if not in `csrc/torch` or `torch_mcast`, Python tests below `tests/python`.
 
 | fault | in | caught by | seconds |
 |---|---|---|---|
