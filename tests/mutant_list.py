@@ -9,6 +9,7 @@ from mutant_list_placing import PLACING
 from mutant_list_repair import LOSS_AND_REPAIR
 from mutant_list_security import SECURITY
 from mutant_list_swarm import SWARM
+from mutant_list_torch import TORCH
 
 MUTANTS = [
     # What arrives is believed.
@@ -482,4 +483,5 @@ MUTANTS = [
     *COPIES,
     *SWARM,
     *SECURITY,
+    *TORCH,
 ]

@@ -1,0 +1,143 @@
+"""Faults in csrc/torch/device: operations on device tensors."""
+
+from mutant import Mutant
+
+TORCH_DEVICE = [
+    Mutant(
+        "device-input-copied-when-overwritten",
+        "csrc/torch/device/transfer.cpp",
+        """    plain = plain.clone();
+    source = bytes_of(plain);
+""",
+        "",
+        "pytest",
+        "tests/python/test_device.py -k 'test_all_gather_list and gate-3'",
+    ),
+    Mutant(
+        "device-reduce-writes-on-every-rank",
+        "csrc/torch/device/transfer.cpp",
+        """  if (root == rank) {
+""",
+        """  if (root >= 0) {
+""",
+        "pytest",
+        "tests/python/test_device_reduce.py::test_every_reduction[gate-3]",
+    ),
+    Mutant(
+        "device-factor-ignored-in-a-group-of-one",
+        "csrc/torch/device/transfer.cpp",
+        "if (how.reduction != Reduction::kPremulSum || input.nbytes() == 0) {",
+        "if (how.factor == how.factor || input.nbytes() == 0) {",
+        "pytest",
+        "tests/python/test_device_reduce.py -k 'test_every_reduction and gate'",
+    ),
+    Mutant(
+        "device-copy-does-not-wait-for-the-caller",
+        "csrc/torch/device/device_copies.cpp",
+        """  caller_.block(streams_.out);
+""",
+        "",
+        "pytest",
+        "tests/python/test_device.py::test_late_source[gate-multicast-100]",
+    ),
+    Mutant(
+        "callers-stream-does-not-wait",
+        "csrc/torch/device/device_copies.cpp",
+        """  in_end_.block(guard.getStream(streams_.in.device()));
+""",
+        "",
+        "pytest",
+        "tests/python/test_device.py -k 'test_overlap and gate or test_wait_does_not_block'",
+    ),
+    Mutant(
+        "device-failure-not-told-to-peers",
+        "csrc/torch/device/device_copies.cpp",
+        """  listener_.abort("the device failed: " + why);
+""",
+        "",
+        "pytest",
+        "tests/python/test_device_limits.py::test_fault[host]",
+    ),
+    Mutant(
+        "device-work-over-with-the-network",
+        "csrc/torch/device/post.cpp",
+        "static_cast<int>(count) + 1, nullptr);",
+        "static_cast<int>(count), nullptr);",
+        "pytest",
+        "tests/python/test_device.py -k 'test_host_wait_is_a_choice or test_future_without_gate'",
+    ),
+    Mutant(
+        "operations-captured-in-a-graph",
+        "csrc/torch/device/post.cpp",
+        "TORCH_CHECK(!is_captured(guard.getStream(device)), op_name(op)",
+        "TORCH_CHECK(!is_captured(guard.getStream(device)) || op != Op::kCount, op_name(op)",
+        "pytest",
+        "tests/python/test_device_limits.py -k test_captures_are_left_alone",
+    ),
+    Mutant(
+        "device-barrier-does-not-wait-for-kernels",
+        "csrc/torch/device/barrier.cpp",
+        """  guard.getStream(device).synchronize();
+""",
+        "",
+        "pytest",
+        "tests/python/test_device_groups.py::test_a_barrier_waits_for_its_device[gate]",
+    ),
+    Mutant(
+        "device-wait-of-messages-not-a-choice",
+        "csrc/torch/device/message.cpp",
+        'pg.config_.device_wait == "stream"',
+        'pg.config_.device_wait != ""',
+        "pytest",
+        "tests/python/test_device_messages.py -k 'test_host_wait_is_a_choice'",
+    ),
+    Mutant(
+        "source-of-a-device-message-not-told",
+        "csrc/torch/device/message.cpp",
+        """  if (receives) call.source = work->sources();
+""",
+        "",
+        "pytest",
+        "tests/python/test_device_messages.py::test_any_source[gate-off]",
+    ),
+    Mutant(
+        "messages-of-all-streams-in-one-pair",
+        "csrc/torch/device/side_streams.cpp",
+        "static_cast<int>(callers.size()) % kMessagePairs;",
+        "static_cast<int>(callers.size()) % 1;",
+        "pytest",
+        "tests/python/test_device_messages.py -k 'test_a_late_message_holds_up_no_other'",
+    ),
+    Mutant(
+        "pinned-memory-of-sends-counted-for-good",
+        "csrc/torch/device/pinned.cpp",
+        "fetch_sub(held->size(), std::memory_order_relaxed);",
+        "fetch_sub(0, std::memory_order_relaxed);",
+        "pytest",
+        "tests/python/test_device_messages.py -k 'bounded_memory or test_wait_does_not_block'",
+    ),
+    Mutant(
+        "gated-works-never-checked",
+        "csrc/torch/device/completion_poller.cpp",
+        "for (const auto& copies : checked) copies->check();",
+        "for (const auto& copies : checked) (void)copies;",
+        "pytest",
+        "tests/python/test_device_limits.py::test_fault[gate]",
+    ),
+    Mutant(
+        "pieces-of-large-transfers-never-joined",
+        "csrc/torch/device/copy_plan.cpp",
+        "piece_ = std::max(piece, rounded(bytes / kMostPieces, unit));",
+        "piece_ = std::max(unit, rounded(bytes / kMostPieces, unit));",
+        "pytest",
+        "tests/python/test_device_limits.py -k 'test_gates_do_not_grow_with_ranks'",
+    ),
+    Mutant(
+        "capture-mode-not-relaxed",
+        "csrc/torch/device/gate.cpp",
+        "constexpr int kRelaxed = 2;",
+        "constexpr int kRelaxed = 0;",
+        "pytest",
+        "tests/python/test_device_limits.py -k test_captures_are_left_alone",
+    ),
+]
