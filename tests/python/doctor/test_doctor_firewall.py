@@ -195,6 +195,15 @@ def test_tables_that_iptables_answers_for_are_left_out():
     assert nft.read(ruleset([DROP]), "eth0", frozenset({("inet", "t")})) == {}
 
 
+def test_queriers_may_be_outside_the_subnet():
+    let_in = "".join(
+        f"-A INPUT -s 10.1.0.0/24 -p {name} -j ACCEPT\n" for name in ("udp", "tcp", "igmp")
+    )
+    found = rows(iptables.read("-P INPUT DROP\n" + let_in))
+    assert found.keys() == {"IGMP"}
+    assert found["IGMP"].finding.startswith("not known whether it lets in IGMP queries")
+
+
 def test_rules_that_nobody_may_read_are_not_known():
     (row,) = firewall.judge(None, ETH, TCP, True)
     assert row.verdict is Verdict.OK and row.finding.startswith("not known")

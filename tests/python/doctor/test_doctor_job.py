@@ -1,9 +1,11 @@
 """Comparing ranks and reading the reach matrix, on made-up jobs; the probe itself on loopback."""
 
+import errno
 import threading
 import time
 
 import pytest
+from ranks import free_port
 
 from torch_mcast.doctor import netif, udp
 from torch_mcast.doctor.findings import Verdict, worst
@@ -135,6 +137,10 @@ def test_one_address_on_two_hosts():
     findings = compare.hosts(job(rank("a"), rank("b", interface=interface("10.0.0.97"))))
     assert [f.verdict for f in findings] == [OK, FAIL]
     assert "10.0.0.97" in findings[1].finding
+    # Every host has that one, and ranks with it are named by another row.
+    lo = interface("127.0.0.1", "lo", 65536, "127.0.0.0/8")
+    found = compare.hosts(job(rank("a", interface=lo), rank("b", interface=lo)))
+    assert [f.verdict for f in found] == [OK]
 
 
 def test_networks():
@@ -153,6 +159,31 @@ def test_networks():
     assert compare.networks(job(rank("a"), rank("b", interface=None)))[0].verdict is FAIL
     # On one host nothing of it matters.
     assert worst(compare.networks(job(rank("a"), rank("a", interface=lo)))) is OK
+
+
+@pytest.mark.parametrize(("ttl", "routed"), [("1", False), ("2", True)])
+def test_networks_of_several_subnets_need_a_ttl_above_one(ttl, routed):
+    apart = interface("10.9.0.2", subnet="10.9.0.0/24")
+    facts = job(rank("a"), rank("b", interface=apart, values=values(ttl=ttl)))
+    (subnets, _) = compare.networks(facts)
+    assert ("MCAST_TTL=1 does not pass routers" in subnets.finding) == (not routed)
+    assert ("or MCAST_TTL=8 with multicast routing" in subnets.fix) == (not routed)
+
+
+def test_networks_compare_mtus_as_numbers():
+    large = interface("10.0.0.98", "ib0", mtu=65520)
+    facts = job(rank("a", interface=interface(mtu=9000)), rank("b", interface=large))
+    (_, mtus) = compare.networks(facts)
+    assert "all use 9000" in mtus.finding
+    assert mtus.fix.startswith("ip link set eth0 mtu 65520") and "on rank 0" in mtus.fix
+
+
+def test_networks_propose_the_interface_that_most_ranks_use():
+    lo = interface("127.0.0.1", "lo", 65536, "127.0.0.0/8")
+    ib = [rank(host, interface=interface(f"10.0.0.{n}", "ib0")) for n, host in ((2, "b"), (3, "c"))]
+    facts = job(rank("a"), *ib, rank("d", interface=lo), rank("e", interface=lo))
+    assert compare.prefer_interface(facts) == 'export MCAST_SOCKET_IFNAME="=ib0"'
+    assert compare.prefer_interface(job(rank(interface=lo))).endswith('"=DEV"')
 
 
 def test_rows_of_other_ranks_are_grouped():
@@ -199,6 +230,7 @@ def test_one_host_hears_no_other():
     assert "rank 1 does not hear ranks 0, 2" in findings[0].finding
     assert "ring" in findings[0].finding
     assert "the host b (rank 1) hears no other host" in findings[1].finding
+    assert "IGMP snooping without a querier" in findings[2].finding and len(findings) == 3
 
 
 def test_one_host_is_not_heard():
@@ -214,9 +246,9 @@ def test_a_host_that_does_not_hear_itself_filters():
 
 def test_no_multicast_at_all():
     pairs = {(s, r) for s in range(3) for r in range(3) if s != r}
-    causes = " ".join(f.finding for f in judge(HOSTS, everything(HOSTS, pairs)))
-    assert "cloud" in causes
-    assert "IGMP snooping without a querier" in causes
+    (_, cloud, querier) = judge(HOSTS, everything(HOSTS, pairs))  # and no host is to blame
+    assert "cloud" in cloud.finding
+    assert "IGMP snooping without a querier" in querier.finding
 
 
 def test_full_datagrams_only_are_lost():
@@ -322,6 +354,25 @@ def test_rendezvous_does_not_wait_beyond_its_deadline():
     assert rendezvous.fetch("verdict", time.monotonic()) is None
 
 
+def test_rendezvous_of_a_restarted_job_has_nothing_of_the_earlier_ranks():
+    about = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+    about["MASTER_PORT"] = str(free_port())
+    first = rendezvous_module.connect(about, 30.0)
+    first.publish("facts/0", 1)
+    # Ranks that torchrun starts meet at its agent's store, which outlives them.
+    about["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+    same = rendezvous_module.connect({**about, "TORCHELASTIC_RESTART_COUNT": "0"}, 30.0)
+    assert same.fetch("facts/0", time.monotonic()) == 1
+    again = rendezvous_module.connect({**about, "TORCHELASTIC_RESTART_COUNT": "1"}, 30.0)
+    assert again.fetch("facts/0", time.monotonic()) is None
+
+
+def test_rendezvous_refuses_a_rank_beyond_the_world():
+    about = {"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    with pytest.raises(ValueError, match="RANK=2 is not below WORLD_SIZE=2"):
+        rendezvous_module.connect(about, 1.0)
+
+
 def test_who_is_waited_for_is_said(capsys, monkeypatch):
     monkeypatch.setattr(rendezvous_module, "_TELL_S", 0.0)
     rendezvous = Rendezvous(Store(), 0, 3)
@@ -339,6 +390,21 @@ def test_the_last_to_arrive_opens_the_gate():
     assert not rendezvous.passed("sent")
     rendezvous.arrive("sent", 2)
     assert rendezvous.passed("sent")
+
+
+def test_all_ports_of_a_range_are_tried(monkeypatch):
+    tried = set()
+
+    def taken(address, backlog):
+        tried.add(address[1])
+        raise OSError(errno.EADDRINUSE, "taken")
+
+    monkeypatch.setattr(udp.socket, "create_server", taken)
+    with pytest.raises(OSError, match="all ports from 42000 to 42002 are taken"):
+        udp.listen("127.0.0.1", (42000, 42002))
+    assert tried == {42000, 42001, 42002}
+    with pytest.raises(OSError, match="all ports from 7 to 7"):
+        udp.listen("127.0.0.1", (7, 7))
 
 
 @pytest.fixture

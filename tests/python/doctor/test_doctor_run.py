@@ -292,6 +292,15 @@ def test_a_slurm_step_is_a_job():
     assert job_of(torchrun) == torchrun  # torchrun within a step counts
 
 
+def test_a_slurm_step_may_have_part_of_an_allocation():
+    part = {
+        **STEP, "SLURM_PROCID": "1", "SLURM_NODEID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "node2",
+        "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_TASKS_PER_NODE": "3(x2)",
+    }  # fmt: skip
+    job = job_of(part)
+    assert (job["WORLD_SIZE"], job["LOCAL_WORLD_SIZE"], job["MASTER_ADDR"]) == ("2", "2", "node2")
+
+
 def test_an_allocation_without_a_step_looks_at_one_host_and_says_so():
     batch = {name: value for name, value in STEP.items() if name != "SLURM_STEP_ID"}
     assert not in_job(job_of(batch))

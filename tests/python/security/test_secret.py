@@ -79,6 +79,8 @@ def test_doctor_judges_a_file_as_the_library_does(tmp_path):
         assert verdict(security.judge_secret("auth", str(path), "", False), "secret") is expected
     nobody = security.judge_file("x", stat.S_IFREG | 0o600, 4711, 1)
     assert nobody.verdict is Verdict.FAIL and "belongs to user 4711" in nobody.finding
+    assert security.judge_file("x", stat.S_IFREG | 0o600, 1, 1).verdict is Verdict.OK
+    assert security.judge_file("x", stat.S_IFREG | 0o600, 0, 1).verdict is Verdict.OK, "root's"
     missing = security.judge_secret("auth", str(tmp_path / "none"), "", False)
     assert verdict(missing, "secret") is Verdict.FAIL
     assert verdict(security.judge_secret("auth", "", "", False), "secret") is Verdict.FAIL
@@ -120,9 +122,9 @@ def test_doctor_measures_what_a_core_seals():
     assert security.measured("auth", "auto", 0).data["suite"] in ("aes128gcm", "chacha20poly1305")
     slow = security.judge_rate("sealed", "aes128gcm", 1408, 1e9, 25_000_000_000)
     assert slow.verdict is Verdict.WARN and "MCAST_SUBGROUPS" in slow.fix
-    assert (
-        security.judge_rate("sealed", "aes128gcm", 1408, 1e9, 1_000_000_000).verdict is Verdict.OK
-    )
+    for link, expected in ((4, Verdict.OK), (8, Verdict.OK), (9, Verdict.WARN)):  # of 8 Gbit/s
+        rated = security.judge_rate("sealed", "aes128gcm", 1408, 1e9, link * 1_000_000_000)
+        assert rated.verdict is expected
     assert security.measured("sealed", "rot13", 0).verdict is Verdict.WARN
 
 
@@ -207,6 +209,42 @@ def test_only_strangers_are_called_so():
     assert note("10.1.0.9", joined=False) == "10.1.0.9 has left 239.1.1.1"
     assert note("10.1.0.8", joined=False) is None
     assert here.strangers == {"10.3.0.1"}
+
+
+class Segment:
+    """A socket that gets these packets, and then Ctrl-C."""
+
+    def __init__(self, *packets):
+        self._packets = list(packets)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        pass
+
+    def settimeout(self, seconds):
+        assert seconds is None
+
+    def recv(self, size):
+        if not self._packets:
+            raise KeyboardInterrupt
+        return self._packets.pop(0)
+
+
+def test_watch_ends_with_1_after_a_stranger(monkeypatch, capsys):
+    report = v3((4, "239.1.2.3", 0))
+    for source, code, line in (
+        ("10.1.0.9", 0, "10.1.0.9 has joined 239.1.2.3"),
+        ("10.7.0.9", 1, "STRANGER 10.7.0.9 has joined 239.1.2.3: it reads what is sent there"),
+    ):
+        segment = Segment(ip(report, source))
+        monkeypatch.setattr(watch, "_open", lambda name, segment=segment: segment)
+        assert cli.main(["doctor", "watch", "eth0", "--allow", "10.1.0.0/24"]) == code
+        assert capsys.readouterr().out == line + "\n"
+    monkeypatch.setenv("MCAST_ALLOW", "10.9.0.0/16")
+    monkeypatch.setattr(watch, "_open", lambda name: Segment(ip(report, "10.1.0.9")))
+    assert watch.main(["eth0"]) == 1
 
 
 def test_watch_needs_an_interface_that_is_there(capsys):
