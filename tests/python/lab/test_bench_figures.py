@@ -21,6 +21,10 @@ from torch_mcast.lab.spec import LabSpec, Loss
         ("ag_rs", 2, 1.0),
         ("barrier", 8, None),
         ("fsdp2", 8, None),
+        ("all_to_all", 4, 0.75),
+        ("gather", 4, 0.75),
+        ("scatter", 4, 0.75),
+        ("send_recv", 4, 1),
     ],
 )
 def test_bus_factors_are_those_of_nccl_tests(op, world, factor):
@@ -62,11 +66,54 @@ def test_there_is_no_bound_without_a_rate_or_a_network():
         ("all_reduce", 400),
         ("ag_rs", 400),
         ("fsdp2", 500),
+        ("fsdp2_async", 500),
+        ("all_to_all", 300),
+        ("gather", 75),  # all but the root's host send a block of 100
+        ("scatter", 75),
+        ("send_recv", 400),
         ("barrier", None),
     ],
 )
 def test_what_a_host_sends_at_least(op, sent):
     assert formulas.multicast_send_bytes(op, 400, 4) == sent
+    assert formulas.multicast_send_bytes(op, 400, 1) == 0
+
+
+@pytest.mark.parametrize(
+    "op, received",
+    [
+        ("broadcast", 400),
+        ("all_gather", 300),
+        ("reduce_scatter", 300),
+        ("all_reduce", 600),
+        ("all_to_all", 300),
+        ("gather", 300),
+        ("scatter", 300),
+        ("send_recv", 400),
+        ("ag_rs", 600),
+        ("fsdp2", 900),
+        ("fsdp2_async", 900),
+        ("barrier", 0),
+    ],
+)
+def test_what_a_host_receives_at_least(op, received):
+    assert formulas.receive_bytes(op, 400, 4) == received
+    assert formulas.receive_bytes(op, 400, 1) == 0
+
+
+@pytest.mark.parametrize(
+    "op, ring, gloo",
+    [
+        ("broadcast", 300, 300),
+        ("all_gather", 300, 300),
+        ("reduce_scatter", 300, 600),  # Gloo's is an all-reduce
+        ("all_reduce", 600, 600),
+        ("ag_rs", 600, 900),
+    ],
+)
+def test_what_a_rank_of_a_ring_sends(op, ring, gloo):
+    assert formulas.ring_send_bytes(op, 400, 4) == ring
+    assert formulas.gloo_send_bytes(op, 400, 4) == gloo
 
 
 @pytest.mark.parametrize(

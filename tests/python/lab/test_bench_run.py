@@ -270,6 +270,8 @@ def test_ranks_of_a_launcher_that_are_stopped_leave_what_they_had(tmp_path, stop
     assert "stopped before the end" in output and "barrier" in output and "Traceback" not in errors
     document = json.loads(out.read_text())
     assert document["complete"] is False and document["rows"]
+    assert {(row["world"], row["hosts"]) for row in document["rows"]} == {(2, 1)}
+    assert "1 hosts x 2 ranks" in document["title"]
 
 
 def test_a_compiler_that_does_not_end_is_one_error(tmp_path, monkeypatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from torch_mcast.bench import meter, rows
@@ -60,6 +62,16 @@ def test_an_engine_that_was_killed_is_started_again(hosted):
 def test_cpu_of_the_engine_is_told_apart(monkeypatch):
     monkeypatch.delenv("MCAST_ENGINE", raising=False)
     assert meter.engine_cpu_s() == 0
+    # One rank of each host tells of the host's engine: here this process.
+    monkeypatch.setattr(meter, "_engine_pid", lambda path: os.getpid())
+    for setting, local, counted in (
+        ("host:/x", "0", True),
+        ("host:/x", "1", False),
+        ("auto", "0", False),
+    ):
+        monkeypatch.setenv("MCAST_ENGINE", setting)
+        monkeypatch.setenv("LOCAL_RANK", local)
+        assert (meter.engine_cpu_s() > 0) == counted, (setting, local)
     raw = {
         "op": "all_gather", "size": 10**9, "wanted": 10**9, "backend": "mcast", "right": True,
         "rank_times": [[1.0, 1.0, 1.0]] * 2, "inner": 1,

@@ -30,15 +30,20 @@ def namespaces(lab_id):
     return system.namespaces(topology.prefix(lab_id))
 
 
-def test_a_lab_is_gone_after_its_block():
+def test_a_lab_is_gone_after_its_block(monkeypatch):
+    monkeypatch.setattr(state, "_ROOM", 0)
     with Lab(LabSpec(hosts=2)) as lab:
         assert len(namespaces(lab.id)) == 3
         sleeper = lab.popen("h1", ["sleep", "1000"])
         folder = lab.scratch("files")
-        (folder / "one").touch()
+        memory = lab.scratch("files", in_memory=True)
+        for place in (folder, memory):
+            (place / "one").touch()
+        assert memory.is_relative_to("/dev/shm") and not folder.is_relative_to("/dev/shm")
         assert lab.run("h2", ["hostname"]).stdout == "h2\n"
     assert namespaces(lab.id) == [] and not state.path_of(lab.id).exists()
-    assert sleeper.wait(10) == -signal.SIGKILL and not folder.parent.exists()
+    assert sleeper.wait(10) == -signal.SIGKILL
+    assert not folder.parent.exists() and not memory.parent.exists()
 
 
 def test_a_lab_that_cannot_be_built_leaves_nothing(monkeypatch):
@@ -156,7 +161,11 @@ def test_run_gives_torchruns_environment_and_prefixes_lines():
     ]
 
 
-def test_run_returns_the_first_failure_and_ends_the_rest():
+@pytest.mark.parametrize(
+    "failure, code, words",
+    [("exit 5", 5, "exit code 5"), ("kill -KILL $$", 128 + 9, "signal SIGKILL")],
+)
+def test_run_returns_the_first_failure_and_ends_the_rest(failure, code, words):
     done = cli(
         "run",
         "--hosts",
@@ -166,10 +175,10 @@ def test_run_returns_the_first_failure_and_ends_the_rest():
         "--",
         "sh",
         "-c",
-        "[ $RANK = 0 ] || exit 5; exec sleep 1000",
+        f"[ $RANK = 0 ] || {failure}; exec sleep 1000",
     )
-    assert done.returncode == 5
-    assert "rank 1 on h2 ended with exit code 5" in done.stderr
+    assert done.returncode == code
+    assert f"rank 1 on h2 ended with {words}" in done.stderr
 
 
 @pytest.mark.parametrize("child", ["", "sleep 1000 & "], ids=["alone", "a child holds the pipe"])

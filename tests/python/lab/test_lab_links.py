@@ -127,6 +127,17 @@ def test_cut_and_heal(plain, traffic, silent):
         assert any(traffic(plain).answers("h1", "h2") for _ in range(10))
 
 
+def test_restoring_a_lab_heals_every_cut(plain, traffic):
+    plain.cut("h1", silent=True)
+    plain.cut("h2")
+    plain.set_faults(Loss(1.0, hosts=["h3"]))
+    plain.restore(LabSpec(hosts=3))
+    for source, target in (("h1", "h3"), ("h3", "h1"), ("h3", "h2")):
+        # Neighbour entries that failed meanwhile are asked for again.
+        assert any(traffic(plain).send(source, [target], 20) == [(20, 0)] for _ in range(10))
+    assert plain.fault_counters() == []
+
+
 def test_attach_sees_and_changes_the_same_lab(plain, traffic):
     other = Lab.attach(plain.id)
     assert other.spec == plain.spec

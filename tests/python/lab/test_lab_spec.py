@@ -1,5 +1,6 @@
 """Descriptions: units, checks, JSON, planning. No rights needed."""
 
+import argparse
 import json
 
 import pytest
@@ -11,6 +12,7 @@ from torch_mcast.lab import (
     LabSpec,
     Loss,
     build,
+    cli,
     counters,
     faults,
     topology,
@@ -93,12 +95,138 @@ def test_fault_grammar():
         (dict(host_rates={"h9": "1gbit"}), "h9"),
         (dict(faults=[Loss(0.1, hosts=["x"])]), "x"),
         (dict(multicast="maybe"), "maybe"),
-        (dict(mtu=100), "mtu"),
+        (dict(mtu=575), "mtu is 576..65535"),
+        (dict(mtu=65536), "mtu is 576..65535"),
+        (dict(hosts=4, racks=[4, 0]), "add up to 4 hosts"),
+        (dict(hosts=3, aggregators=1, racks=[1, 2]), "add up to 4 hosts"),
+        (dict(hosts=3, aggregators=1, racks=[2, 2], aggregator_racks=[1]), "add up to 3 hosts"),
+        (dict(hosts=3, aggregators=1, racks=[3], aggregator_racks=[-1]), "1 numbers from 0 to 1"),
+        (dict(ranks_per_host=0), "at least one"),
+        (dict(aggregators=-1), "at least one"),
+        (dict(hosts=251), "at most 250 hosts"),
+        (dict(hosts=249, aggregators=2), "at most 250 hosts"),
+        (dict(tx_queues=0), "tx_queues is 1..64"),
+        (dict(tx_queues=65), "tx_queues is 1..64"),
     ],
 )
 def test_impossible_labs_are_refused(fields, words):
     with pytest.raises(ValueError, match=words):
         LabSpec(**fields)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        dict(hosts=249, aggregators=1, mtu=576, tx_queues=64),
+        dict(hosts=250, mtu=65535, racks=[1, 249]),
+        dict(hosts=3, aggregators=1, racks=[3], aggregator_racks=[0]),
+    ],
+)
+def test_the_largest_labs_are_taken(fields):
+    spec = LabSpec(**fields)
+    assert [len(topology.plan_hosts("x", spec)), topology.plan_hosts("x", spec)[-1].address] == [
+        spec.hosts + spec.aggregators,
+        f"10.99.0.{spec.hosts + spec.aggregators}",
+    ]
+
+
+@pytest.mark.parametrize(
+    "fields, words",
+    [
+        (dict(kind="noise", probability=0.1), "kind"),
+        (dict(kind="loss", probability=0.1, direction="up"), "direction"),
+        (dict(kind="loss", probability=0.1, protocol="icmp"), "protocol"),
+        (dict(kind="loss", probability=0.1, unit="bit"), "unit"),
+    ],
+)
+def test_impossible_faults_are_refused(fields, words):
+    with pytest.raises(ValueError, match=f"{words} .* is none of"):
+        Fault(**fields)
+
+
+def test_a_host_s_own_rate_counts_and_may_be_none():
+    spec = LabSpec(hosts=3, rate="1gbit", host_rates={"h2": "none", "h3": "10mbit"})
+    assert [spec.rate_of(name) for name in spec.host_names] == [10**9, None, 10**7]
+    assert LabSpec(host_rates={"h1": "10mbit"}).rate_of("h2") is None
+
+
+def test_each_rate_and_size_is_a_field_of_its_own():
+    spec = LabSpec(
+        rate="1gbit", uplink_rate="2gbit", multicast_rate="3mbit", burst="4k", queue="5k"
+    )
+    assert (spec.rate, spec.uplink_rate, spec.multicast_rate) == (10**9, 2 * 10**9, 3 * 10**6)
+    assert (spec.burst, spec.queue) == (4096, 5120)
+    plain = LabSpec(rate="1gbit")
+    assert plain.uplink_rate is None and plain.multicast_rate is None
+
+
+def options(line):
+    parser = argparse.ArgumentParser()
+    cli.add_spec_arguments(parser)
+    return parser.parse_args(line.split())
+
+
+def test_the_options_of_a_command_are_the_fields_of_a_lab():
+    assert cli.spec_from(options("")) == LabSpec(hosts=4)
+    assert LabSpec().burst == 256 << 10 and LabSpec().queue == 4 << 20 and LabSpec().mtu == 1500
+    line = (
+        "--hosts 4 --ranks-per-host 3 --aggregators 2 --engine --rate 1gbit --host-rate h2=10mbit "
+        "--host-rate a1=none --mtu 9000 --burst 64k --queue 1M --racks 1,3 --aggregator-racks 2,0 --uplink-rate 2gbit "
+        "--tx-queues 8 --multicast blocked --multicast-rate 5mbit --loss 1%,host=h2 --bit-errors 0.5"
+    )
+    assert cli.spec_from(options(line)) == LabSpec(
+        hosts=4, ranks_per_host=3, aggregators=2, engine_options=(), rate=10**9,
+        host_rates={"h2": 10**7, "a1": None}, mtu=9000, burst=64 << 10, queue=1 << 20, racks=(1, 3),
+        aggregator_racks=(2, 0), uplink_rate=2 * 10**9, tx_queues=8, multicast="blocked",
+        multicast_rate=5 * 10**6, faults=(Loss(0.01, hosts=("h2",)), BitErrors(0.5)),
+    )  # fmt: skip
+
+
+def test_a_shaper_has_the_rate_the_burst_and_the_queue():
+    spec = LabSpec(rate="8mbit", burst=20000, queue=70000)
+    shaped = "tbf rate 8000000bit burst 20000b limit 70000b"
+    assert topology.shaper_lines("eth0", spec.rate, spec, 1) == [
+        f"qdisc replace dev eth0 root {shaped}"
+    ]
+    assert topology.shaper_lines("eth0", spec.rate, spec, 2) == [
+        "qdisc replace dev eth0 root handle 1: mq",
+        f"qdisc replace dev eth0 parent 1:1 {shaped}",
+        f"qdisc replace dev eth0 parent 1:2 {shaped}",
+    ]
+    assert "pfifo" in topology.shaper_lines("eth0", None, spec, 1)[0]
+
+
+@pytest.mark.parametrize(
+    "mode, snooping, flood", [("flood", 0, "on"), ("snooping", 1, "on"), ("blocked", 0, "off")]
+)
+def test_switches_treat_multicast_as_the_mode_says(mode, snooping, flood):
+    spec = LabSpec(hosts=2, racks=[1, 1])
+    ip_lines, bridge_lines = topology.multicast_lines(mode, spec, ["port-h1", "up1"])
+    for bridge in ("br0", "br1", "br2"):
+        line = f"link set {bridge} type bridge mcast_snooping {snooping} mcast_querier {snooping}"
+        assert line in ip_lines
+    assert bridge_lines == [
+        f"link set dev {port} mcast_flood {flood}" for port in ("port-h1", "up1")
+    ]
+
+
+def test_a_limit_of_multicast_is_in_bits_and_of_what_hosts_send():
+    assert faults.limit_rule(2_000_000, 20000).startswith(
+        "ip daddr 224.0.0.0/4 ip protocol udp limit rate over 250000 bytes/second burst 20000 bytes"
+    )
+
+
+def test_an_aggregator_is_told_the_rate_of_its_own_link():
+    lab = Lab(LabSpec(hosts=1, aggregators=2, rate="1gbit", host_rates={"a1": "10gbit"}))
+    rates = [lab.aggregation.command(host)[-2:] for host in lab.aggregators]
+    assert rates == [["--rate", "10000000000"], ["--rate", "1000000000"]]
+    unshaped = Lab(LabSpec(hosts=1, aggregators=1))
+    assert "--rate" not in unshaped.aggregation.command(unshaped.host("a1"))
+
+
+def test_ranks_are_told_the_rate_of_the_lab():
+    assert Lab(LabSpec(hosts=1, rate="1gbit")).env("h1")["MCAST_LINK_RATE"] == "1000000000"
+    assert "MCAST_LINK_RATE" not in Lab(LabSpec(hosts=1)).env("h1")
 
 
 def test_switches_with_aggregators_prune_multicast_unless_told_otherwise():
