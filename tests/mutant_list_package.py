@@ -6,6 +6,7 @@ from mutant_list_doctor import DOCTOR
 
 _SPEC = "tests/python/lab/test_lab_spec.py"
 _FIGURES = "tests/python/lab/test_bench_figures.py"
+_DRIVER = "tests/python/lab/test_bench_driver.py"
 _SIMULATE = "tests/python/test_simulate.py"
 
 PACKAGE = [
@@ -33,7 +34,7 @@ PACKAGE = [
         "return self.host_rates.get(host, self.rate)",
         "return self.host_rates.get(host) or self.rate",
         "pytest",
-        f"{_SPEC}",
+        f"{_SPEC} -k own_rate",
     ),
     Mutant(
         "lab-uplinks-at-the-hosts-rate",
@@ -41,7 +42,7 @@ PACKAGE = [
         'put("uplink_rate", parse_rate(self.uplink_rate))',
         'put("uplink_rate", parse_rate(self.rate))',
         "pytest",
-        f"{_SPEC}",
+        f"{_SPEC} -k field_of_its_own",
     ),
     Mutant(
         "lab-command-takes-the-burst-for-the-queue",
@@ -49,7 +50,7 @@ PACKAGE = [
         "queue=parse_size(args.queue)",
         "queue=parse_size(args.burst)",
         "pytest",
-        f"{_SPEC}",
+        f"{_SPEC} -k options_of_a_command",
     ),
     Mutant(
         "lab-shaper-with-burst-and-queue-swapped",
@@ -57,7 +58,7 @@ PACKAGE = [
         'f"burst {spec.burst}b limit {spec.queue}b"',
         'f"burst {spec.queue}b limit {spec.burst}b"',
         "pytest",
-        f"{_SPEC}",
+        f"{_SPEC} -k shaper",
     ),
     Mutant(
         "lab-multicast-rate-in-bytes",
@@ -65,7 +66,7 @@ PACKAGE = [
         "max(1, rate // 8)",
         "max(1, rate)",
         "pytest",
-        f"{_SPEC}",
+        f"{_SPEC} -k limit_of_multicast",
     ),
     Mutant(
         "lab-silent-cut-stays-after-a-test",
@@ -73,7 +74,7 @@ PACKAGE = [
         "for name in sorted(self._cut | self._silent):",
         "for name in sorted(self._cut):",
         "pytest",
-        "tests/python/lab/test_lab_links.py -k cut",
+        "tests/python/lab/test_lab_links.py -k restoring",
     ),
     Mutant(
         "lab-files-in-memory-stay",
@@ -89,7 +90,7 @@ PACKAGE = [
         "rate = self._lab.spec.rate_of(host.name)",
         "rate = self._lab.spec.rate",
         "pytest",
-        "tests/python/lab/test_lab_aggregators.py -k run_with",
+        f"{_SPEC} -k rate_of_its_own_link",
     ),
     Mutant(
         "lab-run-hides-the-signal-of-a-rank",
@@ -114,7 +115,7 @@ PACKAGE = [
         '{**_RING, "reduce_scatter": 2, "ag_rs": 3}',
         '{**_RING, "reduce_scatter": 1, "ag_rs": 2}',
         "pytest",
-        f"{_FIGURES}",
+        f"{_FIGURES} -k rank_of_a_ring",
     ),
     Mutant(
         "bench-gloo-sends-its-own-block-too",
@@ -122,7 +123,7 @@ PACKAGE = [
         "return _GLOO[op] * size * (world - 1) / world",
         "return _GLOO[op] * size",
         "pytest",
-        f"{_FIGURES}",
+        f"{_FIGURES} -k rank_of_a_ring",
     ),
     Mutant(
         "bench-training-step-gathers-once",
@@ -130,7 +131,7 @@ PACKAGE = [
         'Op("fsdp2", "FSDP2 training step", None, 3)',
         'Op("fsdp2", "FSDP2 training step", None, 2)',
         "pytest",
-        f"{_FIGURES} -k bounds",
+        f"{_FIGURES} -k receives_at_least",
     ),
     Mutant(
         "bench-cpu-per-gb-without-the-engine",
@@ -146,7 +147,7 @@ PACKAGE = [
         'raw["backend"] != value["backend"]',
         'raw["backend"] == value["backend"]',
         "pytest",
-        f"{_FIGURES}",
+        f"{_DRIVER} -k partial",
     ),
     Mutant(
         "bench-bound-of-the-fastest-link",
@@ -154,7 +155,7 @@ PACKAGE = [
         "return min((rate for rate in rates",
         "return max((rate for rate in rates",
         "pytest",
-        f"{_FIGURES}",
+        f"{_DRIVER} -k slowest",
     ),
     Mutant(
         "bench-each-rank-of-a-launcher-is-a-host",
@@ -195,7 +196,7 @@ PACKAGE = [
         "if done.returncode != 0 or not out.exists():",
         "if not out.exists():",
         "pytest",
-        "tests/python/test_simulate_command.py -k hold_something_else",
+        f"{_SIMULATE} -k lab_that_failed",
     ),
     Mutant(
         "simulate-burst-in-bytes-against-bits",
@@ -219,7 +220,7 @@ PACKAGE = [
         'and not row.get("partial")',
         'and row.get("partial") is not None',
         "pytest",
-        f"{_SIMULATE} -k compared",
+        f"{_SIMULATE} -k only_whole_cases",
     ),
     Mutant(
         "simulate-chain-is-the-ring-of-the-ratio",
@@ -227,7 +228,7 @@ PACKAGE = [
         "for name in reversed(_RINGS):",
         "for name in _RINGS:",
         "pytest",
-        f"{_SIMULATE} -k 'table or agree'",
+        f"{_SIMULATE} -k ratio_is",
     ),
     Mutant(
         "simulate-program-of-another-version-is-read",
@@ -235,7 +236,7 @@ PACKAGE = [
         'if result["schema"] != SCHEMA:',
         'if result["schema"] > SCHEMA:',
         "pytest",
-        "tests/python/test_simulate_command.py -k run_that_is_killed",
+        "tests/python/test_simulate_command.py -k another_version",
     ),
     # model
     Mutant(
@@ -244,7 +245,7 @@ PACKAGE = [
         "incast // (2 * max(1, hosts - 1))",
         "incast // max(1, hosts - 1)",
         "pytest",
-        "tests/python/test_model.py -k 'not cpp'",
+        "tests/python/test_model.py -k incast",
     ),
     Mutant(
         "model-one-rank-on-each-host",
@@ -252,7 +253,7 @@ PACKAGE = [
         "members=self.hosts * args.ranks_per_host",
         "members=self.hosts",
         "pytest",
-        "tests/python/test_model.py -k command",
+        "tests/python/test_model.py -k shards",
     ),
     Mutant(
         "model-integers-fold-in-order",
@@ -260,7 +261,7 @@ PACKAGE = [
         '"i32": (1, False),',
         '"i32": (1, True),',
         "pytest",
-        "tests/python/test_model.py -k command",
+        "tests/python/test_model.py -k owner_keeps",
     ),
     # the backend's own modules
     Mutant(
@@ -293,7 +294,7 @@ PACKAGE = [
         'int(bool(g["failure"]))',
         'int(not g["failure"])',
         "pytest",
-        "tests/python/security/test_metrics.py -k sample",
+        "tests/python/security/test_metrics.py -k that_failed",
     ),
     Mutant(
         "store-of-a-restarted-job-is-the-old-one",
@@ -301,7 +302,7 @@ PACKAGE = [
         'names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT")',
         'names = ("TORCHELASTIC_RUN_ID", "MASTER_PORT")',
         "pytest",
-        "tests/python/test_engine_store.py -k environment",
+        "tests/python/test_engine_store.py -k restarted",
     ),
     Mutant(
         "trace-in-milliseconds",
@@ -317,7 +318,7 @@ PACKAGE = [
         "amount(8 * job['rate_in'], 1000)",
         "amount(job['rate_in'], 1000)",
         "pytest",
-        "tests/python/test_aggregator.py -k job_is_shown",
+        "tests/python/test_aggregator.py -k row_has",
     ),
     Mutant(
         "engine-s-unit-is-killed-before-its-clients-went",

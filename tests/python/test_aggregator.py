@@ -168,6 +168,36 @@ def test_a_job_is_shown_while_it_lives(aggregator, capsys):
     assert "g" in capsys.readouterr().out
 
 
+def test_a_job_s_row_has_bits_per_second_and_whom_it_waits_for():
+    def station(**oldest):
+        return {"oldest": oldest} if oldest else {}
+
+    job = {
+        "job": 3, "name": "g", "ranks": 4, "hosts": 2, "quota_used": 1 << 20, "quota": 4 << 20,
+        "rate_in": 125e6, "rate_out": 250e6, "operations": 9,
+        "stations": [
+            station(operation=7, waits_for_ranks=[1], ms=10.0),
+            station(operation=5, waits_for_ranks=[2, 3], ms=40.0),
+            station(),
+        ],
+    }  # fmt: skip
+    (row,) = job_rows({"jobs": [job]})
+    assert row == (
+        "3", "g", "4 on 2", "1.0MB of 4.0MB", "1.0Gbit/s", "2.0Gbit/s", "9", "op 5: rank 2,3, 40 ms"
+    )  # fmt: skip
+    (idle,) = job_rows({"jobs": [{**job, "stations": [station()]}]})
+    assert idle[-1] == ""
+
+
+def test_a_station_s_row_has_shares_and_odd_frames():
+    station = {
+        "address": "10.0.0.9:7118", "connected": 3, "cpu_share": 0.25, "folded_bytes": 3 << 20,
+        "staged_share": 0.5, "blocks": 8, "declined": 1, "repeated": 2, "stale": 3, "malformed": 4,
+    }  # fmt: skip
+    (row,) = station_rows({"jobs": [{"job": 3, "ranks": 4, "stations": [station]}]})
+    assert row == ("3", "10.0.0.9:7118", "3 of 4", "25 %", "3.0MB", "50 %", "8", "1", "9")
+
+
 def test_sigterm_ends_it_in_order(aggregator):
     process, path = aggregator
     process.send_signal(signal.SIGTERM)

@@ -122,6 +122,33 @@ def test_ranks_meet_by_what_the_launcher_says(stores):
         assert said.split() == ["3.0"]
 
 
+def test_a_restarted_job_has_a_store_of_its_own(stores, monkeypatch):
+    path, port = stores
+    monkeypatch.setenv("MCAST_ENGINE", f"host:{path}")
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "run")
+    monkeypatch.setenv("MASTER_PORT", "29511")
+
+    def met(restarts, made=0, url="", **environment):
+        """The store of the job's next group, in a process that has made so many."""
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", str(restarts))
+        monkeypatch.setattr(_store, "_made", made)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        query = "?rank=0&world_size=2"
+        store, rank, world = next(_store.rendezvous(f"engine://127.0.0.1:{port}{url}{query}"))
+        assert (rank, world) == (0, 2)
+        return store
+
+    first = met(0)  # a store is there as long as somebody uses it
+    first.set("key", "value")
+    assert met(0).check(["key"])
+    assert not met(1).check(["key"])
+    assert not met(0, made=1).check(["key"])
+    assert not met(0, url="/name").check(["key"])
+    assert not met(0, MASTER_PORT="29512").check(["key"])
+    assert not met(0, MASTER_PORT="29511", TORCHELASTIC_RUN_ID="other").check(["key"])
+
+
 def test_a_url_without_its_environment_says_what_is_missing(monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):
         monkeypatch.delenv(name, raising=False)

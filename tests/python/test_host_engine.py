@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import shutil
 import signal
 import socket
@@ -371,6 +372,12 @@ def test_the_unit_is_one(tmp_path):
     one.write_text(unit.read_text())
     unit_files.verify(one)
     assert "RuntimeDirectory=engines\n" in unit.read_text()
+    # Clients have their time to go before the supervisor kills.
+    goodbye, stop = (
+        int(re.search(rf"^{name}(\d+)", unit.read_text(), re.M)[1])
+        for name in ("ExecStart=.* --goodbye ", "TimeoutStopSec=")
+    )
+    assert goodbye == 600 < stop
 
 
 def started_as(line: list[str], path: Path) -> None:
@@ -412,6 +419,8 @@ def test_the_daemonset_is_one(tmp_path):
     assert spec["securityContext"]["runAsUser"] == 1234
     assert container["image"] == "here/mcast:7"
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    goodbye = int(container["command"][container["command"].index("--goodbye") + 1])
+    assert goodbye == 600 < spec["terminationGracePeriodSeconds"]
     (volume,) = spec["volumes"]
     assert (
         volume["hostPath"]["path"]

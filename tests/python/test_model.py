@@ -206,6 +206,57 @@ def test_the_command_tells_bytes_and_times(capsys):
     assert rows["mixed, O"]["aggregator_in"] == pytest.approx(0.636 * 2 * 2**26, rel=1e-3)
 
 
+@pytest.mark.parametrize(
+    "hosts, size",
+    # 43, 11 and 2 chunks: 60 KiB at most, half of 2 MiB shared by the others, 4 KiB at least.
+    [(2, 60544), (8, 60544), (64, 15488), (1000, 2816)],
+)
+def test_frames_of_all_others_fill_half_of_the_incast(hosts, size):
+    assert aggregation.segment_bytes(hosts) == size
+
+
+@pytest.mark.parametrize(
+    "dtype, fold, part, kept",
+    [
+        ("f32", "rank", 0.857, False),
+        ("f32", "turn", 1.0, True),
+        ("i32", "rank", 1.0, True),
+        ("bf16", "turn", 0.857, False),
+        ("f16", "turn", 0.857, False),
+        ("f64", "turn", 1.0, True),
+    ],
+)
+def test_an_owner_keeps_its_own_where_the_order_allows_it(capsys, dtype, fold, part, kept):
+    """As in test_the_plan_for_8_hosts: an order of ranks is broken by it, and sums of halves are longer."""
+    _, out, _ = run_model(
+        capsys, "--hosts", "8", "--aggregators", "7", "--dtype", dtype, "--fold", fold, "--json"
+    )
+    plan = json.loads(out)["plan"]
+    assert plan["part"] == pytest.approx(part, abs=6e-4) and plan["kept"] is kept
+
+
+@pytest.mark.parametrize(
+    "ranks, reason", [(1, "placed"), (8, "fewer than 4 segments for a station")]
+)
+def test_shards_are_those_of_all_ranks(capsys, ranks, reason):
+    _, out, _ = run_model(
+        capsys, "--hosts", "8", "--aggregators", "7", "--size", "8M", "--fold", "turn", "--json",
+        "--ranks-per-host", str(ranks),
+    )  # fmt: skip
+    assert json.loads(out)["plan"]["reason"] == reason
+
+
+def test_uplinks_are_told_up_and_down(capsys):
+    _, out, _ = run_model(
+        capsys, "--hosts", "8", "--aggregators", "3", "--racks", "6+2", "--size", "64M", "--json"
+    )
+    (row,) = (row for row in json.loads(out)["rows"] if row["way"] == "mixed, O, tree")
+    tree = Tree((6, 2), (1, 1), 1)
+    loads = [tree.uplink("all_reduce", row["part"], rack) for rack in range(2)]
+    assert row["leaves"] == [1, 1]
+    assert row["uplinks"] == [[pytest.approx(way * 2**26) for way in pair] for pair in loads]
+
+
 def test_the_command_prints_a_table(capsys):
     code, out, _ = run_model(
         capsys, "--aggregators", "3", "--racks", "4+4", "--op", "reduce_scatter"

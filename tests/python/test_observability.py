@@ -7,6 +7,7 @@ import argparse
 import json
 import os
 import threading
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -217,3 +218,8 @@ def test_a_trace_of_an_operation_that_failed_in_the_midst(tmp_path, monkeypatch)
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     spans = {event["name"]: event["dur"] for event in events if event["ph"] == "X"}
     assert spans == {"mcast:all_gather": 8.0, "data": 6.0}
+    # Microseconds of the wall clock, to a second.
+    begun = {event["name"]: event["ts"] for event in events if event["ph"] == "X"}
+    boot = time.time_ns() - time.monotonic_ns()
+    assert begun["mcast:all_gather"] == pytest.approx((boot + 1000) / 1e3, abs=1e6)
+    assert begun["data"] - begun["mcast:all_gather"] == pytest.approx(2, abs=0.5)

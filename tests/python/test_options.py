@@ -321,6 +321,8 @@ def test_command_line(capsys):
 def test_interface_of_the_fallback():
     assert engine_interface("udp eth0 10.0.0.1 mtu 1500 gso on") == "eth0"
     assert engine_interface("udp lo 127.0.0.1 mtu 65536") == "lo"
+    assert engine_interface("udp eth1+eth0 10.1.0.1 mtu 1500") == "eth1"  # of a stripe the first
+    assert engine_interface("verbs mlx5_0 10.0.0.1 mtu 4096") == ""
     assert engine_interface("something else") == ""
 
 

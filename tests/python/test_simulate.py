@@ -319,8 +319,18 @@ def test_a_lab_and_the_simulator_agree():
     [
         ({"median_s": 0.09, "bound_s": 0.089}, True, True),
         ({"lab": {"sent_mean": 2.4e6, "fabric": 35333956}}, True, True),
+        # A simulated time that is too long, and bytes of one direction alone, either way.
+        ({"median_s": 0.06, "bound_s": 0.06}, True, True),
+        ({"lab": {"sent_mean": 2.1e6, "fabric": 34896500}}, True, True),
+        ({"lab": {"sent_mean": 2209364.5, "fabric": 36658780}}, True, True),
+        ({"lab": {"sent_mean": 2209364.5, "fabric": 34009130}}, True, True),
+        # 90 % of the bound, less the 2.1 ms that 256 KiB would take: 76.1 ms at most.
+        ({"median_s": 0.0759}, True, False),
+        ({"median_s": 0.0763}, False, False),
         ({"median_s": 0.09}, False, False),
-        ({"cpu_s": 0.13}, False, False),
+        # 80 % of two CPUs.
+        ({"cpu_s": 0.112}, True, False),
+        ({"cpu_s": 0.114}, False, False),
     ],
 )
 def test_what_does_not_agree_is_off_where_links_are_the_limit(change, counts, off):
@@ -333,6 +343,65 @@ def test_results_that_can_not_be_compared():
     for lab in (None, {**LAB["lab"], "rate": None}, {**LAB["lab"], "ranks_per_host": 2}):
         with pytest.raises(ValueError, match="one rank per host"):
             validate.measured({**LAB, "lab": lab})
+
+
+def test_only_whole_cases_of_mcast_are_compared():
+    row = LAB["rows"][0]
+    odd = [{"partial": True}, {"backend": "gloo"}, {"op": "barrier"}, {"times_s": []}]
+    found = validate.measured({**LAB, "rows": [*({**row, **change} for change in odd), row]})
+    assert [(of.op, of.seconds) for of in found] == [("broadcast", row["median_s"])]
+
+
+def test_an_experiment_is_what_the_lab_was():
+    assert [validate.rate_for(hosts) for hosts in (2, 4, 8, 16)] == [
+        "1000mbit",
+        "1000mbit",
+        "500mbit",
+        "250mbit",
+    ]
+    # Datagrams of 1440 bytes at 2272 each in twice 250000, twice 64 KiB and twice 1 MiB.
+    assert [validate.send_queue(rate) for rate in (1e9, 1e6, 1e12)] == [316901, 83073, 1329180]
+    text = validate.experiment(LAB["lab"], "broadcast", 4096, 7)
+    assert text.startswith("hosts=4 op=broadcast size=4096 rate=1000mbit mtu=1500 ")
+    for word in ("shaper=262144", "queue=4194304", "link_rate=1000mbit", "seed=7"):
+        assert word in text.split()
+    assert "loss" not in text
+    faults = [("loss", 0.01), ("bits", 0.5), ("loss", 0.02)]
+    lossy = {**LAB["lab"], "faults": [{"kind": kind, "probability": p} for kind, p in faults]}
+    assert "loss=0.03@host-leaf-down" in validate.experiment(lossy, "broadcast", 4096, 7).split()
+
+
+def test_a_lab_that_failed_is_no_result(tmp_path, monkeypatch):
+    bench = tmp_path / "python"
+    monkeypatch.setattr(validate.sys, "executable", str(bench))
+    args = validate._parser().parse_args(["--mtu", "9000", "--loss", "0.01"])
+    for end, failed in (("exit 0", False), ("echo stopped >&2; exit 2", True)):
+        write = f'while [ "$1" != --json ]; do shift; done; echo "$words" > "$2"; {end}'
+        bench.write_text(f'#!/bin/sh\nwords="[\\"$*\\"]"; {write}\n')
+        bench.chmod(0o755)
+        if failed:
+            with pytest.raises(ValueError, match="the lab of 16 hosts failed: stopped"):
+                validate.measure(16, args)
+        else:
+            (words,) = validate.measure(16, args)
+            for word in ("--hosts 16 --rate 250mbit --mtu 9000", "--backends mcast", "--loss 0.01"):
+                assert word in words
+
+
+def test_a_ratio_is_to_the_engine_s_ring_if_there_is_one():
+    def ratios(*names: str) -> list[float]:
+        sent = {"chain": 400, "ring-schedule": 200, "ring": 100, "mcast": 50}
+        rows = [{"hosts": 4, "algorithm": name, "fabric_bytes": sent[name]} for name in names]
+        return [
+            row["ring_ratio"] for row in tables.document([*rows, {"error": "x"}], "")["rows"][:-1]
+        ]
+
+    assert ratios("mcast", "ring", "ring-schedule", "chain") == [0.5, 1, 2, 4]
+    assert ratios("chain", "ring-schedule", "mcast") == [2, 1, 0.25]
+    assert ratios("mcast", "chain") == [0.125, 1]
+    other = {"hosts": 8, "algorithm": "ring", "fabric_bytes": 7}
+    alone = {"hosts": 4, "algorithm": "mcast", "fabric_bytes": 50}
+    assert "ring_ratio" not in tables.document([other, alone], "")["rows"][1]
 
 
 def test_validate_from_files(tmp_path, capsys):

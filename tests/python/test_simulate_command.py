@@ -104,6 +104,16 @@ def test_a_run_that_is_killed(program):
     assert helper.how_it_ended(-signal.SIGKILL) == "was killed by SIGKILL"
 
 
+@pytest.mark.parametrize("schema", [helper.SCHEMA - 1, helper.SCHEMA + 1])
+def test_a_program_of_another_version_is_named(schema, program):
+    program(f"echo '{{\"schema\": {schema}}}'")
+    with (
+        helper.Runs(1) as runs,
+        pytest.raises(ValueError, match=f"speaks schema {schema}, not {helper.SCHEMA}"),
+    ):
+        runs.run(["a=1"])
+
+
 def test_wrong_options_of_one_process_end_the_swarm(program, tmp_path, capfd):
     # The second begins before the first ends, and would take ten minutes.
     pid = tmp_path / "pid"

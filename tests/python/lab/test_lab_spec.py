@@ -210,7 +210,7 @@ def test_switches_treat_multicast_as_the_mode_says(mode, snooping, flood):
     ]
 
 
-def test_a_limit_of_multicast_is_in_bits_and_of_what_hosts_send():
+def test_a_limit_of_multicast_is_given_in_bits():
     assert faults.limit_rule(2_000_000, 20000).startswith(
         "ip daddr 224.0.0.0/4 ip protocol udp limit rate over 250000 bytes/second burst 20000 bytes"
     )

@@ -416,7 +416,8 @@ def test_no_silent_clear_path_beside_a_guarded_group(path, monkeypatch):
     assert _fallback.kind(group("auto"), "cuda") == "gloo"
     for name in ("gloo", "nccl"):
         assert _fallback.in_clear(name, "sealed", path, {})
-        assert not _fallback.in_clear(name, "sealed", "shared memory", {})
+        for inside in ("shared memory", "local"):
+            assert not _fallback.in_clear(name, "sealed", inside, {})
         assert not _fallback.in_clear(name, "off", path, {})
     assert _fallback.in_clear("nccl", "sealed", path, {"GLOO_DEVICE_TRANSPORT": "TCP_TLS"})
     unguarded = SimpleNamespace(

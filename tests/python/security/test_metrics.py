@@ -37,6 +37,12 @@ def test_every_line_is_a_sample_or_a_comment():
         assert text.count(f"# TYPE torch_mcast_{name}_total counter\n") == 1
 
 
+def test_a_group_that_failed_is_1():
+    text = _metrics._render([group("good"), {**group("bad"), "failure": "rank 2 was lost"}])
+    for name, failed in (("good", 0), ("bad", 1)):
+        assert f'torch_mcast_group_failed{{group="{name}",rank="1"}} {failed}\n' in text
+
+
 def test_without_groups_there_is_something_to_read():
     assert all(line.startswith("#") for line in _metrics._render([]).splitlines())
 
