@@ -217,8 +217,8 @@ PACKAGE = [
     Mutant(
         "simulate-case-that-was-stopped-counts",
         "torch_mcast/simulate/validate.py",
-        'and not row.get("partial")',
-        'and row.get("partial") is not None',
+        '            and not row.get("partial")\n',
+        "",
         "pytest",
         f"{_SIMULATE} -k only_whole_cases",
     ),
