@@ -15,6 +15,7 @@
 #include "arena.h"
 #include "backend.h"
 #include "background.h"
+#include "base/test_clock.h"
 #include "bindings.h"
 #include "device/completion_poller.h"
 #include "device/gate.h"
@@ -444,6 +445,14 @@ PYBIND11_MODULE(_C, module) {
       "the host and ranks of one host map. False: there is none; the log says why.");
   module.def("contributors", &contributors, py::arg("work"),
              "How many ranks' inputs are in the result of a reduction.");
+  module.def(
+      "_use_test_clock",
+      [](const std::string& path) {
+        const Status used = test_clock::use(path);
+        if (!used.ok()) throw py::value_error(used.message());
+      },
+      py::arg("path"),
+      "For tests: the first 8 bytes of this file, nanoseconds, are added to the engine's clock.");
   module.def("counters", &counters_dict, "Counter names and what they count.");
   module.def(
       "set_gate",

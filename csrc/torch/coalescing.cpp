@@ -7,6 +7,8 @@
 #include <exception>
 #include <utility>
 
+#include "engine/clock.h"
+
 namespace mcast::pg {
 namespace {
 
@@ -34,13 +36,12 @@ class BatchWork final : public c10d::Work {
   }
   // Of all parts, also after one has failed: nobody else waits for the rest.
   bool wait(std::chrono::milliseconds timeout) override {
-    const auto start = std::chrono::steady_clock::now();
+    const Nanos start = monotonic_now();
     std::exception_ptr first;
     for (const auto& part : parts_) {
       auto left = timeout;
       if (timeout > kNoTimeout) {
-        left -= std::chrono::duration_cast<std::chrono::milliseconds>(
-            std::chrono::steady_clock::now() - start);
+        left -= std::chrono::milliseconds((monotonic_now() - start) / kMilli);
         left = std::max(left, std::chrono::milliseconds(1));
       }
       try {

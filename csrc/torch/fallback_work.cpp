@@ -11,6 +11,7 @@
 #include <condition_variable>
 #include <thread>
 
+#include "engine/clock.h"
 #include "gil.h"
 #include "wait_slice.h"
 #include "work.h"
@@ -171,7 +172,7 @@ c10::intrusive_ptr<c10::ivalue::Future> FallbackWork::getFuture() {
 }
 
 void FallbackWork::wait_here(std::chrono::milliseconds timeout) {
-  const auto start = std::chrono::steady_clock::now();
+  const Nanos start = monotonic_now();
   std::unique_lock lock(mutex_);
   while (!completed_) {
     const auto slice = wait_slice(start, timeout, kLook, context_);

@@ -311,7 +311,7 @@ bool McastWork::throw_or_join(const std::exception_ptr& error) {
 }
 
 bool McastWork::wait(std::chrono::milliseconds timeout) {
-  const auto start = std::chrono::steady_clock::now();
+  const Nanos start = monotonic_now();
   std::exception_ptr error;
   const bool joins = timeout <= kNoTimeout && may_join();
   if (joins && device_ready()) {

@@ -12,6 +12,7 @@
 
 #include "base/log.h"
 #include "base/signals_blocked.h"
+#include "base/test_clock.h"
 #include "engine/clock.h"
 
 namespace mcast {
@@ -85,7 +86,7 @@ void LaneThread::run() {
     if (const Nanos pause = lane.coalesce(now); pause > 0 && pause < next - now) {
       std::this_thread::sleep_for(std::chrono::nanoseconds(pause));
     } else {
-      lane.transport().wait(std::min(next - now, kLongestSleep));
+      lane.transport().wait(test_clock::nap(std::min(next - now, kLongestSleep)));
     }
   }
   queue_.close(batch_);

@@ -8,9 +8,12 @@
 
 #include <climits>
 
+#include "base/test_clock.h"
+
 namespace mcast {
 
 void futex_wait(std::atomic<uint32_t>& word, uint32_t expected, Nanos timeout) noexcept {
+  timeout = test_clock::nap(timeout);
   if (timeout <= 0) return;
   struct timespec limit {};
   limit.tv_sec = static_cast<time_t>(timeout / kSecond);

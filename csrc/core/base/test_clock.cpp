@@ -1,0 +1,31 @@
+#include "base/test_clock.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+
+#include "base/fd.h"
+
+namespace mcast::test_clock {
+
+constinit std::atomic<const std::atomic<int64_t>*> page{nullptr};
+
+Status use(const std::string& path) {
+  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid()) return Status::system(errno, "open " + path);
+  struct stat facts {};
+  if (::fstat(file.get(), &facts) != 0) return Status::system(errno, "stat " + path);
+  // A mapping beyond the end of the file would be a bus error at the first look at the clock.
+  if (facts.st_size < static_cast<off_t>(sizeof(int64_t))) {
+    return Status(Code::kInvalidArgument, path + " has " + std::to_string(facts.st_size) +
+                                              " bytes, the clock of a test has 8");
+  }
+  void* const at = ::mmap(nullptr, sizeof(int64_t), PROT_READ, MAP_SHARED, file.get(), 0);
+  if (at == MAP_FAILED) return Status::system(errno, "map " + path);
+  page.store(static_cast<const std::atomic<int64_t>*>(at), std::memory_order_relaxed);
+  return {};
+}
+
+}  // namespace mcast::test_clock
