@@ -10,6 +10,13 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from job import Job, Zygote
+from moved_clock import MovedClock
+
+
+@pytest.fixture
+def clock(tmp_path: Path) -> MovedClock:
+    """For one job, which is started with `env=clock.env`."""
+    return MovedClock(tmp_path)
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ import time
 from datetime import timedelta
 from typing import Any
 
+import moved_clock
 import torch
 import torch.distributed as dist
 
@@ -36,6 +37,7 @@ def tcp_store(link: Any) -> Any:
 def join(
     link: Any, timeout_s: float = 60, incarnation: str = "", store: Any = None, **options: Any
 ) -> None:
+    moved_clock.use()
     path = str(link.folder / f"store{incarnation}")
     dist.init_process_group(
         "mcast",
@@ -131,7 +133,7 @@ def struck_in_creation(link: Any, victim: int, phase: str) -> None:
     """One rank gets a signal while the group is made: before it has published its address, or when
     all have, but no probe is heard."""
     store = dist.FileStore(str(link.folder / "store"), link.world)
-    options = {"liveness_limit": 1000, "faults": "drop:type=probe", "probe_timeout": 600_000}
+    options = {"liveness_limit": 3000, "faults": "drop:type=probe", "probe_timeout": 600_000}
 
     def watch() -> None:
         store.wait([f"0//cpu//mcast/1/rank/{r}" for r in range(link.world)])
@@ -142,7 +144,7 @@ def struck_in_creation(link: Any, victim: int, phase: str) -> None:
         link.hear("go")
     elif link.rank == victim:
         threading.Thread(target=watch, daemon=True).start()
-    timeout_s = 2 if phase == "rendezvous" else 4
+    timeout_s = 2 if phase == "rendezvous" else 6
     caught(link, lambda: join(link, timeout_s, store=store, **options))
     if link.rank == victim and phase == "probe":
         link.hear("go")  # when it goes on, after SIGSTOP

@@ -35,7 +35,7 @@ def refused(link: Any, calls: list[Any], error: int) -> None:
 def dies(link: Any, calls: list[Any], error: int) -> None:
     """One rank is killed while the others wait for it."""
     deny(calls, error)
-    join(link, liveness_limit=1000)
+    join(link, 600, liveness_limit=10_000)
     exact.every()
     link.say("ready")
     link.hear("go")

@@ -110,9 +110,11 @@ def threads_go_on(link: Any) -> None:
 
 
 def waits_at_exit(link: Any, groups: int) -> None:
-    """Many groups with an operation each that the other rank never calls."""
-    join(link, linger=1000)
-    options = torch_mcast.Options(linger=1000)
+    """Many groups with an operation each that the other rank never calls. One linger after the other would
+    be longer than the test's guard."""
+    assert groups * 3 > 60
+    join(link, linger=3000)
+    options = torch_mcast.Options(linger=3000)
     every = [dist.new_group(backend="mcast", pg_options=options) for _ in range(groups)]
     dist.barrier()
     if link.rank == 0:

@@ -106,15 +106,15 @@ def late(link: Any, victim: int, op: str, timeout_s: float) -> None:
 
 
 def late_but_in_time(link: Any) -> None:
-    """A rank that comes late is waited for, far beyond the liveness limit."""
-    join(link, timeout_s=60, liveness_limit=200)
+    """A rank that comes late is waited for, far beyond the liveness limit: by a clock that the test moves."""
+    join(link, timeout_s=600, liveness_limit=10_000)
     if link.rank == 1:
         link.say("elsewhere")
         link.hear("go")
     else:
         work = dist.barrier(async_op=True)
         link.say("waiting")
-        for limit_ms in (300, 400):
+        for limit_ms in (15_000, 20_000):
             caught(link, lambda ms=limit_ms: work.wait(timedelta(milliseconds=ms)))
         link.hear("go")
         work.wait()
@@ -209,9 +209,11 @@ def aborted(link: Any) -> None:
 
 
 def begin_again(link: Any, abort_first: bool, algorithm: str) -> None:
-    """A rank is stopped so long that it counts as dead, comes back, and all begin again."""
+    """A rank is stopped so long that it counts as dead, comes back, and all begin again. By a clock that the
+    test moves."""
     hole = {"faults": HOLE} if algorithm == "multicast" else {}
-    join(link, liveness_limit=500, algorithm=algorithm, **hole)
+    options = {"liveness_limit": 10_000, "algorithm": algorithm, "timeout_s": 600}
+    join(link, **options, **hole)
     dist.barrier()
     work = post("all_gather_into_tensor", 24 << 20)
     link.say("posted")
@@ -221,10 +223,10 @@ def begin_again(link: Any, abort_first: bool, algorithm: str) -> None:
         torch_mcast.abort()
     dist.destroy_process_group()
     for incarnation in ("2", "3"):
-        join(link, incarnation=incarnation, liveness_limit=500, algorithm=algorithm, **hole)
+        join(link, incarnation=incarnation, **options, **hole)
         all_good(100)
         dist.destroy_process_group()
-    join(link, incarnation="4", algorithm=algorithm)
+    join(link, 600, incarnation="4", algorithm=algorithm)
     all_good()
     dist.destroy_process_group()
     link.say("good")
@@ -232,7 +234,7 @@ def begin_again(link: Any, abort_first: bool, algorithm: str) -> None:
 
 def cut(link: Any) -> None:
     """All connections of a rank break, but no process ends: an error, then all begin again."""
-    join(link, liveness_limit=5000)
+    join(link, liveness_limit=20_000)
     all_good()
     before = used()
     link.say("ready")
@@ -252,7 +254,7 @@ def cut(link: Any) -> None:
     caught(link, lambda: (dist.barrier(), dist.barrier()))
     dist.destroy_process_group()
     for incarnation in ("2", "3"):
-        join(link, incarnation=incarnation, liveness_limit=5000)
+        join(link, incarnation=incarnation, liveness_limit=20_000)
         all_good()
         after = used()
         dist.destroy_process_group()
@@ -261,7 +263,7 @@ def cut(link: Any) -> None:
 
 def replaced(link: Any) -> None:
     """One rank dies; the survivors go on as a smaller job in the same processes."""
-    join(link, liveness_limit=2000)
+    join(link)
     if link.rank == 2:
         dist.barrier()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -269,7 +271,7 @@ def replaced(link: Any) -> None:
     caught(link, lambda: (dist.barrier(), dist.barrier(), dist.barrier()))
     dist.destroy_process_group()
     link.world = 2
-    join(link, incarnation="2", liveness_limit=2000)
+    join(link, incarnation="2")
     all_good()
     dist.destroy_process_group()
     link.say("good")

@@ -8,7 +8,7 @@ import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from job import GRACE_S
+from job import GUARD_S
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -20,7 +20,7 @@ def test_memory_is_short_while_the_group_is_made(job, victims):
 
     def one(room: int) -> str:
         with job(3, "scenarios_memory.creation", victims, room) as it:
-            events = [rank.events.get(timeout=2 + GRACE_S) for rank in it.ranks]
+            events = [rank.events.get(timeout=GUARD_S) for rank in it.ranks]
             for rank, row in zip(it.ranks, events, strict=True):
                 if row["event"] == "good":
                     continue
@@ -48,10 +48,10 @@ def test_memory_ends_in_the_middle_of_operations(job, room):
     """Of one rank. What its script asks for is refused to the script; what its threads need ends the
     process, and the others name it."""
     with job(3, "scenarios_memory.operations", 1, room) as it:
-        last = it.ranks[1].events.get(timeout=10 + GRACE_S)
+        last = it.ranks[1].events.get(timeout=GUARD_S)
         good = last["event"] == "good"
         for rank in it.others(1):
-            row = rank.events.get(timeout=3 + GRACE_S)  # liveness_limit, and linger
+            row = rank.events.get(timeout=GUARD_S)
             assert good == (row["event"] == "good"), (last, row)
             if not good:
                 assert row["kind"] == "DistBackendError" and "rank 1 " in row["text"], row

@@ -1,0 +1,91 @@
+"""A clock that a test moves: what it adds counts for every limit of the ranks' engines as if it had passed
+(csrc/core/base/test_clock.h). So limits of tens of seconds, which no busy machine uses up, pass in
+milliseconds."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import mmap
+import os
+import re
+import struct
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+VARIABLE = "MCAST_TEST_CLOCK"  # names the file to `use`
+GUARD_S = 60.0
+# No more than the engine counts of one tick of another's silence in shared memory: 0.2 s.
+STEP_S = 0.2
+# How often a thread sleeps in each step: a ping that is due is sent before the first of these, and what
+# has come is read before the others.
+NAPS = 4
+LANES = re.compile(r"mcast-(lane|red|host)\d+\n")
+
+
+def use() -> None:
+    """In a rank, before it makes its first group."""
+    if path := os.environ.get(VARIABLE):
+        from torch_mcast import _C
+
+        _C._use_test_clock(path)
+
+
+def naps(processes: Iterable[int]) -> dict[int, int]:
+    """By thread of a lane: how often it has slept, and for how many hundredths of a second it has run."""
+    found = {}
+    for process in processes:
+        for task in glob.glob(f"/proc/{process}/task/*"):
+            # It may end meanwhile.
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if LANES.fullmatch(Path(task, "comm").read_text()):
+                    switches = re.findall(
+                        r"ctxt_switches:\s+(\d+)", Path(task, "status").read_text()
+                    )
+                    run = Path(task, "stat").read_text().rpartition(")")[2].split()[11:13]
+                    found[int(Path(task).name)] = sum(map(int, [*switches, *run]))
+    return found
+
+
+class MovedClock:
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        self.path = folder / "clock"
+        self.path.write_bytes(bytes(mmap.PAGESIZE))
+        self.env = {VARIABLE: str(self.path)}
+        self.moved_s = 0.0
+        with self.path.open("r+b") as file:
+            self._page = mmap.mmap(file.fileno(), mmap.PAGESIZE)
+
+    def jump(self, seconds: float) -> None:
+        """All at once: threads that run take it for time in which they were away themselves."""
+        self.moved_s += seconds
+        self._page[:8] = struct.pack("=q", int(1e9 * self.moved_s))
+
+    def step(self, processes: Iterable[int]) -> None:
+        """STEP_S, which all lanes of these processes see: they have had time to ask for signs of life and to
+        answer, however busy the machine is."""
+        processes = list(processes)
+        before = naps(processes)
+        self.jump(STEP_S)
+        deadline = time.monotonic() + GUARD_S
+        while True:
+            now = naps(processes)
+            late = [task for task in before.keys() & now.keys() if now[task] < before[task] + NAPS]
+            if not late:
+                return
+            assert time.monotonic() < deadline, f"threads {late} of {processes} stand still"
+            time.sleep(0.002)
+
+    def run(self, seconds: float, processes: Iterable[int]) -> None:
+        end = self.moved_s + seconds - STEP_S / 2
+        while self.moved_s < end:
+            self.step(processes)
+
+    def run_until(self, condition: Callable[[], bool], what: str, processes: Iterable[int]) -> None:
+        """Steps until the condition holds."""
+        deadline = time.monotonic() + GUARD_S
+        while not condition():
+            assert time.monotonic() < deadline, f"{what}: not after {self.moved_s:.0f} s"
+            self.step(processes)
