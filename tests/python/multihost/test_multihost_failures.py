@@ -1,17 +1,15 @@
-"""Stopped, killed and cut-off ranks: what comes back survives, what does not is named in time."""
+"""Stopped, killed and cut-off ranks: what comes back survives, what does not is named."""
 
-import contextlib
 import signal
-import threading
 import time
 
 import programs
 import pytest
 
 all_tier = pytest.mark.all_tier
-LIMIT_S = 3.0
-LIMIT = {"liveness_limit": 1000 * LIMIT_S}
-ALLOWANCE_S = 2.0
+# So much that no rank that runs is silent for as long, however busy the machine is.
+LIMIT = {"liveness_limit": 6000}
+GUARD_S = 60
 SIZE = 4 << 20  # four of them take 0.14 s of the link: signals come in the middle
 
 
@@ -29,35 +27,10 @@ def survives(call):
     return stats
 
 
-@contextlib.contextmanager
-def stalls(least_s=0.1):
-    """How long this machine did not run at all meanwhile, as far as one of its threads can tell: its ranks
-    do not count such time as another's silence (docs/protocol.md, "Watching")."""
-    lost, over = [0.0], threading.Event()
-
-    def watch():
-        last = time.monotonic()
-        while not over.wait(0.02):
-            now = time.monotonic()
-            lost[0] += now - last if now - last > least_s else 0
-            last = now
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        yield lost
-    finally:
-        over.set()
-        thread.join()
-
-
-def raised_in_time(call, ranks, since, culprit):
-    """Every one of `ranks` raised within the limit and 2 s, and names the culprit."""
-    with stalls() as lost:
-        raised = call.wait("raised", ranks, 30)
-    for rank, (when, text) in zip(ranks, raised, strict=True):
-        took = when - since - lost[0]
-        assert took <= LIMIT_S + ALLOWANCE_S, (rank, took, lost[0], text)
+def raised_by(call, ranks, culprit):
+    """Every one of `ranks` has raised and names the culprit. How soon is asserted in virtual time
+    (tests/cpp/collective: SleepyLanes, Failures)."""
+    for rank, (_, text) in zip(ranks, call.wait("raised", ranks, GUARD_S), strict=True):
         assert f"rank {culprit} " in text.split("failed on rank")[0] + text.split("after", 1)[-1], (
             rank,
             text,
@@ -77,12 +50,10 @@ def test_a_stopped_rank_that_goes_on_survives(four, rank, duration):
     survives(call)
 
 
-@pytest.mark.alone
 def test_a_rank_that_stays_stopped_is_named(four):
     call = running(four, SIZE, LIMIT)
-    since = time.monotonic()
     four.pool.stop(2)
-    raised_in_time(call, others(four, 2), since, 2)
+    raised_by(call, others(four, 2), 2)
     four.pool.resume(2)
     states = [outcome.state for outcome in call.outcomes(60)]
     assert states == ["error"] * 4
@@ -100,9 +71,8 @@ KILLS = [
 
 def named_when_killed(cluster, victim, root):
     call = running(cluster, SIZE, LIMIT, 60.0, root)
-    since = time.monotonic()
     cluster.pool.kill(victim)
-    raised_in_time(call, others(cluster, victim), since, victim)
+    raised_by(call, others(cluster, victim), victim)
     outcomes = call.outcomes(60)
     assert outcomes[victim].text == f"signal {signal.SIGKILL.name}"
     assert all(outcomes[rank].state == "error" for rank in others(cluster, victim))
@@ -118,9 +88,8 @@ def test_a_killed_rank_is_named(four, victim, root):
 def test_a_killed_rank_of_eight_is_named(hosts, victim):
     cluster = hosts(4, 2)
     call = running(cluster, SIZE, LIMIT)
-    since = time.monotonic()
     cluster.pool.kill(victim)
-    raised_in_time(call, others(cluster, victim), since, victim)
+    raised_by(call, others(cluster, victim), victim)
     call.outcomes(60)
 
 
@@ -155,9 +124,8 @@ def dies(ctx, phase):
 def test_a_rank_killed_at_a_known_point(four, phase):
     call = four.start(dies, phase)
     four.pool._workers[1].process.wait(60)
-    since = time.monotonic()
     call.signal("go", ranks=others(four, 1))
-    raised_in_time(call, others(four, 1), since, 1)
+    raised_by(call, others(four, 1), 1)
     call.outcomes(60)
 
 
@@ -170,7 +138,6 @@ def test_a_link_cut_and_healed_survives(four, silent):
     survives(call)
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize(
     "rank, silent",
     [
@@ -181,12 +148,11 @@ def test_a_link_cut_and_healed_survives(four, silent):
 )
 def test_a_link_cut_for_good_is_named(four, rank, silent):
     call = running(four, SIZE, LIMIT)
-    since = time.monotonic()
     four.lab.cut(rank, silent=silent)
-    raised_in_time(call, others(four, rank), since, rank)
+    raised_by(call, others(four, rank), rank)
     # The one that is cut off raises too; all the others are as silent to it as it is to them.
-    [(when, text)] = call.wait("raised", [rank], 30)
-    assert when - since <= LIMIT_S + ALLOWANCE_S and "silent" in text, text
+    [(_, text)] = call.wait("raised", [rank], GUARD_S)
+    assert "silent" in text, text
     four.lab.heal(rank)  # so that what tears down need not wait for the network
     assert [outcome.state for outcome in call.outcomes(90)] == ["error"] * 4
     # The same processes begin again at once. Connections of before, which TCP may give up only now,

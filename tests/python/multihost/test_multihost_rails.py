@@ -1,7 +1,6 @@
 """Hosts with equally many ranks: large broadcasts and all-gathers are received once per host, whatever
 happens meanwhile. (test_multihost_hosts.py counts what is on the wire.)"""
 
-import re
 import subprocess
 import sys
 import time
@@ -17,7 +16,7 @@ from test_multihost_failures import (
     SIZE,
     named_when_killed,
     others,
-    raised_in_time,
+    raised_by,
     running,
     survives,
 )
@@ -81,9 +80,8 @@ def test_a_killed_neighbour_is_named(hosts, victim, root):
 def test_a_stopped_neighbour_is_named(hosts):
     cluster = hosts(2, 2)
     call = running(cluster, SIZE, LIMIT)
-    since = time.monotonic()
     cluster.pool.stop(3)
-    raised_in_time(call, others(cluster, 3), since, 3)
+    raised_by(call, others(cluster, 3), 3)
     cluster.pool.resume(3)
     assert all(outcome.state == "error" for outcome in call.outcomes(60))
 
@@ -120,7 +118,6 @@ def test_losses_and_blocked_multicast(hosts, mode, loss):
 def disagrees(ctx, what):
     """Rank 3 makes another call than the others, or none; what they all get."""
     programs.join(ctx, 8.0 if what == "late" else 30.0)
-    began = time.monotonic()
     block = torch.zeros(SIZE, dtype=torch.uint8)
     text = ""
     try:
@@ -137,14 +134,14 @@ def disagrees(ctx, what):
             dist.all_gather_into_tensor(torch.zeros(4 * len(block), dtype=torch.uint8), block)
     except dist.DistBackendError as error:
         text = str(error)
-    ctx.notify("over", (time.monotonic() - began, text))
+    ctx.notify("over", text)
 
 
 CALLS = {
-    "size": ("differ", 15.0),
-    "op": ("differ", 15.0),
-    "late": ("rank(s) 3 ", 12.0),
-    "abort": ("aborted by rank 3", 5.0),
+    "size": "mismatch: ",
+    "op": "mismatch: ",
+    "late": "passed its time limit of 8.0 s: rank(s) 3 ",
+    "abort": "aborted by rank 3",
 }
 
 
@@ -155,9 +152,8 @@ def test_calls_that_differ_fail_on_all(hosts, what):
     told = call.wait("over", [0, 1, 2], 60)
     call.signal("go")
     call.results(60)
-    wanted, limit = CALLS[what]
-    for seconds, text in told:
-        assert wanted in text and seconds < limit, (seconds, text)
+    for text in told:
+        assert CALLS[what] in text, text
 
 
 def leaves_in_flight(ctx):
@@ -219,24 +215,23 @@ def test_device_tensors(hosts, gate):
 
 
 NEVER_DESTROYED = """
-import os, time, torch, torch.distributed as dist, torch_mcast
+import torch, torch.distributed as dist, torch_mcast
 dist.init_process_group("mcast")
 for _ in range(2):
     group = dist.new_group()
     dist.all_gather_into_tensor(torch.empty(8 << 20), torch.zeros(2 << 20), group=group)
-print("over", time.monotonic(), torch_mcast.stats()["streams"], flush=True)
+print("over", torch_mcast.stats()["streams"], flush=True)
 """
 
 
-def test_scripts_that_end_without_destroying(lab_rights, tmp_path):
+def test_scripts_that_end_without_destroying(lab_rights, tmp_path, monkeypatch):
+    """Nobody drives the groups while they are closed: a rank that waited for their operations to be confirmed
+    would wait for an hour."""
+    monkeypatch.setenv("MCAST_LINGER", "3600000")
     script = tmp_path / "script.py"
     script.write_text(NEVER_DESTROYED)
     command = [sys.executable, "-m", "torch_mcast", "lab", "run", "--hosts", "2"]
     command += ["--ranks-per-host", "2", "--", sys.executable, str(script)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    ended = time.monotonic()
     assert done.returncode == 0, done.stdout + done.stderr
-    over = re.findall(r"over ([\d.]+) one rank per host", done.stdout)
-    assert len(over) == 4
-    # Closing three groups that nobody drives would take 15 s each.
-    assert ended - max(map(float, over)) < 12.0, done.stdout
+    assert done.stdout.count("over one rank per host") == 4, done.stdout

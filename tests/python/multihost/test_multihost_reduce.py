@@ -9,7 +9,7 @@ import programs
 import pytest
 import reductions
 from seeds import seed_of
-from test_multihost_failures import LIMIT, others, raised_in_time
+from test_multihost_failures import LIMIT, others, raised_by
 
 from torch_mcast.lab import Loss, pytest_plugin, system, topology
 from torch_mcast.lab.units import parse_rate
@@ -297,9 +297,8 @@ def test_a_stopped_owner_holds_up_its_reduction_only(four):
 def test_a_killed_owner_is_named(four):
     call = four.start(reductions.until_it_fails, 32 << 20, LIMIT)
     call.wait("running")
-    since = time.monotonic()
     four.pool.kill(2)
-    raised_in_time(call, others(four, 2), since, 2)
+    raised_by(call, others(four, 2), 2)
     outcomes = call.outcomes(60)
     assert all(outcomes[rank].state == "error" for rank in others(four, 2))
 
@@ -309,7 +308,6 @@ def test_a_killed_owner_is_named(four):
 def test_an_owner_lost_for_good_is_named(four, fault):
     call = four.start(reductions.until_it_fails, 32 << 20, LIMIT)
     call.wait("running")
-    since = time.monotonic()
     culprit = 0 if fault == "kill-0" else 2
     if fault == "cut":
         four.lab.cut(culprit, silent=True)
@@ -317,7 +315,7 @@ def test_an_owner_lost_for_good_is_named(four, fault):
         four.pool.stop(culprit)
     else:
         four.pool.kill(culprit)
-    raised_in_time(call, others(four, culprit), since, culprit)
+    raised_by(call, others(four, culprit), culprit)
     if fault == "cut":
         four.lab.heal(culprit)
     elif fault == "stop":

@@ -1,10 +1,8 @@
 """Large blocks in parts, each with a lane of its own."""
 
-import time
-
 import programs
 import pytest
-from test_multihost_failures import LIMIT, SIZE, others, raised_in_time, running
+from test_multihost_failures import LIMIT, SIZE, others, raised_by, running
 
 from torch_mcast.lab import Loss
 
@@ -50,9 +48,8 @@ def test_losses_are_repaired(hosts):
 def test_a_lost_rank_is_named(hosts, fault):
     cluster = hosts(3)
     call = running(cluster, SIZE, {**LIMIT, **THREE})
-    since = time.monotonic()
     getattr(cluster.pool, fault)(1)
-    raised_in_time(call, others(cluster, 1), since, 1)
+    raised_by(call, others(cluster, 1), 1)
     if fault == "stop":
         cluster.pool.resume(1)
     call.outcomes(60)
