@@ -18,6 +18,15 @@ using BarrierClock = std::chrono::steady_clock;
 constexpr const char* kVerdict = "verdict";
 constexpr const char* kAllHere = "all here";
 
+// For a rank that fails already: if the store does not work either, the first error counts.
+void leave_verdict(c10d::Store& store, const std::string& prefix, const char* verdict) noexcept {
+  try {
+    store.set(prefix + kVerdict, bytes_of_text(verdict));
+  } catch (const std::exception&) {
+    return;
+  }
+}
+
 }  // namespace
 
 void ProcessGroupMcast::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
@@ -47,8 +56,14 @@ void ProcessGroupMcast::monitoredBarrier(const c10d::BarrierOptions& opts, bool 
                              verdict));
   }
   std::vector<int> missing;
-  for (int rank = 1; rank < size_ && (missing.empty() || wait_all_ranks); ++rank) {
-    if (!appears(*store_, prefix + std::to_string(rank), deadline)) missing.push_back(rank);
+  try {
+    for (int rank = 1; rank < size_ && (missing.empty() || wait_all_ranks); ++rank) {
+      if (!appears(*store_, prefix + std::to_string(rank), deadline)) missing.push_back(rank);
+    }
+  } catch (...) {
+    // Without a verdict the ranks that come later would wait until their limit.
+    leave_verdict(*store_, prefix, "Rank 0 was interrupted in monitoredBarrier");
+    throw;
   }
   std::string verdict = kAllHere;
   if (limit.count() <= 0) {
