@@ -4,7 +4,8 @@ methods of classes.
     python3 tools/measures.py                   # csrc, torch_mcast and tests
     python3 tools/measures.py csrc/core/host    # these files and folders only
 
-Prints the ten worst of each kind and exits with 1 if one is beyond its limit.
+Prints the ten worst of each kind and exits with 1 if one is beyond its limit, or if a function of a .cpp
+file ends that was not measured.
 
 How it counts. A function reaches from the first line of its signature to its last brace; lambdas in
 it are part of it. Fields are the data members of a class, struct or union that are not static; those
@@ -264,6 +265,23 @@ def measure(path: Path) -> list[Measure]:
     return [of_file, *measure_python(name, text)]
 
 
+def unmeasured(found: list[Measure]) -> Iterator[str]:
+    """Lines of .cpp files where a brace in the first column ends neither a function nor a namespace."""
+    ends: dict[str, set[int]] = {}
+    for m in found:
+        lines = ends.setdefault(m.path, set())
+        if m.kind == "lines of a function":
+            lines.add(m.line + m.value - 1)
+    for path, lines in ends.items():
+        if path.endswith(".cpp"):
+            text = (ROOT / path).read_text()
+            code = NO_CODE.sub(blank, text).split("\n")
+            for number, line in enumerate(text.split("\n"), 1):
+                end = code[number - 1].rstrip() == "}" and "namespace" not in line
+                if end and number not in lines:
+                    yield f"{path}:{number}: what ends here was not measured"
+
+
 def sources(places: list[Path]) -> Iterator[Path]:
     for place in places:
         for path in sorted(place.rglob("*")) if place.is_dir() else [place]:
@@ -281,7 +299,9 @@ def main() -> int:
     parser.add_argument("places", nargs="*", type=Path, help="files or folders")
     places = parser.parse_args().places or [ROOT / folder for folder in FOLDERS]
     found = [m for path in sources([p.resolve() for p in places]) for m in measure(path)]
-    beyond = 0
+    lost = list(unmeasured(found))
+    beyond = len(lost)
+    print("".join(f"{line}\n" for line in lost), end="")
     for kind, limit in LIMITS.items():
         worst = sorted((m for m in found if m.kind == kind), key=lambda m: -m.value)
         over = sum(m.value > limit for m in worst)
