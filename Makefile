@@ -225,6 +225,7 @@ lint: setup
 	$(BIN)/clang-format --dry-run --Werror $(CPP)
 	$(BIN)/python -m mypy
 	$(PYTHON) tools/measures.py
+	$(PYTHON) tools/lint_docs.py
 	$(PYTHON) tools/mutants.py --list > /dev/null
 
 format: setup

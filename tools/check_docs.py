@@ -5,7 +5,8 @@ commands, test suites.
     python3 tools/check_docs.py --names      # also classes, their members (Class::member), tests (Suite.Test)
     python3 tools/check_docs.py --also DIR   # what lies in another working tree counts as there
 
-Prints "page:line: what is missing" and exits with 1 if anything is. tests/python/test_docs.py runs it.
+Prints "page:line: what is missing" and exits with 1 if anything is.
+`make lint` runs it as part of tools/lint_docs.py.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache, cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -65,7 +67,8 @@ TEST = re.compile(r"^(?:TYPED_)?TEST(?:_F|_P)?\(\s*(\w+)\s*,|^INSTANTIATE_\w+\(\
 
 ONE_TEST = re.compile(r"^(?:TYPED_)?TEST(?:_F|_P)?\(\s*(\w+)\s*,\s*(\w+)", re.M)
 
-Found = Iterator[tuple[int, str]]  # line, what is missing there
+# For each name: its line, and what is missing there ("" if nothing is).
+Found = Iterator[tuple[int, str]]
 
 
 def tracked(root: Path) -> set[str]:
@@ -86,6 +89,7 @@ def lines_of(text: str) -> Iterator[tuple[int, str, bool]]:
             yield number, line, fenced or line.startswith("    ")
 
 
+@cache
 def anchors(text: str) -> set[str]:
     """The anchors of a page, as GitHub makes them of its headings."""
     found: set[str] = set()
@@ -97,43 +101,87 @@ def anchors(text: str) -> set[str]:
 
 
 class Tree:
-    """What there is, in one working tree or several."""
+    """Files of one working tree or several. What is derived from them is computed when it is first used."""
 
     def __init__(self, roots: list[Path]) -> None:
         self.roots = roots
         self.files = set().union(*(tracked(root) for root in roots))
-        # "base/config" is base/config.h and base/config.cpp.
-        self.stems = {file.rsplit(".", 1)[0] for file in self.files if "." in Path(file).name[1:]}
-        makefile = self.text(r"Makefile")
-        self.targets = set(re.findall(r"^([a-z][a-z0-9-]*):", makefile, re.M))
-        self.settings = set(
-            SETTING.findall(
-                self.text(
-                    r"(csrc|tests|tools|torch_mcast|cmake)/.*|Makefile|CMakeLists\.txt|\w+\.py"
-                )
-            )
-        )
+        self._texts: dict[Path, str] = {}
+
+    @cached_property
+    def stems(self) -> set[str]:
+        """Names without ending: "base/config" is base/config.h and base/config.cpp."""
+        return {file.rsplit(".", 1)[0] for file in self.files if "." in Path(file).name[1:]}
+
+    @cached_property
+    def base_names(self) -> set[str]:
+        return {Path(file).name for file in self.files}
+
+    @cached_property
+    def targets(self) -> set[str]:
+        return set(re.findall(r"^([a-z][a-z0-9-]*):", self.text(r"Makefile"), re.M))
+
+    @cached_property
+    def settings(self) -> set[str]:
+        places = r"(csrc|tests|tools|torch_mcast|cmake)/.*|Makefile|CMakeLists\.txt|\w+\.py"
+        return set(SETTING.findall(self.text(places)))
+
+    @cached_property
+    def commands(self) -> set[str]:
         table = re.search(r"^COMMANDS = \{(.*?)^\}", self.text(r"torch_mcast/cli\.py"), re.M | re.S)
-        self.commands = set(re.findall(r'^\s+"(\w+)":', table[1], re.M)) if table else set()
-        self.words = set(re.findall(r"\w+", self.text(r"(csrc|torch_mcast|tests|tools)/.*\.\w+")))
-        core = re.sub(r"//.*", "", self.text(r"(csrc|tests/cpp)/.*\.(cpp|h)"))
-        spaces = re.findall(r"^namespace ([\w:]+) \{", core, re.M)
-        self.namespaces = {part for name in spaces for part in name.split("::")}
-        self.bodies: dict[str, set[str]] = {}  # by class, the words in it
-        self.bases: dict[str, set[str]] = {}
-        for _, name, bases, body in BODY.findall(core):
-            self.bodies.setdefault(name, set()).update(re.findall(r"~?\w+", body))
-            self.bases.setdefault(name, set()).update(re.findall(r"\w+", bases))
-        self.tests = {".".join(pair) for pair in ONE_TEST.findall(core)}
-        self.tops = {Path(name).parts[0] for name in self.files if name != "."}
-        self.tops |= {
+        return set(re.findall(r'^\s+"(\w+)":', table[1], re.M)) if table else set()
+
+    @cached_property
+    def words(self) -> set[str]:
+        return set(re.findall(r"\w+", self.text(r"(csrc|torch_mcast|tests|tools)/.*\.\w+")))
+
+    @cached_property
+    def core(self) -> str:
+        """C++ sources and tests without comments."""
+        return re.sub(r"//.*", "", self.text(r"(csrc|tests/cpp)/.*\.(cpp|h)"))
+
+    @cached_property
+    def namespaces(self) -> set[str]:
+        spaces = re.findall(r"^namespace ([\w:]+) \{", self.core, re.M)
+        return {part for name in spaces for part in name.split("::")}
+
+    @cached_property
+    def classes(self) -> dict[str, tuple[set[str], set[str]]]:
+        """By class, the words in it and in the list of its bases."""
+        found: dict[str, tuple[set[str], set[str]]] = {}
+        for _, name, bases, body in BODY.findall(self.core):
+            words, above = found.setdefault(name, (set(), set()))
+            words.update(re.findall(r"~?\w+", body))
+            above.update(re.findall(r"\w+", bases))
+        return found
+
+    @cached_property
+    def tests(self) -> set[str]:
+        return {".".join(pair) for pair in ONE_TEST.findall(self.core)}
+
+    @cached_property
+    def tops(self) -> set[str]:
+        """Folders and files a path may begin with."""
+        tops = {Path(name).parts[0] for name in self.files if name != "."}
+        return tops | {
             Path(name).name for name in self.files if re.fullmatch(r"csrc/core/\w+", name)
         }
+
+    def names(self, pattern: str) -> list[str]:
+        """Files of the first tree whose whole name the pattern matches."""
+        found = [name for name in sorted(self.files) if re.fullmatch(pattern, name)]
+        return [name for name in found if (self.roots[0] / name).is_file()]
+
+    def read(self, name: str, root: Path | None = None) -> str:
+        path = (root or self.roots[0]) / name
+        if path not in self._texts:
+            self._texts[path] = path.read_text(errors="replace")
+        return self._texts[path]
 
     def text(self, pattern: str) -> str:
         """All files whose whole name the pattern matches, together."""
         return "\n".join(
-            (root / name).read_text(errors="replace")
+            self.read(name, root)
             for root in self.roots
             for name in sorted(self.files)
             if re.fullmatch(pattern, name) and (root / name).is_file()
@@ -147,9 +195,10 @@ class Tree:
         """Whether the last of `qualifiers`, or a base of it, has the member. What other libraries have
         is not asked."""
         name = qualifiers[-1]
-        if name in self.bodies:
-            bases = self.bases[name] & self.bodies.keys() - {name}
-            return member in self.bodies[name] or any(self.has_member([b], member) for b in bases)
+        if name in self.classes:
+            words, above = self.classes[name]
+            bases = above & self.classes.keys() - {name}
+            return member in words or any(self.has_member([b], member) for b in bases)
         if name in self.namespaces:
             return member in self.words
         return qualifiers[0].islower() and qualifiers[0] not in self.namespaces
@@ -164,14 +213,14 @@ class Tree:
         if name in USERS or name.startswith(MADE):
             return True
         if "/" not in name:
-            return any(Path(file).name == name for file in self.files)
+            return name in self.base_names
         if Path(name).parts[0] not in self.tops:  # no path of ours: "a/b" in prose, /proc, ...
             return True
         paths = [str(Path(base) / name) for base in (*BASES, page.parent)]
         return any(path in self.files or path in self.stems for path in paths)
 
 
-def missing_links(tree: Tree, page: Path, text: str) -> Found:
+def links(tree: Tree, page: Path, text: str) -> Found:
     root = tree.roots[0]
     for number, line, code in lines_of(text):
         for target in [] if code else LINK.findall(line):
@@ -179,53 +228,54 @@ def missing_links(tree: Tree, page: Path, text: str) -> Found:
             path = (root / page.parent / name).resolve() if name else root / page
             if re.match(r"[a-z]+:", target):
                 continue
-            if os.path.relpath(path, root) not in tree.files:
+            relative = os.path.relpath(path, root)
+            if relative not in tree.files:
                 yield number, f"no file {target}"
-            elif anchor and anchor not in anchors(path.read_text()):
+            elif anchor and anchor not in anchors(tree.read(relative)):
                 yield number, f"no heading {target}"
+            else:
+                yield number, ""
 
 
-def missing_names(tree: Tree, piece: str) -> Iterator[str]:
-    if (match := CLASS.fullmatch(piece)) and match[1] not in tree.words:
-        yield f"no class {match[1]}"
-    match = MEMBER.fullmatch(piece)
-    if match and not tree.has_member(match[1].split("::")[:-1], match[2]):
-        yield f"no {match[1]}{match[2]}"
+def class_names(tree: Tree, piece: str) -> Iterator[str]:
+    if match := CLASS.fullmatch(piece):
+        yield "" if match[1] in tree.words else f"no class {match[1]}"
+    if match := MEMBER.fullmatch(piece):
+        there = tree.has_member(match[1].split("::")[:-1], match[2])
+        yield "" if there else f"no {match[1]}{match[2]}"
     patterns = [piece] if SUITE_TEST.fullmatch(piece) else []
     for value in FILTER.findall(piece):
         patterns += [pattern for pattern in re.split("[:-]", value) if pattern]
     for pattern in patterns:
-        if not tree.has_test(pattern):
-            yield f"no test {pattern}"
+        yield "" if tree.has_test(pattern) else f"no test {pattern}"
 
 
-def missing_in_code(tree: Tree, page: Path, text: str, names: bool) -> Found:
+def code_names(tree: Tree, page: Path, text: str, names: bool) -> Found:
     for number, line, code in lines_of(text):
         if str(page) == TEXTS and line.startswith("| "):
             line = line.split(" | ", 1)[-1]
         pieces = [line.strip()] if code else SPAN.findall(line)
         for piece in pieces:
             for target in MAKE.findall(piece):
-                if target not in tree.targets:
-                    yield number, f"make has no target {target}"
+                yield number, "" if target in tree.targets else f"make has no target {target}"
             for command in COMMAND.findall(piece):
-                if command not in tree.commands:
-                    yield number, f"torch-mcast has no command {command}"
+                there = command in tree.commands
+                yield number, "" if there else f"torch-mcast has no command {command}"
             if str(page) in HISTORY:
                 continue
             for setting in SETTING.findall(piece):
-                if setting not in tree.settings:
-                    yield number, f"nothing reads {setting}"
-            if (FILE.fullmatch(piece) or FOLDER.fullmatch(piece)) and not tree.has(piece, page):
-                yield number, f"no file {piece}"
+                yield number, "" if setting in tree.settings else f"nothing reads {setting}"
+            if FILE.fullmatch(piece) or FOLDER.fullmatch(piece):
+                yield number, "" if tree.has(piece, page) else f"no file {piece}"
             if names:
-                yield from ((number, what) for what in missing_names(tree, piece))
+                yield from ((number, what) for what in class_names(tree, piece))
 
 
-def missing_suites(tree: Tree, text: str) -> Found:
-    for folder, suites in SUITES.findall(" ".join(text.split("\n"))):
-        for suite in sorted(set(re.findall(r"\w+", suites)) - tree.suites(folder)):
-            yield 1, f"{folder} has no suite {suite}"
+def suites(tree: Tree, text: str) -> Found:
+    for folder, named in SUITES.findall(" ".join(text.split("\n"))):
+        there = tree.suites(folder)
+        for suite in sorted(set(re.findall(r"\w+", named))):
+            yield 1, "" if suite in there else f"{folder} has no suite {suite}"
 
 
 def pages(root: Path) -> list[Path]:
@@ -234,19 +284,22 @@ def pages(root: Path) -> list[Path]:
     return sorted(p.relative_to(root) for p in found if str(p.relative_to(root)) not in NOT_READ)
 
 
+def looked_at(tree: Tree, names: bool = False) -> Iterator[tuple[Path, int, str]]:
+    """Every name in the pages of the first tree: page, line, and what no tree has ("" if it is there)."""
+    for page in pages(tree.roots[0]):
+        text = tree.read(str(page))
+        for found in (
+            links(tree, page, text),
+            code_names(tree, page, text, names),
+            suites(tree, text),
+        ):
+            yield from ((page, number, what) for number, what in found)
+
+
 def check(roots: list[Path], names: bool = False) -> list[str]:
     """What the pages of the first tree name and no tree has."""
-    tree = Tree(roots)
-    wrong = []
-    for page in pages(roots[0]):
-        text = (roots[0] / page).read_text()
-        for found in (
-            missing_links(tree, page, text),
-            missing_in_code(tree, page, text, names),
-            missing_suites(tree, text),
-        ):
-            wrong += [f"{page}:{number}: {what}" for number, what in found]
-    return wrong
+    found = looked_at(Tree(roots), names)
+    return [f"{page}:{number}: {what}" for page, number, what in found if what]
 
 
 def main() -> int:

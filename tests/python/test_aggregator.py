@@ -256,14 +256,6 @@ def test_the_page_has_the_table_of_options():
         assert f"| `{name}` | `{argument}` | {default} | {meaning} |" in page
 
 
-def test_the_page_has_every_refusal():
-    text = (ROOT / "csrc/core/service/admission.h").read_text()
-    codes = re.findall(r"^  X\((\w+), ", text, re.M)
-    assert len(codes) >= 9
-    for code in codes:
-        assert f"| `{code}` | " in PAGE.read_text()
-
-
 def test_the_unit_is_one_that_systemd_takes():
     unit = UNIT.read_text()
     for line in ("DynamicUser=yes", "NoNewPrivileges=yes", "Restart=always", "MemoryMax="):

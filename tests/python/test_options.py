@@ -324,10 +324,3 @@ def test_interface_of_the_fallback():
     assert engine_interface("udp eth1+eth0 10.1.0.1 mtu 1500") == "eth1"  # of a stripe the first
     assert engine_interface("verbs mlx5_0 10.0.0.1 mtu 4096") == ""
     assert engine_interface("something else") == ""
-
-
-def test_the_settings_page_is_what_the_table_says():
-    page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
-    assert settings.markdown(extension().settings()).strip() in page, (
-        "docs/settings.md: put in what 'torch-mcast settings --markdown' prints"
-    )

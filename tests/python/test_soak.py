@@ -4,7 +4,6 @@ The programs are scripts in place of the real ones."""
 import re
 import subprocess
 import sys
-from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -62,26 +61,3 @@ def test_a_plan_of_the_swarm_is_kept(tmp_path):
     assert code == 1 and files and kept.read_text() == "hosts 3\n", said
     again = f"MCAST_SWARM_PLAN={kept} mcast_test_simulation --gtest_filter='Swarm.APlan'"
     assert again in said, said
-
-
-# Over real sockets or between processes.
-NOT_SIMULATED = {"engine", "transport", "verbs"}
-
-
-def test_whatever_has_seeds_is_run():
-    tests = re.compile(
-        r"^(?:TEST(?:_[FP])?|TYPED_TEST)\((\w+), (\w+)\)|[^\w](seeds\()", re.MULTILINE
-    )
-    found = 0
-    for file in sorted((ROOT / "tests" / "cpp").glob("*/*_test.cpp")):
-        program, name = file.parent.name, ""
-        if program in NOT_SIMULATED:
-            continue
-        for suite, test, drawn in tests.findall(file.read_text()):
-            if not drawn:
-                name = f"{suite}.{test}"
-            elif name:  # else a function that tests share
-                found += 1
-                filters = [f for p, joined in SUITES if p == program for f in joined.split(":")]
-                assert any(fnmatch(name, f) or fnmatch(f"X/{name}/0", f) for f in filters), name
-    assert found > 40
