@@ -192,13 +192,13 @@ TEST_F(GuardedEngine, AutoGoesOnInItsProcessWhereTheEngineDoesNotServe) {
   EngineProcess none(with(0)), other(with('b')), same(with('a'));
   const std::vector<std::pair<const EngineProcess*, bool>> cases{
       {&none, false}, {&other, false}, {&same, true}};
-  for (const auto& [engine, takes] : cases) {
+  for (const std::pair<const EngineProcess*, bool>& one : cases) {
     expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
       Settings settings = in_process("sealed", 'a');
-      settings["engine"] = "auto:" + engine->path();
+      settings["engine"] = "auto:" + one.first->path();
       auto group = make_group("auto", rank, 2, store, settings);
       if (!group || !work(*group, 50'000, 1)) return false;
-      EXPECT_EQ(runs_in_engine(*group), takes);
+      EXPECT_EQ(runs_in_engine(*group), one.second);
       expect_guarded(*group, "sealed");
       return all_here(store, rank, 2);
     }));

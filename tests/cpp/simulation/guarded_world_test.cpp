@@ -180,8 +180,8 @@ TEST_F(GuardedWorld, ExperimentsTellTheCost) {
     EXPECT_EQ(data.packets, clear.sent[kData].packets);
     EXPECT_EQ(data.bytes, clear.sent[kData].bytes + 24 * data.packets);
     // Of streams without their packets' headers. Connections for contributions begin with them.
+    const uint32_t header = sim::framing_of(spec).stream_overhead;
     const auto payload = [&](const sim::OpResult& r) {
-      const uint32_t header = sim::framing_of(spec).stream_overhead;
       return r.sent[kReduce].bytes - r.sent[kReduce].packets * header;
     };
     const uint64_t frames = result.ranks_sent[kReduce].all.frames;
