@@ -51,7 +51,7 @@ RESULTS := benchmarks/results
 .PHONY: bench bench-setup frameworks-setup demo test test-beside test-all test-cpp wheel wheel-setup test-python \
   test-python-most test-python-alone test-torch test-torch-guarded headers quick soak sanitize fuzz \
   fuzz-long mutants \
-  aarch64 dpa-count format lint setup build build-tests clean
+  aarch64 dpa-count format lint setup build build-tests build-python-tests clean
 
 # Few tokens per step, so that the network, here loopback, has a good part of it. By address: the ranks would
 # look for each other by this host's name, which in a bare root or container leads nowhere.
@@ -124,6 +124,18 @@ build-tests: setup build
 	[ -L build/cpp ] || rm -rf build/cpp
 	ln -sfn $(notdir $(TREE)) build/cpp
 
+# Libraries and programs of the Python tests. By time, not by asking Ninja each time: it may be at work on build-tests in the
+# same folder then, which it does not lock.
+PYTHON_TESTS = $(addprefix $(TREE)/python_tests/,test_extensions.so placement_rows)
+PYTHON_TESTS_FROM := cmake/TestExtensions.cmake tests/python/placement_rows.cpp \
+  $(wildcard tests/python/fake_device/*.cpp tests/python/fake_device/*.h tests/python/batching/*.cpp \
+  csrc/core/protocol/placement.*)
+build-python-tests: $(PYTHON_TESTS)
+$(PYTHON_TESTS) &: $(PYTHON_TESTS_FROM) | setup build
+	cmake -S . -G Ninja -B $(TREE) -DMCAST_BUILD_TESTS=ON "-DMCAST_EXTENSION_DIR=$(CURDIR)/$(TREE)/extension"
+	cmake --build $(TREE) -j $(JOBS) -t mcast_python_tests
+	@touch $(PYTHON_TESTS)
+
 # Then every counter of the core must have been raised by some test.
 test-cpp: build-tests
 	rm -rf build/reach
@@ -147,14 +159,14 @@ soak: build-tests
 test-python: test-python-most test-python-alone
 
 # Side by side, since most tests wait most of the time.
-test-python-most: setup build
+test-python-most: setup build build-python-tests
 	@# Workers side by side go on past a file that cannot be imported: this says so in seconds.
 	@$(BIN)/python -m pytest --collect-only -qq > build/collected.txt || { cat build/collected.txt; false; }
 	$(BIN)/python -m pytest -m "not alone" -n $(shell expr 2 '*' $(JOBS)) \
 	  --durations 40 --junitxml build/pytest.xml
 
 # Those that measure.
-test-python-alone: setup build
+test-python-alone: setup build build-python-tests
 	$(BIN)/python -m pytest -m alone --junitxml build/pytest-alone.xml
 
 # One after another, each in a bounded time; results in build/torch-tests, the table in docs/torch-tests.md.

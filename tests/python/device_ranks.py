@@ -46,7 +46,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="module")
 def library() -> str:
-    return fake_device.build()
+    return fake_device.library()
 
 
 @pytest.fixture(scope="module")

@@ -28,15 +28,10 @@ library, device_pools, hosted = device_ranks.library, device_ranks.device_pools,
 WORLD = 3
 
 
-@pytest.fixture(scope="module")
-def backend_library() -> str:
-    return batching.build()
-
-
 @contextmanager
-def batches(path: str) -> Iterator[tuple[dist.ProcessGroup, Callable[[], list[str]]]]:
+def batches() -> Iterator[tuple[dist.ProcessGroup, Callable[[], list[str]]]]:
     """A group whose device tensors another backend serves, and what that was called for."""
-    module = batching.load(path)
+    module = batching.load()
     make, made = _fallback.make, []
 
     def stand_in(backend: Any, kind: str) -> Any:
@@ -75,8 +70,8 @@ def said() -> list[str]:
     return [f"send to {(rank + 1) % world}", f"recv from {(rank - 1) % world}"]
 
 
-def ring(path: str) -> None:
-    with batches(path) as (group, log):
+def ring() -> None:
+    with batches() as (group, log):
         for turn in range(3):
             calls, right = around(group, 5_000, turn)
             works = dist.batch_isend_irecv(calls)
@@ -89,15 +84,15 @@ def ring(path: str) -> None:
         assert calls["send"] == calls["recv"] == {"engine": 0, "fallback": 3}
 
 
-def test_a_batch_of_messages_is_one_of_the_fallback(hosted, backend_library):
-    hosted(WORLD, ring, backend_library)
+def test_a_batch_of_messages_is_one_of_the_fallback(hosted):
+    hosted(WORLD, ring)
 
 
-def managed(path: str) -> None:
+def managed() -> None:
     """Calls of the engine and of the fallback in one batch, in turn."""
     rank, world = dist.get_rank(), dist.get_world_size()
     sizes = (3, 5_000)
-    with batches(path) as (group, log):
+    with batches() as (group, log):
         spread = [upload(content(rank, n, torch.float32)) for n in sizes]
         sums = [upload(torch.full((n,), float(rank + 1))) for n in sizes]
         with dist._coalescing_manager(group, device(), async_ops=True) as manager:
@@ -117,14 +112,14 @@ def managed(path: str) -> None:
                 check(total, expected, (root, "reduce"))
 
 
-def test_a_batch_of_both_is_one_work(hosted, backend_library):
-    hosted(WORLD, managed, backend_library)
+def test_a_batch_of_both_is_one_work(hosted):
+    hosted(WORLD, managed)
 
 
-def reduced(path: str) -> None:
+def reduced() -> None:
     """All-reduces, which torch collects and hands over at the end of the batch, and without a device at once."""
     rank, world = dist.get_rank(), dist.get_world_size()
-    with batches(path) as (group, log):
+    with batches() as (group, log):
         for where in (device(), None):
             tensors = [upload(torch.full((n,), float(rank))) for n in (7, 900)]
             with dist._coalescing_manager(group, where):
@@ -137,14 +132,14 @@ def reduced(path: str) -> None:
                 check(tensor, torch.full((len(tensor),), world * (world - 1) / 2), where)
 
 
-def test_a_batch_of_reductions(hosted, backend_library):
-    hosted(WORLD, reduced, backend_library)
+def test_a_batch_of_reductions(hosted):
+    hosted(WORLD, reduced)
 
 
-def without_it(path: str) -> None:
+def without_it() -> None:
     """Where nothing is for the fallback it is not told of the batch; nor are calls outside of one held back."""
     rank = dist.get_rank()
-    with batches(path) as (group, log):
+    with batches() as (group, log):
         with dist._coalescing_manager(group, device()):
             pass
         mine = upload(content(rank, 300, torch.float32))
@@ -167,14 +162,14 @@ def without_it(path: str) -> None:
         right()
 
 
-def test_a_batch_without_a_call_of_the_fallback(hosted, backend_library):
-    hosted(WORLD, without_it, backend_library)
+def test_a_batch_without_a_call_of_the_fallback(hosted):
+    hosted(WORLD, without_it)
 
 
-def other_thread(path: str) -> None:
+def other_thread() -> None:
     """A call of another thread meanwhile is not part of the batch."""
     world = dist.get_world_size()
-    with batches(path) as (group, log):
+    with batches() as (group, log):
         group._start_coalescing(device())
         total = upload(torch.ones(5))
         thread = threading.Thread(target=dist.all_reduce, args=(total,), kwargs={"group": group})
@@ -186,5 +181,5 @@ def other_thread(path: str) -> None:
         check(total, torch.full((5,), float(world)), "other thread")
 
 
-def test_a_call_of_another_thread(hosted, backend_library):
-    hosted(WORLD, other_thread, backend_library)
+def test_a_call_of_another_thread(hosted):
+    hosted(WORLD, other_thread)

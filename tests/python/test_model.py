@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from built import built
 from seeds import seed_of
 
 from torch_mcast.model import aggregation, cli
@@ -159,12 +159,10 @@ def compare(case: Case, answer: str) -> None:
         assert part == pytest.approx(plan.part, abs=near)
 
 
-def test_the_planner_in_cpp_agrees_on_10000_points(tmp_path):
-    program = tmp_path / "placement_rows"
-    sources = [ROOT / "tests/python/placement_rows.cpp", ROOT / "csrc/core/protocol/placement.cpp"]
-    compiler = os.environ.get("CXX", "c++").split()
-    command = [*compiler, "-std=c++20", "-O1", "-I", ROOT / "csrc/core", *sources, "-o", program]
-    subprocess.run(command, check=True, timeout=120)
+def test_the_planner_in_cpp_agrees_on_10000_points():
+    program = built(
+        "placement_rows", "tests/python/placement_rows.cpp", "csrc/core/protocol/placement.*"
+    )
     seed = seed_of(None)
     cases = []
     for rng in (random.Random(1), random.Random(seed)):

@@ -5,24 +5,17 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from pathlib import Path
 from typing import Any
 
 import fake_device
 
-NAME = "batching_backend"
+NAME = "batching_backend"  # in the library of the fake device
 
 
-def build() -> str:
-    """The path of the compiled module."""
-    folder = Path(__file__).parent
-    return str(fake_device.linked(NAME, [folder / "batching.cpp"], "-ltorch_python"))
-
-
-def load(library: str) -> Any:
+def load() -> Any:
     if NAME in sys.modules:
         return sys.modules[NAME]
-    spec = importlib.util.spec_from_file_location(NAME, library)
+    spec = importlib.util.spec_from_file_location(NAME, fake_device.library())
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -69,7 +69,7 @@ def test_several_ranks_on_a_host_give_the_same_bits(served, order):
 @pytest.mark.parametrize("per_host", [1, pytest.param(2, marks=all_tier)])
 def test_device_tensors(served, per_host, gate):
     """In processes of their own: one with an accelerator is another for the rest of the tests."""
-    lab, library = served(4, 2, per_host).lab, fake_device.build()
+    lab, library = served(4, 2, per_host).lab, fake_device.library()
     cases = [(torch.int64, "MAX"), (torch.int32, "SUM")]
     if per_host == 1:  # else floats are folded on their hosts first, in another order
         cases += [(torch.float32, "SUM"), (torch.bfloat16, "AVG"), (torch.float16, "PREMUL_SUM")]

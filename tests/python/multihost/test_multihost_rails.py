@@ -210,7 +210,7 @@ def test_device_tensors(hosts, gate):
 
     # A lab of its own: its processes have an accelerator from now on.
     cluster = hosts(2, 2, rate="900mbit")
-    streams = cluster.run(on_devices, folder, fake_device.build(), gate)
+    streams = cluster.run(on_devices, folder, fake_device.library(), gate)
     assert set(streams) == {"one rank per host (2)"}
 
 

@@ -1,0 +1,28 @@
+# Programs and libraries of the Python tests (tests/python/built.py finds them): `make build-python-tests` makes
+# the target mcast_python_tests. Without optimisation: nothing here is measured.
+
+set(MCAST_PYTHON_TESTS_DIR ${CMAKE_BINARY_DIR}/python_tests)
+
+# The fake device and the backend that coalesces, as one library: each of them alone would take the compiler
+# through torch's headers, nearly all of its time.
+set(sources tests/python/fake_device/runtime.cpp tests/python/fake_device/device.cpp
+            tests/python/batching/batching.cpp)
+mcast_join(sources mcast_test_extensions 0 ${sources})
+Python3_add_library(mcast_test_extensions MODULE ${sources})
+# Visible, since the tests look functions up by name.
+set_target_properties(mcast_test_extensions PROPERTIES OUTPUT_NAME test_extensions SKIP_BUILD_RPATH ON
+                      CXX_VISIBILITY_PRESET default LIBRARY_OUTPUT_DIRECTORY ${MCAST_PYTHON_TESTS_DIR})
+target_compile_options(mcast_test_extensions PRIVATE -O0 -g0)
+target_include_directories(mcast_test_extensions SYSTEM PRIVATE ${MCAST_TORCH_ROOT}/include
+                           ${MCAST_TORCH_ROOT}/include/torch/csrc/api/include)
+target_link_directories(mcast_test_extensions PRIVATE ${MCAST_TORCH_ROOT}/lib)
+target_link_libraries(mcast_test_extensions PRIVATE mcast_flags c10 torch_cpu torch torch_python)
+
+# The planner of aggregation, for test_model.py.
+add_executable(mcast_placement_rows tests/python/placement_rows.cpp)
+set_target_properties(mcast_placement_rows PROPERTIES OUTPUT_NAME placement_rows
+                      RUNTIME_OUTPUT_DIRECTORY ${MCAST_PYTHON_TESTS_DIR})
+target_compile_options(mcast_placement_rows PRIVATE -O0 -g0)
+target_link_libraries(mcast_placement_rows PRIVATE mcast_core mcast_flags)
+
+add_custom_target(mcast_python_tests DEPENDS mcast_test_extensions mcast_placement_rows)

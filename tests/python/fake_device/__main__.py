@@ -1,3 +1,0 @@
-from fake_device import compile_here
-
-print(compile_here())
