@@ -129,11 +129,14 @@ TORCH = [
         "tests/python/test_citizen_lists.py -k different_sizes",
     ),
     Mutant(
-        "split-keeps-the-timeout-of-the-parent",
+        "split-of-a-split-forgets-global-ranks",
         "csrc/torch/regroup.cpp",
-        """    options->timeout = opts->timeout;
-""",
-        "",
+        """    options->global_ranks_in_group.push_back(global.empty() ? index : global[index]);
+  }
+  // A connection""",
+        """    options->global_ranks_in_group.push_back(index);
+  }
+  // A connection""",
         "pytest",
         "tests/python/test_citizen.py -k test_split",
     ),

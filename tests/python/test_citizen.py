@@ -186,7 +186,7 @@ def aborted_fallback() -> None:
             dist.irecv(torch.zeros(4), 1),
             sparse_sum(async_op=True),
         ]
-        future = waiting[1].get_future()
+        futures = [work.get_future() for work in (waiting[1], sparse_sum(async_op=True))]
         assert str(backend.get_error()).endswith("SUCCESS")
     else:
         waiting = [dist.irecv(torch.zeros(4), 0)]
@@ -200,8 +200,9 @@ def aborted_fallback() -> None:
         assert work.is_completed() and not work.is_success()
     if rank == 0:
         thread.join()
-        with pytest.raises(RuntimeError, match=r"abort\(\) on rank 0"):
-            future.wait()
+        for future in futures:  # nobody has waited for the second work
+            with pytest.raises(RuntimeError, match=r"abort\(\) on rank 0"):
+                future.wait()
     assert not str(backend.get_error()).endswith("SUCCESS")
     dist.destroy_process_group()
     del backend, waiting
@@ -298,6 +299,21 @@ def coalesced() -> None:
         assert_same(out, torch.arange(float(world)).repeat_interleave(out.numel() // world))
     with dist._coalescing_manager(device=CPU):
         pass  # nothing at all
+    store = distributed_c10d._get_default_store()
+    if rank == 0:
+        with dist._coalescing_manager(device=CPU, async_ops=True) as manager:
+            dist.broadcast(first, 1, async_op=True)
+            dist.reduce(second, 0, async_op=True)
+        dist.broadcast(torch.ones(1), 1)  # on the lane of the first, which is over then
+        (work,) = manager.works
+        assert not work.is_completed()
+        store.set("rank 0 has looked at its batch", "1")
+        manager.wait()
+    else:
+        dist.broadcast(first, 1)
+        dist.broadcast(torch.ones(1), 1)
+        store.wait(["rank 0 has looked at its batch"])
+        dist.reduce(second, 0)
 
 
 def test_coalescing_manager_with_a_device(ranks):
@@ -343,6 +359,9 @@ def split() -> None:
     ours = part._get_backend(CPU)
     assert ours.options.group_name == "part" and ours.options.timeout == timedelta(seconds=33)
     assert ours.options.global_ranks_in_group == mine
+    assert part._get_backend(torch.device("cuda")) is ours
+    half = part.split_group([part.rank()], group_name=f"half {rank}")
+    assert half._get_backend(CPU).options.global_ranks_in_group == [rank]
     assert backend.options.group_name != "part"  # the parent keeps its own
     outside = dist.group.WORLD.split_group([0, 1], group_name="two")
     assert (outside is None) == (rank == 2)
@@ -380,7 +399,10 @@ def shrunk(flags: int) -> float:
     dist.all_reduce(torch.ones(1), group=other)
     if rank == 1:
         return 0.0
+    parent = backend_of()
     group = distributed_c10d.shrink_group([1], shrink_flags=flags)
+    if flags == distributed_c10d.SHRINK_ABORT:
+        assert "abort() on rank" in parent._stats()["failure"]
     assert dist.group.WORLD is group and dist.get_world_size() == 2
     assert dist.get_rank() == (0 if rank == 0 else 1)
     tensor = torch.full((100_000,), float(rank))

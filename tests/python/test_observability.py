@@ -168,6 +168,20 @@ def test_flight_recorder(pool):
     assert (last["state"], last["retired"]) == ("started", False) and "duration_ms" not in last
 
 
+def recorded_last() -> list[int]:
+    for size in range(5):
+        dist.all_reduce(torch.ones(size))
+    return [entry["input_sizes"][0][0] for entry in torch_mcast.flight_recorder()["entries"]]
+
+
+def test_the_flight_recorder_keeps_as_many_as_it_was_told():
+    workers = Pool({"TORCH_FR_BUFFER_SIZE": "3"})
+    try:
+        assert workers.run(1, recorded_last) == [[2, 3, 4]]
+    finally:
+        workers.close()
+
+
 def left_behind(folder: str) -> None:
     """Rank 1 does not make the call: all ranks write what they know, after the timeout."""
     rank = dist.get_rank()

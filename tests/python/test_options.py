@@ -27,6 +27,8 @@ def test_values_and_types():
     )  # fmt: skip
     assert (options.eager, options.chunk, options.cutoff, options.pin) == (4096, 1024, 1.5, 1)
     assert options.linger == 2500.125
+    options.linger = timedelta(milliseconds=2500, microseconds=5)
+    assert options.linger == 2500.005
     assert options.faults == "drop:rate=0.1,seed=7"
     assert options.timeout == options._timeout == timedelta(seconds=12)
     assert options.fallback == "none" and options.backend == "mcast"

@@ -223,8 +223,12 @@ def coalesced() -> None:
     dist.all_reduce_coalesced(tensors)
     for tensor, parts in zip(tensors, inputs, strict=True):
         same_bits(tensor, fold(parts, Op.SUM), "all_reduce_coalesced")
-    calls = torch_mcast.stats()["calls"]
+    stats = torch_mcast.stats()
+    calls = stats["calls"]
     assert calls["reduce_scatter_tensor_coalesced"]["engine"] == 1
+    for name in ("reduce_scatter_tensor_coalesced", "all_reduce_coalesced"):
+        count = 1 if name == "reduce_scatter_tensor_coalesced" else world
+        assert stats["bytes"][name] == 4 * count * sum(sizes), name
     assert calls["all_reduce_coalesced"] == {"engine": 1, "fallback": 0}
 
 

@@ -129,6 +129,8 @@ def late_rank() -> None:
         return
     work = dist.broadcast(tensor, 0, async_op=True)
     assert not work.is_completed()
+    with pytest.raises(RuntimeError, match="needs a completed work"):
+        work.result()
     with pytest.raises(
         dist.DistBackendError, match="wait\\(\\) gave up after its timeout of 50 ms"
     ):
@@ -140,6 +142,24 @@ def late_rank() -> None:
 
 def test_late_rank(ranks):
     ranks(2, late_rank)
+
+
+def limit_of_a_call() -> None:
+    group = dist.new_group(timeout=timedelta(seconds=20))
+    store = dist.distributed_c10d._get_default_store()
+    if dist.get_rank() == 1:
+        store.wait(["rank 0 has given up"])
+        return
+    options = dist.BroadcastOptions()
+    options.rootRank = 1
+    options.timeout = timedelta(seconds=1)
+    with pytest.raises(dist.DistBackendError, match=r"\(limit 1\.0 s\)"):
+        group._get_backend(torch.device("cpu")).broadcast([torch.zeros(1)], options).wait()
+    store.set("rank 0 has given up", "1")
+
+
+def test_timeout_of_a_call_replaces_that_of_the_group(ranks):
+    ranks(2, limit_of_a_call)
 
 
 class Interrupted(Exception):
@@ -300,6 +320,11 @@ def bad_all_gathers() -> list[tuple]:
         ),
         (
             ValueError,
+            r"all_gather: output 0 must have shape \[4\], got \[2, 2\]",
+            lambda: b.allgather([[torch.zeros(2, 2), torch.zeros(2, 2)]], [four]),
+        ),
+        (
+            ValueError,
             r"all_gather: expected 1 input tensor, got 2",
             lambda: b.allgather([[four, four]], [four, four]),
         ),
@@ -371,7 +396,7 @@ def mismatch() -> str:
     with pytest.raises(dist.DistBackendError, match=r"on rank \d of 2 in group"):
         dist.barrier()
     assert torch_mcast.stats()["failure"]
-    assert backend().get_error() != ErrorType.SUCCESS
+    assert backend().get_error() == ErrorType.REMOTE_ERROR
     return str(caught.value)
 
 
