@@ -12,6 +12,7 @@ import pytest
 from built import built
 from seeds import seed_of
 
+from torch_mcast.bench.report import bytes_text
 from torch_mcast.model import aggregation, cli
 from torch_mcast.model.aggregation import Case, Servers, Tree
 
@@ -253,6 +254,22 @@ def test_uplinks_are_told_up_and_down(capsys):
     loads = [tree.uplink("all_reduce", row["part"], rack) for rack in range(2)]
     assert row["leaves"] == [1, 1]
     assert row["uplinks"] == [[pytest.approx(way * 2**26) for way in pair] for pair in loads]
+    _, out, _ = run_model(capsys, "--hosts", "8", "--aggregators", "3", "--racks", "6+2")
+    (line,) = (line for line in out.splitlines() if "mixed, O, tree" in line)
+    assert bytes_text(max(map(max, row["uplinks"]))) in line
+
+
+def test_without_options_a_network_has_no_aggregators(capsys):
+    _, out, _ = run_model(capsys, "--json")
+    document = json.loads(out)
+    ways = [row["way"] for row in document["rows"]]
+    assert ways == ["ring", "workers only, multicast", "ideal switch"]
+    assert (document["hosts"], document["size"], document["speed"]) == (8, 64 << 20, 1.0)
+    assert document["bytes_per_s"] == pytest.approx(118.9e6, rel=1e-3)
+    _, out, _ = run_model(capsys, "--aggregators", "2", "--json")
+    parts = {row["way"]: row["part"] for row in json.loads(out)["rows"]}
+    whole = ("aggregators, unicast results", "aggregators, O", "aggregators, R")
+    assert [parts[way] for way in whole] == [1, 1, 1] and parts["ring"] is None
 
 
 def test_the_command_prints_a_table(capsys):

@@ -408,7 +408,9 @@ def test_what_a_guard_costs_is_said(tmp_path, capsys):
     for mode in ("off", "auth", "sealed"):
         assert cli.main([*arguments, "--security", mode, "--json", str(file)]) == 0
         (rows[mode],) = json.loads(file.read_text())["rows"]
-    assert capsys.readouterr().out.count("guarded: ") == 2
+    shown = capsys.readouterr().out
+    assert shown.count("guarded: ") == 2 == shown.count(" datagrams of 24 B and ")
+    assert shown.count(" records of 20 B more; handshakes ") == 2
     assert "security" not in rows["off"]
     assert rows["auth"]["security"] == rows["sealed"]["security"]
     assert rows["auth"]["trace_hash"] == rows["sealed"]["trace_hash"] != rows["off"]["trace_hash"]

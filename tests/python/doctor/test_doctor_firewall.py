@@ -125,6 +125,7 @@ def test_rules_of_iptables(rules, expected):
 def ruleset(*rules: list, policy: str = "accept", **chain) -> str:
     base = {"family": "inet", "table": "t"}
     made = {"name": "in", "type": "filter", "hook": "input", "prio": 0, "policy": policy, **chain}
+    place = {key: chain[key] for key in ("family", "table") if key in chain}
     rows = [{"chain": {**base, **made}}]
     rows += [
         {
@@ -137,7 +138,7 @@ def ruleset(*rules: list, policy: str = "accept", **chain) -> str:
         }
     ]
     rows += [
-        {"rule": {**base, "chain": made["name"], "handle": n, "expr": r}}
+        {"rule": {**base, **place, "chain": made["name"], "handle": n, "expr": r}}
         for n, r in enumerate(rules)
     ]
     return json.dumps({"nftables": rows})
@@ -238,6 +239,20 @@ def test_legacy_and_newer_rules_are_apart(monkeypatch):
     monkeypatch.setattr(firewall, "_LEGACY", names)
     answer = ask(firewall.read_chains("eth0"), packets())
     assert answer.dropped and answer.blame.startswith("iptables-legacy c")
+
+
+@pytest.mark.parametrize(("readable", "expected"), [(True, "accept"), (False, "drop")])
+def test_iptables_answers_for_its_own_table_of_nftables(readable, expected, monkeypatch, tmp_path):
+    """The newer kind of iptables keeps its rules there, with matches that nft cannot read."""
+    texts = {
+        ("iptables", "-S"): NOTHING if readable else None,
+        ("iptables", "--version"): "iptables v1.8.9 (nf_tables)",
+        ("nft", "-j", "list", "ruleset"): ruleset([DROP], family="ip", table="filter"),
+    }
+    monkeypatch.setattr(firewall, "_output", lambda *command: texts[command])
+    monkeypatch.setattr(firewall, "_LEGACY", tmp_path / "none")
+    answer = ask(firewall.read_chains("eth0"), packets())
+    assert answer.outcomes == {expected}
 
 
 NO_NFT = {

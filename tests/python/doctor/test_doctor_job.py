@@ -168,6 +168,9 @@ def test_networks_of_several_subnets_need_a_ttl_above_one(ttl, routed):
     (subnets, _) = compare.networks(facts)
     assert ("MCAST_TTL=1 does not pass routers" in subnets.finding) == (not routed)
     assert ("or MCAST_TTL=8 with multicast routing" in subnets.fix) == (not routed)
+    # Ranks without the extension have no table of settings, and send with a TTL of 1.
+    bare = job(rank("a", values={}), rank("b", interface=apart, values={}))
+    assert "MCAST_TTL=1" in compare.networks(bare)[0].finding
 
 
 def test_networks_compare_mtus_as_numbers():

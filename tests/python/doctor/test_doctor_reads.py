@@ -12,6 +12,7 @@ import torch_mcast
 from torch_mcast.doctor.checks import (
     buffers,
     engine,
+    firewall,
     host,
     limits,
     memory,
@@ -176,6 +177,86 @@ def test_without_an_engine_that_was_asked_for_its_memory_is_no_row(monkeypatch):
     monkeypatch.setattr(engine, "look", lambda path: engine.Seen(path, silent="none"))
     assert len(engine.run(context())) == 1
     assert len(engine.run(context(values={"engine": "host"}))) == 2
+
+
+@pytest.mark.parametrize(
+    ("uid", "scope", "open_here", "copies"),
+    [
+        (4711, 0, True, "process_vm"),
+        (4711, 1, True, "descriptor"),
+        (4711, 1, False, "none"),
+        (0, 1, True, "process_vm"),  # root may trace
+        (0, 1, False, "process_vm"),
+    ],
+)
+def test_who_may_copy_is_a_matter_of_user_and_scope(
+    uid, scope, open_here, copies, monkeypatch, tmp_path
+):
+    (tmp_path / "scope").write_text(f"{scope}\n")
+    monkeypatch.setattr(engine, "_PTRACE_SCOPE", tmp_path / "scope")
+    monkeypatch.setattr(engine.os, "stat", lambda path: os.stat_result((0, 0, 0, 0, uid, *[0] * 5)))
+    monkeypatch.setattr(engine.os, "geteuid", lambda: uid)
+    monkeypatch.setattr(engine.os, "access", lambda *_: open_here)
+    assert engine.copies_by(7) == copies
+    monkeypatch.setattr(engine.os, "geteuid", lambda: uid + 1)
+    assert engine.copies_by(7) == ("descriptor" if open_here else "none")
+
+
+def test_fixes_of_sizes_are_large_enough():
+    arenas = engine.judge_memory("map", "0", 16 << 30, 8 << 30)
+    assert arenas.fix == "torch-mcast engine run --arenas 17G ..."
+    shm = {ranks: memory.judge_shm(64 << 20, 0, ranks).fix for ranks in (8, 16, 17, 40)}
+    assert [
+        f"--shm-size={size}g" in shm[ranks] for ranks, size in ((8, 1), (16, 1), (17, 2), (40, 4))
+    ] == [True] * 4
+    few = {hard: limits.judge_files(64, hard, 1000).fix for hard in (64, 6255)}
+    assert all("nofile 8192" in fix for fix in few.values())
+
+
+def test_few_open_files_fail_below_what_a_process_alone_needs():
+    assert limits.judge_files(127, 127, 2).verdict is FAIL
+    assert limits.judge_files(128, 128, 2).verdict is WARN
+    assert limits.judge_files(256 + 12, 256 + 12, 2).verdict is OK
+    assert limits.judge_files(256 + 11, 256 + 11, 2).verdict is WARN
+    unlimited = limits.judge_files(resource.RLIM_INFINITY, resource.RLIM_INFINITY, 2)
+    assert (
+        unlimited.finding.startswith("unlimited")
+        and "127;" in limits.judge_files(127, 127, 2).finding
+    )
+
+
+def test_ranks_of_one_host_need_no_packet_filter_to_let_them_in(monkeypatch):
+    asked = []
+    monkeypatch.setattr(firewall, "read_chains", lambda name: asked.append(name))
+    for chosen in (None, LO, Interface("eth1", 3, up=True)):
+        (row,) = firewall.run(context(chosen=chosen))
+        assert (row.verdict, asked) == (OK, []) and "not looked at" in row.finding
+    (row,) = firewall.run(context())
+    assert asked == ["eth0"] and "not known" in row.finding
+
+    def odd(name):
+        raise ValueError("line 3")
+
+    monkeypatch.setattr(firewall, "read_chains", odd)
+    (row,) = firewall.run(context())
+    assert (row.verdict, row.data) == (OK, {"read": False}) and "line 3" in row.finding
+
+
+def test_a_packet_filter_is_asked_for_the_ports_of_the_job(monkeypatch, tmp_path):
+    dropping = firewall.iptables.read("-P INPUT DROP")
+    monkeypatch.setattr(firewall, "read_chains", lambda name: dropping)
+    monkeypatch.setattr(firewall, "_LOCAL_PORTS", tmp_path / "range")
+
+    def tcp(port_range: str) -> list[str]:
+        rows = firewall.run(context(values={"port_range": port_range}))
+        return [f"{row.finding} {row.fix}" for row in rows if row.data["packets"] == "TCP"]
+
+    (narrow,) = tcp("42000-42999")
+    assert "TCP (ports 42000 to 42999)" in narrow and "--dport 42000:42999" in narrow
+    (any_port,) = tcp("")
+    assert "TCP (ports 32768 to 60999)" in any_port and "MCAST_PORT_RANGE" in any_port
+    (tmp_path / "range").write_text("1024\t2048\n")
+    assert "TCP (ports 1024 to 2048)" in tcp("")[0]
 
 
 def test_ranks_of_a_host_share_the_address_space_of_pools(monkeypatch):

@@ -162,6 +162,7 @@ def raw(op="all_gather", size=400 * 10**6, backend="x", times=((1.0, 3.0, 2.0), 
 def test_a_row():
     row = rows.finish(raw(), world=4, hosts=4, rate=10**9, mtu=1500)
     assert row["times_s"] == [2, 3, 2] and row["median_s"] == 2 and row["min_s"] == 2
+    assert row["p90_s"] == pytest.approx(2.8) and row["rank_cpu_share"] == 0.5
     assert row["algbw"] == 200e6 and row["busbw"] == 150e6
     assert row["cpu_s"] == 4 and row["cpu_s_per_gb"] == pytest.approx(10)
     bound = 300e6 / (125e6 * 1440 / 1514)

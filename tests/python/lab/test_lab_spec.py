@@ -54,6 +54,25 @@ def test_sizes(text, size):
     assert units.parse_size(text) == size
 
 
+@pytest.mark.parametrize(
+    "rate, text",
+    [
+        (None, "unlimited"),
+        (999, "999 bit/s"),
+        (1500, "1.5 kbit/s"),
+        (10**6, "1 Mbit/s"),
+        (25 * 10**8, "2.5 Gbit/s"),
+    ],
+)
+def test_rates_are_written_in_the_largest_unit(rate, text):
+    assert units.format_rate(rate) == text
+
+
+@pytest.mark.parametrize("text, share", [("1%", 0.01), ("100%", 1), (1, 1), (0, 0), ("0.25", 0.25)])
+def test_probabilities(text, share):
+    assert units.parse_probability(text) == share
+
+
 @pytest.mark.parametrize("size", [0, 1, 1000, 4096, 1 << 20, 3 << 20, 1 << 30])
 def test_a_formatted_size_reads_back(size):
     assert units.parse_size(units.format_size(size).replace(" ", "")) == size
@@ -256,6 +275,16 @@ def test_aggregators_come_after_workers_and_fill_the_last_rack():
         ("h3", "worker", "10.99.0.3", "br2"),
         ("a1", "aggregator", "10.99.0.4", "br2"),
     ]
+
+
+def test_each_rack_has_an_uplink_to_the_spine():
+    spec = LabSpec(hosts=3, racks=[1, 2])
+    assert topology.bridges(spec) == ["br0", "br1", "br2"]
+    assert [(u.rack, u.bridge, u.lower, u.upper) for u in topology.plan_uplinks(spec)] == [
+        (1, "br1", "up1", "rack1"),
+        (2, "br2", "up2", "rack2"),
+    ]
+    assert topology.plan_uplinks(LabSpec(hosts=3)) == []
 
 
 def test_aggregators_in_racks_and_at_the_spine_are_a_tree():
