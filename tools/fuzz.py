@@ -2,18 +2,22 @@
 """Runs the libFuzzer targets of a build one after the other; `make fuzz` calls it.
 
     tools/fuzz.py BUILD SECONDS|COUNTx [--again SANITIZED_BUILD] [TARGET ...]
+    tools/fuzz.py BUILD merge [TARGET ...]
+    tools/fuzz.py add TARGET FILE [NAME]
 
-Each runs for SECONDS, or COUNT inputs (10000000x), from its corpus in tests/fuzz/corpus/<target>, if it
+Each runs for SECONDS, or COUNT inputs (10000000x), from its corpus in tests/fuzz/corpus/<target>.txt, if it
 has one, alone: reading all that earlier runs found could take all of the time. What is new is left in
 BUILD/corpus/<target> until the next run; inputs that fail are left in BUILD/failures.
 With --again the programs of another build, one with sanitizers, read what this one found: a build with
 -DMCAST_SANITIZE=fuzzer-no-link runs many more inputs (`make fuzz-long`), and most of them say nothing new.
-The exit status is 1 if there were any. To add to the committed corpus what reaches more code:
+The exit status is 1 if there were any.
 
-    mkdir -p tests/fuzz/corpus/<target>
-    BUILD/mcast_fuzz_<target> -merge=1 tests/fuzz/corpus/<target> BUILD/corpus/<target>
+A corpus is one text file: a line per input, its bytes in hexadecimal ("-": none), sorted by bytes; an input
+with a meaning of its own has a name after a blank. `merge` adds to the committed corpora the inputs of
+BUILD/corpus that reach more code; `add` adds one file, such as one of BUILD/failures once its fault is fixed.
 """
 
+import hashlib
 import os
 import re
 import shutil
@@ -30,20 +34,77 @@ LENGTHS = {"group": 400, "guarded_admission": 256, "member": 512, "station": 512
 ASAN = "malloc_context_size=4:quarantine_size_mb=4:max_malloc_fill_size=64"
 HANG_SECONDS = 30
 
+Corpus = dict[bytes, str]  # an input and its name, mostly ""
+
+
+def corpus_file(target: str) -> Path:
+    return ROOT / "tests/fuzz/corpus" / f"{target}.txt"
+
+
+def read_corpus(path: Path) -> Corpus:
+    """The inputs of a packed file; a new target has none yet."""
+    found: Corpus = {}
+    for number, line in enumerate(path.read_text().splitlines() if path.exists() else [], 1):
+        digits, _, name = line.partition(" ")
+        try:
+            found[b"" if digits == "-" else bytes.fromhex(digits)] = name
+        except ValueError as error:
+            raise ValueError(f"{path}:{number}: {error}") from None
+    return found
+
+
+def write_corpus(path: Path, corpus: Corpus) -> None:
+    lines = [f"{data.hex() or '-'} {name}".rstrip() for data, name in sorted(corpus.items())]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
+def unpack(corpus: Corpus, folder: Path) -> None:
+    """One file per input, as libFuzzer reads them, in a new folder."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for data, name in corpus.items():
+        (folder / (name or hashlib.sha1(data).hexdigest())).write_bytes(data)
+
+
+def add(target: str, file: Path, name: str = "") -> None:
+    corpus = read_corpus(corpus_file(target))
+    corpus[file.read_bytes()] = name
+    write_corpus(corpus_file(target), corpus)
+
+
+def merge(program: Path) -> bool:
+    """Adds what an earlier run found and what reaches more code; returns whether the program ended well."""
+    build, target = program.parent, program.name.removeprefix(PREFIX)
+    corpus = read_corpus(corpus_file(target))
+    merged = build / "merged" / target
+    unpack(corpus, merged)
+    command = [str(program), "-merge=1", str(merged), str(build / "corpus" / target)]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    if done.returncode != 0:
+        print("\n".join(done.stderr.splitlines()[-60:]))
+        return False
+    found = {file.read_bytes(): "" for file in merged.iterdir()}
+    write_corpus(corpus_file(target), found | corpus)
+    print(f"{program.name:24} {len(found | corpus) - len(corpus):>10} inputs added")
+    return True
+
 
 def run(program: Path, amount: str) -> tuple[bool, str]:
     """Whether nothing failed, and how many inputs were run, and messages if these are scripts."""
     build, target = program.parent, program.name.removeprefix(PREFIX)
     found = build / "corpus" / target
     failures = build / "failures"
-    committed = ROOT / "tests/fuzz/corpus" / target  # a new target has none yet
+    committed = build / "committed" / target
+    unpack(read_corpus(corpus_file(target)), committed)
     shutil.rmtree(found, ignore_errors=True)
     for folder in (found, failures):
         folder.mkdir(parents=True, exist_ok=True)
     log = build / f"{program.name}.log"
     command = [
         str(program),
-        *(str(folder) for folder in (found, committed) if folder.is_dir()),
+        str(found),
+        str(committed),
         f"-runs={amount[:-1]}" if amount.endswith("x") else f"-max_total_time={amount}",
         f"-max_len={LENGTHS.get(target, 2048)}",
         "-entropic=0",  # weighing inputs by how rare is what they reach takes half of the time
@@ -84,14 +145,30 @@ def again(program: Path, found: Path) -> tuple[bool, str]:
     return done.returncode == 0, f"{files:>10} of them with sanitizers"
 
 
+def fuzz(programs: list[Path], amount: str, sanitized: Path | None) -> int:
+    good_runs = True
+    for program in programs:
+        good, count = run(program, amount)
+        print(f"{program.name:24} {count}  {'ok' if good else 'FAILED'}", flush=True)
+        if sanitized and good:
+            found = program.parent / "corpus" / program.name.removeprefix(PREFIX)
+            good, count = again(sanitized / program.name, found)
+            print(f"{'':24} {count}  {'ok' if good else 'FAILED'}", flush=True)
+        good_runs = good_runs and good
+    return 0 if good_runs else 1
+
+
 def main() -> int:
     arguments = sys.argv[1:]
+    if arguments[:1] == ["add"] and len(arguments) in (3, 4):
+        add(arguments[1], Path(arguments[2]), *arguments[3:])
+        return 0
     sanitized = None
     if "--again" in arguments[:-1]:
         at = arguments.index("--again")
         sanitized = Path(arguments[at + 1]).resolve()
         del arguments[at : at + 2]
-    if len(arguments) < 2 or not re.fullmatch(r"\d+x?", arguments[1]):
+    if len(arguments) < 2 or not re.fullmatch(r"\d+x?|merge", arguments[1]):
         print(__doc__)
         return 2
     build, amount, names = Path(arguments[0]).resolve(), arguments[1], arguments[2:]
@@ -100,16 +177,9 @@ def main() -> int:
     if not programs:
         print(f"no fuzz targets in {build}")
         return 2
-    results = {}
-    for program in programs:
-        results[program.name] = run(program, amount)
-        good, count = results[program.name]
-        print(f"{program.name:24} {count}  {'ok' if good else 'FAILED'}", flush=True)
-        if sanitized and good:
-            found = build / "corpus" / program.name.removeprefix(PREFIX)
-            good, count = results[program.name] = again(sanitized / program.name, found)
-            print(f"{'':24} {count}  {'ok' if good else 'FAILED'}", flush=True)
-    return 0 if all(good for good, _ in results.values()) else 1
+    if amount == "merge":
+        return 0 if all([merge(program) for program in programs]) else 1
+    return fuzz(programs, amount, sanitized)
 
 
 if __name__ == "__main__":

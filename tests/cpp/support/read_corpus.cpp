@@ -1,16 +1,19 @@
 // Hands the inputs that the fuzzers have found to their targets, without a fuzzer: a build that has
 // none reads each in every run of the tests.
 //
-//     mcast_read_corpus TARGET FOLDER
-#include <algorithm>
+//     mcast_read_corpus TARGET FILE
+//
+// A line of the file is an input in hexadecimal ("-": no bytes), perhaps with a name after a blank;
+// tools/fuzz.py writes it.
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <string>
 #include <vector>
+
+#include "base/hex.h"
 
 // CMakeLists.txt gives the entry point of each target a name of its own: MCAST_FUZZ_TARGETS(X).
 #include "fuzz_targets.h"
@@ -44,22 +47,25 @@ Target target_of(const char* wanted) {
 int main(int count, char** arguments) {
   const Target target = count == 3 ? target_of(arguments[1]) : nullptr;
   if (target == nullptr) {
-    std::fprintf(stderr, "usage: %s TARGET FOLDER\n", arguments[0]);
+    std::fprintf(stderr, "usage: %s TARGET FILE\n", arguments[0]);
     return 2;
   }
-  std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::directory_iterator(arguments[2])) {
-    files.push_back(entry.path());
-  }
-  std::sort(files.begin(), files.end());
-  for (const auto& file : files) {
-    std::ifstream in(file, std::ios::binary);
-    const std::string bytes{std::istreambuf_iterator<char>(in), {}};
-    // Told first: a target ends the program where it finds something.
-    std::printf("%s, %zu bytes\n", file.filename().c_str(), bytes.size());
+  std::ifstream in(arguments[2]);
+  std::string line;
+  int number = 0;
+  while (std::getline(in, line)) {
+    number++;
+    const std::string digits = line.substr(0, line.find(' '));
+    std::vector<std::byte> bytes(digits == "-" ? 0 : digits.size() / 2);
+    if (digits != "-" && (digits.empty() || !mcast::from_hex(digits, bytes))) {
+      std::fprintf(stderr, "%s:%d: not hexadecimal\n", arguments[2], number);
+      return 1;
+    }
+    // Printed first: a target ends the program if it finds something.
+    std::printf("%s:%d, %zu bytes\n", arguments[2], number, bytes.size());
     std::fflush(stdout);
     target(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
   }
-  std::printf("%s: %zu inputs\n", arguments[1], files.size());
-  return files.empty() ? 1 : 0;
+  std::printf("%s: %d inputs\n", arguments[1], number);
+  return number == 0 ? 1 : 0;
 }
