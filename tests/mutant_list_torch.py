@@ -21,7 +21,7 @@ TORCH = [
         """TORCH_CHECK_VALUE(opts.rootRank >= 0,
 """,
         "pytest",
-        "tests/python/test_work.py -k test_errors_of_arguments",
+        "tests/python/test_work.py::test_errors_of_arguments[network]",
     ),
     Mutant(
         "all-gather-into-a-shorter-output-accepted",
@@ -29,7 +29,7 @@ TORCH = [
         'output.numel() == input.numel() * size, op, ": expected an output',
         'output.numel() <= input.numel() * size, op, ": expected an output',
         "pytest",
-        "tests/python/test_work.py -k test_errors_of_arguments",
+        "tests/python/test_work.py::test_errors_of_arguments[network]",
     ),
     Mutant(
         "all-gather-outputs-of-another-shape-accepted",
@@ -37,7 +37,7 @@ TORCH = [
         "TORCH_CHECK_VALUE(outputs[i].sizes() == input.sizes(), op",
         "TORCH_CHECK_VALUE(outputs[i].numel() == input.numel(), op",
         "pytest",
-        "tests/python/test_work.py -k test_errors_of_arguments",
+        "tests/python/test_work.py::test_errors_of_arguments[network]",
     ),
     Mutant(
         "messages-take-sequence-numbers",
@@ -53,7 +53,7 @@ TORCH = [
         "options.timeout = limit(timeout);",
         "options.timeout = limit(c10d::kUnsetTimeout);",
         "pytest",
-        "tests/python/test_work.py tests/python/test_citizen.py -k 'late_rank or set_pg_timeout'",
+        "tests/python/test_work.py::test_timeout_of_a_call_replaces_that_of_the_group[network]",
     ),
     Mutant(
         "set-timeout-not-in-the-options",
@@ -73,7 +73,7 @@ TORCH = [
         """    case Code::kPeerLost:
 """,
         "pytest",
-        "tests/python/test_work.py -k test_mismatch",
+        "tests/python/test_work.py::test_mismatch[network]",
     ),
     Mutant(
         "abort-leaves-calls-of-the-fallback",
@@ -93,7 +93,7 @@ TORCH = [
         """  work->end_part(nullptr);
   return""",
         "pytest",
-        "tests/python/test_work.py -k test_interrupt",
+        "tests/python/test_work.py::test_interrupt[network]",
     ),
     Mutant(
         "bytes-of-calls-not-counted",
@@ -118,7 +118,7 @@ TORCH = [
         "plans.push_back(plan_gather(inputs[i], columns[i], rank_, *back));",
         "plans.push_back(plan_gather(inputs[i], columns[0], rank_, *back));",
         "pytest",
-        "tests/python/test_ops.py -k test_coalesced",
+        "tests/python/test_ops.py::test_coalesced[network]",
     ),
     Mutant(
         "work-over-with-its-first-part",
@@ -180,7 +180,7 @@ TORCH = [
         "how.factor = factor_of(op, reduce);",
         "how.factor = 1;",
         "pytest",
-        "tests/python/test_reduce.py -k test_strided_and_scaled",
+        "tests/python/test_reduce.py::test_strided_and_scaled[network]",
     ),
     Mutant(
         "averages-of-integers-not-divided",
@@ -205,7 +205,7 @@ TORCH = [
         "return !order && reducible(element, reduction);",
         "return reducible(element, reduction);",
         "pytest",
-        "tests/python/test_reduce.py -k test_refused",
+        "tests/python/test_reduce.py::test_refused[network]",
     ),
     Mutant(
         "products-of-complex-numbers-as-of-real-ones",
@@ -213,7 +213,7 @@ TORCH = [
         "return reduction == Reduction::kSum || reduction == Reduction::kAvg ||",
         "return reduction == Reduction::kSum || reduction == Reduction::kProduct ||",
         "pytest",
-        "tests/python/test_reduce.py -k test_refused",
+        "tests/python/test_reduce.py::test_refused[network]",
     ),
     Mutant(
         "reduce-scatter-output-may-overlap-its-input",
@@ -221,7 +221,7 @@ TORCH = [
         "if (!shared || out == in + from) return input;",
         "if (!shared || out != in + from) return input;",
         "pytest",
-        "tests/python/test_reduce.py -k test_strided_and_scaled",
+        "tests/python/test_reduce.py::test_strided_and_scaled[network]",
     ),
     Mutant(
         "reduce-scatter-output-may-be-an-input-of-another-rank",
@@ -237,7 +237,7 @@ TORCH = [
         "const bool shared = any_overlap(places);",
         "const bool shared = false;",
         "pytest",
-        "tests/python/test_reduce.py -k test_tensors_that_share_memory",
+        "tests/python/test_reduce.py::test_tensors_that_share_memory[network]",
     ),
     Mutant(
         "copies-back-in-reverse-order",
@@ -262,7 +262,7 @@ TORCH = [
         "TORCH_CHECK_VALUE(tensor.numel() == 0 || needed <= tensor.storage().nbytes(), op",
         "TORCH_CHECK_VALUE(tensor.numel() == 0 || needed > 0, op",
         "pytest",
-        "tests/python/test_work.py -k test_errors_of_arguments",
+        "tests/python/test_work.py::test_errors_of_arguments[network]",
     ),
     Mutant(
         "expanded-output-written",
@@ -270,7 +270,7 @@ TORCH = [
         "at::has_internal_overlap(to) != at::MemOverlap::Yes",
         "at::has_internal_overlap(to) != at::MemOverlap::TooHard",
         "pytest",
-        "tests/python/test_reduce.py -k test_tensors_that_share_memory",
+        "tests/python/test_reduce.py::test_tensors_that_share_memory[network]",
     ),
     Mutant(
         "exchange-input-half-over-its-own-output",
@@ -286,7 +286,7 @@ TORCH = [
         "TORCH_CHECK_VALUE(left == 0, op,",
         "TORCH_CHECK_VALUE(left >= 0, op,",
         "pytest",
-        "tests/python/test_exchange.py -k test_wrong_arguments",
+        "tests/python/test_exchange.py::test_wrong_arguments[network]",
     ),
     Mutant(
         "all-to-all-outputs-by-input-splits",
@@ -302,7 +302,7 @@ TORCH = [
         "TORCH_CHECK_VALUE(out[own] == in[own], name,",
         "TORCH_CHECK_VALUE(out[own] + 1 > 0, name,",
         "pytest",
-        "tests/python/test_exchange.py -k test_wrong_arguments",
+        "tests/python/test_exchange.py::test_wrong_arguments[network]",
     ),
     Mutant(
         "gather-of-other-shapes-accepted",
@@ -310,7 +310,7 @@ TORCH = [
         'if (root) check_list(name, "output", outputs[0], input, size_, true);',
         'if (root) check_list(name, "output", outputs[0], input, size_, false);',
         "pytest",
-        "tests/python/test_exchange.py -k test_wrong_arguments",
+        "tests/python/test_exchange.py::test_wrong_arguments[network]",
     ),
     Mutant(
         "tags-of-messages-dropped",

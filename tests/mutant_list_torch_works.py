@@ -83,7 +83,7 @@ TORCH_WORKS = [
         "if (entries_.size() > most_) entries_.pop_front();",
         "if (entries_.size() > SIZE_MAX - most_) entries_.pop_front();",
         "pytest",
-        "tests/python/test_observability.py -k test_flight_recorder",
+        "tests/python/test_observability.py -k test_the_flight_recorder_keeps_as_many_as_it_was_told",
     ),
     Mutant(
         "stride-of-a-group-of-ranks-lost",
@@ -129,7 +129,7 @@ TORCH_WORKS = [
         """  if (error && outputs_.empty()) {
     future->setError(error);""",
         "pytest",
-        "tests/python/test_work.py -k test_abort_from_thread",
+        "tests/python/test_work.py::test_abort_from_thread[network]",
     ),
     Mutant(
         "result-before-the-end",
@@ -137,7 +137,7 @@ TORCH_WORKS = [
         "TORCH_CHECK(isCompleted() || device_ready(), context_,",
         "TORCH_CHECK(sequence_ < UINT64_MAX, context_,",
         "pytest",
-        "tests/python/test_work.py -k 'test_futures or test_late_rank'",
+        "tests/python/test_work.py::test_late_rank[network]",
     ),
     Mutant(
         "strided-outputs-not-copied-back",
@@ -145,7 +145,7 @@ TORCH_WORKS = [
         "    copies = after_ && !error_;",
         "    copies = after_ && error_;",
         "pytest",
-        "tests/python/test_ops.py -k test_views",
+        "tests/python/test_ops.py::test_views[network]",
     ),
     Mutant(
         "interrupted-waits-not-noted",
@@ -201,7 +201,7 @@ TORCH_WORKS = [
         'Crew callbacks{"mcast-future", kMostWaiting, kPatience};',
         'Crew callbacks{"mcast-future", 1, kPatience};',
         "pytest",
-        "tests/python/test_work.py -k test_waiting_callbacks",
+        "tests/python/test_work.py::test_waiting_callbacks[network]",
     ),
     Mutant(
         "global-ranks-in-errors-are-those-of-the-group",

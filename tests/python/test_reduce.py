@@ -305,6 +305,11 @@ def refused() -> None:
         dist.distributed_c10d._get_default_group()._get_backend(
             torch.device("cpu")
         )._reduce_scatter_base(torch.zeros(3), torch.zeros(3 * world, dtype=torch.float64))
+    options = dist.AllreduceOptions()  # dist.all_reduce() refuses it before the backend is asked
+    options.reduceOp = Op.PRODUCT
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    with pytest.raises(TypeError, match="PRODUCT of ComplexFloat"):
+        backend.allreduce([torch.ones(2, dtype=torch.complex64)], options)
     # None of it has cost a sequence number: the next call is right.
     total = torch.ones(3)
     dist.all_reduce(total)
