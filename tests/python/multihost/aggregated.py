@@ -193,12 +193,16 @@ def join(ctx, number: int = 0, timeout_s: float = 60.0, **options) -> None:
 
 
 def rounds_once_served(
-    ctx, check: Callable[[int], None], count: int, limit_s: float = 60.0
+    ctx,
+    check: Callable[[int], None],
+    count: int,
+    options: dict | None = None,
+    limit_s: float = 60.0,
 ) -> dict:
-    """check(0), check(1), ...: one round each, with the backend's own settings, on the driver's "go". Before
+    """check(0), check(1), ...: one round each, on the driver's "go". Before
     it one that aggregators have folded parts of for every rank: they take a job when they answer.
     Notifies "served" then."""
-    programs.join(ctx)
+    programs.join(ctx, **(options or {}))
     until, folded = time.monotonic() + limit_s, torch.zeros(1)
     while not folded.item():
         before = torch_mcast.stats()["counters"]["agg_results"]

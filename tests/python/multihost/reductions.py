@@ -68,8 +68,8 @@ def every_reduction(ctx, sizes) -> dict:
     return torch_mcast.stats()
 
 
-def measured(ctx, op, size, rounds) -> None:
-    """Runs between two signals, so that creating the group is not counted."""
+def measured(ctx, op, size, rounds) -> dict[str, int]:
+    """Runs between two signals, so that creating the group is not counted. What the rank has counted."""
     programs.join(ctx, algorithm="multicast")
     dist.barrier()
     ctx.notify("ready")
@@ -79,6 +79,7 @@ def measured(ctx, op, size, rounds) -> None:
     dist.barrier()
     ctx.notify("done")
     ctx.wait("end")
+    return torch_mcast.stats()["counters"]
 
 
 def both_at_once(ctx, size, rounds) -> dict:

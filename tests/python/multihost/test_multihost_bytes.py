@@ -3,16 +3,12 @@
 import programs
 import pytest
 import torch.distributed as dist
+from wire import ASKED, CHUNK, FRAMING, again_by_host, moved
 
 import torch_mcast
 
 BLOCK = 16 << 20
-# 1514 bytes of frame carry a chunk of 1408 bytes here: header, IP, UDP, Ethernet are 74.
-CHUNK = 1408
-FRAMING = (CHUNK + 74) / CHUNK
 CHUNKS = -(-BLOCK // CHUNK)
-# A request for what is lost: a frame of its own in a stream, and the acknowledgement of it.
-ASKED = 200
 
 
 def measured(ctx, op, count):
@@ -36,28 +32,15 @@ def since(before):
     return {name: n - before[name] for name, n in torch_mcast.stats()["counters"].items()}
 
 
-def moved(cluster, function, *args):
-    """What crossed the links between two signals of `function`, and its results."""
-    call = cluster.start(function, *args)
-    call.wait("ready")
-    before = cluster.lab.counters()
-    call.signal("go")
-    call.wait("done")
-    after = cluster.lab.counters()
-    call.signal("end")
-    return after - before, call.results()
-
-
 def repaired(crossed, counters):
     """By host, one rank each: bytes as framed (sent, received) that were asked for and sent again. The network
     drops nothing here, but a rank that this machine lets wait loses datagrams, or takes late ones for lost."""
-    assert all(port.queue_drops == 0 for port in crossed.ports.values())
+    assert all(port.queue_drops == 0 for port in crossed.counters.ports.values())
     remulticast = [FRAMING * CHUNK * c["remulticast_chunks"] for c in counters]
     bytes = {}
-    for rank, c in enumerate(counters):
+    for rank, (c, sent) in enumerate(zip(counters, again_by_host(crossed, counters), strict=True)):
+        others = sum(remulticast) - remulticast[rank] + sum(crossed.tcp_again.values())
         asked = ASKED * (c["fetches_sent"] + c["fetches_received"])
-        sent = remulticast[rank] + FRAMING * c["repair_bytes_sent"] + asked
-        others = sum(remulticast) - remulticast[rank]
         received = others + FRAMING * CHUNK * c["repair_chunks_received"] + asked
         bytes[f"h{rank + 1}"] = sent, received
     return bytes
@@ -118,7 +101,7 @@ def test_racks_carry_a_block_once_over_each_uplink(hosts):
     cluster = hosts(8, racks=[4, 4], uplink_rate="1gbit")
     crossed, counters = moved(cluster, measured, "broadcast", 1)
     again = sum(sent for sent, _ in repaired(crossed, counters).values())
-    for uplink, port in crossed.uplinks.items():
+    for uplink, port in crossed.counters.uplinks.items():
         wanted = uplink in ("up1", "rack2")  # h2 is in rack 1
         least, most = (FRAMING, 1.07) if wanted else (0, 0.02)
         bytes = port.wire_bytes
