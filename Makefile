@@ -49,7 +49,7 @@ BENCH := $(BIN)/python -m torch_mcast.bench
 RESULTS := benchmarks/results
 
 .PHONY: bench bench-setup frameworks-setup demo test test-beside test-all test-cpp wheel wheel-setup test-python \
-  test-python-most test-python-alone test-torch test-torch-guarded headers quick soak sanitize fuzz \
+  test-python-alone test-torch test-torch-guarded headers quick soak sanitize fuzz \
   fuzz-long mutants \
   aarch64 dpa-count format lint setup build build-tests build-python-tests clean
 
@@ -96,7 +96,7 @@ test-beside:
 	@$(TIMED) "C++ tests" $(STEP) test-cpp
 
 test-all: export MCAST_TEST_ALL = 1
-test-all: bench-setup frameworks-setup wheel-setup test headers sanitize fuzz mutants aarch64 dpa-count test-torch-guarded
+test-all: bench-setup frameworks-setup wheel-setup test test-python-alone headers sanitize fuzz mutants aarch64 dpa-count test-torch-guarded
 
 # The headline sweep: 8 hosts on a switch of this machine, 1 Gbit/s, beside Gloo and, where they are
 # installed, Open MPI and UFTP; then the micro-benchmarks. Needs root for the lab.
@@ -156,16 +156,14 @@ MINUTES ?= 60
 soak: build-tests
 	$(BIN)/python tools/soak.py --minutes $(MINUTES) --jobs $(JOBS)
 
-test-python: test-python-most test-python-alone
-
 # Side by side, since most tests wait most of the time.
-test-python-most: setup build build-python-tests
+test-python: setup build build-python-tests
 	@# Workers side by side go on past a file that cannot be imported: this says so in seconds.
 	@$(BIN)/python -m pytest --collect-only -qq > build/collected.txt || { cat build/collected.txt; false; }
 	$(BIN)/python -m pytest -m "not alone" -n $(shell expr 2 '*' $(JOBS)) \
 	  --durations 40 --junitxml build/pytest.xml
 
-# Those that measure.
+# Those that measure: all of them are of the slow tier.
 test-python-alone: setup build build-python-tests
 	$(BIN)/python -m pytest -m alone --junitxml build/pytest-alone.xml
 

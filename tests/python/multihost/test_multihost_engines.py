@@ -67,6 +67,9 @@ def sent(cluster):
     }
 
 
+# Shares of a link need ranks that are not waited for: in `make test-all`, after the others.
+@pytest.mark.all_tier
+@pytest.mark.alone
 @pytest.mark.parametrize("sizes", [(64 << 20, 8 << 20), (64 << 20, 64 << 20)])
 def test_two_jobs_divide_a_link_evenly(hosts, sizes, record_property):
     cluster = hosts(2, engine_options=(), rate="300mbit")

@@ -115,6 +115,7 @@ def two_rails(hosts):
 STRIPED = {"MCAST_SOCKET_IFNAME": "=eth0+eth1"}
 
 
+@all_tier
 @pytest.mark.alone
 def test_a_lane_is_striped_over_interfaces(two_rails, record_property):
     lanes = ("all_gather", "reduce_scatter", "all_reduce")
@@ -150,6 +151,7 @@ def test_every_reduction_on_a_stripe(two_rails):
     assert all(row["path"] == "multicast" and not row["failure"] for row in stats)
 
 
+@all_tier
 @pytest.mark.alone
 def test_a_stripe_of_unequal_interfaces_uses_what_each_takes(two_rails, record_property):
     """eth1 at a quarter of eth0's rate gets a part of the bytes that is clearly the smaller one; enough of
@@ -360,6 +362,7 @@ def test_a_rank_that_does_not_reduce_is_named(four):
         assert "rank(s) 2 have not called it" in text, text
 
 
+@all_tier
 @pytest.mark.alone
 def test_the_policy_decides_how_the_lanes_share_a_link(hosts, record_property):
     """Bytes of both lanes that a host has received at the moment when its all-gather ends, while the
@@ -374,16 +377,20 @@ def test_the_policy_decides_how_the_lanes_share_a_link(hosts, record_property):
     assert 0.05 <= shares["gather"] <= 0.9 * shares["fair"], shares
 
 
-@pytest.mark.alone
-def test_fsdp2_overlaps_its_collectives(four, record_property):
-    """The backward pass gathers the next layer while the last one's gradients are reduced."""
+def test_fsdp2_learns_as_over_gloo(four):
     ours = four.run(reductions.fsdp2, "mcast")
     theirs = four.run(reductions.fsdp2, "gloo")
     for (losses, _), (reference, _) in zip(ours, theirs, strict=True):
         # Sums in another order than Gloo's: the last bits differ from three ranks on.
         assert losses == pytest.approx(reference, rel=1e-4)
         assert losses[-1] < losses[0]
-    overlaps = [reductions.overlaps(trace) for _, trace in ours]
+
+
+@all_tier
+@pytest.mark.alone
+def test_fsdp2_overlaps_its_collectives(four, record_property):
+    """The backward pass gathers the next layer while the last one's gradients are reduced."""
+    overlaps = [reductions.overlaps(trace) for _, trace in four.run(reductions.fsdp2, "mcast")]
     record_property("overlapping pairs", overlaps)
     assert max(overlaps) > 0
 
