@@ -5,14 +5,14 @@ Two tiers: without MCAST_TEST_ALL=1 the tests marked `all_tier` are left out (de
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import host_engine
+import own_network
 import pytest
-from ranks import Pool
+from ranks import Pool, free_port
 from xdist.scheduler import LoadScopeScheduling
 
 from torch_mcast.lab.pytest_plugin import strict
@@ -91,6 +91,16 @@ class Timeline:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("numprocesses", None):  # of the process that has the others
         config.pluginmanager.register(Timeline(config.rootpath / "build" / "timeline.tsv"))
+    else:  # before anything makes a thread, a socket or a process
+        own_network.enter()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Any:
+    if not item.get_closest_marker("machine_network"):
+        return (yield)
+    with own_network.of_the_machine():
+        return (yield)
 
 
 @pytest.fixture(scope="session")
@@ -200,9 +210,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 @pytest.fixture
 def stores(tmp_path):
     """An engine that keeps stores, and its port."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     path = tmp_path / "engine.sock"
     # Of what no interface leads to, one address is nobody's.
     process = host_engine.start(

@@ -126,11 +126,22 @@ def serve(connection: Any, stacks: str, env: dict[str, str]) -> None:
             connection.send_bytes(payload)
 
 
+# Below the range from which the kernel takes ports of outgoing connections, so that none of those comes between a
+# probe and the use of its port. Each number is given out once in a round: two users in one process, whose network is
+# its own (own_network), never get the same. Without root all workers share one loopback, and begin apart.
+_FIRST_PORT, _LAST_PORT = 20000, 32767
+_ports = itertools.cycle(range(_FIRST_PORT, _LAST_PORT + 1))
+for _ in range(os.getpid() % 100 * 127):
+    next(_ports)
+
+
 def free_port() -> int:
-    """On loopback, of TCP, a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A TCP port that nobody listens at, on any address of this process's network."""
+    for port in _ports:
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("", port))
+            return port
+    raise AssertionError("unreachable: the ports repeat")
 
 
 def forking() -> Any:

@@ -53,6 +53,7 @@ MESSAGES = [f"test_point_to_point.py::test_all_types[{path}]" for path in ("netw
 MISMATCH = [f"test_work.py::test_mismatch[{path}]" for path in ("network", "host")]
 
 pytestmark = [
+    pytest.mark.machine_network,
     pytest.mark.all_tier,
     pytest.mark.skipif(os.uname().machine != "x86_64", reason="wheels are for x86-64"),
 ]

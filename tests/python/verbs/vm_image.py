@@ -18,6 +18,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import own_network
+
 from torch_mcast.lab.system import LabError, call
 
 # crc32_generic: rdma_rxe asks for it at run time, so it is not among its dependencies.
@@ -169,10 +171,11 @@ def _fetch(packages: list[str], folder: Path) -> None:
             timeout=600,
         )
 
-    done = download()
-    if done.returncode:
-        subprocess.run(["apt-get", "update"], capture_output=True, timeout=600)
+    with own_network.of_the_machine():
         done = download()
+        if done.returncode:
+            subprocess.run(["apt-get", "update"], capture_output=True, timeout=600)
+            done = download()
     if done.returncode:
         raise LabError(f"apt-get download {' '.join(packages)}: {done.stderr.strip()}")
 
