@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-import time
 from pathlib import Path
+
+from waiting import until
 
 from torch_mcast import _program
 
@@ -29,9 +30,13 @@ def start(socket: Path, *options: str) -> Engine:
     process = Engine(_program.find_program("mcast-engine"), "--socket", str(socket), *options)
     assert process.stderr is not None
     line = ""
-    while not line.endswith("\n") and process.poll() is None:
+
+    def said() -> bool:
+        nonlocal line
         line += process.stderr.readline()
-        time.sleep(0.01)
+        return line.endswith("\n") or process.poll() is not None
+
+    until(said, "a line of the engine")
     assert "listens at" in line, line + process.stderr.read()
     return process
 

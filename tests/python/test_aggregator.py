@@ -8,12 +8,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 import unit_files
+from waiting import until
 
 from torch_mcast.aggregator import NoAggregator, find_program, read, socket_paths
 from torch_mcast.aggregator.cli import main
@@ -41,15 +41,16 @@ def start(path: Path) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + 30
-    while True:
+
+    def answers() -> bool:
         try:
             read(path)
-            return process
         except NoAggregator:
-            assert process.poll() is None, process.stderr.read()
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+            return False
+        return True
+
+    until(answers, "an answer of the aggregator", process=process)
+    return process
 
 
 def end(process: subprocess.Popen[str]) -> None:

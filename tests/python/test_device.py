@@ -8,7 +8,6 @@ import itertools
 import os
 import subprocess
 import sys
-import time
 from datetime import timedelta
 from typing import Any
 
@@ -34,6 +33,7 @@ from device_ranks import (
 )
 from fake_device import TO_DEVICE, TO_HOST
 from ranks import RankError
+from waiting import until
 
 import torch_mcast
 
@@ -230,9 +230,7 @@ def late_source(size: int) -> None:
     check(output, torch.cat(blocks(size, torch.float32, 2)), "second")
     first.wait()
     check(early, torch.cat(blocks(size, torch.float32, 1)), "first")
-    deadline = time.monotonic() + 30
-    while not work.is_completed():
-        assert time.monotonic() < deadline
+    until(work.is_completed, "the operation's end")
     assert work.is_success()
 
 
@@ -321,9 +319,7 @@ def overlap() -> int:
         before = copies(TO_DEVICE)
         work = dist.broadcast(tensor, 0, async_op=True)
         for piece in range(1, 8):
-            deadline = time.monotonic() + 30
-            while copies(TO_DEVICE) - before < piece:
-                assert time.monotonic() < deadline, f"piece {piece} did not come"
+            until(lambda n=piece: copies(TO_DEVICE) - before >= n, f"piece {piece}", pause_s=0)
             assert copies(TO_DEVICE) - before == piece
             known = piece * (64 << 10)
             assert_same(ops().peek(tensor, known), expected[:known])
@@ -367,9 +363,7 @@ def peer_fails(how: str, gate: bool) -> str:
     with pytest.raises(dist.DistBackendError):
         work.wait()
     assert not work.is_success()
-    deadline = time.monotonic() + 30
-    while not work.is_completed():
-        assert time.monotonic() < deadline
+    until(work.is_completed, "the operation's end")
     return str(caught.value)
 
 

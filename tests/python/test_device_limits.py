@@ -3,10 +3,7 @@ that block, a graph that is being captured, many groups. On the devices of devic
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 import device_ranks
 import devices
@@ -29,6 +26,7 @@ from device_ranks import (
 )
 from fake_device import TO_DEVICE, TO_HOST
 from ranks import Pool
+from waiting import until
 
 import torch_mcast
 
@@ -36,13 +34,6 @@ pytest_generate_tests = device_ranks.pytest_generate_tests
 device_pools, library = device_ranks.device_pools, device_ranks.library
 either, gated = device_ranks.either, device_ranks.gated
 DEPTH = 1024  # commands that a stream holds: runtime.h
-
-
-def until(condition: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + 40
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.001)
 
 
 def apart(flat: torch.Tensor, sizes: list[int]) -> list[torch.Tensor]:

@@ -7,9 +7,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 import device_ranks
 import pytest
@@ -29,6 +27,7 @@ from device_ranks import (
     upload_held,
 )
 from seeds import FRESH, seed_of
+from waiting import until
 
 import torch_mcast
 
@@ -39,13 +38,6 @@ SOME = torch.float32
 # Between hosts, and among ranks of one: the same code stages for both.
 ALL_PATHS = pytest.mark.parametrize("shared_memory", ["off", "auto"])
 BIG = 100_000  # several pieces
-
-
-def until(condition: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + 40
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.001)
 
 
 def zeros(size: int, dtype: torch.dtype = SOME) -> torch.Tensor:

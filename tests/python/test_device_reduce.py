@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import time
 from datetime import timedelta
 
 import device_ranks
@@ -17,6 +16,7 @@ from device_ranks import AFTER, device, finish, flipped, ops, store, upload, upl
 from fake_device import TO_DEVICE, TO_HOST
 from ranks import RankError
 from test_reduce import contribution, fold, reduce_op, same_bits
+from waiting import until
 
 import torch_mcast
 
@@ -220,7 +220,7 @@ def overlap() -> None:
     before = ops().copies(TO_DEVICE)
     ops().allow(TO_HOST, 2 * world)
     work = dist.reduce_scatter_tensor(output, mine, async_op=True)
-    wait_for(lambda: ops().copies(TO_DEVICE) - before >= 2)
+    until(lambda: ops().copies(TO_DEVICE) - before >= 2, "two copies to the device")
     assert ops().copies(TO_DEVICE) - before == 2
     known = 2 * piece
     same_bits(ops().peek(output, known).view(torch.float32), expected[: known // 4], "half")
@@ -229,12 +229,6 @@ def overlap() -> None:
     ops().allow(TO_HOST, -1)
     work.wait()
     compare(output, expected, "whole")
-
-
-def wait_for(condition) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
 
 
 @pytest.mark.fake_device("it counts copies and limits them")

@@ -19,6 +19,7 @@ import torch
 import unit_files
 import yaml
 from host_engine import end, start
+from waiting import until
 
 from torch_mcast.engine import NoEngine, main, read
 
@@ -318,8 +319,7 @@ def test_drain_and_the_next_engine(tmp_path):
     first = start(path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
         client.connect(str(path))
-        while not read(path)["clients"]:
-            pass
+        until(lambda: read(path)["clients"], "the engine counts its client")
         assert read(path)["draining"] is False
         told = drain(path)
         assert told.returncode == 0 and "ends within 600.0 s" in told.stdout

@@ -20,6 +20,7 @@ from ranks import Pool
 from torch.distributed import distributed_c10d
 from torch.distributed.flight_recorder.components.builder import build_db
 from torch.distributed.flight_recorder.components.loader import read_dir
+from waiting import until
 
 import torch_mcast
 from torch_mcast import _trace
@@ -192,15 +193,13 @@ def left_behind(folder: str) -> None:
     if rank != 1:
         with pytest.raises(dist.DistBackendError, match=r"rank\(s\) 1 have not called it"):
             dist.all_reduce(torch.ones(9), group=group)
-        while not written.exists():  # within the limit of the call
-            threading.Event().wait(0.05)
+        until(written.exists, "the recorder's file")
     else:
         store = distributed_c10d._get_default_store()
         store.wait(["others have written"], timedelta(seconds=50))
         torch_mcast.dump_flight_recorder(written)
     if rank == 0:
-        while not Path(f"{folder}/trace_rank_2").exists():
-            threading.Event().wait(0.05)
+        until(Path(f"{folder}/trace_rank_2").exists, "the file of rank 2")
         distributed_c10d._get_default_store().set("others have written", "1")
     dist.barrier()
 

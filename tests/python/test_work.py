@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 import weakref
 from datetime import timedelta
 
@@ -15,6 +14,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch._C._distributed_c10d import ErrorType
+from waiting import until
 
 import torch_mcast
 
@@ -104,10 +104,7 @@ def last_reference() -> int:
     dist.destroy_process_group(group)
     del group, callback, work
     go.set()
-    deadline = time.monotonic() + 20
-    while held() is not None:
-        assert time.monotonic() < deadline, "something keeps the group"
-        time.sleep(0.001)
+    until(lambda: held() is None, "nothing keeps the group")
     total = torch.ones(2)
     dist.all_reduce(total)
     return int(total[0])

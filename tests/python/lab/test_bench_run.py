@@ -5,12 +5,12 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import time
 
 import pytest
+from ranks import free_port
+from waiting import until
 
 from torch_mcast.bench import openmpi
 from torch_mcast.bench.formulas import OPS
@@ -238,14 +238,11 @@ def test_a_case_that_is_stopped_has_the_timings_until_then(tmp_path):
 @pytest.mark.parametrize("stopped", [(0, 1), pytest.param((1,), marks=pytest.mark.all_tier)])
 def test_ranks_of_a_launcher_that_are_stopped_leave_what_they_had(tmp_path, stopped):
     out = tmp_path / "result.json"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     about = {
         "WORLD_SIZE": "2",
         "LOCAL_WORLD_SIZE": "2",
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
+        "MASTER_PORT": str(free_port()),
     }
     ranks = [
         subprocess.Popen(
@@ -256,9 +253,7 @@ def test_ranks_of_a_launcher_that_are_stopped_leave_what_they_had(tmp_path, stop
         )
         for rank in range(2)
     ]  # fmt: skip
-    while not out.exists():  # the first case is there
-        assert ranks[0].poll() is None, ranks[0].communicate()
-        time.sleep(0.05)
+    until(out.exists, "the first case", process=ranks[0])
     for rank in stopped:
         ranks[rank].send_signal(signal.SIGTERM)
     output, errors = ranks[0].communicate(timeout=60)
@@ -348,9 +343,7 @@ def test_a_run_that_is_stopped_leaves_what_it_had(tmp_path, number):
         env={**os.environ, "PYTHONPATH": package_root()},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    while not out.exists():  # the first case is there
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
+    until(out.exists, "the first case", process=process)
     process.send_signal(number)
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 128 + number and f"stopped by {number.name}" in errors

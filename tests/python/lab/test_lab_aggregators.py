@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import time
 
 import pytest
+from waiting import until
 
 from torch_mcast.aggregator import NoAggregator
 from torch_mcast.lab import Lab, LabError, LabSpec
@@ -56,10 +56,10 @@ def test_stopped_it_is_silent_until_it_goes_on(two):
     )
     assert b"timed out" in asked.stderr.lower() or b"timeout" in asked.stderr.lower()
     two.aggregation.go_on("a2")
-    deadline = time.monotonic() + 10
-    while not two.aggregation.status("a2")["refused"]["malformed"]:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(
+        lambda: two.aggregation.status("a2")["refused"]["malformed"],
+        "the malformed frame is counted",
+    )
 
 
 def test_one_that_cannot_start_fails_the_lab_with_its_log():

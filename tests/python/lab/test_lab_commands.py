@@ -3,9 +3,9 @@
 import os
 import signal
 import subprocess
-import time
 
 import pytest
+from waiting import until
 
 from torch_mcast.lab import Lab, LabError, LabSpec, cli, state, system
 from torch_mcast.lab.system import package_root, python_argv
@@ -30,9 +30,7 @@ def test_commands_that_change_a_lab_wait_for_each_other(command):
     try:
         with state.lock(), state.lock():  # it nests
             process = subprocess.Popen([*CLI, *argv], env=ENV, stderr=subprocess.PIPE, text=True)
-            while not blocked_on_the_lock(process):
-                assert process.poll() is None, process.communicate()
-                time.sleep(0.01)
+            until(lambda: blocked_on_the_lock(process), "it waits for the lock", process=process)
             assert state.path_of(name).exists() and lab.spec.rate_of("h1") is None
         assert process.wait(60) == 0
         if command == "set":

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from moved_clock import MovedClock
+from waiting import until
 
 HERE = Path(__file__).parent
 GUARD_S = 60.0
@@ -181,12 +182,9 @@ class Job(contextlib.AbstractContextManager):
         assert got == tuple(expected), f"exit codes {got}\n{self.output()}"
         self.nothing_left()
 
-    def nothing_left(self, guard_s: float = 5) -> None:
+    def nothing_left(self) -> None:
         """The zygote reaps orphans that have ended, which takes a moment."""
-        deadline = time.monotonic() + guard_s
-        while (left := self.left()) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not left, f"{left}\n{self.output()}"
+        until(lambda: not self.left(), lambda: f"{self.left()}\n{self.output()}", GUARD_S)
 
     def left(self) -> list[str]:
         """Processes of the ranks' sessions: "pid name state"."""

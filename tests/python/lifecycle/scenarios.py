@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from datetime import timedelta
 from typing import Any
 
 import moved_clock
 import torch
 import torch.distributed as dist
+from waiting import until
 
 import torch_mcast
 from torch_mcast._stats import backend_of
@@ -76,14 +76,6 @@ def post(op: str, size: int = BLOCK, **more: Any) -> Any:
 
 
 OPS = ["broadcast", "all_gather", "all_gather_into_tensor_coalesced", "barrier"]
-
-
-def until(condition: Any, what: str, limit_s: float = 30) -> None:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {limit_s} s for {what}")
-        time.sleep(0.005)
 
 
 def caught(link: Any, call: Any, event: str = "error") -> None:

@@ -18,7 +18,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from passing_store import PassingStore
-from scenarios import HOLE, caught, join, leave_poisoned, post, tcp_store, until
+from scenarios import HOLE, caught, join, leave_poisoned, post, tcp_store
+from waiting import until
 
 import torch_mcast
 from torch_mcast._stats import backend_of
@@ -95,7 +96,7 @@ def late(link: Any, victim: int, op: str, timeout_s: float) -> None:
     group = dist.new_group(backend="mcast", timeout=timedelta(seconds=timeout_s))
     dist.barrier()
     if link.rank == victim:
-        until(lambda: torch_mcast.stats(group)["failure"], "the news", 60)
+        until(lambda: torch_mcast.stats(group)["failure"], "the news")
         caught(link, lambda: dist.barrier(group=group))
     else:
         caught(link, lambda: post(op, group=group).wait())

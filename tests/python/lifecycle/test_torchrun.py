@@ -6,11 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from torchrun import torchrun
+from waiting import until
 
 SCRIPT = Path(__file__).with_name("restarted.py")
 GUARD_S = 120
@@ -43,10 +43,8 @@ def test_restart_then_interrupt(tmp_path, shared_memory, path):
         )  # fmt: skip
     text = (tmp_path / "log").read_text
     try:
-        deadline = time.monotonic() + GUARD_S
-        while not all((tmp_path / f"good{rank}").exists() for rank in (0, 1)):
-            assert process.poll() is None and time.monotonic() < deadline, text()
-            time.sleep(0.1)
+        good = [tmp_path / f"good{rank}" for rank in (0, 1)]
+        until(lambda: all(file.exists() for file in good), text, process=process)
         assert "deliberate, in the first attempt" in text()
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
         assert process.wait(GUARD_S) != 0

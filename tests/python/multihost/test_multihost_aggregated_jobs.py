@@ -7,22 +7,14 @@ import aggregated
 import programs
 import pytest
 from test_multihost_failures import LIMIT, others, raised_by
+from waiting import until
 
 from torch_mcast.lab import system
 from torch_mcast.lab.pool import Pool
 
-GONE_S = 10.0  # for a job to be gone, on a machine that does other things too
-
 
 def jobs_of(cluster, which):
     return cluster.lab.aggregation.status(which)["jobs"]
-
-
-def becomes(condition, what, limit_s=GONE_S):
-    until = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < until, what()
-        time.sleep(0.05)
 
 
 def check_undisturbed(rows):
@@ -36,7 +28,7 @@ def check_undisturbed(rows):
 def no_jobs(cluster):
     """Groups that have closed leave nothing at the aggregators."""
     for host in cluster.lab.aggregators:
-        becomes(lambda h=host: not jobs_of(cluster, h), lambda h=host: jobs_of(cluster, h))
+        until(lambda h=host: not jobs_of(cluster, h), lambda h=host: jobs_of(cluster, h))
 
 
 @pytest.mark.parametrize("number", [0, 7], ids=["equal names", "different names"])
@@ -53,7 +45,7 @@ def test_two_jobs_at_once(served, number):
             assert [job["ranks"] for job in jobs] == [4, 4]
             assert len({job["name"] for job in jobs}) == (1 if number == 0 else 2)
             # An aggregator takes a job when it answers; the first rounds may have been without it.
-            becomes(
+            until(
                 lambda h=host: all(
                     j["stations"][0]["folded_bytes"] > 0 for j in jobs_of(cluster, h)
                 ),
@@ -76,9 +68,7 @@ def test_one_of_two_jobs_that_is_killed_leaves_the_other_alone(served):
         for rank in range(4):
             pool.kill(rank)
         for host in cluster.lab.aggregators:
-            becomes(
-                lambda h=host: len(jobs_of(cluster, h)) == 1, lambda h=host: jobs_of(cluster, h)
-            )
+            until(lambda h=host: len(jobs_of(cluster, h)) == 1, lambda h=host: jobs_of(cluster, h))
         first.signal("stop", ranks=[0])
         check_undisturbed(first.results())
         assert {outcome.state for outcome in second.outcomes(30)} == {"died"}
@@ -142,7 +132,7 @@ def test_a_place_that_is_given_back_serves_the_next(served):
         first.wait("running")
         second = cluster.start(aggregated.until_served, 2)
         for name in ("a1", "a2"):
-            becomes(
+            until(
                 lambda n=name: cluster.lab.aggregation.status(n)["refused"]["jobs"],
                 lambda n=name: cluster.lab.aggregation.status(n),
             )
@@ -165,9 +155,9 @@ def apart(cluster, rank, aggregator):
 
 def rows_when(call, condition, limit_s=30.0):
     """Rank 0's rows of aggregators, once they are so."""
-    until = time.monotonic() + limit_s
+    end = time.monotonic() + limit_s
     while True:
-        [rows] = call.wait("aggregators", [0], until - time.monotonic())
+        [rows] = call.wait("aggregators", [0], end - time.monotonic())
         if condition(rows):
             return rows
 

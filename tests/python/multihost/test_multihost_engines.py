@@ -1,13 +1,12 @@
 """Ranks of several hosts whose networks engines run: several ranks of a host at one engine, and two jobs
 that divide a link."""
 
-import time
-
 import programs
 import pytest
 import torch
 import torch.distributed as dist
 from test_multihost_hosts import BYTES, FRAMING, measured
+from waiting import until
 from wire import again_by_host, moved
 
 import torch_mcast
@@ -78,17 +77,15 @@ def test_two_jobs_divide_a_link_evenly(hosts, sizes, record_property):
         second = pool.start(gathers, sizes[1], env={"MASTER_PORT": "33334"})
         for call in (first, second):
             call.wait("running")
-        before, until = sent(cluster), time.monotonic() + 60
-        while True:
+        before, moved = sent(cluster), {}
+
+        def much(before=before, moved=moved):
             after = sent(cluster)
-            moved = {
-                host: {pid: after[host][pid] - before[host][pid] for pid in before[host]}
-                for host in before
-            }
-            if all(sum(by.values()) >= MOVED for by in moved.values()):
-                break
-            assert time.monotonic() < until, moved
-            time.sleep(0.05)
+            for host, by in before.items():
+                moved[host] = {pid: after[host][pid] - by[pid] for pid in by}
+            return all(sum(by.values()) >= MOVED for by in moved.values())
+
+        until(much, lambda moved=moved: moved)
         for call in (first, second):
             call.signal("stop", ranks=[0])
         waits = first.results() + second.results()
