@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""Runs a command and records what it took: `timed.py FILE NAME COMMAND...` appends one line with name, wall
-seconds and CPU seconds (user and system, of all processes that the command waited for) to FILE, and ends with the
-command's exit status. `timed.py --table FILE` prints the lines as a table with their sum.
+"""Runs a command and records what it took.
 
-`make test` times its steps this way, since CPU seconds do not change with what else the machine does.
+    timed.py FILE NAME COMMAND...   appends a line to FILE: the name, wall seconds and CPU seconds
+                                    (user and system, of all processes that the command waited for);
+                                    exits with the command's status
+    timed.py --table FILE           prints the lines as a table with their sum
+
+`make test` times its steps this way, since CPU seconds do not depend on what else the machine does.
 """
 
 import os

@@ -223,10 +223,11 @@ USED = (
 @pytest.mark.parametrize("world", [2, pytest.param(3, marks=pytest.mark.all_tier)])
 def test_gradients_equal_gloo_and_one_process(ranks, world):
     """With three ranks Gloo adds in another order, so the last bits differ there."""
-    if world == 2:
-        results = compare_with_gloo(ranks, USED, differentiated)
-    else:
-        results = ranks(world, differentiated)
+    results = (
+        compare_with_gloo(ranks, USED, differentiated)
+        if world == 2
+        else ranks(world, differentiated)
+    )
     for got, wanted in zip(results, expected(world), strict=True):
         assert got.keys() == wanted.keys()
         for name in got:
