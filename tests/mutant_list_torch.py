@@ -273,10 +273,10 @@ TORCH = [
         "tests/python/test_reduce.py::test_tensors_that_share_memory[network]",
     ),
     Mutant(
-        "exchange-input-half-over-its-own-output",
+        "exchange-input-in-the-place-of-another-rank",
         "csrc/torch/exchange.cpp",
         "if (i != own || !same(*at, input)) return true;",
-        "if (i != own) return true;",
+        "if (!same(*at, input)) return true;",
         "pytest",
         "tests/python/test_exchange.py::test_tensors_that_share_memory[network-2]",
     ),

@@ -320,6 +320,25 @@ def test_coalescing_manager_with_a_device(ranks):
     ranks(3, coalesced)
 
 
+def failed_batch() -> None:
+    store = distributed_c10d._get_default_store()
+    group = dist.new_group()
+    if dist.get_rank() == 1:
+        store.wait(["rank 0 has seen the error"])
+        return
+    with dist._coalescing_manager(group, device=CPU, async_ops=True) as manager:
+        for _ in range(2):
+            dist.broadcast(torch.zeros(3), 1, group=group, async_op=True)
+    backend_of(group).abort()
+    with pytest.raises(dist.DistBackendError, match=r"abort\(\) on rank 0"):
+        manager.wait()
+    store.set("rank 0 has seen the error", "1")
+
+
+def test_batch_raises_the_error_of_its_parts(ranks):
+    ranks(2, failed_batch)
+
+
 def ring() -> None:
     """Sends and receives of a ring at once, as pipelines and ring attention make them."""
     rank, world = dist.get_rank(), dist.get_world_size()

@@ -109,9 +109,9 @@ def hooked() -> None:
     group._register_on_completion_hook(hook)
     assert group._has_hooks()
     works = [dist.all_reduce(torch.ones(2), group=group, async_op=True) for _ in range(3)]
+    works.append(dist.all_reduce(torch.ones(2).to_sparse(), group=group, async_op=True))
     works.append(dist.broadcast(torch.ones(2), 0, group=group, async_op=True))
     works.append(dist.all_to_all_single(torch.zeros(2), torch.ones(2), group=group, async_op=True))
-    works.append(dist.all_reduce(torch.ones(2).to_sparse(), group=group, async_op=True))
     group._wait_for_pending_works()
     assert all(work.is_completed() for work in works)
     assert sorted(sequence for _, sequence, _ in told) == [1, 2, 3, 4, 5, 6]

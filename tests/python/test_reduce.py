@@ -283,6 +283,11 @@ def strided_and_scaled() -> None:
         mine[other * 60 : (other + 1) * 60],
         fold(wanted, Op.SUM)[rank * 60 : (rank + 1) * 60], "overlap",
     )  # fmt: skip
+    # An output that is another rank's input.
+    wanted = [contribution(r, 50_000 * world, torch.float32, 6) for r in range(world)]
+    rows = list(wanted[rank].clone().chunk(world))
+    dist.reduce_scatter(rows[other], rows)
+    same_bits(rows[other], fold(wanted, Op.SUM).chunk(world)[rank], "an input of another rank")
 
 
 def test_strided_and_scaled(ranks):
