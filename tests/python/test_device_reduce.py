@@ -102,6 +102,17 @@ def test_every_reduction(either, world):
     either(world, every_reduction)
 
 
+def scaled_alone() -> None:
+    whole = contribution(0, 1021, torch.float16, 1)
+    total = upload(whole)
+    dist.all_reduce(total, op=reduce_op(Op.PREMUL_SUM))
+    compare(total, fold([whole], Op.PREMUL_SUM), "a factor")
+
+
+def test_a_group_of_one_applies_the_factor(either):
+    either(1, scaled_alone)
+
+
 def test_every_reduction_by_ring(either):
     either(3, every_reduction, options={"algorithm": "ring"})
 
