@@ -74,18 +74,34 @@ def _one(rng: random.Random, salt: int) -> torch.Tensor:
 ELEMENTS = 1 << 22  # less is not worth one aggregator
 
 
+def _served_as_far_as_told(before: dict, stats: dict) -> bool:
+    """On all ranks alike: every aggregator has answered rank 0, and those that were admitted have folded."""
+    states = [row["state"] for row in stats["aggregators"]]
+    folded = stats["counters"]["agg_results"] - before["agg_results"]
+    seen = torch.tensor(
+        [int(bool(states) and "asking" not in states), "admitted" in states, folded]
+    )
+    dist.all_reduce(seen, dist.ReduceOp.MAX)
+    answered, admitted, anything = seen.tolist()
+    return answered and (anything or not admitted)
+
+
 def aggregated(ctx, options: dict, held: bool = False) -> dict:
-    """All-reduces of exact sums, until aggregators have been asked for long enough to be told of. `held`: the
-    job is there from "aggregated" until "looked"."""
+    """All-reduces of exact sums, until all aggregators have answered, and two more that those which were
+    admitted have folded. `held`: the job is there from "aggregated" until "looked"."""
     join(ctx, options)
     world = dist.get_world_size()
-    for salt in range(4):
+    salt, folded, until = 0, 0, time.monotonic() + 60
+    while folded < 3:
+        before = torch_mcast.stats()["counters"]
         tensor = torch.arange(ELEMENTS, dtype=torch.float32) % 1000 + dist.get_rank() + salt
         dist.all_reduce(tensor)
         want = (torch.arange(ELEMENTS, dtype=torch.float32) % 1000 + salt) * world
         assert torch.equal(tensor, want + world * (world - 1) / 2)
-        time.sleep(0.7)
-    stats = torch_mcast.stats()
+        stats, salt = torch_mcast.stats(), salt + 1
+        folded += _served_as_far_as_told(before, stats)
+        assert time.monotonic() < until, stats["aggregators"]
+    stats = {**torch_mcast.stats(), "rounds": salt}
     dist.barrier()  # with rank 0's group its stations go, and would count as lost
     if held:
         ctx.notify("aggregated")
