@@ -60,7 +60,9 @@ def of_groups(count: int) -> float:
 
 
 def of_operations(total: int) -> dict[str, int]:
-    """By operation: resident bytes at its peak less those before it. Tensors of `total` bytes."""
+    """By operation: resident bytes at its peak less those before the first of its kind. Tensors of `total`
+    bytes. The least of three: a rank that comes late keeps chunks that came early, and every page of code
+    that is used for the first time counts; what an operation needs counts, or stays, each time."""
     world = dist.get_world_size()
     whole, part = torch.ones(total // 4), torch.ones(total // 4 // world)
     calls = {
@@ -72,10 +74,13 @@ def of_operations(total: int) -> dict[str, int]:
     peaks = {}
     for name, call in calls.items():
         dist.barrier()
-        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-        before = status("VmRSS")
-        call()
-        peaks[name] = status("VmHWM") - before
+        before, found = status("VmRSS"), []
+        for _ in range(3):
+            dist.barrier()
+            Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+            call()
+            found.append(status("VmHWM") - before)
+        peaks[name] = min(found)
     return peaks
 
 
@@ -92,7 +97,7 @@ def test_a_group(ranks, least, most, record_property):
 def test_operations(ranks, record_property):
     """Bitmaps, the frames and datagrams of one turn, and the incast of a reduction: nothing that
     grows with the operation but a bit per chunk."""
-    peaks = ranks(3, of_operations, 96 * MiB)
+    peaks = ranks(3, of_operations, 48 * MiB)
     record_property("bytes per operation", peaks)
     incast = 2 * MiB
     for rank in peaks:

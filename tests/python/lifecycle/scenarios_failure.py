@@ -36,21 +36,26 @@ def all_good(size: int = 100_000) -> None:
     assert torch_mcast.stats()["failure"] == ""
 
 
-def used() -> tuple[int, list[str]]:
+def used(like: list[str] | None = None) -> tuple[int, list[str]]:
     """How many descriptors are open, and the threads but those that the process starts with their
     first task and keeps: the names of ours, and how many others there are (those of Gloo name
-    themselves some time after their start)."""
-    until = time.monotonic() + 5
+    themselves some time after their start). `like`: what the threads are to be once those that end have
+    ended, which they do in their own time."""
     lasting = {"mcast-finish", "mcast-future"}
-    while True:
+
+    def threads() -> list[str]:
         names = thread_names()
         ours = sorted(n for n in names if n.startswith("mcast") and n not in lasting)
+        return [*ours, f"{sum(not n.startswith('mcast') for n in names)} others"]
+
+    def settled() -> bool:
         # Until a thread has named itself it is called like the one that made it.
-        if len(set(ours)) == len(ours) or time.monotonic() > until:
-            break
-        time.sleep(0.01)
-    others = sum(not n.startswith("mcast") for n in names)
-    return len(os.listdir("/proc/self/fd")), [*ours, f"{others} others"]
+        now = threads()
+        return len(set(now)) == len(now) if like is None else now == like
+
+    with contextlib.suppress(TimeoutError):  # the test says what is wrong
+        until(settled, "threads that end")
+    return len(os.listdir("/proc/self/fd")), threads()
 
 
 def thread_names() -> list[str]:
@@ -257,7 +262,7 @@ def cut(link: Any) -> None:
     for incarnation in ("2", "3"):
         join(link, incarnation=incarnation, liveness_limit=20_000)
         all_good()
-        after = used()
+        after = used(before[1])
         dist.destroy_process_group()
     link.say("used", before=before, after=after)
 
@@ -387,5 +392,5 @@ def reinit(link: Any, rounds: int) -> None:
         dist.destroy_process_group()
         if i in (rounds // 4, rounds - 1):
             gc.collect()
-            rows.append((*used(), allocated()))
+            rows.append((*used(rows[0][1] if rows else None), allocated()))
     link.say("used", rows=rows)
