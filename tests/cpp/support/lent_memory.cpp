@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 
 // What GCC defines; clang is asked.
 #ifdef __has_feature
@@ -34,6 +35,12 @@ void unpoison(Bytes) {}
 Guarded::~Guarded() {
   if (!given_back_) return;
   unpoison(bytes_);
+  // All bytes are equal if each equals its neighbor; the loop below is slow where nothing is
+  // optimized.
+  if (bytes_.front() == kGone &&
+      std::memcmp(bytes_.data(), bytes_.data() + 1, bytes_.size() - 1) == 0) {
+    return;
+  }
   const auto late =
       std::find_if(bytes_.begin(), bytes_.end(), [](std::byte b) { return b != kGone; });
   EXPECT_EQ(late, bytes_.end()) << "written after it was given back: byte "
