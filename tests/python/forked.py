@@ -4,50 +4,135 @@ from __future__ import annotations
 
 import os
 import runpy
+import signal
+import socket
+import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import traceback
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-import ranks
+import launch
+import own_network
+
+from torch_mcast.lab import zygote
 
 
-def body(arguments: list[str], variables: dict[str, str], folder: str) -> None:
-    for name, target in (("out", 1), ("err", 2)):
-        file = os.open(Path(folder) / name, os.O_WRONLY | os.O_CREAT)
+def _redirect(folder: str) -> None:
+    for name, target in (("in", 0), ("out", 1), ("err", 2)):
+        path = Path(folder) / name
+        file = os.open(path if name != "in" else os.devnull, os.O_RDWR | os.O_CREAT)
         os.dup2(file, target)
         os.close(file)
-    os.environ.clear()
-    os.environ.update(variables)
+
+
+def _run(arguments: list[str]) -> None:
     if arguments[0] == "-m":
         sys.argv = arguments[1:]
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    elif arguments[0] == "-c":
+        sys.argv = ["-c", *arguments[2:]]
+        exec(compile(arguments[1], "<string>", "exec"), {"__name__": "__main__"})
     else:
         sys.argv = arguments
         sys.path.insert(0, str(Path(arguments[0]).parent))
         runpy.run_path(arguments[0], run_name="__main__")
 
 
-class Forked:
-    """As subprocess.Popen with pipes."""
+def body(channel: Any, arguments: list[str], folder: str, cwd: str, new_network: bool) -> None:
+    channel.close()
+    _redirect(folder)
+    os.chdir(cwd)
+    if new_network:
+        own_network.unshare()
+    code = 0
+    try:
+        _run(arguments)
+    except SystemExit as end:  # as the interpreter does
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+    except BaseException:  # noqa: BLE001 - as the interpreter does
+        traceback.print_exc()
+        code = 1
+    zygote.leave(code & 0xFF)
 
-    def __init__(self, arguments: Sequence[str], variables: dict[str, str]) -> None:
+
+class Forked:
+    """As subprocess.Popen with pipes. `variables` is the whole environment. new_network: in a network namespace of
+    its own, where not even loopback is up."""
+
+    def __init__(
+        self,
+        arguments: Sequence[str | os.PathLike[str]],
+        variables: Mapping[str, str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        new_network: bool = False,
+    ) -> None:
         self._folder = tempfile.TemporaryDirectory()
-        self._process = ranks.forking().Process(
-            target=body, args=(list(arguments), variables, self._folder.name)
-        )
-        self._process.start()
+        self._where = Path(self._folder.name)
+        self.args = [os.fspath(word) for word in arguments]
+        here, there = socket.socketpair()
+        self._process = launch.fork(
+            "forked:body", self.args, self._folder.name, os.fspath(cwd or os.getcwd()), new_network,
+            channel=there.fileno(), log=self._where / "log", whole_env=dict(variables or os.environ),
+        )  # fmt: skip
+        here.close()
+        there.close()
+        self.pid = self._process.pid
 
     @property
     def returncode(self) -> int | None:
-        return self._process.exitcode
+        return self._process.returncode
+
+    def poll(self) -> int | None:
+        return self._process.poll()
+
+    def wait(self, timeout: float | None = None) -> int:
+        return self._process.wait(timeout)
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def text(self) -> tuple[str, str]:
+        """What it has written so far."""
+        out, err = (
+            file.read_text() if (file := self._where / name).exists() else ""
+            for name in ("out", "err")
+        )
+        log = self._where / "log"  # of a start that has failed
+        return out, err + (log.read_text() if log.exists() else "")
 
     def communicate(self, timeout: float) -> tuple[str, str]:
         """What it has written, once it has ended."""
-        self._process.join(timeout)
-        if self._process.is_alive():
-            self._process.kill()
-            raise AssertionError(f"not done after {timeout:g} s")
-        out, err = ((Path(self._folder.name) / name).read_text() for name in ("out", "err"))
+        try:
+            self.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"not done after {timeout:g} s: {self.text()}") from None
+        out, err = self.text()
         self._folder.cleanup()
         return out, err
+
+
+def run(
+    arguments: Sequence[str | os.PathLike[str]],
+    env: Mapping[str, str] | None = None,
+    cwd: str | os.PathLike[str] | None = None,
+    timeout: float = 120,
+    check: bool = False,
+) -> subprocess.CompletedProcess[str]:
+    """As subprocess.run([sys.executable, *arguments], capture_output=True, text=True, ...)."""
+    process = Forked(arguments, env, cwd)
+    out, err = process.communicate(timeout)
+    assert process.returncode is not None
+    done = subprocess.CompletedProcess(process.args, process.returncode, out, err)
+    if check:
+        done.check_returncode()
+    return done

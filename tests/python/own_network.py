@@ -77,6 +77,11 @@ def _add_nic(addresses: list[str]) -> None:
     )  # fmt: skip
 
 
+def unshare() -> None:
+    """Moves the calling thread into a new namespace, where nothing is up. OSError."""
+    _check(_libc.unshare(_CLONE_NEWNET), "unshare")
+
+
 def enter() -> bool:
     """Moves the calling thread into a new namespace, with loopback and an interface that has the machine's
     addresses. Returns false where that cannot be made (no root, no `ip`): the machine's network is used then."""
@@ -84,7 +89,7 @@ def enter() -> bool:
     try:
         addresses = _addresses() or [_TEST_NET]
         before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        _check(_libc.unshare(_CLONE_NEWNET), "unshare")
+        unshare()
     except (OSError, subprocess.CalledProcessError):
         return False
     _machine = before

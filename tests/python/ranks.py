@@ -12,9 +12,7 @@ import contextlib
 import faulthandler
 import gc
 import itertools
-import multiprocessing
 import multiprocessing.connection
-import multiprocessing.forkserver
 import os
 import pickle
 import shutil
@@ -26,8 +24,11 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+
+import launch
 
 # The network path, on loopback; tests of shared memory say so.
 _LOOPBACK = {
@@ -104,11 +105,11 @@ def _environment(extra: dict[str, str]):
                 os.environ[name] = value
 
 
-def serve(connection: Any, stacks: str, env: dict[str, str]) -> None:
+def serve(connection: Any, stacks: str, pool_env: dict[str, str]) -> None:
     """Body of a worker process."""
     gc.freeze()  # what was imported before the fork is not looked at by every collection
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.environ.update(_LOOPBACK, **env)
+    os.environ.update(_LOOPBACK, **pool_env)
     with open(stacks, "w") as file:
         faulthandler.register(signal.SIGUSR1, file=file, all_threads=True)
         faulthandler.enable(file=file)
@@ -144,45 +145,39 @@ def free_port() -> int:
     raise AssertionError("unreachable: the ports repeat")
 
 
-def forking() -> Any:
-    """For processes that are forked from one that has imported torch."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch.distributed", "torch_mcast", "pytest"])
-    # What imports read.
-    with _environment({"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}):
-        multiprocessing.forkserver.ensure_running()
-    return context
-
-
 class Worker:
     def __init__(self, folder: Path, number: int, env: dict[str, str]) -> None:
-        # An environment of its own may be read by imports: no fork then.
-        context = multiprocessing.get_context("spawn") if env else forking()
-        self.stacks = folder / f"stacks{number}"
-        self.connection, theirs = context.Pipe()
-        self.process = context.Process(
-            target=serve, args=(theirs, str(self.stacks), env), daemon=True
-        )
-        self.process.start()
-        theirs.close()
+        self.stacks, self._log = folder / f"stacks{number}", folder / f"log{number}"
+        here, there = socket.socketpair()
+        # An environment of its own may be read by imports: it makes them itself.
+        self.process = launch.fork(
+            "ranks:serve", str(self.stacks), env,
+            channel=there.fileno(), log=self._log, env=env, imported=not env,
+        )  # fmt: skip
+        there.close()
+        self.connection = Connection(here.detach())
 
     def kill(self) -> None:
         self.connection.close()
-        self.process.kill()
-        self.process.join()
+        if self.process.poll() is None:
+            os.kill(self.process.pid, signal.SIGKILL)
+        self.process.wait()
 
     def describe(self) -> str:
-        """Its Python stacks, if it still runs."""
-        if not self.process.is_alive():
-            return f"died with {self.process.exitcode}\n{self.stacks.read_text()}"
+        """Its Python stacks, if it still runs, and what it has printed."""
+        said = self._log.read_text(errors="replace")
+        code = self.process.poll()
+        if code is not None:
+            stacks = self.stacks.read_text() if self.stacks.exists() else ""
+            return f"died with {code}\n{stacks}{said}"
         os.kill(self.process.pid, signal.SIGUSR1)
         deadline = time.monotonic() + 2
         while time.monotonic() < deadline:
             text = self.stacks.read_text()
             if "most recent call first" in text:
-                return text
-            self.process.join(0.05)
-        return "no stack available"
+                return text + said
+            time.sleep(0.05)
+        return f"no stack available\n{said}"
 
 
 class Pool:
@@ -193,7 +188,7 @@ class Pool:
         self._numbers = itertools.count()
 
     def worker(self, rank: int) -> Worker:
-        if rank not in self._workers or not self._workers[rank].process.is_alive():
+        if rank not in self._workers or self._workers[rank].process.poll() is not None:
             self._workers[rank] = Worker(self._folder, next(self._numbers), self._env)
         return self._workers[rank]
 
@@ -253,7 +248,7 @@ class Pool:
                 try:
                     answers[rank] = pickle.loads(connection.recv_bytes())
                 except (EOFError, OSError):
-                    workers[rank].process.join()
+                    workers[rank].process.wait()
                     answers[rank] = (False, workers[rank].describe())
         for rank in waiting.values():
             answers[rank] = (False, f"no answer in {limit_s} s\n{workers[rank].describe()}")

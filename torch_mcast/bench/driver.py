@@ -4,6 +4,7 @@ peers."""
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,6 +17,13 @@ from torch_mcast.lab.pool import Pool
 from torch_mcast.lab.spec import LabSpec
 
 _EVENT_S = 900.0
+
+
+def _preload() -> tuple[str, ...]:
+    """Modules imported once, by the process that the ranks are forked from: torch takes seconds. None
+    where the import takes arenas: a forked process would share those."""
+    mapped = os.environ.get("MCAST_ENGINE_MEMORY", "").strip().lower() == "map"
+    return () if mapped else ("torch.distributed",)
 
 
 def _measure(context: Any, plan: Plan) -> dict[str, Any]:
@@ -89,10 +97,10 @@ class Run(Told):
     @contextlib.contextmanager
     def _pool(self) -> Iterator[Pool]:
         if self.spec is None:
-            with Pool.on_loopback(self.world) as pool:
+            with Pool.on_loopback(self.world, _preload()) as pool:
                 yield pool
             return
-        with Lab(self.spec) as self._lab, Pool.in_lab(self._lab) as pool:
+        with Lab(self.spec) as self._lab, Pool.in_lab(self._lab, _preload()) as pool:
             yield pool
 
     def _add_traffic(self, raw: dict[str, Any]) -> None:

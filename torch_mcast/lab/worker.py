@@ -59,8 +59,13 @@ def serve(channel: Connection) -> None:
         function, args, env, preload = rest
         os.environ.clear()
         os.environ.update({**base, **env})
-        for module in preload:
-            importlib.import_module(module)
+        try:
+            for module in preload:
+                importlib.import_module(module)
+        except Exception as error:  # noqa: BLE001 - torch raises OSError where a library is missing
+            failure = ImportError(f"{type(error).__name__}: {error}")
+            calls.send(channel, "failed", failure, traceback.format_exc())
+            continue
         _call(channel, function, args)
         sys.stdout.flush()
         sys.stderr.flush()

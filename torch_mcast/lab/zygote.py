@@ -22,8 +22,10 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
+from typing import Any, NoReturn
 
 from torch_mcast.lab import system, worker
 from torch_mcast.lab.inside import Inside
@@ -33,12 +35,15 @@ _LONGEST = 1 << 20  # bytes of an order: an environment and a search path
 
 @dataclass(frozen=True)
 class Order:
-    """What a forked worker becomes. `env` replaces the environment; `path` is its sys.path."""
+    """What a forked worker becomes. `env` replaces the environment; `path` is its sys.path. It calls `entry`
+    ("module:function") with its channel and `arguments` (of JSON); default: it serves calls."""
 
     env: dict[str, str]
     path: list[str]
     log: str
     inside: Inside | None = None
+    entry: str = "torch_mcast.lab.worker:serve"
+    arguments: list[Any] = field(default_factory=list)
 
     def dump(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -126,8 +131,8 @@ def shared(preload: tuple[str, ...], python: str, env: dict[str, str]) -> Zygote
     return _zygotes[key]
 
 
-def _become(order: Order, channel: int) -> Connection:
-    """In the child."""
+def _become(order: Order, channel: int) -> Callable[[], None]:
+    """In the child. Returns what it is to run."""
     os.setsid()
     os.environ.clear()
     os.environ.update(order.env)
@@ -138,11 +143,15 @@ def _become(order: Order, channel: int) -> Connection:
     os.close(log)
     if order.inside:
         order.inside.enter()
-    return Connection(channel)
+    if order.entry == Order.entry:  # not by its name: sys.modules has it without its package
+        return lambda: worker.serve(Connection(channel))
+    module, _, function = order.entry.partition(":")
+    entry = getattr(importlib.import_module(module), function)
+    return lambda: entry(Connection(channel), *order.arguments)
 
 
-def _serve(orders: socket.socket) -> Connection | None:
-    """Returns in the zygote when its driver is gone (None), and in every child (its channel)."""
+def _serve(orders: socket.socket) -> Callable[[], None] | None:
+    """Returns in the zygote when its driver is gone (None), and in every child (what it is to run)."""
     poller = select.poll()
     poller.register(orders, select.POLLIN)
     children: dict[int, tuple[int, int]] = {}  # pidfd: pid, pipe
@@ -176,7 +185,7 @@ def _serve(orders: socket.socket) -> Connection | None:
             orders.send(str(pid).encode())
 
 
-def _leave() -> None:
+def leave(code: int = 0) -> NoReturn:
     """Ends a worker as the interpreter does, but for taking apart what was imported before the fork: that
     copies all of its pages, a third of a second of CPU time in which nothing happens that anybody sees."""
     for thread in threading.enumerate():
@@ -185,18 +194,25 @@ def _leave() -> None:
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(code)
 
 
 def main() -> None:
     """Arguments: the descriptor that orders come by, and the modules."""
     worker.die_with_parent()
     orders = socket.socket(fileno=int(sys.argv[1]))
-    for module in ("cloudpickle", *sys.argv[2:]):
-        importlib.import_module(module)
+    modules = sys.argv[2:]
+    try:
+        for module in ("cloudpickle", *modules):
+            importlib.import_module(module)
+    except Exception:
+        if not modules:
+            raise
+        # Started over without them: workers import them, and each reports why it cannot.
+        os.execv(sys.executable, sys.orig_argv[: -len(modules)])
     gc.freeze()  # collections in workers, and at their end, need not look at what was imported here
-    channel = _serve(orders)
-    if channel is not None:
+    run = _serve(orders)
+    if run is not None:
         worker.die_with_parent()
-        worker.serve(channel)
-        _leave()
+        run()
+        leave()
