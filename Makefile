@@ -149,7 +149,7 @@ SLOWER := _auth|_sealed|offload|engine|service|simulation|dpa|big_endian
 quick: export MCAST_JOIN ?= 8
 quick: build-tests
 	MCAST_TEST_SEEDS=10 ctest --test-dir build/cpp -j $(AT_ONCE) --output-on-failure -E "$(SLOWER)"
-	$(BIN)/python -m pytest -q tests/python/test_training.py -k "fsdp2_fp32 and not slots"
+	MCAST_TEST_ALL=1 $(BIN)/python -m pytest -q tests/python/test_training.py -k "fsdp2_fp32 and not slots and not engine"
 
 # Fresh seeds for as long as told; what failed is left in build/soak.
 MINUTES ?= 60

@@ -1,6 +1,7 @@
 """Fixtures of the Python tests. MCAST_CI=1: a skip for something this machine can have is a failure; what
 only some machines have is marked `not_everywhere`.
-Two tiers: without MCAST_TEST_ALL=1 the tests marked `all_tier` are left out (deselected, not skipped)."""
+Two tiers: without MCAST_TEST_ALL=1 the tests marked `all_tier` are left out (deselected, not skipped), and so are
+combinations of parameters that other ones cover in pairs (pairwise.py)."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from typing import Any
 
 import host_engine
 import own_network
+import pairwise
 import pytest
 from ranks import Pool, free_port
 from xdist.scheduler import LoadScopeScheduling
@@ -53,9 +55,11 @@ def listed(names: tuple[str, ...], nodeid: str) -> str | None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if os.environ.get("MCAST_TEST_ALL") != "1":
-        left_out = [item for item in items if item.get_closest_marker("all_tier") or rare(item)]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
+        usual = [item for item in items if not item.get_closest_marker("all_tier")]
+        combinations = pairwise.left_out(usual)
+        kept = {item for item in usual if item not in combinations}
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = [item for item in items if item in kept]
     # What runs longest in one piece begins first.
     first = (*TOGETHER, *LONG)
     place = {name: number for number, name in enumerate(first)}
@@ -151,21 +155,6 @@ ALL_PATHS: dict[str, set[str]] = {
     "test_training": {"host-slots", "engine", "engine-map", "engine-copy"},
     "test_work": {"host-slots", "engine-map", "engine-copy"},
 }
-
-
-# How many ranks call through an engine with MCAST_TEST_ALL=1 only, where three do in every run: what
-# differs with their number are the schedules, which are those of the other paths.
-RARE_WORLDS: dict[str, tuple[int, ...]] = {
-    "test_ops": (1, 2, 5),
-    "test_exchange": (1, 2, 5),
-    "test_reduce": (1, 4, 5),
-}
-
-
-def rare(item: pytest.Item) -> bool:
-    params = item.callspec.params if hasattr(item, "callspec") else {}
-    rare_worlds = RARE_WORLDS.get(item.module.__name__, ())
-    return str(params.get("ranks")).startswith("engine") and params.get("world") in rare_worlds
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
