@@ -1,4 +1,4 @@
-"""Functional collectives in a function that inductor has compiled.
+"""Functional collectives in a compiled function: traced by `aot_eager`, compiled by inductor in make test-all.
 
 Inductor's own compiler cannot stand a space in the path of torch: a job of its own imports torch by a link
 whose path has none.
@@ -12,18 +12,18 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 from torchrun import torchrun
 
 
-def compiled() -> None:
-    """What each rank of the job does."""
+def compiled(backend: str) -> None:
+    """What each rank does, in the default group."""
     import torch.distributed._functional_collectives as functional
 
     import torch_mcast
 
-    dist.init_process_group("cpu:mcast")
     rank, world, group = dist.get_rank(), dist.get_world_size(), dist.group.WORLD
 
     def step(x: torch.Tensor) -> torch.Tensor:
@@ -38,15 +38,20 @@ def compiled() -> None:
     x = torch.arange(4.0) + rank
     expected = step(x)
     before = served()
-    found = torch.compile(step, fullgraph=True, backend="inductor")(x)
+    found = torch.compile(step, fullgraph=True, backend=backend)(x)
     torch.testing.assert_close(found, expected)
     assert served() >= 4 + before
     total = sum(2 * (torch.arange(4.0) + r) for r in range(world))
     torch.testing.assert_close(found, total + world * (x + 1) + torch.arange(4.0) + 1)
-    dist.destroy_process_group()
     print(f"rank {rank}: torch of {Path(torch.__file__).parents[1]}")
 
 
+def test_functional_collectives_traced(ranks):
+    """What inductor is handed, run as it is."""
+    ranks(2, compiled, "aot_eager")
+
+
+@pytest.mark.all_tier
 def test_functional_collectives_compiled():
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="compiled-") as folder:
         link = Path(folder) / "packages"
@@ -62,4 +67,6 @@ def test_functional_collectives_compiled():
 
 
 if __name__ == "__main__":
-    compiled()
+    dist.init_process_group("cpu:mcast")
+    compiled("inductor")
+    dist.destroy_process_group()
