@@ -89,6 +89,7 @@ RULES: dict[str, tuple[tuple[str, ...], Choose]] = {
     "test_device_limits": (("either", "gated", "hosted"), spread),
     "test_device_messages": (("either", "gated", "hosted"), spread),
     "test_device_reduce": (("either", "gated", "hosted"), spread),
+    "test_multihost_aggregated_training": (("order",), spread),
 }
 
 

@@ -1,8 +1,6 @@
 """What passes each NIC when aggregators fold, by the lab's counters of frames (`tc -s`), beside the
 model of torch_mcast.model.aggregation."""
 
-import itertools
-
 import aggregated
 import programs
 import pytest
@@ -114,21 +112,15 @@ def check_bytes(cluster, op, order, record_property):
         assert (1 - WITHIN) * FRAMING * wanted <= crossed_it <= most, (name, ratios, resent)
 
 
-CASES = [(2, "all_reduce", "rank"), (7, "all_reduce", "turn"), (7, "ag_rs", "turn")]
-ALL_CASES = list(itertools.product((1, 2, 7), ("all_reduce", "ag_rs"), ("rank", "turn")))
-
-
-@pytest.mark.parametrize(
-    "aggregators, op, order",
-    [
-        pytest.param(*case, marks=() if case in CASES else pytest.mark.all_tier)
-        for case in ALL_CASES
-    ],
-)
+@pytest.mark.all_tier
+@pytest.mark.parametrize("order", ["rank", "turn"])
+@pytest.mark.parametrize("op", ["all_reduce", "ag_rs"])
+@pytest.mark.parametrize("aggregators", [1, 2, 7])
 def test_bytes_are_those_of_the_model(served, aggregators, op, order, record_property):
     check_bytes(served(8, aggregators, rate="300mbit"), op, order, record_property)
 
 
+@pytest.mark.all_tier
 def test_nobody_sends_more_than_its_share(served, record_property):
     """With the segments of the default settings, which take few grants: each worker its vector once, the
     aggregators the result, a seventh each but for the last segments of shards, which are shorter."""

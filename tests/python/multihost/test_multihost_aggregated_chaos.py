@@ -129,6 +129,7 @@ def run_chaos(cluster, seed, count, order, record_property):
     assert sum(row["during"]["agg_results"] for row in rows) > 0
 
 
+@pytest.mark.all_tier
 def test_two_aggregators_in_short(served, record_property):
     run_chaos(served(8, 2), 1, 60, "rank", record_property)
 

@@ -7,6 +7,8 @@ import sys
 import pytest
 from nodes import result_of
 
+# A pair of machines takes a minute to boot; tests/cpp/verbs runs the transport over a device in memory.
+pytestmark = pytest.mark.all_tier
 VERBS = {"MCAST_TRANSPORT": "verbs"}
 
 
@@ -50,7 +52,6 @@ def test_two_nodes_sealed(four_runs):
         assert nodes.total(name) == 0
 
 
-@pytest.mark.all_tier
 def test_auto_takes_verbs_between_hosts_that_all_have_it(driver, machines):
     nodes = machines(2, [driver, "check", "70000"], 100, env={"MCAST_TRANSPORT": "auto"})
     check_verbs(nodes)
@@ -66,7 +67,6 @@ def test_auto_takes_sockets_where_one_node_has_no_device(four_runs):
         assert "this host has no RDMA device" in values["transport_reason"]
 
 
-@pytest.mark.all_tier
 def test_asking_for_verbs_where_one_node_has_none_fails_on_all(driver, machines):
     without = 'if [ "$NODE" = 2 ]; then rdma link delete rxe0; fi; exec "$@"'
     nodes = machines(2, ["sh", "-c", without, "sh", driver, "check", "0"], 100, env=VERBS)
@@ -76,7 +76,6 @@ def test_asking_for_verbs_where_one_node_has_none_fails_on_all(driver, machines)
         assert "rank 1 on host node2" in output
 
 
-@pytest.mark.all_tier  # importing torch takes an emulated machine most of a minute
 def test_pytorch_job(machines):
     job = "tests/python/verbs/job.py"
     nodes = machines(
@@ -94,7 +93,6 @@ def test_pytorch_job(machines):
         assert result["counters"]["gathered_datagrams"] > 0
 
 
-@pytest.mark.all_tier
 @pytest.mark.parametrize("loss", ["", "loss 1%", "loss 5%"])
 def test_three_nodes(driver, machines, loss):
     nodes = machines(3, [driver, "check"], 400, netem=loss, env=VERBS)
@@ -103,7 +101,6 @@ def test_three_nodes(driver, machines, loss):
         assert nodes.total("repair_reads") + nodes.total("remulticast_chunks") > 0
 
 
-@pytest.mark.all_tier
 def test_a_killed_node_is_named(driver, machines):
     env = {**VERBS, "MCAST_LIVENESS_LIMIT": "8000"}
     nodes = machines(3, [driver, "until-lost"], 150, kill={3: "under way"}, env=env)
@@ -113,14 +110,12 @@ def test_a_killed_node_is_named(driver, machines):
         assert float(values["error_after"]) < 30  # the limit that was set, on a slow machine
 
 
-@pytest.mark.all_tier
 def test_the_contract_suite_on_a_device(contract, machines):
     nodes = machines(1, [contract], 200)
     assert nodes.result.code == 0, nodes.text()
     assert "[  PASSED  ] 24 tests." in nodes.outputs[0]
 
 
-@pytest.mark.all_tier
 def test_the_fsdp_example_runs_unchanged(machines):
     command = [sys.executable, "examples/train_fsdp.py", "--steps", "2", "--width", "48"]
     env = {**VERBS, "PYTHONPATH": ".", "MCAST_DEBUG": "info"}
