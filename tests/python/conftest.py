@@ -22,6 +22,7 @@ from torch_mcast.lab.pytest_plugin import strict
 # Tests that run side by side (pytest-xdist), but for what they share: a folder or module listed here runs
 # in one process, in order, since its tests share a lab, virtual machines, or something that is built first.
 TOGETHER = (
+    "test_training_example",
     "test_wheel_versions",
     "verbs/",
     "test_device_reduce",
@@ -40,7 +41,6 @@ TOGETHER = (
 
 # Long ones of their own: begun last, they would keep one process busy when the others have ended.
 LONG = (
-    "test_training_example",
     "test_examples",
     "test_broadcast_weights",
     "lifecycle/test_torchrun",

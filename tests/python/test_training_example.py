@@ -130,11 +130,11 @@ def test_gpus_are_taken_where_each_rank_has_one(asked, gpus, ranks, device):
     assert device_for(asked, gpus, ranks) == device
 
 
-def trained(*more: str, ranks: int = 4, **env: str) -> str:
-    """What the example prints, of ranks without shared memory."""
+def trained(*more: str, **env: str) -> str:
+    """What the example prints, of two ranks without shared memory."""
     size = ["--steps", "3", "--batch", "1", "--context", "16", "--width", "48", "--layers", "2"]
     done = subprocess.run(
-        [*torchrun(ranks), str(SCRIPT), *size, *more],
+        [*torchrun(2), str(SCRIPT), *size, *more],
         capture_output=True, text=True, timeout=150, check=False,
         env={**os.environ, "MCAST_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1",
              "MCAST_SHARED_MEMORY": "off", "PYTHONIOENCODING": "ascii",
@@ -144,12 +144,21 @@ def trained(*more: str, ranks: int = 4, **env: str) -> str:
     return done.stdout
 
 
-def test_four_ranks_without_a_terminal_or_unicode():
-    said = trained("--prefetch", "2")
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[float]]:
+    """What an unguarded training prints, and its losses: one run for all tests, since each costs its processes
+    five seconds of CPU time to import torch and FSDP."""
+    path = tmp_path_factory.mktemp("plain") / "losses.json"
+    said = trained("--prefetch", "2", "--json", str(path))
+    return said, json.loads(path.read_text())["losses"]
+
+
+def test_training_without_a_terminal_or_unicode(plain):
+    said, _ = plain
     assert said.isascii() and "\x1b" not in said
     lines = said.splitlines()
     assert max(map(len, lines)) <= 80
-    assert "path: multicast" in said and "4 ranks on " in said
+    assert "path: multicast" in said and "2 ranks on " in said
     assert "All-gathers alone: a ring would have sent" in said
     # However little of a column it fills: how much is the machine's affair.
     assert any(line.startswith("multicast ") and set(line[10:]) & set(".:+#") for line in lines)
@@ -175,20 +184,19 @@ def test_gpus_train_where_there_are_some():
     assert f"{ranks} ranks on cuda" in done.stdout and "in 3 steps" in done.stdout
 
 
-# Each training is processes that import torch and FSDP: five seconds of CPU time each.
 @pytest.mark.parametrize(
     "mode", ["sealed", *(pytest.param(m, marks=pytest.mark.all_tier) for m in ("auth", "engine"))]
 )
-def test_the_losses_are_the_same_in_a_guarded_group_and_by_an_engine(tmp_path, mode, engine_socket):
+def test_the_losses_are_the_same_in_a_guarded_group_and_by_an_engine(
+    plain, tmp_path, mode, engine_socket
+):
     secret = tmp_path / "secret"
     secret.touch(0o600)
     secret.write_text(secrets.token_hex(32))
     how = {"MCAST_SECURITY": mode, "MCAST_SECRET_FILE": str(secret)}
     if mode == "engine":
         how = {"MCAST_ENGINE": f"host:{engine_socket}"}
-    losses = []
-    for name, env in (("off", {}), (mode, how)):
-        path = tmp_path / f"{name}.json"
-        assert "path: multicast" in trained("--json", str(path), ranks=2, **env)
-        losses.append(json.loads(path.read_text())["losses"])
-    assert losses[0] and losses[0] == losses[1]
+    path = tmp_path / "losses.json"
+    assert "path: multicast" in trained("--json", str(path), **how)
+    losses = json.loads(path.read_text())["losses"]
+    assert losses and losses == plain[1]
