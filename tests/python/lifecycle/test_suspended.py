@@ -93,7 +93,6 @@ def test_suspended_beyond_the_limit(job, path, clock):
         for rank in it.ranks[2:]:
             rank.signal(signal.SIGSTOP)
         it.pass_time(clock, "error", it.ranks[:2])
-        assert clock.moved_s >= 0.9 * LIMIT_S  # the rest: the machine's own time
         for rank in it.ranks[:2]:
             text = rank.expect("error")["text"]
             assert re.search(rf"rank [23] {CAUSE[8:]}", text), text

@@ -96,7 +96,7 @@ def test_another_job_at_the_same_address_is_foreign(segment):
 
 
 def test_captured_headers_with_other_bytes_change_nothing(segment):
-    rows, _ = run(segment, "spoofed_member", monitor="on")
+    rows, _ = run(segment, "spoofed_member", "damaged", monitor="on")
     unharmed(rows)
     told = [s for row in rows for s in row["stats"]["security"]["sources"]]
     assert sum(refused(rows, "damaged")) > 0

@@ -1,0 +1,41 @@
+#include "base/test_clock.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "base/fd.h"
+
+namespace mcast::test {
+namespace {
+
+// One test: the clock stays with the process.
+TEST(TestClock, OffsetOfTheMappedFileIsAddedAndNapsAreShort) {
+  EXPECT_EQ(test_clock::offset(), 0);
+  EXPECT_EQ(test_clock::nap(kSecond), kSecond);
+  EXPECT_EQ(test_clock::nap(kNever), kNever);
+
+  EXPECT_EQ(test_clock::use("/nowhere").code(), Code::kSystem);
+  char path[] = "/tmp/mcast_clock_XXXXXX";
+  const Fd file(::mkstemp(path));
+  ASSERT_TRUE(file.valid());
+  const Status empty = test_clock::use(path);
+  EXPECT_EQ(empty.code(), Code::kInvalidArgument) << empty.to_string();
+  EXPECT_EQ(test_clock::nap(kSecond), kSecond) << "no clock was taken";
+
+  int64_t offset = 60 * kSecond;
+  ASSERT_EQ(::pwrite(file.get(), &offset, sizeof offset, 0), 8);
+  const Status used = test_clock::use(path);
+  ::unlink(path);
+  ASSERT_TRUE(used.ok()) << used.to_string();
+  EXPECT_EQ(test_clock::offset(), 60 * kSecond);
+  offset = 61 * kSecond;
+  ASSERT_EQ(::pwrite(file.get(), &offset, sizeof offset, 0), 8);
+  EXPECT_EQ(test_clock::offset(), 61 * kSecond);
+  EXPECT_EQ(test_clock::nap(kNever), 5 * kMilli);
+  EXPECT_EQ(test_clock::nap(kMilli), kMilli);
+}
+
+}  // namespace
+}  // namespace mcast::test
