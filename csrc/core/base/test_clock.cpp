@@ -1,3 +1,4 @@
+// The file is mapped read-only: the ranks of a job share it, and only the test writes.
 #include "base/test_clock.h"
 
 #include <fcntl.h>
