@@ -409,6 +409,17 @@ void bind_store(py::module_& module) {
            py::call_guard<py::gil_scoped_release>());
 }
 
+void bind_test_clock(py::module_& module) {
+  module.def(
+      "_use_test_clock",
+      [](const std::string& path) {
+        const Status used = test_clock::use(path);
+        if (!used.ok()) throw py::value_error(used.message());
+      },
+      py::arg("path"),
+      "For tests: the first 8 bytes of this file, nanoseconds, are added to the engine's clock.");
+}
+
 }  // namespace
 }  // namespace mcast::pg
 
@@ -424,6 +435,7 @@ PYBIND11_MODULE(_C, module) {
   bind_groups(module);
   bind_store(module);
   bind_monitoring(module);
+  bind_test_clock(module);
   module.def("settings", &settings_list, "The rows of the settings table.");
   module.def("choose_interfaces", &chosen_interfaces, py::arg("interfaces"), py::arg("pattern"),
              py::arg("lane") = 0,
@@ -445,14 +457,6 @@ PYBIND11_MODULE(_C, module) {
       "the host and ranks of one host map. False: there is none; the log says why.");
   module.def("contributors", &contributors, py::arg("work"),
              "How many ranks' inputs are in the result of a reduction.");
-  module.def(
-      "_use_test_clock",
-      [](const std::string& path) {
-        const Status used = test_clock::use(path);
-        if (!used.ok()) throw py::value_error(used.message());
-      },
-      py::arg("path"),
-      "For tests: the first 8 bytes of this file, nanoseconds, are added to the engine's clock.");
   module.def("counters", &counters_dict, "Counter names and what they count.");
   module.def(
       "set_gate",
