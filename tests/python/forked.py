@@ -16,8 +16,10 @@ from typing import Any
 
 import launch
 import own_network
+from ranks import free_port
 
 from torch_mcast.lab import zygote
+from torch_mcast.lab.inside import Inside
 
 
 def _redirect(folder: str) -> None:
@@ -26,6 +28,9 @@ def _redirect(folder: str) -> None:
         file = os.open(path if name != "in" else os.devnull, os.O_RDWR | os.O_CREAT)
         os.dup2(file, target)
         os.close(file)
+    if encoding := os.environ.get("PYTHONIOENCODING"):  # read by an interpreter at its start
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(encoding=encoding)  # type: ignore[union-attr]
 
 
 def _run(arguments: list[str]) -> None:
@@ -62,7 +67,7 @@ def body(channel: Any, arguments: list[str], folder: str, cwd: str, new_network:
 
 class Forked:
     """As subprocess.Popen with pipes. `variables` is the whole environment. new_network: in a network namespace of
-    its own, where not even loopback is up."""
+    its own, where not even loopback is up. inside: a lab's host."""
 
     def __init__(
         self,
@@ -70,6 +75,7 @@ class Forked:
         variables: Mapping[str, str] | None = None,
         cwd: str | os.PathLike[str] | None = None,
         new_network: bool = False,
+        inside: Inside | None = None,
     ) -> None:
         self._folder = tempfile.TemporaryDirectory()
         self._where = Path(self._folder.name)
@@ -78,6 +84,7 @@ class Forked:
         self._process = launch.fork(
             "forked:body", self.args, self._folder.name, os.fspath(cwd or os.getcwd()), new_network,
             channel=there.fileno(), log=self._where / "log", whole_env=dict(variables or os.environ),
+            inside=inside,
         )  # fmt: skip
         here.close()
         there.close()
@@ -136,3 +143,24 @@ def run(
     if check:
         done.check_returncode()
     return done
+
+
+def ranks(
+    world: int,
+    arguments: Sequence[str | os.PathLike[str]],
+    env: Mapping[str, str],
+    timeout: float = 150,
+) -> subprocess.CompletedProcess[str]:
+    """A job of this host, with a launcher's variables. Output of all ranks, and the first exit code that is not 0."""
+    job = {
+        **env, "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+    }  # fmt: skip
+    each = [
+        Forked(arguments, {**job, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+        for rank in range(world)
+    ]
+    said = [rank.communicate(timeout) for rank in each]
+    code = next((rank.returncode for rank in each if rank.returncode), 0)
+    out, err = ("".join(parts) for parts in zip(*said, strict=True))
+    return subprocess.CompletedProcess(each[0].args, code, out, err)

@@ -12,7 +12,7 @@ from torch_mcast.lab import zygote
 from torch_mcast.lab.inside import Inside
 from torch_mcast.lab.system import package_root
 
-_MODULES = ("torch.distributed", "torch_mcast", "pytest")
+_MODULES = ("torch.distributed.fsdp", "torch_mcast", "pytest")
 # What imports read.
 _AT_IMPORT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 # Tests change it for a while; a worker stays.

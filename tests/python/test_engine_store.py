@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
+from forked import Forked
 
 from torch_mcast import _C, _store
 
@@ -107,12 +106,9 @@ def test_ranks_meet_by_what_the_launcher_says(stores):
         "WORLD_SIZE": "2",
     }
     ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", script, os.path.dirname(__file__), f"engine://127.0.0.1:{port}"],
-            env={**environment, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+        Forked(
+            ["-c", script, os.path.dirname(__file__), f"engine://127.0.0.1:{port}"],
+            {**environment, "RANK": str(rank)},
         )
         for rank in range(2)
     ]

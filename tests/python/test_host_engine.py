@@ -13,11 +13,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 import test_training
 import torch
 import unit_files
 import yaml
+from forked import Forked
 from host_engine import end, start
 from waiting import until
 
@@ -70,17 +72,16 @@ def test_ranks_without_any_network(engine, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
     ranks = [
-        subprocess.Popen(
-            ["unshare", "--net", sys.executable, str(script), str(rank), str(tmp_path / "store")],
-            env={**os.environ, "MCAST_ENGINE": f"host:{engine}", "MCAST_SOCKET_IFNAME": "lo"},
-            stdout=subprocess.PIPE,
-            text=True,
+        Forked(
+            [str(script), str(rank), str(tmp_path / "store")],
+            {**os.environ, "MCAST_ENGINE": f"host:{engine}", "MCAST_SOCKET_IFNAME": "lo"},
+            new_network=True,
         )
         for rank in range(2)
     ]
     for process in ranks:
-        said, _ = process.communicate(timeout=120)
-        assert process.returncode == 0
+        said, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
         assert said.split() == ["1", "shared", "memory"]
 
 
@@ -191,9 +192,9 @@ def test_an_engine_says_what_it_guards(tmp_path, monkeypatch):
     guards = read(socket)["security"]
     assert guards["modes"] == ["sealed"] and len(guards["secret_id"]) == 8
     asked = [
-        subprocess.run(
-            [sys.executable, "-m", *command], capture_output=True, text=True,
-            env={**os.environ, "MCAST_ENGINE": f"host:{socket}", "MCAST_SECRET_FILE": ""},
+        forked.run(
+            ["-m", *command],
+            {**os.environ, "MCAST_ENGINE": f"host:{socket}", "MCAST_SECRET_FILE": ""},
         ).stdout
         for command in (
             ["torch_mcast.engine", "status", "--socket", str(socket)],
@@ -432,10 +433,10 @@ def test_the_daemonset_is_one(tmp_path):
 
 def test_the_doctor_knows_the_engine(engine, tmp_path):
     def row(setting: str) -> dict:
-        asked = subprocess.run(
-            [sys.executable, "-m", "torch_mcast.doctor", "--json", "--local"],
-            env={**os.environ, "MCAST_ENGINE": setting}, capture_output=True, text=True,
-        )  # fmt: skip
+        asked = forked.run(
+            ["-m", "torch_mcast.doctor", "--json", "--local"],
+            {**os.environ, "MCAST_ENGINE": setting},
+        )
         rows = {row["check"]: row for row in json.loads(asked.stdout)["findings"]}
         return {**rows["engine"], "code": asked.returncode, "rows": rows}
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 import torch
 from report import comparison, sent, shares_table, together
@@ -133,12 +134,10 @@ def test_gpus_are_taken_where_each_rank_has_one(asked, gpus, ranks, device):
 def trained(*more: str, **env: str) -> str:
     """What the example prints, of two ranks without shared memory."""
     size = ["--steps", "3", "--batch", "1", "--context", "16", "--width", "48", "--layers", "2"]
-    done = subprocess.run(
-        [*torchrun(2), str(SCRIPT), *size, *more],
-        capture_output=True, text=True, timeout=150, check=False,
-        env={**os.environ, "MCAST_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1",
-             "MCAST_SHARED_MEMORY": "off", "PYTHONIOENCODING": "ascii",
-             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **env},
+    done = forked.ranks(
+        2, [SCRIPT, *size, *more],
+        {**os.environ, "MCAST_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1",
+         "MCAST_SHARED_MEMORY": "off", "PYTHONIOENCODING": "ascii", **env},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

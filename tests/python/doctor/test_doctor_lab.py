@@ -1,16 +1,16 @@
 """Several hosts as network namespaces: the doctor finds what was broken there on purpose."""
 
 import json
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import pytest
+from forked import Forked
 
 from torch_mcast.lab import Lab, LabSpec
 from torch_mcast.lab.launch import rank_env
 
-DOCTOR = [sys.executable, "-m", "torch_mcast.doctor", "--json"]
+DOCTOR = ["-m", "torch_mcast.doctor", "--json"]
 CHOICES = str(Path(__file__).with_name("choices.py"))
 
 
@@ -18,10 +18,8 @@ def diagnose(lab):
     """(JSON of rank 0, exit codes) of a run on every host."""
     processes = []
     for host in lab.workers:
-        env = {**rank_env(lab, host, 0, 29500), **lab.env(host)}
-        processes.append(
-            lab.popen(host, DOCTOR, env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        )
+        env = {**os.environ, **rank_env(lab, host, 0, 29500), **lab.env(host)}
+        processes.append(Forked(DOCTOR, env, inside=lab.namespaces(host)))
     outputs = [process.communicate(timeout=240) for process in processes]
     assert outputs[0][0], outputs[0][1]
     return json.loads(outputs[0][0]), [process.returncode for process in processes]
@@ -87,12 +85,10 @@ def test_engine_and_doctor_choose_the_same_interface(lab_rights):
             lab.run("h1", ["ip", "link", "set", name, "up"])
         host = lab.workers[0]
         ranks = [
-            lab.popen(
-                host,
-                [sys.executable, CHOICES, *patterns],
-                {**lab.env(host), **rank_env(lab, host, local, 29500)},
-                stdout=subprocess.PIPE,
-                text=True,
+            Forked(
+                [CHOICES, *patterns],
+                {**os.environ, **lab.env(host), **rank_env(lab, host, local, 29500)},
+                inside=lab.namespaces(host),
             )
             for local in (0, 1)
         ]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
+
+from forked import Forked
 
 from torch_mcast import _metrics
 from torch_mcast._load import extension
@@ -91,12 +91,12 @@ dist.destroy_process_group()
 def test_the_file_of_a_job_grows(tmp_path):
     env = {**os.environ, "MCAST_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}
     ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", JOB, str(rank), str(tmp_path / "store"), str(tmp_path / "m")],
-            env={**env, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, text=True,
+        Forked(
+            ["-c", JOB, str(rank), str(tmp_path / "store"), str(tmp_path / "m")],
+            {**env, "OMP_NUM_THREADS": "1"},
         )
         for rank in range(2)
-    ]  # fmt: skip
+    ]
     try:
         said = [rank.communicate(timeout=90)[0] for rank in ranks]
     finally:
