@@ -194,9 +194,16 @@ def test_shares_are_all_seeds_once():
 
 def test_progress_begins_and_ends():
     told: list[tuple[int, float]] = []
-    with helper.Runs(1, on_progress=lambda n, _, done: told.append((n, done))) as runs:
-        runs.run(["hosts=2 size=64K algorithm=direct"] * 2)
+    seconds: list[float] = []
+
+    def note(number: int, virtual: float, done: float) -> None:
+        told.append((number, done))
+        seconds.append(virtual)
+
+    with helper.Runs(1, on_progress=note) as runs:
+        results = runs.run(["hosts=32 size=64M op=all_gather algorithm=ring-schedule"] * 2)
     assert [t for t in told if t[1] in (0, 1)] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert 0 < max(seconds) <= results[0]["time"] / 1e9 < 1
 
 
 @pytest.mark.parametrize(

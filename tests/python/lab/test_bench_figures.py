@@ -370,6 +370,7 @@ def test_a_document_says_what_it_was_made_with(tmp_path, monkeypatch):
     path = tmp_path / "new" / "result.json"
     monkeypatch.setenv("MCAST_SECRET", "0123456789abcdef")
     of_ranks = document.common([{"MCAST_A": "1", "MCAST_B": "1"}, {"MCAST_A": "1", "MCAST_B": "2"}])
+    assert document.common([{"MCAST_A": "1"}, {}, {"MCAST_B": "2"}]) == {"MCAST_A": "(differs)"}
     made = document.Document("here", "bench", [], None, 3, path=path, rank_environment=of_ranks)
     made.rows.append(rows.finish(raw(), 4, 4, None, 1500))
     made.save()
@@ -406,6 +407,16 @@ def test_the_table_has_five_columns_or_all():
     best = report.table(made, wide=True).columns[-1]
     assert best.header == "x best peer"
     assert list(best.cells) == ["1.00 (1.00-1.00) gloo", "1", "1.00 (1.00-1.00) gloo"]
+
+
+@pytest.mark.parametrize("status, commit", [(0, "0123456789ab"), (128, None)])
+def test_the_commit_is_that_of_a_checkout(status, commit, tmp_path, monkeypatch):
+    said = type("Done", (), {"returncode": status, "stdout": "0123456789ab\n"})
+    monkeypatch.setattr(document.subprocess, "run", lambda *_, **__: said)
+    monkeypatch.setattr(document, "package_root", lambda: str(tmp_path))
+    assert document.build()["commit"] is None
+    (tmp_path / ".git").mkdir()
+    assert document.build()["commit"] == commit
 
 
 def test_names_of_backends_are_no_emojis(capsys):

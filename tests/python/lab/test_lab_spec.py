@@ -316,6 +316,9 @@ def test_wire_bytes_come_from_the_root_queue_and_queues_from_its_children():
         {"kind": "tbf", "dev": "eth0", "parent": "1:10", "bytes": 16},
         {"kind": "tbf", "dev": "eth0", "parent": "1:2", "bytes": 400},
         {"kind": "tbf", "dev": "eth0", "parent": "1:1", "bytes": 600},
+        {"kind": "clsact", "dev": "eth0", "parent": "ffff:fff1", "bytes": 77},
+        {"kind": "fq_codel", "dev": "eth0", "root": True, "bytes": 88},
+        {"kind": "tbf", "dev": "gone", "root": True, "bytes": 99},
     ]
     port = counters.parse(links, qdiscs)["eth0"]
     assert (port.tx_bytes, port.rx_bytes, port.wire_bytes, port.queue_drops) == (900, 7, 1000, 1)

@@ -83,6 +83,8 @@ def test_doctor_judges_a_file_as_the_library_does(tmp_path):
     assert security.judge_file("x", stat.S_IFREG | 0o600, 0, 1).verdict is Verdict.OK, "root's"
     missing = security.judge_secret("auth", str(tmp_path / "none"), "", False)
     assert verdict(missing, "secret") is Verdict.FAIL
+    (_, held) = security.judge_secret("auth", "/dev/fd/12", "", False)
+    assert (held.verdict, held.finding) == (Verdict.OK, "from descriptor 12")
     assert verdict(security.judge_secret("auth", "", "", False), "secret") is Verdict.FAIL
     assert verdict(security.judge_secret("auth", "", "5a" * 16, False), "secret") is Verdict.WARN
     assert verdict(security.judge_secret("auth", "", "", True), "secret") is Verdict.WARN
