@@ -385,7 +385,11 @@ def test_a_lab_that_failed_is_no_result(tmp_path, monkeypatch):
                 validate.measure(16, args)
         else:
             (words,) = validate.measure(16, args)
-            for word in ("--hosts 16 --rate 250mbit --mtu 9000", "--backends mcast", "--loss 0.01"):
+            for word in (
+                "--hosts 16 --rate 250mbit --mtu 9000",
+                "--backends mcast --repetitions 5 --warmup 1 --inner 1 --case-seconds 30",
+                "--loss 0.01",
+            ):
                 assert word in words
 
 

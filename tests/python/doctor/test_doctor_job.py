@@ -109,6 +109,8 @@ def test_settings_agreed_or_not():
     assert agreed[0].fix == 'export MCAST_EAGER="32768"  (on all ranks)'
     free = compare.settings(job(rank(), rank(values=values(rcvbuf="2"))))
     assert [f.verdict for f in free] == [WARN]
+    said = "making a group raises an error"
+    assert said in agreed[0].finding and said not in free[0].finding
     local = compare.settings(job(rank(), rank(values=values(interface="eth1"))))
     assert [f.verdict for f in local] == [OK]
 

@@ -80,13 +80,14 @@ def test_igmp_is_forced_for_all_or_for_one_interface(sysctls, of_all, own, force
 def test_a_rejecting_route_matters_where_multicast_did_not_arrive(sysctls, monkeypatch, tmp_path):
     monkeypatch.setattr(routing, "_IGMP", tmp_path / "none")
 
-    def verdict(**more) -> Verdict:
+    def judged(**more) -> tuple[Verdict, str]:
         (route,) = routing.run(context(routes=[REJECTING], **more))
-        return route.verdict
+        return route.verdict, route.fix.partition("  (")[0]
 
-    assert verdict() is OK and verdict(unreached={"lo"}) is OK
-    assert verdict(unreached={"eth0"}) is WARN
-    assert verdict(chosen=None) is WARN  # not tried
+    assert judged() == judged(unreached={"lo"}) == (OK, "")
+    replace = "ip route replace 239.0.0.0/8 dev"
+    assert judged(unreached={"eth0"}) == (WARN, f"{replace} eth0")
+    assert judged(chosen=None) == (WARN, f"{replace} DEV")  # not tried
 
 
 def test_strict_filtering_matters_beyond_one_subnet(sysctls, monkeypatch, tmp_path):
