@@ -5,7 +5,6 @@ import threading
 import time
 
 import pytest
-from ranks import free_port
 
 from torch_mcast.doctor import netif, udp
 from torch_mcast.doctor.findings import Verdict, worst
@@ -360,9 +359,9 @@ def test_rendezvous_does_not_wait_beyond_its_deadline():
 
 
 def test_rendezvous_of_a_restarted_job_has_nothing_of_the_earlier_ranks():
-    about = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
-    about["MASTER_PORT"] = str(free_port())
+    about = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     first = rendezvous_module.connect(about, 30.0)
+    about["MASTER_PORT"] = str(first.store.underlying_store.port)
     first.publish("facts/0", 1)
     # Ranks that torchrun starts meet at its agent's store, which outlives them.
     about["TORCHELASTIC_USE_AGENT_STORE"] = "True"
