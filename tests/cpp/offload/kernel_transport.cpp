@@ -430,10 +430,10 @@ class Harts final : public test::Surroundings, private SimNetwork::Listener {
   std::vector<KernelTransport*> at_;
 };
 
-// All clusters of this program, those of the tests of tests/cpp/collective too; of their seeds a
-// part, unless the environment says how many.
+// All clusters of this program, including those of the tests of tests/cpp/collective. They run a
+// quarter of their seeds, unless the environment selects a number.
 const bool kInstalled = [] {
-  setenv("MCAST_TEST_SEEDS", "25", 0);
+  if (std::getenv("MCAST_TEST_SEEDS") == nullptr) setenv("MCAST_TEST_SHARE", "25", 0);
   test::surround() = [](SimNetwork& network) { return std::make_unique<Harts>(network); };
   return true;
 }();

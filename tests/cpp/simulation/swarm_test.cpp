@@ -1,5 +1,6 @@
-// The swarm: stored plans, fixed seeds, then fresh ones for some seconds; and its own parts. What
-// breaks a law is made smaller, printed with the command that repeats it, and written to a file.
+// The swarm: stored plans, fixed seeds, in a whole run (support/seeds.h) then fresh ones for some
+// seconds; and its own parts. What breaks a law is made smaller, printed with the command that
+// repeats it, and written to a file.
 //
 //   MCAST_SWARM_SEED=n      runs the plan of seed n and no other
 //   MCAST_SWARM_PLAN=file   runs that plan
@@ -156,8 +157,7 @@ TEST_F(Swarm, APlan) {
 
 TEST_F(Swarm, FixedSeedsBreakNoLaw) {
   if (one_plan_only()) return;
-  const uint64_t count =
-      std::max<uint64_t>(10, kFixedSeeds * environment("MCAST_TEST_SEEDS", 100) / 100);
+  const uint64_t count = seed_count(kFixedSeeds, 10);
   for (uint64_t seed = 1, broken = 0; seed <= count && broken < 3; seed++) {
     broken += try_seed(seed) ? 0 : 1;
   }
@@ -379,6 +379,8 @@ TEST_F(Swarm, FreshSeedsBreakNoLaw) {
     EXPECT_TRUE(try_seed(environment("MCAST_SWARM_SEED", 1)));
     return;
   }
+  const bool asked = std::getenv("MCAST_SWARM_BASE") || std::getenv("MCAST_SWARM_SECONDS");
+  if (!asked && !whole_run()) return;  // fresh seeds and seconds have no place in `make test`
   const uint64_t base = environment("MCAST_SWARM_BASE", 1'000'000'000ull + std::random_device()());
   std::printf("fresh plans: MCAST_SWARM_BASE=%llu\n", static_cast<unsigned long long>(base));
   std::fflush(stdout);

@@ -33,6 +33,7 @@ uint64_t number(const char* name, uint64_t otherwise) {
 
 uint64_t fresh_base() {
   static const uint64_t base = [] {
+    if (!whole_run()) return uint64_t{1};
     std::random_device device;
     // Far above the fixed seeds, and short enough to be typed.
     const uint64_t drawn = number("MCAST_TEST_BASE", 1'000'000'000ull + device());
@@ -55,6 +56,16 @@ int note_file() {
 
 bool replaying() { return std::getenv("MCAST_TEST_SEED") != nullptr; }
 
+bool whole_run() {
+  return number("MCAST_TEST_ALL", 0) == 1 || std::getenv("MCAST_TEST_BASE") != nullptr;
+}
+
+uint64_t seed_count(uint64_t all, uint64_t least) {
+  const uint64_t usual = whole_run() ? kUsualShare : kUsualShare / 4;
+  const uint64_t percent = number("MCAST_TEST_SEEDS", usual) * number("MCAST_TEST_SHARE", 100);
+  return std::max(least, all * percent / 10'000);
+}
+
 void note_seed(uint64_t seed) {
   const int file = note_file();
   if (file < 0) return;
@@ -73,7 +84,7 @@ void note_no_seed() {
 
 Seeds seeds(uint64_t all, uint64_t share, uint64_t least) {
   if (replaying()) return Seeds({number("MCAST_TEST_SEED", 1)});
-  const uint64_t count = std::max(least, all * number("MCAST_TEST_SEEDS", kUsualShare) / 100);
+  const uint64_t count = seed_count(all, least);
   const uint64_t fixed = (count + 3) / 4;
   std::vector<uint64_t> out;
   out.reserve(count);

@@ -1,11 +1,15 @@
-// Seeds of simulated runs: a quarter is the same in every run (1, 2, ...), the others are fresh
+// Seeds of simulated runs. `make test` runs a quarter of them, the same in every run. A whole run
+// (`make test-all`, `make soak`) has all: a quarter is fixed (1, 2, ...), the others are fresh
 // ones, counted from a base that is drawn when the program starts and printed.
 //
 //   MCAST_TEST_SEED=n     runs the seed n and no other: what a failure prints
-//   MCAST_TEST_BASE=n     counts the fresh seeds from n: repeats a whole run
-//   MCAST_TEST_SEEDS=n    per cent of the usual number; under ThreadSanitizer, which has nothing to
-//                         find in a simulator of one thread, it is 12 if nothing is said
-//   MCAST_TEST_NOTE=file  holds the seed under way: who ends or hangs there cannot say it any more
+//   MCAST_TEST_ALL=1      a whole run
+//   MCAST_TEST_BASE=n     a whole run whose fresh seeds count from n: repeats one
+//   MCAST_TEST_SEEDS=n    per cent of all seeds, instead of 25, or 100 in a whole run; under
+//                         ThreadSanitizer, which has nothing to find in a simulator of one thread,
+//                         instead of 3 and 12
+//   MCAST_TEST_SHARE=n    per cent of the seeds that the variables above select
+//   MCAST_TEST_NOTE=file  holds the seed under way: a program that crashes or hangs cannot print it
 #pragma once
 
 #include <cstddef>
@@ -52,8 +56,14 @@ class Seeds {
   std::vector<uint64_t> all_;
 };
 
-// `all` of them, or what the environment says, but no fewer than `least`: what a sum over them
-// shows needs so many. Tests that share the work have a number each: their seeds differ.
+// The number of seeds out of `all` that the environment selects, but at least `least`.
+uint64_t seed_count(uint64_t all, uint64_t least = 1);
+
+// Returns true in a whole run: all seeds, most of them fresh.
+bool whole_run();
+
+// seed_count() of them: what a sum over them shows may need the minimum. Tests that share the work
+// have a number each: their seeds differ.
 Seeds seeds(uint64_t all, uint64_t share = 0, uint64_t least = 1);
 
 // Whether MCAST_TEST_SEED is set: a test then tells more, and expects no sums over many seeds.
