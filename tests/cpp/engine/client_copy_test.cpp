@@ -21,6 +21,7 @@
 #include "hung_page.h"
 #include "programs.h"
 #include "support/seeds.h"
+#include "support/until.h"
 
 namespace mcast::test {
 namespace {
@@ -186,9 +187,7 @@ TEST(ClientCopy, AStoppedRankIsServed) {
         return process_vm_readv(other, &here, 1, &there, 1, 0) == ssize_t{kBlock} &&
                holds(seen, 0, kBlock, 7);
       };
-      const Nanos until = monotonic_now() + 20 * kSecond;
-      while (!whole_there() && monotonic_now() < until) usleep(1000);
-      EXPECT_TRUE(whole_there()) << "while it is stopped";
+      EXPECT_TRUE(until(whole_there, "the block in the memory of a rank that is stopped"));
       kill(other, SIGCONT);
     }
     EXPECT_TRUE(holds(data, 0, kBlock, 7) && holds(data, kBlock, kBlock, 8));

@@ -14,6 +14,7 @@
 #include "ipc/record.h"
 #include "programs.h"
 #include "support/seeds.h"
+#include "support/until.h"
 
 namespace mcast::test {
 namespace {
@@ -176,8 +177,7 @@ TEST(EngineLimits, ASliceBesideItsArenaEndsTheClient) {
     ipc::add_slice(post.runs, static_cast<ipc::Space>((*span)->space), ipc::Role::kInput,
                    ClientArenas::kLeast - 4095, 4096);
     EXPECT_TRUE((*link)->submit(post).ok());
-    for (int i = 0; i < 5000 && (*link)->lost().ok(); i++) usleep(1000);
-    return !(*link)->lost().ok();
+    return until([&] { return !(*link)->lost().ok(); }, "the engine to end the link");
   }));
 }
 

@@ -14,6 +14,7 @@
 
 #include "service/engine_program.h"
 #include "support/temporary_folder.h"
+#include "support/until.h"
 
 namespace mcast::test {
 
@@ -34,7 +35,7 @@ class EngineProcess {
     pid_ = fork();
     if (pid_ == 0) {
       alarm(300);
-      while (!after.empty() && !std::filesystem::exists(after)) usleep(1000);
+      if (!after.empty() && !until([&] { return std::filesystem::exists(after); }, after)) _exit(4);
       _exit(service::run_engine(options, [&] {
         if (write(ready[1], "", 1) != 1) _exit(3);
       }));

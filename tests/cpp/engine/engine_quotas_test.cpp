@@ -15,20 +15,12 @@
 #include "hostile_client.h"
 #include "programs.h"
 #include "service/drain_socket.h"
+#include "support/until.h"
 
 namespace mcast::test {
 namespace {
 
 using testing::HasSubstr;
-
-bool before_long(const std::function<bool()>& what) {
-  const Nanos until = monotonic_now() + 30 * kSecond;
-  while (!what()) {
-    if (monotonic_now() > until) return false;
-    ::usleep(1000);
-  }
-  return true;
-}
 
 // What was refused of `call`; empty: something else came of it, or nothing.
 std::string refusal_of(Hostile& client, uint64_t call) {
@@ -103,7 +95,7 @@ TEST(EngineQuotas, WhoBreaksTheRingOfWhatIsOverIsEnded) {
   ASSERT_TRUE(client.greet());
   client.break_completions();
   client.post();  // to a group that is not there: it is answered
-  EXPECT_TRUE(before_long([&] { return client.ended(); }));
+  EXPECT_TRUE(until([&] { return client.ended(); }, "the client to be ended"));
 }
 
 // The engine ends with its drain, whatever one client says meanwhile.
@@ -116,7 +108,7 @@ TEST(EngineQuotas, WhoNeverPausesDoesNotHoldADrain) {
     while (!over && !client.ended()) (void)client.look();
   });
   EXPECT_TRUE(service::ask_to_drain(engine.path(), 0).ok());
-  EXPECT_TRUE(before_long([&] { return EngineProcess::has_ended(engine.pid()); }));
+  EXPECT_TRUE(until([&] { return EngineProcess::has_ended(engine.pid()); }, "the engine to end"));
   over = true;
   looks.join();
   EXPECT_EQ(engine.end(0), 0);
@@ -134,7 +126,8 @@ TEST(EngineQuotas, ALongCloseEndsWithItsClient) {
     if (rank == 1) {
       auto made = Engine::instance().create_group(*spec, store);
       if (!made.ok() || !store.set("both", "").ok()) return false;
-      EXPECT_TRUE(before_long([&] { return !(*made)->stats().failure.empty(); }));
+      EXPECT_TRUE(
+          until([&] { return !(*made)->stats().failure.empty(); }, "the failure of the group"));
       EXPECT_THAT((*made)->stats().failure, HasSubstr("rank 0 is lost: its process"));
       return true;
     }

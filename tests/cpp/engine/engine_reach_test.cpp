@@ -8,6 +8,7 @@
 #include "engine/resources.h"
 #include "engine_process.h"
 #include "programs.h"
+#include "support/until.h"
 
 namespace mcast::test {
 namespace {
@@ -60,13 +61,9 @@ TEST(EngineReach, AggregatorsElsewhereAreNotAsked) {
   job.aggregators = {{"127.0.0.1", 7117}};
   job.offer = [](const std::vector<wire::StationEntry>&) {};
   ASSERT_TRUE(resources.registrar().enter(1, std::move(job)).ok());
-  const Nanos end = monotonic_now() + 10 * kSecond;
-  std::string reason;
-  while (reason.empty() && monotonic_now() < end) {
-    reason = resources.registrar().stats(1).at(0).reason;
-    usleep(1000);
-  }
-  EXPECT_THAT(reason, HasSubstr("not to 127.0.0.1:7117"));
+  const auto reason = [&] { return resources.registrar().stats(1).at(0).reason; };
+  EXPECT_TRUE(until([&] { return !reason().empty(); }, "the reason why it is not reached"));
+  EXPECT_THAT(reason(), HasSubstr("not to 127.0.0.1:7117"));
   resources.registrar().stop();
 }
 

@@ -231,11 +231,10 @@ TEST(Engine, KilledRankIsNamedByTheOthers) {
       raise(SIGKILL);
     }
     std::vector<std::byte> data(3 << 20);
-    const Nanos start = monotonic_now();
+    // How soon is asserted in virtual time: Failures of tests/cpp/collective.
     const Status s = allgather(*group, data);
     EXPECT_EQ(s.code(), Code::kPeerLost) << s.to_string();
     EXPECT_NE(s.message().find("rank 1"), std::string::npos) << s.to_string();
-    EXPECT_LT(monotonic_now() - start, 3 * kSecond);
     EXPECT_FALSE(barrier(*group).ok());  // poisoned
     return true;
   });

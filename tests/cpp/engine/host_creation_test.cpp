@@ -105,9 +105,13 @@ TEST(HostCreation, WhoWaitsForTheOthersCanBeInterrupted) {
 // Rank 2 sleeps while it waits for rank 1; the others have failed the group when it looks again.
 TEST(HostCreation, WhatFailsAfterwardsIsOfTheGroup) {
   expect_all_good(run_ranks(3, 60, [](Member rank, DirectoryStore& store) {
-    LastWordStore late(store, [] { return usleep(800'000), Status(); });
+    LastWordStore late(store, [&] { return store.multi_get({"sleeps"}, 60 * kSecond).status(); });
     bool slept = rank != 2;
-    const auto sleeps = [&] { return !std::exchange(slept, true) && usleep(2'000'000) != 0; };
+    const auto sleeps = [&] {
+      if (std::exchange(slept, true)) return false;
+      EXPECT_TRUE(store.set("sleeps", "").ok());
+      return !store.multi_get({"failed/0", "failed/1"}, 60 * kSecond).ok();
+    };
     auto group = rank == 1 ? create(rank, late) : create(rank, store, sleeps);
     EXPECT_TRUE(group.ok()) << group.status().to_string();
     if (!group.ok()) return false;
@@ -115,7 +119,7 @@ TEST(HostCreation, WhatFailsAfterwardsIsOfTheGroup) {
     std::vector<std::byte> bytes(300);
     const Status status = rank == 0 ? allgather(**group, bytes) : broadcast(**group, bytes, 2);
     EXPECT_EQ(status.code(), Code::kMismatch) << status.to_string();
-    return !status.ok();
+    return store.set("failed/" + std::to_string(rank), "").ok() && !status.ok();
   }));
 }
 

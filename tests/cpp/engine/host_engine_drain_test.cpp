@@ -14,6 +14,7 @@
 #include "programs.h"
 #include "service/drain_socket.h"
 #include "service/guardian.h"
+#include "support/until.h"
 
 namespace mcast::test {
 namespace {
@@ -39,13 +40,6 @@ bool meet(const std::string& where, Member rank, uint32_t ranks, DirectoryStore&
   return store.set(keys[rank], "").ok() && store.multi_get(keys, 30 * kSecond).ok();
 }
 
-bool await(const std::function<bool()>& what) {
-  const Nanos until = monotonic_now() + 30 * kSecond;
-  bool there = false;
-  while (!(there = what()) && monotonic_now() < until) usleep(1000);
-  return there;
-}
-
 std::string server(const Group& group) { return group.stats().transport_reason; }
 
 // A job of two ranks whose engine is replaced while it works: what it had goes on, what it makes is
@@ -69,10 +63,12 @@ void replace_engine(bool by_force) {
       std::ofstream(drained) << "now";
     }
     if (by_force && rank == 0) {  // else a first group may still find the first one
-      EXPECT_TRUE(await([&] {
-        const auto link = ClientLink::connect(first.path(), kSecond);
-        return link.ok() && (*link)->engine_pid() == second.pid();
-      }));
+      EXPECT_TRUE(until(
+          [&] {
+            const auto link = ClientLink::connect(first.path(), kSecond);
+            return link.ok() && (*link)->engine_pid() == second.pid();
+          },
+          "the new engine to listen"));
     }
     if (!meet("drained", rank, 2, store)) return false;
     std::shared_ptr<Group> made;
@@ -96,7 +92,8 @@ void replace_engine(bool by_force) {
     EXPECT_TRUE(meet("last", rank, 2, store));
     EXPECT_TRUE(old->close(5 * kSecond).ok());
     old.reset();
-    EXPECT_TRUE(await([&] { return EngineProcess::has_ended(first.pid()); }));
+    EXPECT_TRUE(
+        until([&] { return EngineProcess::has_ended(first.pid()); }, "the drained engine to end"));
     return work(*made, 10'000, 3) && made->close(5 * kSecond).ok();
   }));
   EXPECT_EQ(first.end(0), 0) << "it ended by itself";
@@ -119,7 +116,8 @@ TEST(EngineDrain, TheLimitIsNamedOnAllRanks) {
       EXPECT_TRUE(service::ask_to_drain(first.path(), kSecond).ok());
     }
     if (rank == 2) {
-      EXPECT_TRUE(await([&] { return EngineProcess::has_ended(first.pid()); }));
+      EXPECT_TRUE(until([&] { return EngineProcess::has_ended(first.pid()); },
+                        "the drained engine to end"));
     }
     std::vector<std::byte> data(3 << 20);
     const Status status = allgather(*group, data);
@@ -144,10 +142,12 @@ TEST(EngineDrain, ASecondSignalEndsItAtOnce) {
     if (!group || !work(*group, 1000, 2) || !meet("worked", rank, 2, store)) return false;
     if (rank == 0) engine.signal(SIGTERM);
     if (rank == 0) {
-      EXPECT_TRUE(await([&] {
-        return ClientLink::connect(engine.path(), 150 * kMilli).status().code() ==
-               Code::kUnavailable;
-      }));
+      EXPECT_TRUE(until(
+          [&] {
+            return ClientLink::connect(engine.path(), 150 * kMilli).status().code() ==
+                   Code::kUnavailable;
+          },
+          "the engine to refuse clients"));
     }
     EXPECT_TRUE(meet("drains", rank, 2, store));
     EXPECT_TRUE(work(*group, 1000, 2)) << "it goes on";
@@ -185,7 +185,7 @@ TEST(EngineDrain, WhoComesIsToldAndAutoTakesThisProcess) {
     EXPECT_THAT(server(*old), HasSubstr("engine of this host"));
     EXPECT_TRUE(meet("end", rank, 2, store) && old->close(5 * kSecond).ok());
     old.reset();  // its last group there, and no other engine that would take its link's place
-    EXPECT_TRUE(await([&] { return EngineProcess::has_ended(engine.pid()); }));
+    EXPECT_TRUE(until([&] { return EngineProcess::has_ended(engine.pid()); }, "the engine to end"));
     return made->close(5 * kSecond).ok();
   }));
   EXPECT_EQ(engine.end(0), 0);
@@ -246,7 +246,8 @@ TEST(EngineDrain, IsForTheOwnerOnly) {
   ASSERT_TRUE(socket.send(ipc::bytes_of(control_of(ipc::Hello{})), {}, kSecond).ok());
   Packet packet;
   LocalSocket::Got got = LocalSocket::Got::kNothing;
-  EXPECT_TRUE(await([&] { return (got = socket.receive(packet)) != LocalSocket::Got::kNothing; }));
+  EXPECT_TRUE(until([&] { return (got = socket.receive(packet)) != LocalSocket::Got::kNothing; },
+                    "an answer of the engine"));
   const auto answer = ipc::parse_control(packet.bytes);
   ipc::Verdict verdict;
   ASSERT_TRUE(answer && read(*answer, verdict));
@@ -318,7 +319,7 @@ TEST(EngineGuardian, TakesItsEngineAlong) {
   const pid_t inner = engine_of(engine);
   expect_an_end(
       engine, [&] { return engine.pid(); }, SIGKILL);
-  EXPECT_TRUE(await([&] { return EngineProcess::has_ended(inner); }));
+  EXPECT_TRUE(until([&] { return EngineProcess::has_ended(inner); }, "the inner engine to end"));
   EXPECT_EQ(engine.end(0), -SIGKILL);
 }
 

@@ -10,19 +10,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <filesystem>
-#include <iterator>
-
 #include "base/fd.h"
 #include "base/types.h"
 
 namespace mcast::test {
-
-// How many this process has.
-inline size_t threads() {
-  const std::filesystem::directory_iterator all("/proc/self/task");
-  return static_cast<size_t>(std::distance(begin(all), end(all)));
-}
 
 class HungPage {
  public:

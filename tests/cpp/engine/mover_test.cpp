@@ -16,7 +16,9 @@
 
 #include "engine/clock.h"
 #include "hung_page.h"
+#include "support/core_threads.h"
 #include "support/temporary_folder.h"
+#include "support/until.h"
 
 namespace mcast::test {
 namespace {
@@ -294,11 +296,6 @@ class MoverTest : public testing::Test {
     mover_->submit(made);
     return made;
   }
-  static void await(const std::function<bool()>& what) {
-    const Nanos until = monotonic_now() + 20 * kSecond;
-    while (!what() && monotonic_now() < until) usleep(100);
-    EXPECT_TRUE(what());
-  }
 
   std::shared_ptr<Mover> mover_;
 };
@@ -321,13 +318,13 @@ TEST_F(MoverTest, AnAllGatherOutOfPlaceAndInPlace) {
     EXPECT_EQ(outputs[2].data(), outputs[0].data() + 2 * kBlock) << "one block";
     EXPECT_EQ(inputs[0].region->readable(), 0u);
     mover_->submit(t);
-    await([&] { return inputs[0].region->readable() == kBlock; });
+    until([&] { return inputs[0].region->readable() == kBlock; }, "the input to be readable");
     EXPECT_GE(end.wakes, 3);
     std::fill_n(outputs[0].data(), kBlock, std::byte{1});
     std::fill_n(outputs[2].data(), kBlock, std::byte{2});
     // What is final goes to the client before the end.
     mover_->mark(t, 0, 300'000);
-    await([&] { return all[299'999] == std::byte{1}; });
+    until([&] { return all[299'999] == std::byte{1}; }, "the output to be written");
     EXPECT_EQ(all[300'000], std::byte{0});
     EXPECT_EQ(end.ends, 0);
     mover_->end(t, {});
@@ -350,7 +347,7 @@ TEST_F(MoverTest, WhatIsStagedIsReadAsFarAsItIsSaid) {
   mover_->submit(t);
   mover_->allow(t, 0, 400);
   mover_->allow(t, 7, 400);  // no such input
-  await([&] { return inputs[0].region->readable() == 400; });
+  until([&] { return inputs[0].region->readable() == 400; }, "the input to be readable");
   EXPECT_EQ(inputs[0].data()[399], std::byte{5});
   mover_->end(t, Status(Code::kAborted, "enough"));
   EXPECT_EQ(end.wait().message(), "enough");
@@ -389,11 +386,13 @@ TEST_F(MoverTest, APageThatDoesNotComeHangsTheMoverAlone) {
                                 wire::Kind::kBroadcast, other_end, other_inputs, none);
     mover_->submit(t);
     if (role == ipc::Role::kOutput) mover_->end(t, {});
-    await([&] {
-      mover_->check(monotonic_now() + 9 * kSecond);  // not yet
-      mover_->check(monotonic_now() + 11 * kSecond);
-      return end.faults == 1;
-    });
+    until(
+        [&] {
+          mover_->check(monotonic_now() + 9 * kSecond);  // not yet
+          mover_->check(monotonic_now() + 11 * kSecond);
+          return end.faults == 1;
+        },
+        "the hung transfer to fail");
     EXPECT_THAT(end.wait().message(),
                 HasSubstr("rank 1: memory of all_gather does not answer for 11.0 s (swap, FUSE, "
                           "userfaultfd)"));
@@ -404,7 +403,7 @@ TEST_F(MoverTest, APageThatDoesNotComeHangsTheMoverAlone) {
     mover_->end(other, Status(Code::kAborted, "enough"));
     EXPECT_EQ(other_end.wait().message(), "enough");
     page.come();
-    await([&] { return mover_->usable().ok(); });
+    until([&] { return mover_->usable().ok(); }, "the mover to be usable");
     EXPECT_EQ(end.ends, 1);
   }
 }
@@ -416,7 +415,7 @@ TEST_F(MoverTest, AnEndWaitsForTheCallThatIsUnderWay) {
   End end;
   const auto t = broadcast_to(page, end);
   mover_->mark(t, 0, 100);
-  await([&] { return page.touched(); });
+  until([&] { return page.touched(); }, "the page to be touched");
   mover_->end(t, Status(Code::kAborted, "enough"));
   EXPECT_EQ(end.ends, 0);
   page.come();
@@ -431,7 +430,7 @@ TEST_F(MoverTest, WhatComesAfterWaitsForWhatHasEnded) {
   End end;
   const auto t = broadcast_to(page, end);
   mover_->end(t, {});
-  await([&] { return page.touched(); });
+  until([&] { return page.touched(); }, "the page to be touched");
   std::promise<int> after;
   bool of_another = false;
   mover_->after(1, [&] { after.set_value(end.ends); });
@@ -459,10 +458,12 @@ TEST_F(MoverTest, WhatIsInFlightBesideAHungPageFails) {
                               wire::Kind::kBroadcast, other_end, other_inputs, outputs);
   mover_->submit(other);
   mover_->submit(t);
-  await([&] {
-    mover_->check(monotonic_now() + kSecond);
-    return other_end.faults == 1;
-  });
+  until(
+      [&] {
+        mover_->check(monotonic_now() + kSecond);
+        return other_end.faults == 1;
+      },
+      "the other transfer to fail");
   EXPECT_FALSE(other_end.wait().ok());
   EXPECT_FALSE(other_end.held) << "nothing touches it";
   page.come();
@@ -470,7 +471,7 @@ TEST_F(MoverTest, WhatIsInFlightBesideAHungPageFails) {
 
 // Whoever gives up a mover that hangs does not wait for it.
 TEST(Mover, OneThatHangsIsLeftToItselfAndCounted) {
-  const size_t before = threads();
+  const size_t before = core_threads();
   std::vector<std::unique_ptr<HungPage>> pages;
   auto account = BounceAccount::of(kUser + 1);
   for (uint32_t i = 0; i < BounceAccount::kMostHung; i++) {
@@ -487,12 +488,9 @@ TEST(Mover, OneThatHangsIsLeftToItselfAndCounted) {
   }
   EXPECT_THAT(account->may_move().message(), HasSubstr("memory of 4 processes of user 4243 does"));
   for (const auto& page : pages) page->come();
-  const Nanos until = monotonic_now() + 20 * kSecond;
-  while (!account->may_move().ok() && monotonic_now() < until) usleep(100);
-  EXPECT_TRUE(account->may_move().ok());
+  EXPECT_TRUE(until([&] { return account->may_move().ok(); }, "a mover to end"));
   // All leave: tests after this one fork, which TSan does not take in a process with threads.
-  while (threads() > before && monotonic_now() < until) usleep(100);
-  EXPECT_EQ(threads(), before);
+  EXPECT_TRUE(until([&] { return core_threads() == before; }, "the threads of movers to end"));
 }
 
 }  // namespace

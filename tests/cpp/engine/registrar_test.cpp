@@ -14,6 +14,7 @@
 #include "crypto/signed_text.h"
 #include "engine/aggregator_stub.h"
 #include "engine/clock.h"
+#include "support/until.h"
 
 namespace mcast::test {
 namespace {
@@ -74,14 +75,6 @@ std::string reason(const Registrar& registrar, size_t aggregator = 0) {
 bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
-template <typename Until>
-bool soon(Until until, Nanos patience = 5 * kSecond) {
-  const Nanos end = monotonic_now() + patience;
-  while (!until() && monotonic_now() < end) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-  return until();
-}
 
 class RegistrarTest : public testing::Test {
  protected:
@@ -141,10 +134,11 @@ TEST_F(GuardedRegistrar, WhoHasNoProofIsNotUsed) {
     link->send(wire::Challenge{"sealed", "n1"});
     ASSERT_TRUE(link->read());
     link->raw(answer);
-    EXPECT_TRUE(soon([&] { return contains(reason(registrar), "its proof is wrong"); }))
+    EXPECT_TRUE(until([&] { return contains(reason(registrar), "its proof is wrong"); },
+                      "the wrong proof to be reported"))
         << reason(registrar);
     registrar.leave(kGroup);
-    ASSERT_TRUE(soon([&] { return registrar.stats(kGroup).empty(); }));
+    ASSERT_TRUE(until([&] { return registrar.stats(kGroup).empty(); }, "the job to leave"));
   }
 }
 
@@ -153,7 +147,8 @@ TEST_F(GuardedRegistrar, BeforeTheChallengeNothingIsSaidOrBelieved) {
   const auto early = a.take();
   ASSERT_TRUE(early);
   early->raw(signed_by(role_->record(), admits({10}), ""));
-  EXPECT_TRUE(soon([&] { return contains(reason(registrar), "its proof is wrong"); }))
+  EXPECT_TRUE(until([&] { return contains(reason(registrar), "its proof is wrong"); },
+                    "the wrong proof to be reported"))
       << reason(registrar);
   Registrar::Job other = offers.job({b.address()});
   other.secret = job_.secret;
@@ -173,22 +168,29 @@ TEST_F(GuardedRegistrar, AnotherSecurityIsNamed) {
   ASSERT_TRUE(asked && std::holds_alternative<wire::Ask>(*asked)) << "so the aggregator names it";
   EXPECT_EQ(std::get<wire::Ask>(*asked).security, "sealed");
   EXPECT_FALSE(other->read()) << "no more is said";
-  EXPECT_TRUE(soon([&] {
-    return contains(reason(registrar), "runs with security=auth, the group with security=sealed");
-  })) << reason(registrar);
+  EXPECT_TRUE(until(
+      [&] {
+        return contains(reason(registrar),
+                        "runs with security=auth, the group with security=sealed");
+      },
+      "the reason to be reported"))
+      << reason(registrar);
   registrar.leave(kGroup);
   ASSERT_TRUE(registrar.enter(kGroup + 1, offers.job({b.address()})).ok());
   const auto link = b.take();
   link->send(wire::Challenge{"auth", "n1"});
-  EXPECT_TRUE(soon([&] {
-    return contains(registrar.stats(kGroup + 1)[0].reason, "the group with security=off");
-  }));
+  EXPECT_TRUE(until(
+      [&] {
+        return contains(registrar.stats(kGroup + 1)[0].reason, "the group with security=off");
+      },
+      "the reason to be reported"));
 }
 
 TEST_F(GuardedRegistrar, WhoAsksForNoProofIsNamed) {
   ASSERT_TRUE(registrar.enter(kGroup, job_).ok());
   const auto link = a.take();
-  EXPECT_TRUE(soon([&] { return contains(reason(registrar), "is its security off?"); }))
+  EXPECT_TRUE(until([&] { return contains(reason(registrar), "is its security off?"); },
+                    "the mode to be asked for"))
       << reason(registrar);
 }
 
@@ -237,14 +239,13 @@ TEST_F(RegistrarTest, OneThatRefusesIsNamedAndAskedAgain) {
 }
 
 TEST_F(RegistrarTest, OneThatHangsHoldsUpNobody) {
-  const Nanos start = monotonic_now();
   ASSERT_TRUE(registrar.enter(kGroup, offers.job({a.address(), b.address()})).ok());
   const auto at_a = a.take(), at_b = b.take();
   ASSERT_TRUE(at_a && at_b);
   at_b->send(admits({20}));
-  EXPECT_EQ(offers.next(), Uids{20});
-  EXPECT_LT(monotonic_now() - start, Registrar::kGather + kSecond);
-  ASSERT_TRUE(soon([&] { return state(registrar) == "unreachable"; }));
+  EXPECT_EQ(offers.next(), Uids{20}) << "offered before the other one has answered";
+  ASSERT_TRUE(until([&] { return state(registrar) == "unreachable"; },
+                    "the hung aggregator to be given up"));
   EXPECT_EQ(reason(registrar), "no answer for 2.0 s");
   const auto again = a.take();
   ASSERT_TRUE(again);
@@ -328,9 +329,9 @@ TEST_F(RegistrarTest, AGroupThatLeavesWhileItsNamesAreLookedUp) {
   const LateNames::AnswersInTheEnd in_the_end{names};
   const NetAddress late{"late.example", a.address().port};
   ASSERT_TRUE(one.enter(kGroup, offers.job({late})).ok());
-  ASSERT_TRUE(soon([&] { return names.asked() == 1; }));
+  ASSERT_TRUE(until([&] { return names.asked() == 1; }, "a name lookup"));
   one.leave(kGroup);
-  ASSERT_TRUE(soon([&] { return one.stats(kGroup).empty(); }));
+  ASSERT_TRUE(until([&] { return one.stats(kGroup).empty(); }, "the job to leave"));
   names.answer();
   ASSERT_TRUE(one.enter(kGroup, offers.job({late})).ok());
   const auto at_a = a.take();
@@ -371,7 +372,8 @@ TEST_F(RegistrarTest, WhereNobodyListensOrNobodyIsKnown) {
   }
   ASSERT_TRUE(registrar.enter(kGroup, offers.job({nobody, {"no-such-host.invalid", 7117}})).ok());
   EXPECT_EQ(offers.next(30 * kSecond), Uids{});
-  ASSERT_TRUE(soon([&] { return state(registrar, 1) == "unreachable"; }, 30 * kSecond));
+  ASSERT_TRUE(
+      until([&] { return state(registrar, 1) == "unreachable"; }, "the aggregator to be given up"));
   EXPECT_TRUE(contains(reason(registrar, 0), "Connection refused")) << reason(registrar, 0);
   EXPECT_TRUE(contains(reason(registrar, 1), "the host no-such-host.invalid is not known"));
   AggregatorStub there(nobody.port);
@@ -419,7 +421,8 @@ TEST_F(RegistrarTest, AConnectionThatEndsTakesNoStation) {
     at_a->send(admits({10}));
     EXPECT_EQ(offers.next(), Uids{10});
   }
-  ASSERT_TRUE(soon([&] { return contains(reason(registrar), "its stations go on"); }));
+  ASSERT_TRUE(until([&] { return contains(reason(registrar), "its stations go on"); },
+                    "its stations to go on"));
   EXPECT_EQ(state(registrar), "admitted");
   EXPECT_FALSE(offers.next(100 * kMilli));
 }
@@ -458,7 +461,7 @@ TEST_F(RegistrarTest, GroupsAreApartAndTheEndLeavesNothing) {
     EXPECT_FALSE(offers.next(kMilli));
     if (round % 2 == 0) one.stop();
   }
-  ASSERT_TRUE(soon([&] { return descriptor_use().open == before; }));
+  ASSERT_TRUE(until([&] { return descriptor_use().open == before; }, "descriptors to be closed"));
   RegistrarThread unused;
   unused.stop();
 }

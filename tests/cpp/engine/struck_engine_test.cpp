@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <functional>
 #include <map>
 #include <random>
 #include <string>
@@ -28,17 +29,19 @@ using testing::HasSubstr;
 constexpr Member kRanks = 3, kStriker = kRanks;
 constexpr int kRounds = 12;  // where nobody ends
 
+constexpr uint32_t kSteps = 11;  // of a group: to make it, nine operations, to close it
+
 struct Blow {
   bool engine, kill;
   Member rank;
-  useconds_t after;  // the ranks have begun
+  uint32_t step;  // before which step of `rank` it falls
 };
 
 Blow blow_of(uint64_t seed) {
   std::mt19937_64 rng(seed);
   const bool kill = rng() % 3 != 0, engine = rng() % 2 == 0;
   return {engine, kill, static_cast<Member>(rng() % kRanks),
-          static_cast<useconds_t>(rng() % 250'000)};
+          static_cast<uint32_t>(rng() % (3 * kSteps))};
 }
 
 // What a rank has handed over and got back.
@@ -46,6 +49,7 @@ struct Memory {
   std::vector<std::byte> gathered = std::vector<std::byte>(kRanks * 300'000);
   std::vector<std::byte> word = std::vector<std::byte>(50'000);
   std::vector<std::shared_ptr<EngineMessage>> messages;
+  std::function<void()> before_step;
 };
 
 // To the next and from the one before.
@@ -62,21 +66,26 @@ Status pass_on(Group& group, Member rank, uint32_t round, Memory& memory) {
 
 // A group from its creation to its end.
 Status live(const GroupSpec& spec, uint32_t round, DirectoryStore store, Memory& memory) {
+  memory.before_step();
   auto made = Engine::instance().create_group(spec, store);
   if (!made.ok()) return made.status();
   Group& group = **made;
   constexpr size_t kBlock = 300'000;
   for (uint32_t i = 0; i < 3; i++) {
     fill(memory.gathered, spec.rank * kBlock, kBlock, i + spec.rank);
+    memory.before_step();
     if (const Status s = allgather(group, memory.gathered); !s.ok()) return s;
     for (Member r = 0; r < kRanks; r++) {
       EXPECT_TRUE(holds(memory.gathered, r * kBlock, kBlock, i + r)) << "of rank " << r;
     }
     if (spec.rank == i) fill(memory.word, 0, memory.word.size(), round);
+    memory.before_step();
     if (const Status s = broadcast(group, memory.word, static_cast<Member>(i)); !s.ok()) return s;
     EXPECT_TRUE(holds(memory.word, 0, memory.word.size(), round));
+    memory.before_step();
     if (const Status s = pass_on(group, spec.rank, i, memory); !s.ok()) return s;
   }
+  memory.before_step();
   return group.close(20 * kSecond);
 }
 
@@ -101,6 +110,10 @@ bool rank_of(const EngineProcess& engine, const std::string& road, Member rank, 
   }
   spec->timeout = 5 * kSecond;
   Memory memory;
+  memory.before_step = [&, step = 0u]() mutable {
+    if (rank != blow.rank || step++ != blow.step) return;
+    EXPECT_TRUE(store.set("strike", "").ok());
+  };
   Status status;
   for (uint32_t round = 0; status.ok() && (blow.kill || round < kRounds); round++) {
     status = live(*spec, round, store.scoped(std::to_string(round)), memory);
@@ -129,7 +142,7 @@ bool strike(const EngineProcess& engine, const Blow& blow, DirectoryStore& store
   const auto pids = store.multi_get(keys, 30 * kSecond);
   if (!pids.ok()) return false;
   const pid_t target = blow.engine ? engine.pid() : std::stoi((*pids)[blow.rank]);
-  usleep(blow.after);
+  if (!store.multi_get({"strike"}, 60 * kSecond).ok()) return false;
   kill(target, blow.kill ? SIGKILL : SIGSTOP);
   if (blow.kill) return true;
   usleep(500'000);
@@ -140,8 +153,8 @@ void struck(uint64_t seed, const std::string& road) {
   const Blow blow = blow_of(seed);
   SCOPED_TRACE(testing::Message() << road << ", seed " << seed << ": "
                                   << (blow.engine ? "engine" : "rank") << " "
-                                  << (blow.kill ? "killed" : "stopped") << " after " << blow.after
-                                  << " us");
+                                  << (blow.kill ? "killed" : "stopped") << " at step " << blow.step
+                                  << " of rank " << blow.rank);
   EngineProcess engine;
   const auto ends = run_ranks(kRanks + 1, 60, [&](Member rank, DirectoryStore& store) {
     return rank == kStriker ? strike(engine, blow, store)

@@ -26,11 +26,20 @@ namespace mcast::test {
 
 using Values = std::map<std::string, std::string>;
 
-// What all ranks share. `tamper` may change what a rank reads.
+// What all ranks share. `tamper` may change what a rank reads. Once every rank that has not ended
+// waits for a key that nobody has set, one of them times out at once: no time limit is waited out.
 struct Board {
   std::mutex mutex;
   std::condition_variable news;
   Values values;
+  uint64_t changes = 0;
+  size_t ranks = 0;    // those that have not ended
+  size_t waiting = 0;  // those that have not found their keys since the last change
+  void end_rank() {
+    const std::lock_guard<std::mutex> lock(mutex);
+    ranks--;
+    news.notify_all();
+  }
   std::function<void(Member reader, const std::string& key, std::string& value)> tamper;
 };
 
@@ -41,6 +50,8 @@ class BoardStore final : public KeyValueStore {
   Status set(const std::string& key, const std::string& value) override {
     const std::lock_guard<std::mutex> lock(board_.mutex);
     board_.values[scope_ + key] = value;
+    board_.changes++;
+    board_.waiting = 0;
     board_.news.notify_all();
     return {};
   }
@@ -52,7 +63,15 @@ class BoardStore final : public KeyValueStore {
         return board_.values.count(scope_ + key) > 0;
       });
     };
-    if (!board_.news.wait_for(lock, std::chrono::nanoseconds(timeout), all)) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(timeout);
+    while (!all()) {
+      const uint64_t seen = board_.changes;
+      board_.waiting++;
+      board_.news.notify_all();
+      board_.news.wait_until(
+          lock, end, [&] { return board_.changes != seen || board_.waiting >= board_.ranks; });
+      if (board_.changes != seen) continue;
+      board_.waiting--;
       return Status(Code::kTimeout, "keys missing");
     }
     std::vector<std::string> found;
@@ -228,8 +247,9 @@ class Creation : public ::testing::Test {
     return out;
   }
 
-  std::vector<Outcome> make(const std::vector<Settings>& settings, Nanos timeout = 20 * kSecond) {
+  std::vector<Outcome> make(const std::vector<Settings>& settings, Nanos timeout = 60 * kSecond) {
     std::vector<Outcome> outcomes(settings.size());
+    board_.ranks = settings.size();
     std::vector<std::thread> threads;
     for (size_t r = 0; r < settings.size(); r++) {
       threads.emplace_back([&, r] {
@@ -241,6 +261,7 @@ class Creation : public ::testing::Test {
         spec.config = *Config::resolve(settings[r], {});
         BoardStore store(board_, spec.rank, scope_);
         outcomes[r] = one(spec, store);
+        board_.end_rank();
       });
     }
     for (std::thread& t : threads) t.join();

@@ -16,21 +16,20 @@
 #include "engine/clock.h"
 #include "service/deal_work.h"
 #include "service/service_world.h"
+#include "support/core_threads.h"
 #include "support/temporary_folder.h"
+#include "support/until.h"
 
 namespace mcast::service {
 namespace {
 
 using test::Asker;
+using test::core_threads;
 using test::eventually;
 using test::Ranks;
 using test::some_ask;
+using test::until;
 using ::testing::HasSubstr;
-
-size_t threads() {
-  const std::filesystem::directory_iterator all("/proc/self/task");
-  return static_cast<size_t>(std::distance(begin(all), end(all)));
-}
 
 class AggregatorTest : public ::testing::Test {
  protected:
@@ -376,22 +375,23 @@ TEST_F(AggregatorTest, WhatAJobTookIsGivenBackHoweverItEnds) {
   options.lanes = 2;
   start(options);
   const auto lives = [&](const char* how, auto end) {
-    const size_t threads_before = threads();
+    const size_t threads_before = core_threads();
     const uint64_t open_before = descriptor_use().open;
     {
       Ranks ranks(3);
       Asker a = asker();
       ASSERT_TRUE(serve(a, ranks));
-      EXPECT_GE(threads(), threads_before + 2);
+      EXPECT_TRUE(until([&] { return core_threads() >= threads_before + 2; }, "a thread per lane"));
       ASSERT_TRUE(ranks.reduce_scatter(0, 4, 9));
       end(a, ranks);
       EXPECT_TRUE(served(0)) << how;
     }
     EXPECT_THAT(last_end(), HasSubstr(how));
     EXPECT_EQ(aggregator_->report().quota_used, 0u) << how;
-    EXPECT_TRUE(eventually([&] {
-      return threads() == threads_before && descriptor_use().open == open_before;
-    })) << how;
+    EXPECT_TRUE(until(
+        [&] { return core_threads() == threads_before && descriptor_use().open == open_before; },
+        "threads and descriptors of a job to be given back"))
+        << how;
   };
   lives("the group has ended", [](Asker& a, Ranks&) { EXPECT_TRUE(a.send(wire::Bye{})); });
   lives("all ranks have left", [](Asker&, Ranks& ranks) { ranks.leave(); });

@@ -13,6 +13,7 @@
 #include "base/version.h"
 #include "engine/clock.h"
 #include "engine/rendezvous.h"
+#include "support/until.h"
 #include "transport/udp/udp_transport.h"
 #include "wire/frame.h"
 
@@ -68,11 +69,7 @@ service::Options loopback_options() {
 }
 
 bool eventually(const std::function<bool()>& holds) {
-  for (const Nanos end = monotonic_now() + kPatience; monotonic_now() < end;) {
-    if (holds()) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-  return holds();
+  return until(holds, "a state of the aggregator");
 }
 
 // ---- askers ----
