@@ -374,6 +374,8 @@ TEST_F(AggregatorTest, WhatAJobTookIsGivenBackHoweverItEnds) {
   Options options = test::loopback_options();
   options.lanes = 2;
   start(options);
+  // A thread has its name only once it runs.
+  ASSERT_TRUE(until([] { return core_threads() == 1; }, "the aggregator's own thread"));
   const auto lives = [&](const char* how, auto end) {
     const size_t threads_before = core_threads();
     const uint64_t open_before = descriptor_use().open;
