@@ -19,7 +19,7 @@ TORCH_DEVICE = [
         "const size_t share = (count + members - 1) / members * element;",
         "const size_t share = count / members * element;",
         "pytest",
-        "tests/python/test_device_reduce.py::test_every_reduction[gate-3]",
+        "tests/python/test_device_reduce.py::test_sizes_that_the_ranks_do_not_divide[gate]",
     ),
     Mutant(
         "device-factor-ignored-in-a-group-of-one",

@@ -113,6 +113,19 @@ def test_a_group_of_one_applies_the_factor(either):
     either(1, scaled_alone)
 
 
+def odd_sizes() -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    for size in (1, 1021, 300_001):
+        whole = [contribution(r, size, torch.float32, size) for r in range(world)]
+        total = upload(whole[rank])
+        dist.all_reduce(total)
+        compare(total, fold(whole, Op.SUM), size)
+
+
+def test_sizes_that_the_ranks_do_not_divide(either):
+    either(3, odd_sizes)
+
+
 def test_every_reduction_by_ring(either):
     either(3, every_reduction, options={"algorithm": "ring"})
 
