@@ -34,7 +34,7 @@ TORCH_WORKS = [
         'return name.empty() || name == "gloo";  // Gloo',
         "return name.empty();  // Gloo",
         "pytest",
-        "tests/python/test_fallback_nccl.py tests/python/test_mixed_backends.py",
+        "tests/python/test_device_reduce.py::test_the_engine_reduces_where_the_fallback_is_gloo[gate]",
     ),
     Mutant(
         "calls-of-the-fallback-alone-not-shown",

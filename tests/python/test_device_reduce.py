@@ -19,6 +19,7 @@ from test_reduce import contribution, fold, reduce_op, same_bits
 from waiting import until
 
 import torch_mcast
+from torch_mcast import _fallback
 
 pytest_generate_tests = device_ranks.pytest_generate_tests
 library, device_pools = device_ranks.library, device_ranks.device_pools
@@ -124,6 +125,22 @@ def odd_sizes() -> None:
 
 def test_sizes_that_the_ranks_do_not_divide(either):
     either(3, odd_sizes)
+
+
+def beside_gloo() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_fallback, "kind", lambda backend, device: "gloo")
+        group = dist.new_group()
+        total = upload(torch.ones(5))
+        dist.all_reduce(total, group=group)
+        compare(total, torch.full((5,), float(dist.get_world_size())), "all_reduce")
+        calls = torch_mcast.stats(group)["calls"]
+        assert calls["all_reduce"] == {"engine": 1, "fallback": 0}
+
+
+def test_the_engine_reduces_where_the_fallback_is_gloo(either):
+    """Gloo would go through the host itself."""
+    either(2, beside_gloo)
 
 
 def test_every_reduction_by_ring(either):
