@@ -167,6 +167,7 @@ def sparse() -> None:
     tensor = torch.sparse_coo_tensor([[rank]], [1.0], (4,))
     dist.all_reduce(tensor)
     assert tensor.to_dense().tolist() == [1.0, 1.0, 0.0, 0.0]
+    assert torch_mcast.stats()["calls"] == {"all_reduce": {"engine": 0, "fallback": 1}}
 
 
 def test_sparse(ranks):
