@@ -160,7 +160,8 @@ class PackageTree:
         # Tests of make test must notice.
         variables.pop("MCAST_TEST_ALL", None)
         variables |= environment
-        output = WORK / "pytest.log"
+        output = self.root / "build" / "pytest.log"
+        output.parent.mkdir(exist_ok=True)
         with output.open("wb") as log:
             run = subprocess.Popen(
                 [self.python, "-m", "pytest", *FLAGS, *shlex.split(tests)],
