@@ -193,6 +193,8 @@ def left_behind(folder: str) -> None:
     if rank != 1:
         with pytest.raises(dist.DistBackendError, match=r"rank\(s\) 1 have not called it"):
             dist.all_reduce(torch.ones(9), group=group)
+        last = torch_mcast.flight_recorder()["entries"][-1]
+        assert (last["state"], last["retired"]) == ("started", True)
         until(written.exists, "the recorder's file")
     else:
         store = distributed_c10d._get_default_store()
