@@ -57,22 +57,6 @@ TORCH_DEVICE = [
         "tests/python/test_device_limits.py::test_fault[host]",
     ),
     Mutant(
-        "device-work-over-with-the-network",
-        "csrc/torch/device/post.cpp",
-        "static_cast<int>(count) + 1, nullptr);",
-        "static_cast<int>(count), nullptr);",
-        "pytest",
-        "tests/python/test_device.py -k 'test_host_wait_is_a_choice or test_future_without_gate'",
-    ),
-    Mutant(
-        "operations-captured-in-a-graph",
-        "csrc/torch/device/post.cpp",
-        "TORCH_CHECK(!is_captured(guard.getStream(device)), op_name(op)",
-        "TORCH_CHECK(!is_captured(guard.getStream(device)) || op != Op::kCount, op_name(op)",
-        "pytest",
-        "tests/python/test_device_limits.py -k test_captures_are_left_alone",
-    ),
-    Mutant(
         "device-barrier-does-not-wait-for-kernels",
         "csrc/torch/device/barrier.cpp",
         """  guard.getStream(device).synchronize();
@@ -80,14 +64,6 @@ TORCH_DEVICE = [
         "",
         "pytest",
         "tests/python/test_device_groups.py::test_a_barrier_waits_for_its_device[gate]",
-    ),
-    Mutant(
-        "device-wait-of-messages-not-a-choice",
-        "csrc/torch/device/message.cpp",
-        'pg.config_.device_wait == "stream"',
-        'pg.config_.device_wait != ""',
-        "pytest",
-        "tests/python/test_device_messages.py -k 'test_host_wait_is_a_choice'",
     ),
     Mutant(
         "source-of-a-device-message-not-told",
@@ -113,29 +89,5 @@ TORCH_DEVICE = [
         "fetch_sub(0, std::memory_order_relaxed);",
         "pytest",
         "tests/python/test_device_messages.py -k 'bounded_memory or test_wait_does_not_block'",
-    ),
-    Mutant(
-        "gated-works-never-checked",
-        "csrc/torch/device/completion_poller.cpp",
-        "for (const auto& copies : checked) copies->check();",
-        "for (const auto& copies : checked) (void)copies;",
-        "pytest",
-        "tests/python/test_device_limits.py::test_fault[gate]",
-    ),
-    Mutant(
-        "pieces-of-large-transfers-never-joined",
-        "csrc/torch/device/copy_plan.cpp",
-        "piece_ = std::max(piece, rounded(bytes / kMostPieces, unit));",
-        "piece_ = std::max(unit, rounded(bytes / kMostPieces, unit));",
-        "pytest",
-        "tests/python/test_device_limits.py -k 'test_gates_do_not_grow_with_ranks'",
-    ),
-    Mutant(
-        "capture-mode-not-relaxed",
-        "csrc/torch/device/gate.cpp",
-        "constexpr int kRelaxed = 2;",
-        "constexpr int kRelaxed = 0;",
-        "pytest",
-        "tests/python/test_device_limits.py -k test_captures_are_left_alone",
     ),
 ]
