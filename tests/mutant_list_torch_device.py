@@ -90,4 +90,20 @@ TORCH_DEVICE = [
         "pytest",
         "tests/python/test_device_messages.py -k 'bounded_memory or test_wait_does_not_block'",
     ),
+    Mutant(
+        "gated-works-never-checked",
+        "csrc/torch/device/completion_poller.cpp",
+        "for (const auto& copies : checked) copies->check();",
+        "for (const auto& copies : checked) (void)copies;",
+        "pytest",
+        "tests/python/test_device_limits.py::test_fault[gate]",
+    ),
+    Mutant(
+        "capture-mode-not-relaxed",
+        "csrc/torch/device/gate.cpp",
+        "constexpr int kRelaxed = 2;",
+        "constexpr int kRelaxed = 0;",
+        "pytest",
+        "tests/python/test_device_limits.py -k test_captures_are_left_alone",
+    ),
 ]

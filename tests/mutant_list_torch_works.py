@@ -113,4 +113,22 @@ TORCH_WORKS = [
         "pytest",
         "tests/python/test_citizen.py tests/python/test_device_coalescing.py -k 'coalescing or batch'",
     ),
+    Mutant(
+        "future-of-a-failed-work-has-a-value",
+        "csrc/torch/work.cpp",
+        """  if (error) {
+    future->setError(error);""",
+        """  if (error && outputs_.empty()) {
+    future->setError(error);""",
+        "pytest",
+        "tests/python/test_work.py::test_abort_from_thread[network]",
+    ),
+    Mutant(
+        "strided-outputs-not-copied-back",
+        "csrc/torch/work.cpp",
+        "    copies = after_ && !error_;",
+        "    copies = after_ && error_;",
+        "pytest",
+        "tests/python/test_ops.py::test_views[network]",
+    ),
 ]
