@@ -78,8 +78,8 @@ LOSS_AND_REPAIR = [
     Mutant(
         "chunks-repeated-for-ever",
         "protocol/repair_server.cpp",
-        ".without(repeated_[kMaxRepeats - 1])",
-        "",
+        "if (before == kMaxRepeats) {",
+        "if (before > kMaxRepeats) {",
         "protocol",
         "RepairServer*",
     ),

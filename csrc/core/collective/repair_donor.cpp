@@ -84,7 +84,7 @@ void Repair::donate(Operation& op, uint32_t stream, Member asker, uint32_t id,
 
 // Requests are gathered a moment, if others may lack the same.
 void Repair::start_server(Operation& op) {
-  op.own.repairs.emplace(g_.size > 2 ? g_.params.alpha / 4 : 0);
+  op.own.repairs.emplace(g_.size > 2 ? g_.params.alpha / 4 : 0, op.plan.chunks);
 }
 
 // What askers are owed, as far as their connections take it: what a link cannot carry would only

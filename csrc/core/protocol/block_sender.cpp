@@ -11,11 +11,10 @@
 #include "protocol/block_sender.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
-#include <vector>
 
 #include "base/reach.h"
-#include "protocol/chunk_set.h"
 
 namespace mcast {
 namespace {
@@ -39,10 +38,10 @@ Chunk BlockSender::credit_end() const {
 ChunkRange BlockSender::take(Chunk max, bool& again, Nanos now) {
   if (!resend_.empty()) {
     again = true;
-    ChunkRange& front = resend_.front();
-    const ChunkRange run{front.first, front.first + std::min(front.size(), max)};
-    front.first = run.end;
-    if (front.first == front.end) resend_.pop_front();
+    const auto [first, end] = *resend_.begin();
+    const ChunkRange run{first, first + std::min(end - first, max)};
+    resend_.erase(resend_.begin());
+    if (run.end < end) resend_.emplace_hint(resend_.begin(), run.end, end);
     return run;
   }
   again = false;
@@ -63,7 +62,7 @@ void BlockSender::put_back(ChunkRange rest, bool again) {
   if (rest.first >= rest.end) return;
   if (again) {
     MCAST_REACH(repetition_put_back);
-    resend_.push_front(rest);
+    resend(rest);
   } else {
     MCAST_REACH(chunk_put_back);
     sent_ = rest.first;
@@ -72,10 +71,18 @@ void BlockSender::put_back(ChunkRange rest, bool again) {
 
 void BlockSender::resend(ChunkRange range) {
   range.end = std::min(range.end, sent_);
-  // What already waits here (a slow link, ranks that ask again) is not sent twice.
-  const std::vector<ChunkRange> queued(resend_.begin(), resend_.end());
-  const ChunkSet rest = ChunkSet(range).without(ChunkSet(queued));
-  resend_.insert(resend_.end(), rest.begin(), rest.end());
+  if (range.first >= range.end) return;
+  // Unites it with the runs that overlap it or touch it. O(log n), amortised.
+  auto next = resend_.upper_bound(range.first);
+  if (next != resend_.begin() && std::prev(next)->second >= range.first) {
+    next = std::prev(next);
+    range.first = next->first;
+  }
+  while (next != resend_.end() && next->first <= range.end) {
+    range.end = std::max(range.end, next->second);
+    next = resend_.erase(next);
+  }
+  resend_.emplace_hint(next, range.first, range.end);
 }
 
 void BlockSender::on_credit(Chunk high_water, Chunk limit, uint32_t lost, Nanos now) {

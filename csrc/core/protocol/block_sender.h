@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <map>
 
 #include "base/ewma.h"
 #include "base/types.h"
@@ -55,7 +56,7 @@ class BlockSender {
   // trip.
   Chunk on_the_way() const { return on_the_way_; }
 
-  // Multicast these chunks again (several ranks asked).
+  // Multicasts these chunks again, each once, however often it is added before it is sent.
   void resend(ChunkRange range);
 
   // Whether Position{sent()} is due; arms the next one.
@@ -85,7 +86,7 @@ class BlockSender {
   } window_;
   Chunk hold_ = 0xffffffff;
   bool credited_ = false;
-  std::deque<ChunkRange> resend_;
+  std::map<Chunk, Chunk> resend_;  // runs to send again, first to end; disjoint, not adjacent
   uint32_t lost_ = 0;
   int announced_ = 0;
   Chunk told_ = 0;  // announced by stream

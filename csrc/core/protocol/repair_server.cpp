@@ -2,16 +2,25 @@
 // askers overlap the chunks go out once by multicast, everything else by stream to its asker. A
 // chunk that several ranks keep losing (a burst at all of them, a receiver that hears nothing) is
 // repeated a few times only, then streams deliver it: so repair ends whatever the multicast does.
-// Work is O(r log r) in the ranges held; memory is bounded by what the askers may have outstanding
-// and by the ranges that were ever repeated.
+// A flush costs O(r log r) in the ranges held and O(1) per repeated chunk, however many chunks were
+// repeated before. Memory is bounded by what the askers may have outstanding and two bits per
+// chunk.
 #include "protocol/repair_server.h"
-#include "base/reach.h"
 
 #include <algorithm>
 #include <map>
 #include <utility>
 
+#include "base/reach.h"
+#include "protocol/chunk_set.h"
+
 namespace mcast {
+namespace {
+
+constexpr Chunk kCountsPerWord = 32;  // of two bits each
+static_assert(RepairServer::kMaxRepeats <= 3);
+
+}  // namespace
 
 void RepairServer::add(Member asker, uint32_t id, std::vector<ChunkRange> ranges, Nanos now) {
   used_ = true;
@@ -42,21 +51,33 @@ void RepairServer::flush(std::vector<ChunkRange>& again, std::vector<Answer>& an
     if (before < 2 && depth >= 2) twice.push_back({at, at});
     if (before >= 2 && depth < 2) twice.back().end = at;
   }
-  const ChunkSet several(twice);
-  const ChunkSet repeat = several.without(repeated_[kMaxRepeats - 1]);
-  if (repeat != several) MCAST_REACH(repetition_refused);
-  for (size_t k = kMaxRepeats - 1; k > 0; k--) {
-    const ChunkSet once_more = repeat.common(repeated_[k - 1]);
-    if (k == kMaxRepeats - 1 && !once_more.empty()) MCAST_REACH(mended_by_the_last_repetition);
-    repeated_[k].add(once_more);
+  for (const ChunkRange& r : twice) {
+    for (Chunk c = r.first; c < r.end; c++) {
+      if (!count_repeat(c)) continue;
+      if (again.empty() || again.back().end != c) again.push_back({c, c});
+      again.back().end = c + 1;
+    }
   }
-  repeated_[0].add(repeat);
+  const ChunkSet repeat(again);
   for (const Pending& p : pending_) {
     const ChunkSet wanted(p.ranges);
     answers.push_back({p.asker, p.id, wanted.without(repeat).runs(), wanted.common(repeat).runs()});
   }
-  again = repeat.runs();
   pending_.clear();
+}
+
+bool RepairServer::count_repeat(Chunk chunk) {
+  if (repeats_.empty()) repeats_.resize(chunks_ / kCountsPerWord + 1);
+  uint64_t& word = repeats_[chunk / kCountsPerWord];
+  const uint32_t shift = 2 * (chunk % kCountsPerWord);
+  const uint64_t before = (word >> shift) & 3;
+  if (before == kMaxRepeats) {
+    MCAST_REACH(repetition_refused);
+    return false;
+  }
+  if (before + 1 == kMaxRepeats) MCAST_REACH(mended_by_the_last_repetition);
+  word += uint64_t{1} << shift;
+  return true;
 }
 
 }  // namespace mcast

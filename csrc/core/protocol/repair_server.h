@@ -2,22 +2,21 @@
 // for are multicast once instead of sent to each. One per own stream. Pure; time is an argument.
 #pragma once
 
-#include <array>
+#include <cstdint>
 #include <vector>
 
 #include "base/types.h"
-#include "protocol/chunk_set.h"
 
 namespace mcast {
 
 class RepairServer {
  public:
-  // hold: how long to gather requests; 0 with a single possible asker.
-  explicit RepairServer(Nanos hold) : hold_(hold) {}
+  // hold: how long to gather requests; 0 with a single possible asker. chunks: of the own stream.
+  RepairServer(Nanos hold, Chunk chunks) : hold_(hold), chunks_(chunks) {}
 
   void add(Member asker, uint32_t id, std::vector<ChunkRange> ranges, Nanos now);
   Nanos deadline() const { return due_; }
-  // Somebody has asked: what has been multicast again is remembered here.
+  // True once somebody has asked. The repeat counts must then live as long as the operation.
   bool used() const { return used_; }
 
   struct Answer {
@@ -37,11 +36,16 @@ class RepairServer {
     uint32_t id;
     std::vector<ChunkRange> ranges;
   };
+  // Counts one more repetition of the chunk; false if it has had all of them.
+  bool count_repeat(Chunk chunk);
+
   Nanos hold_;
+  Chunk chunks_;
   Nanos due_ = kNever;
   bool used_ = false;
   std::vector<Pending> pending_;
-  std::array<ChunkSet, kMaxRepeats> repeated_;  // [k]: multicast again more than k times
+  // How often each chunk was multicast again, two bits each; empty until the first repetition.
+  std::vector<uint64_t> repeats_;
 };
 
 }  // namespace mcast

@@ -13,6 +13,7 @@ namespace mcast {
 namespace {
 
 using Ranges = std::vector<ChunkRange>;
+constexpr Chunk kChunks = 100;
 
 struct Flushed {
   Ranges again;
@@ -25,7 +26,7 @@ Flushed flush(RepairServer& s) {
 }
 
 TEST(RepairServer, HoldsThenAnswersOneAskerByStream) {
-  RepairServer s(100);
+  RepairServer s(100, kChunks);
   EXPECT_EQ(s.deadline(), kNever);
   s.add(1, 7, {{2, 5}}, 1000);
   EXPECT_EQ(s.deadline(), 1100);
@@ -39,7 +40,7 @@ TEST(RepairServer, HoldsThenAnswersOneAskerByStream) {
 }
 
 TEST(RepairServer, WhatTwoAskForIsMulticastAgain) {
-  RepairServer s(100);
+  RepairServer s(100, kChunks);
   s.add(1, 1, {{0, 10}}, 0);
   s.add(2, 2, {{5, 15}}, 50);
   EXPECT_EQ(s.deadline(), 100);
@@ -51,14 +52,14 @@ TEST(RepairServer, WhatTwoAskForIsMulticastAgain) {
 }
 
 TEST(RepairServer, ARankThatAsksTwiceIsOneRank) {
-  RepairServer s(100);
+  RepairServer s(100, kChunks);
   s.add(1, 1, {{0, 10}}, 0);
   s.add(1, 2, {{0, 10}, {3, 4}}, 0);
   EXPECT_TRUE(flush(s).again.empty());
 }
 
 TEST(RepairServer, RepeatsAChunkAFewTimesThenServesByStream) {
-  RepairServer s(0);
+  RepairServer s(0, kChunks);
   for (size_t i = 0; i < RepairServer::kMaxRepeats; i++) {
     s.add(1, 1, {{4, 6}}, 0);
     s.add(2, 2, {{4, 6}}, 0);
@@ -79,7 +80,7 @@ TEST(RepairServer, RandomRequestsAgainstAModel) {
   for (const uint64_t seed : test::seeds(300)) {
     SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
     Rng rng(seed);
-    RepairServer s(0);
+    RepairServer s(0, kChunks);
     std::map<Chunk, size_t> repeats;
     for (int round = 0; round < 5; round++) {
       std::map<Chunk, std::set<Member>> askers;
