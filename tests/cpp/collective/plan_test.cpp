@@ -4,7 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
+#include <regex>
+#include <sstream>
+#include <string>
 
+#include "support/place.h"
 #include "wire/guarded_datagram.h"
 
 namespace mcast {
@@ -58,6 +63,41 @@ TEST(Plans, AGuardTakesRoomOfTheQueueOnly) {
   EXPECT_EQ(guarded.chunks, off.chunks);
   EXPECT_EQ(guarded.chains, off.chains);
   EXPECT_EQ(guarded.tolerance, off.tolerance);
+}
+
+// Which operations are small, and every window, is protocol: the page must compute them as the code
+// does.
+TEST(Plans, ExamplesOfTheProtocolPage) {
+  std::ifstream page(std::string(test::kSourceDir) + "/docs/protocol.md");
+  const std::regex row(R"(\| (broadcast|all_gather) \|( [\d,]+ \|){10})");
+  size_t rows = 0;
+  for (std::string line; std::getline(page, line);) {
+    if (!std::regex_match(line, row)) continue;
+    rows++;
+    const wire::Kind kind = line[2] == 'b' ? wire::Kind::kBroadcast : wire::Kind::kAllgather;
+    std::erase(line, ',');
+    std::replace(line.begin(), line.end(), '|', ' ');
+    std::istringstream cells(line);
+    std::string name;
+    Agreed agreed;
+    size_t queued, small;
+    Chunk eager, window, widest;
+    uint32_t chains;
+    cells >> name >> agreed.chunk >> agreed.members >> agreed.budget >> agreed.guard >> queued >>
+        small >> eager >> chains >> window >> widest;
+    const Plan plan = make_plan(of(kind, 64 << 20), agreed);
+    EXPECT_EQ(plan.eager, eager) << line;
+    EXPECT_EQ(plan.chains, chains) << line;
+    EXPECT_EQ(plan.window, window) << line;
+    EXPECT_EQ(plan.widest, widest) << line;
+    EXPECT_TRUE(make_plan(of(kind, small), agreed).small) << line;
+    EXPECT_FALSE(make_plan(of(kind, small + 1), agreed).small) << line;
+    // As the page's formula has it.
+    const size_t datagram = agreed.chunk + wire::kDatagramHeader;
+    EXPECT_EQ(queued, std::max(datagram + agreed.guard, (datagram + agreed.guard + 832) * 5 / 8));
+    EXPECT_EQ(small, std::min(agreed.eager, agreed.budget / 4 / plan.roots * datagram / queued));
+  }
+  EXPECT_EQ(rows, 7u);
 }
 
 }  // namespace
