@@ -45,8 +45,9 @@ void GroupCore::start_probe(Nanos now, std::function<void(const Status&)> ready)
   settle(now);
 }
 
-void GroupCore::adopt_path(Path path, const std::string& reason) {
+void GroupCore::adopt_path(Path path, const std::string& reason, bool no_multicast) {
   g_.path.first = path;
+  g_.path.no_multicast = no_multicast;
   g_.path.reason = reason;
   if (g_.state == GroupState::kNew) g_.state = GroupState::kOpen;
 }
@@ -83,6 +84,7 @@ void GroupCore::post(Post post, Nanos now) {
     excuses_.collect();
   } else if (!g_.failed() && (!g_.deferred.empty() || !may_admit(post))) {
     MCAST_REACH(post_waits_for_a_line);
+    deferred_deadline_ = std::min(deferred_deadline_, post.deadline());
     g_.deferred.push_back(std::move(post));
   } else {
     admit(std::move(post), now);
@@ -102,6 +104,7 @@ void GroupCore::admit_deferred(Nanos now) {
     g_.deferred.pop_front();
     admit(std::move(post), now);
   }
+  if (g_.deferred.empty()) deferred_deadline_ = kNever;
 }
 
 void GroupCore::admit(Post post, Nanos now) {
@@ -118,8 +121,7 @@ void GroupCore::admit(Post post, Nanos now) {
     op.plan.block = 0;
     op.plan.small = op.plan.large = false;
   }
-  op.deadline =
-      op.post.timeout >= kNever - op.post.posted ? kNever : op.post.posted + op.post.timeout;
+  op.deadline = op.post.deadline();
   g_.ops.push(std::move(owned));
   small_.on_post(op, g_.path.by_ring(sequence) ? 0 : op.plan.ahead());
   g_.unfinished++;

@@ -61,12 +61,13 @@ class GroupCore {
 
   // Begins the reach probe; `ready` runs once, with the path or the reason of failure.
   void start_probe(Nanos now, std::function<void(const Status&)> ready);
-  // Instead of a probe: what the group's other lane found out.
-  void adopt_path(Path path, const std::string& reason);
+  // Instead of a probe: what the group's other lane found out. `no_multicast`: as of GroupPath.
+  void adopt_path(Path path, const std::string& reason, bool no_multicast = false);
   // What somebody knows who has failed since: the group was made before, and is made here, too.
   void learn_path(Path path, Nanos now);
   Path path() const { return g_.path.first; }
   const std::string& path_reason() const { return g_.path.reason; }
+  bool no_multicast() const { return g_.path.no_multicast; }
   // Before the path is decided: who keeps it open, as far as this member can tell.
   std::string probe_text() const { return path_.creation().text(); }
 
@@ -198,6 +199,8 @@ class GroupCore {
   void reschedule(Operation& op);
   bool settles(const Operation& op) const;
   Nanos op_deadline(const Operation& op) const;
+  Nanos deferred_deadline() const;
+  void drive_deferred(Nanos now);
   void settle(Nanos now);
   static std::span<const Timer> timers();
 
@@ -229,6 +232,7 @@ class GroupCore {
   Stations stations_;
   LateInquiry inquiry_;
   Excuses excuses_;
+  Nanos deferred_deadline_ = kNever;  // no later than the earliest time limit in g_.deferred
   EarlyFrames early_;
   CompletionReports completion_;
 };

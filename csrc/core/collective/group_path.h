@@ -13,6 +13,8 @@ enum class Path : uint8_t { kUnknown, kMulticast, kRing, kLocal };
 struct GroupPath {
   Path first = Path::kUnknown;  // as decided at the creation
   std::string reason;           // of what it is now
+  // Set at the top if some member can never multicast: nothing is gained by asking again.
+  bool no_multicast = false;
   // Changes since then, oldest first: operations from `from` on.
   struct Turn {
     Sequence from;

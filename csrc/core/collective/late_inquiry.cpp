@@ -4,29 +4,32 @@
 #include "collective/late_inquiry.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "collective/report.h"
 
 namespace mcast {
 namespace {
 
-constexpr Nanos kInquiry = kSecond;  // patience for answers to "where are you"
+constexpr Nanos kInquiry = kSecond;  // how long the top waits for answers to "where are you"
+// How long an asker waits for the top, which may have another inquiry to end first.
+constexpr Nanos kTopAnswers = 3 * kInquiry;
 
 }  // namespace
 
 // The operation has passed its limit: where is everybody?
-void LateInquiry::start(const Operation& op, Nanos now) {
+void LateInquiry::start(const Post& post, Nanos now) {
   if (asked_) return;
-  const std::string what = " (" + op.plan.descriptor.to_string() + ") passed its time limit of " +
-                           seconds_text(op.post.timeout);
-  if (g_.tree.is_top(g_.self)) return ask_all(op.post.sequence, what, now);
+  const std::string what = " (" + post.descriptor.to_string() + ") passed its time limit of " +
+                           seconds_text(post.timeout);
+  if (g_.tree.is_top(g_.self)) return ask_all(post.sequence, what, now);
   asked_ = true;
-  sequence_ = op.post.sequence;
-  until_ = now + 2 * kInquiry;
+  sequence_ = post.sequence;
+  until_ = now + kTopAnswers;
   what_ = what;
   wire::Writer body;
   body.put_text(what);
-  g_.send_frame(Tree::kTop, Channel::kControl, wire::FrameType::kLate, op.post.sequence, 0,
+  g_.send_frame(Tree::kTop, Channel::kControl, wire::FrameType::kLate, post.sequence, 0,
                 body.bytes());
 }
 
@@ -58,11 +61,16 @@ void LateInquiry::check(Nanos now) {
   for (Sequence s = g_.ops.base(); s < g_.ops.next(); s++) {
     if (Operation* const open = g_.find(s)) g_.ops.touch(*open);
   }
+  ask_next(now);
 }
 
-void LateInquiry::ask_all(Sequence sequence, const std::string& what, Nanos now) {
-  if (!g_.tree.is_top(g_.self) || !where_.empty()) return;
-  what_ = what;
+void LateInquiry::ask_all(Sequence sequence, std::string what, Nanos now) {
+  if (!g_.tree.is_top(g_.self)) return;
+  if (!where_.empty()) {
+    if (sequence != sequence_) waiting_.emplace(sequence, std::move(what));
+    return;
+  }
+  what_ = std::move(what);
   asked_ = true;
   sequence_ = sequence;
   until_ = now + kInquiry;
@@ -70,6 +78,14 @@ void LateInquiry::ask_all(Sequence sequence, const std::string& what, Nanos now)
   where_[g_.self] = g_.next_sequence() > sequence ? 1 : 0;
   g_.flood(wire::FrameType::kQuery, sequence, 0, {}, kNoMember);
   if (g_.size == 1) name_late(now);
+}
+
+// The next inquiry that waited for the last one, unless its operation is over by now.
+void LateInquiry::ask_next(Nanos now) {
+  while (!waiting_.empty() && !asked_) {
+    auto next = waiting_.extract(waiting_.begin());
+    if (next.key() >= g_.ops.base()) ask_all(next.key(), std::move(next.mapped()), now);
+  }
 }
 
 void LateInquiry::on_where(const Frame& header, Nanos now) {
@@ -97,7 +113,7 @@ void LateInquiry::name_late(Nanos now) {
             " have not answered for " + seconds_text(kInquiry);
   if (late.empty() && unresponsive.empty()) {
     text += where_.empty() ? "rank 0, which asks where the others are, has not answered for " +
-                                 seconds_text(2 * kInquiry)
+                                 seconds_text(kTopAnswers)
                            : "all ranks have called it, the transfer did not finish in time";
   }
   const std::string awaited = stragglers_.text(g_.ops.base(), sequence_, now);

@@ -4,6 +4,7 @@
 // Threads: the lane's.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -17,8 +18,8 @@ class LateInquiry {
   LateInquiry(GroupContext& context, const StragglerReports& stragglers)
       : g_(context), stragglers_(stragglers) {}
 
-  // The operation has passed its limit here.
-  void start(const Operation& op, Nanos now);
+  // The operation has passed its limit here, whether it was admitted or not.
+  void start(const Post& post, Nanos now);
   bool under_way() const { return asked_; }
   // The inquiry ends: the operation is over after all, or the late ranks are named.
   void check(Nanos now);
@@ -30,7 +31,8 @@ class LateInquiry {
   void on_where(const Frame& header, Nanos now);
 
  private:
-  void ask_all(Sequence sequence, const std::string& what, Nanos now);
+  void ask_all(Sequence sequence, std::string what, Nanos now);
+  void ask_next(Nanos now);
   void name_late(Nanos now);
 
   GroupContext& g_;
@@ -40,6 +42,8 @@ class LateInquiry {
   bool asked_ = false;
   std::string what_;        // the operation and its limit, as its rank described them
   std::vector<int> where_;  // at the top, by member: -1 unknown, 0 not posted, 1 posted
+  // At the top: operations that passed their limits elsewhere during the inquiry, with their texts.
+  std::map<Sequence, std::string> waiting_;
 };
 
 }  // namespace mcast

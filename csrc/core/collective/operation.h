@@ -53,6 +53,8 @@ struct Post {
   // How many ranks' inputs are in the result: lowered where it ends without some. May be null.
   std::shared_ptr<std::atomic<uint32_t>> contributors;
   std::shared_ptr<Moments> moments;  // may be null
+  // When its time limit passes; it counts from the post, also while the operation waits to start.
+  Nanos deadline() const { return timeout >= kNever - posted ? kNever : posted + timeout; }
   void note_contributors(uint32_t count) const {
     if (contributors && count < contributors->load()) contributors->store(count);
   }

@@ -16,6 +16,7 @@ namespace {
 
 constexpr Nanos kFirstCheck = 5 * kSecond;  // from the change to the ring; doubles
 constexpr Nanos kLastCheck = 600 * kSecond;
+constexpr Nanos kDenied = 5 * kSecond;  // from a round that found nothing wrong to the next
 constexpr uint32_t kGoRound = 1;
 
 }  // namespace
@@ -45,7 +46,7 @@ void PathSwitch::drive(Nanos now) {
   watch_flood(now);
   act_on_rates(now);
   if (!g_.tree.is_top(g_.self) || !g_.path.on_ring() || !g_.params.multicast.wanted ||
-      g_.state != GroupState::kOpen)
+      g_.path.no_multicast || g_.state != GroupState::kOpen)
     return;
   if (next_check_ == kNever) check_later(now);
   if (now >= next_check_) start_check(now, "");
@@ -81,7 +82,7 @@ void PathSwitch::begin_round(uint32_t round, Nanos now) {
 }
 
 void PathSwitch::drive_check(Nanos now) {
-  if (g_.params.multicast.problem.empty() && check_->send_due(now)) {
+  if (check_->send_due(now)) {
     const std::vector<std::byte> padding(g_.params.agreed.chunk);
     if (g_.send_datagram(wire::DatagramType::kProbe, round_, 0, 0, padding)) {
       g_.counters.add(Counter::probes_sent);
@@ -90,10 +91,7 @@ void PathSwitch::drive_check(Nanos now) {
   bool ok = false;
   std::string why;
   if (flood_.listening(now) || !check_->verdict(now, ok, why)) return;
-  if (!g_.params.multicast.problem.empty()) {
-    ok = false;
-    why = "rank " + std::to_string(g_.self) + ": " + g_.params.multicast.problem;
-  } else if (const std::string flooded = flood_.objection(now); !flooded.empty()) {
+  if (const std::string flooded = flood_.objection(now); !flooded.empty()) {
     ok = false;
     why = flooded;
   }
@@ -119,7 +117,11 @@ void PathSwitch::end_round(bool heard, const std::string& why, Nanos now) {
     }
     return check_later(now);
   }
-  if (heard) return;
+  if (heard) {
+    // Every member hears every other: one that reports the opposite again has to wait.
+    doubts_from_ = now + kDenied;
+    return;
+  }
   check_later(now);
   begin(true, suspicion_ + " (" + why + ")", now);
 }

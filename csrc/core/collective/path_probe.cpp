@@ -92,7 +92,10 @@ void PathProbe::drive_joining(Nanos now) {
 }
 
 void PathProbe::all_joined(ReachProbe::Reach reach, const std::string& why, Nanos now) {
-  if (reach == ReachProbe::Reach::kNone) return decide(false, why, now);
+  if (reach == ReachProbe::Reach::kNone) {
+    g_.path.no_multicast = true;
+    return decide(false, why, now);
+  }
   if (!g_.params.multicast.wanted) return decide(false, "set by MCAST_ALGORITHM", now);
   if (reach == ReachProbe::Reach::kKnown) {
     return decide(true, "the probe of another group reached every rank", now);

@@ -50,7 +50,7 @@ void PathSwitch::tell_top(uint32_t what, const std::string& why, Nanos now) {
 // At the top. Several members say the same; the first word counts.
 void PathSwitch::doubt(uint32_t what, const std::string& why, Nanos now) {
   if (g_.path.on_ring() || check_ || g_.state != GroupState::kOpen) return;
-  if (what == kUnheard) return start_check(now, why);
+  if (what == kUnheard) return now < doubts_from_ ? void() : start_check(now, why);
   if (g_.params.multicast.required) return;
   check_later(now);
   begin(true, why, now);
@@ -85,6 +85,7 @@ void PathSwitch::change(Sequence first, Nanos now) {
   g_.path.turns.push_back({first, to_ring_});
   g_.path.reason = "switched at operation " + std::to_string(first) + ": " + reason_;
   g_.counters.add(Counter::path_switches);
+  doubts_from_ = 0;
   to_ring_ ? g_.port.reach_lost() : g_.port.reach_proven(now);
   rates_.on_change(to_ring_);
   flood_.on_path(to_ring_, now);

@@ -173,16 +173,18 @@ Status NetworkGroup::wait_for_probe(std::future<Status> probed, Nanos deadline,
 // The reduce lane takes the path that the multicast lane has found.
 void NetworkGroup::settle_path() {
   GroupCore::Path path = GroupCore::Path::kUnknown;
+  bool no_multicast = false;
   parts_.lanes.multicast->call([&](Lane& lane, Nanos) {
     if (LaneGroup* group = lane.find_group(tag_)) {
       path = group->core().path();
       fixed_.path = path_name(path);
       fixed_.reason = group->core().path_reason();
+      no_multicast = group->core().no_multicast();
     }
   });
   parts_.lanes.reduce->call([&](Lane& lane, Nanos) {
     if (LaneGroup* group = lane.find_group(tag_)) {
-      group->core().adopt_path(path, fixed_.reason);
+      group->core().adopt_path(path, fixed_.reason, no_multicast);
     }
   });
 }

@@ -175,6 +175,63 @@ TEST(Agreement, DeadlineOfOneOfManyOps) {
   }
 }
 
+// A second operation passes its limit while the top asks about a first, which then ends well.
+TEST(Agreement, LimitDuringAnInquiryNamesTheRanksThatAreLate) {
+  Cluster c(ranks(3));
+  const Nanos start = c.now();
+  Runs first{c.allgather(0, 1000, 1), c.allgather(2, 1000, 1, 5 * kSecond)};
+  const auto second = c.allgather(2, 1000, 2, 5 * kSecond + 200 * kMilli);
+  // Rank 1 calls the first and stands still before it has sent anything, until both limits have
+  // passed.
+  c.at(start + 4 * kSecond + 500 * kMilli, [&] {
+    first.push_back(c.allgather(1, 1000, 1));
+    c.pause(1, true);
+  });
+  c.at(start + 5 * kSecond + 500 * kMilli, [&] { c.pause(1, false); });
+  ASSERT_TRUE(c.run([&] { return second->done(); }, 20 * kSecond));
+  expect_good(first, 3);
+  EXPECT_EQ(second->status.code(), Code::kTimeout);
+  EXPECT_TRUE(has(second->status, "rank(s) 0, 1 have not called it")) << second->status.message();
+  EXPECT_LE(c.spins(), 3u);
+}
+
+// More unreleased operations than may be started: those beyond are deferred, and their time limits
+// pass, too.
+TEST(Agreement, DeferredOperationKeepsItsTimeLimit) {
+  constexpr uint32_t kMostUnreleased = 1u << 18, kDeferred = 10;
+  for (const Member caller : {Member{0}, Member{2}}) {  // the top of the tree, and a leaf
+    Cluster c(ranks(3));
+    GroupCore& core = c.group(caller).core();
+    uint32_t good = 0;
+    std::vector<Status> failed;
+    for (uint32_t i = 0; i < kMostUnreleased + kDeferred; i++) {
+      Post post;
+      post.sequence = core.next_sequence();
+      post.descriptor = {wire::Kind::kBroadcast, 6, caller, 0, ""};
+      post.posted = c.now();
+      post.timeout = 10 * kSecond;
+      post.done = [&](const Status& status) {
+        status.ok() ? void(good++) : failed.push_back(status);
+      };
+      core.post(std::move(post), c.now());
+      core.deliver();
+    }
+    const Nanos posted = c.now();
+    c.run_for(5 * kSecond);  // what the ranks have to say of so many operations is said
+    const auto spins = c.spins();
+    ASSERT_EQ(good, kMostUnreleased);
+    ASSERT_TRUE(c.run([&] { return failed.size() == kDeferred; }, 60 * kSecond));
+    EXPECT_GE(c.now(), posted + 10 * kSecond);
+    EXPECT_LE(c.now(), posted + 13 * kSecond);
+    const std::string who = caller == 0 ? "rank(s) 1, 2 have" : "rank(s) 0, 1 have";
+    for (const Status& status : failed) {
+      EXPECT_EQ(status.code(), Code::kTimeout);
+      EXPECT_TRUE(has(status, who + " not called it")) << status.message();
+    }
+    EXPECT_EQ(c.spins(), spins);
+  }
+}
+
 // ---- leaving ----
 
 class Leaver : public testing::TestWithParam<Member> {};

@@ -171,6 +171,7 @@ size_t Cluster::add_group(const GroupParams& base, Nanos limit) {
     GroupParams params = base;
     params.self = r;
     params.tag = base.tag + g + 1;
+    if (options_.problem) params.multicast.problem = options_.problem(r);
     params.agreed.members = options_.ranks;
     params.agreed.guard = options_.security == crypto::Mode::kOff ? 0 : wire::kGuardedExtra;
     if (!params.host_of.empty()) {

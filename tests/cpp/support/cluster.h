@@ -75,6 +75,8 @@ struct ClusterOptions {
   std::function<LaneAccounts(Member)> accounts;
   // How far a rank's clock is ahead of the cluster's.
   std::function<Nanos(Member)> clock;
+  // Why a rank cannot receive multicast at all; empty: it can.
+  std::function<std::string(Member)> problem;
   // How long after the others a rank joins its groups; kNever: it never does (and has no group).
   std::function<Nanos(Member)> join_delay;
   // A lane gets turns only for what has come, is due or was left over, as its thread would give it;
