@@ -82,7 +82,7 @@ STEP = $(MAKE) --no-print-directory
 test:
 	@rm -f build/steps.tsv build/beside.log
 	@$(TIMED) "packages" $(STEP) setup
-	@$(TIMED) "extension" $(STEP) build
+	@$(TIMED) "extension" $(STEP) build build-python-tests
 	@nice -n 19 $(STEP) test-beside > build/beside.log 2>&1 & \
 	beside=$$!; trap 'kill $$beside 2> /dev/null' EXIT; trap 'exit 130' INT; trap 'exit 143' TERM; \
 	$(TIMED) "Python tests" $(STEP) test-python || exit 1; \
@@ -119,7 +119,8 @@ build:
 
 build-tests: MCAST_WERROR = 1
 build-tests: setup build
-	$(CMAKE) -B $(TREE) "-DMCAST_EXTENSION_DIR=$(CURDIR)/$(TREE)/extension"
+	$(CMAKE) -B $(TREE) "-DMCAST_EXTENSION_DIR=$(CURDIR)/$(TREE)/extension" \
+	  -DMCAST_BUILD_RARE_TESTS=$(if $(filter 1,$(MCAST_TEST_ALL)),ON,OFF)
 	cmake --build $(TREE) -j $(JOBS)
 	[ -L build/cpp ] || rm -rf build/cpp
 	ln -sfn $(notdir $(TREE)) build/cpp
@@ -153,6 +154,7 @@ quick: build-tests
 
 # Fresh seeds for as long as told; what failed is left in build/soak.
 MINUTES ?= 60
+soak: export MCAST_TEST_ALL = 1
 soak: build-tests
 	$(BIN)/python tools/soak.py --minutes $(MINUTES) --jobs $(JOBS)
 
