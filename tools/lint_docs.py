@@ -37,19 +37,34 @@ SETTING_ROW = re.compile(
     re.M | re.S,
 )
 
+# A row of the table in errors.h: X(name, kCode, "text" "text").
+ERROR_ROW = re.compile(r'^  X\((\w+), k(\w+),\s*((?:"(?:[^"\\]|\\.)*"\s*)+)\)', re.M)
+
+
+def pieces(text: str) -> list[str]:
+    """Parts of an error text of three words or more, without the advice after a semicolon."""
+    found = []
+    for piece in re.split(r"%\w+|\{#?\w+\}", text.split(";")[0]):
+        piece = " ".join(piece.split()).strip(" :,.'()\"")
+        if len(piece.split()) >= 3:
+            found.append(piece)
+    return found
+
 
 def fixed_parts(source: str) -> list[tuple[int, str]]:
-    """Line and piece of each error text: three words or more, without the advice after a semicolon."""
+    """Line and piece of each error text in a source."""
     source = re.sub(r"//[^\n]*", "", source)
     parts = []
     for match in RAISES.finditer(source):
         statement = source[match.start() : source.find(";\n", match.start())]
         for literal in LITERAL.findall(re.sub(r'"\s*\n\s*"', "", statement)):
-            for piece in re.split(r"%\w+", re.sub(r"\\(.)", r"\1", literal).split(";")[0]):
-                piece = " ".join(piece.split()).strip(" :,.'()\"")
-                if len(piece.split()) >= 3:
-                    parts.append((line_of(source, match.start()), piece))
+            text = re.sub(r"\\(.)", r"\1", literal)
+            parts += [(line_of(source, match.start()), piece) for piece in pieces(text)]
     return parts
+
+
+def words_of(page: str) -> str:
+    return " ".join(page.replace("`", " ").split())
 
 
 def names(tree: Tree, report: Report) -> None:
@@ -58,7 +73,7 @@ def names(tree: Tree, report: Report) -> None:
 
 
 def errors(tree: Tree, report: Report) -> None:
-    page = " ".join(tree.read(ERRORS).replace("`", " ").split())
+    page = words_of(tree.read(ERRORS))
     for name in tree.names(r"csrc/.*\.cpp"):
         if "transport/sim" in name:  # only tests see its texts
             continue
@@ -101,6 +116,38 @@ def settings(tree: Tree, report: Report) -> None:
     count = len(re.findall(r"^  [UDS]\(", tree.read(table), re.M))
     same = len(rows) == count == len(of_page)
     what = f"{count} settings, of which {len(rows)} can be read; {page} has {len(of_page)} rows"
+    report.check(same, f"{table}:1", what)
+
+
+def error_rows(source: str) -> list[tuple[int, str, str]]:
+    """Line, text and row of the page of each error that has a name: | `name` | `code` | `text` |."""
+    table = re.sub(r"\\$", "", source, flags=re.M)
+    rows = []
+    for match in ERROR_ROW.finditer(table):
+        name, kind, literals = match.groups()
+        code = re.sub(r"(?<!^)([A-Z])", r"_\1", kind).lower()
+        text = re.sub(r"\\(.)", r"\1", "".join(LITERAL.findall(literals)))
+        shown = re.sub(r"\{#?(\w+)\}", r"<\1>", text)
+        rows.append((line_of(table, match.start()), text, f"| `{name}` | `{code}` | `{shown}` |"))
+    return rows
+
+
+def error_names(tree: Tree, report: Report) -> None:
+    """The page has each row of the table, and its text again in a table with cause and command."""
+    table = "csrc/core/base/errors.h"
+    before, _, rest = tree.read(ERRORS).partition("## Names of errors\n")
+    section, _, after = rest.partition("\n## ")
+    of_page = [line for line in section.splitlines() if line.startswith("| `")]
+    causes = words_of(before + after)
+    rows = error_rows(tree.read(table))
+    for number, text, row in rows:
+        report.check(row in of_page, f"{table}:{number}", f"{ERRORS} has no row: {row}")
+        for piece in pieces(text):
+            there = piece in causes
+            report.check(there, f"{table}:{number}", f'{ERRORS} has no cause of "{piece}"')
+    count = len(re.findall(r"^  X\(", tree.read(table), re.M))
+    same = len(rows) == count == len(of_page)
+    what = f"{count} errors, of which {len(rows)} can be read; {ERRORS} has {len(of_page)} rows"
     report.check(same, f"{table}:1", what)
 
 
@@ -186,6 +233,7 @@ Check = Callable[[Tree, Report], None]
 CHECKS: dict[str, tuple[Check, int]] = {
     "names": (names, 1800),
     "errors": (errors, 500),
+    "error_names": (error_names, 40),
     "settings": (settings, 50),
     "protocol": (protocol, 60),
     "attacks": (attacks, 40),

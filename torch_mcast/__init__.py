@@ -30,6 +30,7 @@ __all__ = [
     "export_chrome_trace",
     "flight_recorder",
     "metrics",
+    "read_error",
     "register",
     "stats",
     "trace",
@@ -53,6 +54,7 @@ except Exception:
 
 if TYPE_CHECKING:
     from torch_mcast._C import Options
+    from torch_mcast._errors import read_error
     from torch_mcast._flight import dump_flight_recorder, flight_recorder
     from torch_mcast._metrics import metrics
     from torch_mcast._stats import abort, config, contributors, stats
@@ -67,6 +69,7 @@ _LAZY = {
     "dump_flight_recorder": "_flight",
     "flight_recorder": "_flight",
     "metrics": "_metrics",
+    "read_error": "_errors",
     "trace": "_trace",
     "export_chrome_trace": "_trace",
 }

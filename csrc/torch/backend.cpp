@@ -5,6 +5,7 @@
 // TORCH_DISTRIBUTED_DEBUG can compare ranks.
 #include "backend.h"
 
+#include "base/errors.h"
 #include "base/own_pid.h"
 #include "gil.h"
 #include "members.h"
@@ -96,9 +97,8 @@ bool ProcessGroupMcast::here() const { return own_pid() == pid_; }
 
 void ProcessGroupMcast::check_here(const char* op) const {
   if (here()) return;
-  throw_status(Status(Code::kClosed, c10::str(op, ": group '", name_,
-                                              "' belongs to the parent process; make a new group "
-                                              "after fork")),
+  throw_status(Status(Code::kClosed, c10::str(op, ": ", error_text<ErrorId::group_of_parent>(name_),
+                                              "; make a new group after fork")),
                context(op, sequence_));
 }
 

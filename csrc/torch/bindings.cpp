@@ -436,6 +436,7 @@ PYBIND11_MODULE(_C, module) {
   bind_store(module);
   bind_monitoring(module);
   bind_test_clock(module);
+  bind_errors(module);
   module.def("settings", &settings_list, "The rows of the settings table.");
   module.def("choose_interfaces", &chosen_interfaces, py::arg("interfaces"), py::arg("pattern"),
              py::arg("lane") = 0,

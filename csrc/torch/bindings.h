@@ -9,6 +9,8 @@ namespace mcast::pg {
 
 // What process groups need of Python: their name, and their fallbacks. Once.
 void bind_groups(pybind11::module_& module);
+// read_error().
+void bind_errors(pybind11::module_& module);
 // What is refused here, what sealing costs, the rows of metrics, the trace.
 void bind_monitoring(pybind11::module_& module);
 // stats()["security"].

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/errors.h"
 #include "collective/report.h"
 
 namespace mcast {
@@ -107,7 +108,7 @@ void LateInquiry::name_late(Nanos now) {
     (where_[m] == 0 ? late : unresponsive).push_back(static_cast<Member>(m));
   }
   std::string text = "operation " + std::to_string(sequence_) + what_ + ": ";
-  if (!late.empty()) text += "rank(s) " + ranks_text(late) + " have not called it";
+  if (!late.empty()) text += error_text<ErrorId::ranks_late>(ranks_text(late));
   if (!unresponsive.empty())
     text += std::string(late.empty() ? "" : "; ") + "rank(s) " + ranks_text(unresponsive) +
             " have not answered for " + seconds_text(kInquiry);

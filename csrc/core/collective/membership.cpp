@@ -3,6 +3,7 @@
 // silent for too long fails the group. A member that closed in order, or that says that it leaves,
 // harms nothing until somebody calls an operation that it has not called.
 #include "collective/membership.h"
+#include "base/errors.h"
 #include "base/reach.h"
 
 #include <algorithm>
@@ -54,11 +55,9 @@ std::optional<std::pair<Member, Status>> Membership::misses(Sequence sequence) c
   for (uint32_t m = 0; m < g_.size; m++) {
     const auto member = static_cast<Member>(m);
     if (left_[m] <= sequence) {
-      return std::pair(
-          member,
-          Status(Code::kClosed, "rank " + std::to_string(m) + " has left the group (it called " +
-                                    std::to_string(left_[m]) +
-                                    " operations; check that all ranks make the same calls)"));
+      return std::pair(member,
+                       Status(Code::kClosed, error_text<ErrorId::rank_left>(m, left_[m]) +
+                                                 " check that all ranks make the same calls)"));
     }
     if (!g_.gone[m].ok()) return std::pair(member, g_.gone[m]);
   }
@@ -86,10 +85,7 @@ void Membership::on_leave(const Frame& header) {
   left_[member] = std::min(left_[member], header.sequence);
   g_.flood(wire::FrameType::kLeave, header.sequence, header.argument, {}, header.member);
   if (g_.ops.next() <= header.sequence || g_.unfinished == 0) return;
-  g_.fail(Status(Code::kClosed, "rank " + std::to_string(member) +
-                                    " left the group without calling operation " +
-                                    std::to_string(header.sequence)),
-          member);
+  g_.fail(make_error<ErrorId::rank_left_before>(member, header.sequence), member);
 }
 
 void Membership::on_ping(const Frame& header, ConstBytes body) {
@@ -110,11 +106,11 @@ void Membership::on_peer_down(Member peer, const Status& why, bool graceful, Nan
     if (missed) g_.fail(g_.gone[peer], g_.self);
     return;
   }
-  const std::string text =
-      "rank " + std::to_string(peer) +
-      (graceful ? " closed its connections" : " is lost (" + why.message() + ")") +
-      "; look at its log for the first error";
-  g_.gone[peer] = Status(Code::kPeerLost, text);
+  g_.gone[peer] = graceful ? Status(Code::kPeerLost,
+                                    "rank " + std::to_string(peer) +
+                                        " closed its connections; look at its log for the first "
+                                        "error")
+                           : make_error<ErrorId::rank_lost>(peer, why.message());
   // A peer whose end nobody waits for harms nothing until the next call. One that closed in order
   // knew everything of its own to be complete everywhere; that news comes down the tree and may be
   // slower than the goodbye.
@@ -157,10 +153,9 @@ void Membership::drive(Nanos now, bool drained) {
 }
 
 Status silence_of(Member member, Nanos silence, Nanos limit) {
-  return Status(Code::kPeerLost, "rank " + std::to_string(member) + " has been silent for " +
-                                     seconds_text(silence) + " (liveness limit " +
-                                     seconds_text(limit) +
-                                     "); its process is stopped or its network is cut");
+  return Status(Code::kPeerLost, error_text<ErrorId::rank_silent>(member, seconds_text(silence),
+                                                                  seconds_text(limit)) +
+                                     "; its process is stopped or its network is cut");
 }
 
 void Membership::miss_silent(Nanos now) {

@@ -6,6 +6,8 @@
 
 #include <utility>
 
+#include "base/errors.h"
+
 namespace mcast {
 namespace {
 
@@ -183,8 +185,8 @@ void PathProbe::decide(bool multicast, const std::string& why, Nanos now) {
   g_.path.reason = why;
   auto ready = std::exchange(ready_, nullptr);
   if (!multicast && g_.params.multicast.required) {
-    g_.fail(Status(Code::kUnavailable, "multicast does not reach all ranks: " + why +
-                                           "; set MCAST_ALGORITHM=auto to use the ring instead"),
+    g_.fail(Status(Code::kUnavailable,
+                   error_text<ErrorId::multicast_unreachable>(why) + " to use the ring instead"),
             kNoMember);
     if (ready) ready(g_.failure());
     return;

@@ -19,6 +19,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/reach.h"
 #include "protocol/early_frames.h"
 #include "wire/aggregation.h"
@@ -176,10 +177,7 @@ void Reductions::settle_inputs(Operation& op, Nanos now) {
   if (const auto who = run.host->refused()) {
     if (run.inputs.refused_until == kNever) run.inputs.refused_until = now + kRefusedPatience;
     if (now < run.inputs.refused_until) return;
-    g_.fail(Status(Code::kPeerLost, "rank " + std::to_string(*who) +
-                                        " is lost (its memory cannot be read); look at its log for "
-                                        "the first error"),
-            *who);
+    g_.fail(make_error<ErrorId::rank_lost>(*who, "its memory cannot be read"), *who);
   }
 }
 

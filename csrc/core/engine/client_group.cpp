@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/log.h"
 #include "base/own_pid.h"
 #include "collective/report.h"
@@ -348,8 +349,7 @@ std::function<void()> ClientGroup::waker() const {
 void ClientGroup::abort(const std::string& reason) {
   if (!here()) return;
   (void)link_->tell(abort_of(handle_, reason));
-  state_->note_failure(
-      Status(Code::kAborted, "aborted by rank " + std::to_string(rank_) + ": " + reason));
+  state_->note_failure(make_error<ErrorId::aborted>(rank_, reason));
 }
 
 void ClientGroup::fail_lane(LaneId lane, const Status& why) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/own_pid.h"
 
 namespace mcast {
@@ -29,9 +30,8 @@ bool GroupBase::here() const { return own_pid() == pid_; }
 
 Result<std::unique_lock<std::mutex>> GroupBase::enter(const std::string& op) const {
   if (!here()) {
-    return Status(
-        Code::kClosed,
-        op + ": group '" + name_ + "' belongs to the parent process; make a new group after fork");
+    return Status(Code::kClosed, op + ": " + error_text<ErrorId::group_of_parent>(name_) +
+                                     "; make a new group after fork");
   }
   std::unique_lock<std::mutex> lock(state_->mutex);
   if (const Status failure = state_->failure(); !failure.ok()) {
@@ -39,7 +39,7 @@ Result<std::unique_lock<std::mutex>> GroupBase::enter(const std::string& op) con
                                       "' failed earlier and cannot be used: " + failure.message() +
                                       "; destroy it and make a new one");
   }
-  if (state_->closed) return Status(Code::kClosed, op + ": group '" + name_ + "' is closed");
+  if (state_->closed) return make_error<ErrorId::group_closed>(name_).with_context(op);
   return lock;
 }
 
@@ -85,7 +85,7 @@ Status GroupBase::post_message(MessageCall call, PostOptions options) {
 }
 
 void GroupBase::abort(const std::string& reason) {
-  fail_part(Status(Code::kAborted, "aborted by rank " + std::to_string(rank_) + ": " + reason));
+  fail_part(make_error<ErrorId::aborted>(rank_, reason));
 }
 
 void GroupBase::fail_part(const Status& why) {

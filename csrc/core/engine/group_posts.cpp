@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/huge_pages.h"
 #include "base/reduce_kernels.h"
 #include "base/streaming_copy.h"
@@ -235,13 +236,14 @@ Result<Sequence> GroupBase::Posting::reduction(wire::Kind kind, Member root, uin
   const std::string name = name_of(options, wire::kind_name(kind));
   const size_t element = element_size(args.element);
   if (element == 0 || !reducible(args.element, args.reduction)) {
-    return Status(Code::kInvalidArgument, name + ": " + reduction_name(args.reduction) +
-                                              " has no meaning for " + element_name(args.element));
+    return Status(Code::kInvalidArgument,
+                  name + ": " + reduction_name(args.reduction) + " " +
+                      error_text<ErrorId::reduction_undefined>(element_name(args.element)));
   }
   if (bytes % element != 0) {
-    return Status(Code::kInvalidArgument, name + ": " + std::to_string(bytes) +
-                                              " bytes are no whole number of " +
-                                              element_name(args.element));
+    return Status(Code::kInvalidArgument,
+                  name + ": " + std::to_string(bytes) + " " +
+                      error_text<ErrorId::size_not_whole>(element_name(args.element)));
   }
   if (Status status = check_block(name, bytes); !status.ok()) return status;
   for (size_t i = 0; i < args.inputs.size(); i++) {

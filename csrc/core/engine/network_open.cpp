@@ -5,6 +5,7 @@
 // which of its operations were complete everywhere.
 #include <utility>
 
+#include "base/errors.h"
 #include "base/log.h"
 #include "base/reach.h"
 #include "engine/clock.h"
@@ -241,9 +242,9 @@ Status NetworkGroup::creation_timeout(Nanos deadline) const {
   });
   const Nanos elapsed = creation_limit_ + std::max<Nanos>(0, monotonic_now() - deadline);
   return Status(Code::kTimeout,
-                "group '" + name_ + "' was not made after " + seconds_text(elapsed) + " (limit " +
-                    seconds_text(creation_limit_) +
-                    "): " + (open.empty() ? "some ranks did not finish creating it" : open) +
+                error_text<ErrorId::creation_late>(name_, seconds_text(elapsed),
+                                                   seconds_text(creation_limit_)) +
+                    ": " + (open.empty() ? "some ranks did not finish creating it" : open) +
                     "; run torch-mcast doctor on all hosts, or raise the timeout");
 }
 

@@ -11,6 +11,7 @@
 #include <span>
 #include <tuple>
 
+#include "base/errors.h"
 #include "base/hex.h"
 #include "base/host.h"
 #include "base/rng.h"
@@ -164,7 +165,7 @@ Status same_version(const RankRecord& a, Member rank_a, const RankRecord& b, Mem
     return builds ? r.version + ", protocol " + std::to_string(r.protocol) : r.version;
   };
   return Status(Code::kMismatch,
-                differ("the version of torch_mcast", text(a), rank_a, text(b), rank_b) +
+                error_text<ErrorId::version_differs>(rank_a, text(a), rank_b, text(b)) +
                     "; install the same on all hosts");
 }
 
@@ -188,8 +189,9 @@ Status compare(const RankRecord& mine, const RankRecord& r, Member rank) {
                       there->host + "); see MCAST_SOCKET_IFNAME");
   }
   if (r.agreed != mine.agreed) {
-    return Status(Code::kMismatch, differ("settings", mine.agreed, kConcluder, r.agreed, rank) +
-                                       "; give all ranks the same Options and MCAST_* variables");
+    return Status(Code::kMismatch,
+                  error_text<ErrorId::settings_differ>(kConcluder, mine.agreed, rank, r.agreed) +
+                      "; give all ranks the same Options and MCAST_* variables");
   }
   return {};
 }

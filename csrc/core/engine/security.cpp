@@ -8,6 +8,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/hex.h"
 #include "base/random.h"
 #include "crypto/ipsec_mb.h"
@@ -149,11 +150,8 @@ Result<double> seal_rate(crypto::Mode mode, crypto::Suite suite, size_t chunk, N
 Status same_mode(const std::string& theirs, Member other, const Config& config, Member self) {
   const std::string mode = mode_of(wire::fields_of(theirs));
   if (mode == config.security) return {};
-  const auto text = [](Member rank, const std::string& its) {
-    return "rank " + std::to_string(rank) + " runs with security=" + its;
-  };
-  return Status(Code::kMismatch, text(other, shown(mode, kMostModeName)) + ", " +
-                                     text(self, config.security) +
+  return Status(Code::kMismatch, error_text<ErrorId::security_differs>(
+                                     other, shown(mode, kMostModeName), self, config.security) +
                                      "; give all ranks the same MCAST_SECURITY");
 }
 
@@ -178,10 +176,9 @@ Status same_security(const std::string& theirs, Member other, const Config& conf
             (problem == fields.end() ? "it has no secret" : shown(problem->second, kMostProblem)));
   }
   if (it->second != id) {
-    return Status(Code::kMismatch, "rank " + std::to_string(other) + " has another secret (id " +
-                                       shown(it->second, 8) + "), rank " + std::to_string(self) +
-                                       " has id " + id +
-                                       "; give all ranks the same MCAST_SECRET_FILE");
+    return Status(Code::kMismatch,
+                  error_text<ErrorId::secret_differs>(other, shown(it->second, 8), self, id) +
+                      "; give all ranks the same MCAST_SECRET_FILE");
   }
   return {};
 }

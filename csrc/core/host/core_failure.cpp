@@ -2,6 +2,7 @@
 // to claim the record writes the reason; everybody who looks fails with it (failure_record.h).
 #include <algorithm>
 
+#include "base/errors.h"
 #include "collective/closing.h"
 #include "collective/report.h"
 #include "host/core.h"
@@ -72,9 +73,7 @@ void HostCore::fail_unreadable() {
   // A rank that failed, told why and ended is not the one to blame.
   if (failure_claimed(lane_.failure())) return;
   const auto& [member, why] = *tools_.folder.unreadable();
-  fail(Status(Code::kPeerLost, "rank " + std::to_string(member) + " is lost (" + why.message() +
-                                   "); look at its log for the first error"),
-       member);
+  fail(make_error<ErrorId::rank_lost>(member, why.message()), member);
 }
 
 std::vector<Member> HostCore::awaited() const {
@@ -163,7 +162,7 @@ std::string HostCore::timeout_text(const HostOperation& op, const std::vector<Me
   std::string text = "operation " + std::to_string(post.sequence) + " (" +
                      post.descriptor.to_string() + ") passed its time limit of " +
                      seconds_text(post.timeout) + ": ";
-  if (!late.empty()) text += "rank(s) " + late + " have not called it";
+  if (!late.empty()) text += error_text<ErrorId::ranks_late>(late);
   if (!silent.empty()) {
     text += std::string(late.empty() ? "" : "; ") + "rank(s) " + silent +
             " have not answered for " + seconds_text(kSecond);

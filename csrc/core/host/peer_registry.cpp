@@ -7,6 +7,7 @@
 
 #include <sstream>
 
+#include "base/errors.h"
 #include "base/random.h"
 #include "base/units.h"
 #include "host/arena_pool.h"
@@ -70,15 +71,13 @@ HostAddress PeerRegistry::address() const {
 }
 
 Status HostPeer::ended(Member rank) const {
-  return Status(Code::kPeerLost, "rank " + std::to_string(rank) + " is lost (its process " +
-                                     std::to_string(process.pid()) +
-                                     " has ended); look at its log for the first error");
+  return make_error<ErrorId::rank_ended>(rank, process.pid());
 }
 
 Status HostPeer::silent(Member rank, Nanos silence, Nanos limit) {
-  return Status(Code::kPeerLost, "rank " + std::to_string(rank) + " has been silent for " +
-                                     seconds_text(silence) + " (liveness limit " +
-                                     seconds_text(limit) + "); its process is stopped");
+  return Status(Code::kPeerLost,
+                error_text<ErrorId::rank_silent>(rank, seconds_text(silence), seconds_text(limit)) +
+                    "; its process is stopped");
 }
 
 uint64_t HostPeer::ask() const {

@@ -16,6 +16,7 @@
 #include <memory>
 #include <sstream>
 
+#include "base/errors.h"
 #include "transport/udp/socket.h"
 
 namespace mcast {
@@ -237,8 +238,7 @@ Result<InterfaceChoice> choose_interfaces(const std::vector<Interface>& interfac
   const bool include = !pattern->exclude && !pattern->names.empty();
   const std::string asked = "MCAST_SOCKET_IFNAME=\"" + std::string(text) + "\"";
   const auto unavailable = [&](const std::string& why) {
-    return Status(Code::kUnavailable, "interface pattern \"" + std::string(text) + "\" " + why +
-                                          "; this host has: " + inventory(interfaces));
+    return make_error<ErrorId::no_interface>(std::string(text), why, inventory(interfaces));
   };
   InterfaceChoice choice;
   if (include && pattern->exact) {

@@ -1,0 +1,33 @@
+// Compares the name and the fields of an error, not its words.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/errors.h"
+
+namespace mcast::test {
+
+using Fields = std::vector<std::pair<std::string, std::string>>;
+
+// Whether `status` is this error with these values of some of its fields.
+inline testing::AssertionResult is_error(const Status& status, ErrorId id,
+                                         const Fields& fields = {}) {
+  const auto wrong = [&] { return testing::AssertionFailure() << status.to_string() << ": "; };
+  const auto found = find_error(status.message());
+  if (!found || found->id != id) return wrong() << "expected " << row_of(id).name;
+  if (status.code() != row_of(id).code) return wrong() << "expected " << code_name(row_of(id).code);
+  for (const auto& field : fields) {
+    const auto& all = found->fields;
+    if (std::find(all.begin(), all.end(), field) == all.end()) {
+      return wrong() << "expected " << field.first << " " << field.second;
+    }
+  }
+  return testing::AssertionSuccess();
+}
+
+}  // namespace mcast::test
