@@ -412,7 +412,7 @@ MUTANTS = [
     Mutant(
         "deadline-never-checked",
         "collective/group_turn.cpp",
-        """  if (!op.finished && now >= op.deadline) inquiry_.start(op, now);
+        """  if (!op.finished && now >= op.deadline) inquiry_.start(op.post, now);
 """,
         "",
         "collective",

@@ -430,13 +430,10 @@ PYBIND11_MODULE(_C, module) {
       py::module_::import("threading").attr("main_thread")().attr("ident")));
   module.attr("__version__") = version();
   module.attr("torch_version") = TORCH_VERSION;
-  bind_options(module);
-  bind_backend(module);
-  bind_groups(module);
-  bind_store(module);
-  bind_monitoring(module);
-  bind_test_clock(module);
-  bind_errors(module);
+  for (const auto bind : {bind_options, bind_backend, bind_groups, bind_store, bind_monitoring,
+                          bind_test_clock, bind_errors}) {
+    bind(module);
+  }
   module.def("settings", &settings_list, "The rows of the settings table.");
   module.def("choose_interfaces", &chosen_interfaces, py::arg("interfaces"), py::arg("pattern"),
              py::arg("lane") = 0,

@@ -20,8 +20,7 @@ Status use(const std::string& path) {
   if (::fstat(file.get(), &facts) != 0) return Status::system(errno, "stat " + path);
   // A mapping beyond the end of the file would be a bus error at the first look at the clock.
   if (facts.st_size < static_cast<off_t>(sizeof(int64_t))) {
-    return Status(Code::kInvalidArgument, path + " has " + std::to_string(facts.st_size) +
-                                              " bytes, the clock of a test has 8");
+    return Status(Code::kInvalidArgument, "clock file " + path + " too short");
   }
   void* const at = ::mmap(nullptr, sizeof(int64_t), PROT_READ, MAP_SHARED, file.get(), 0);
   if (at == MAP_FAILED) return Status::system(errno, "map " + path);
