@@ -84,7 +84,7 @@ void GroupCore::post(Post post, Nanos now) {
     excuses_.collect();
   } else if (!g_.failed() && (!g_.deferred.empty() || !may_admit(post))) {
     MCAST_REACH(post_waits_for_a_line);
-    deferred_deadline_ = std::min(deferred_deadline_, post.deadline());
+    inquiry_.on_deferred(post);
     g_.deferred.push_back(std::move(post));
   } else {
     admit(std::move(post), now);
@@ -104,7 +104,6 @@ void GroupCore::admit_deferred(Nanos now) {
     g_.deferred.pop_front();
     admit(std::move(post), now);
   }
-  if (g_.deferred.empty()) deferred_deadline_ = kNever;
 }
 
 void GroupCore::admit(Post post, Nanos now) {

@@ -199,8 +199,6 @@ class GroupCore {
   void reschedule(Operation& op);
   bool settles(const Operation& op) const;
   Nanos op_deadline(const Operation& op) const;
-  Nanos deferred_deadline() const;
-  void drive_deferred(Nanos now);
   void settle(Nanos now);
   static std::span<const Timer> timers();
 
@@ -232,7 +230,6 @@ class GroupCore {
   Stations stations_;
   LateInquiry inquiry_;
   Excuses excuses_;
-  Nanos deferred_deadline_ = kNever;  // no later than the earliest time limit in g_.deferred
   EarlyFrames early_;
   CompletionReports completion_;
 };

@@ -51,8 +51,8 @@ std::span<const GroupCore::Timer> GroupCore::timers() {
        [](GroupCore& c, Nanos now, bool drained) { c.membership_.drive(now, drained); }},
       {[](const GroupCore& c) { return c.stations_.deadline(); },
        [](GroupCore& c, Nanos now, bool drained) { c.stations_.drive(now, drained); }},
-      {[](const GroupCore& c) { return c.deferred_deadline(); },
-       [](GroupCore& c, Nanos now, bool) { c.drive_deferred(now); }},
+      {[](const GroupCore& c) { return c.inquiry_.deferred_deadline(); },
+       [](GroupCore& c, Nanos now, bool) { c.inquiry_.check_deferred(now); }},
       {[](const GroupCore& c) { return c.inquiry_.deadline(); },
        [](GroupCore& c, Nanos now, bool) { c.inquiry_.check(now); }},
       {[](const GroupCore& c) { return c.excuses_.deadline(); },
@@ -101,19 +101,6 @@ Nanos GroupCore::deadline(Nanos now) const {
   Nanos next = g_.ops.deadline();
   for (const Timer& timer : timers()) next = std::min(next, timer.when(*this));
   return std::max(now, next);
-}
-
-Nanos GroupCore::deferred_deadline() const {
-  return inquiry_.under_way() ? kNever : deferred_deadline_;
-}
-
-void GroupCore::drive_deferred(Nanos now) {
-  if (now < deferred_deadline()) return;
-  deferred_deadline_ = kNever;
-  for (const Post& post : g_.deferred) {
-    if (now >= post.deadline()) inquiry_.start(post, now);
-    deferred_deadline_ = std::min(deferred_deadline_, post.deadline());
-  }
 }
 
 // The end of every event: what parts have noted is acted upon.

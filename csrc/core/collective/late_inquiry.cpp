@@ -34,6 +34,15 @@ void LateInquiry::start(const Post& post, Nanos now) {
                 body.bytes());
 }
 
+void LateInquiry::check_deferred(Nanos now) {
+  if (now < deferred_deadline()) return;
+  deferred_until_ = kNever;
+  for (const Post& post : g_.deferred) {
+    if (now >= post.deadline()) start(post, now);
+    on_deferred(post);
+  }
+}
+
 void LateInquiry::on_late(const Frame& header, ConstBytes body, Nanos now) {
   ask_all(header.sequence, std::string(wire::Reader(body).rest_text()), now);
 }

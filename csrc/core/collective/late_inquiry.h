@@ -4,6 +4,7 @@
 // Threads: the lane's.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <vector>
@@ -21,6 +22,13 @@ class LateInquiry {
   // The operation has passed its limit here, whether it was admitted or not.
   void start(const Post& post, Nanos now);
   bool under_way() const { return asked_; }
+  // An operation waits in GroupContext::deferred: its limit counts although it was not admitted.
+  void on_deferred(const Post& post) {
+    deferred_until_ = std::min(deferred_until_, post.deadline());
+  }
+  // Nobody's time limit counts while an inquiry is under way.
+  Nanos deferred_deadline() const { return asked_ ? kNever : deferred_until_; }
+  void check_deferred(Nanos now);
   // The inquiry ends: the operation is over after all, or the late ranks are named.
   void check(Nanos now);
   Nanos deadline() const { return until_; }
@@ -40,8 +48,9 @@ class LateInquiry {
   Sequence sequence_ = 0;
   Nanos until_ = kNever;
   bool asked_ = false;
-  std::string what_;        // the operation and its limit, as its rank described them
-  std::vector<int> where_;  // at the top, by member: -1 unknown, 0 not posted, 1 posted
+  Nanos deferred_until_ = kNever;  // no later than the earliest limit of a deferred operation
+  std::string what_;               // the operation and its limit, as its rank described them
+  std::vector<int> where_;         // at the top, by member: -1 unknown, 0 not posted, 1 posted
   // At the top: operations that passed their limits elsewhere during the inquiry, with their texts.
   std::map<Sequence, std::string> waiting_;
 };
