@@ -22,7 +22,11 @@ def trains(job, seconds: float, env: dict[str, str] | None = None) -> None:
             print(row)
             assert last["descriptors"] == first["descriptors"], row
             assert last["threads"] == first["threads"], row
-            assert last["memory"] - first["memory"] < 256 * KiB, row
+            # Traces and torch's own tables fill up to their bounds; a group costs 4 KiB (test_reinit_leaks_nothing).
+            allowed = 1536 * KiB if seconds else 256 * KiB
+            allowed += row["steps"] // 10 * 5 * KiB
+            assert last["memory"] - first["memory"] < allowed, row
+            print("grown by", last["memory"] - first["memory"], "of", allowed)
             assert not any(row["faults"].values()), row
         it.order("end")
         it.end()
