@@ -221,7 +221,9 @@ def prepare(mutants: list[Mutant], jobs: int) -> None:
         for tests, environment in selections(rows):
             failed = package.failing(tests, SOUND_LIMIT, environment)
             if failed:
-                sys.exit(f"{failed} fails without any fault ({tests}; see {package.root}/build/pytest.log)")
+                sys.exit(
+                    f"{failed} fails without any fault ({tests}; see {package.root}/build/pytest.log)"
+                )
     core = [m for m in mutants if package_of(m) is None]
     if core:
         copy_tree()
