@@ -6,11 +6,11 @@ from __future__ import annotations
 import ast
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from forked import Forked
 from ranks import free_port
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -20,13 +20,20 @@ ENV = {"MCAST_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS
 def two_ranks(name: str, *arguments: str, **variables: str) -> str:
     """What both have written."""
     job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    # Started as users start them: nothing is imported before.
     ranks = [
-        Forked(
-            [str(EXAMPLES / name), *arguments], {**os.environ, **ENV, **job, **variables, "RANK": r}
+        subprocess.Popen(
+            [sys.executable, str(EXAMPLES / name), *arguments], text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env={**os.environ, **ENV, **job, **variables, "RANK": r},
         )
         for r in "01"
-    ]
-    text = "".join(part for rank in ranks for part in rank.communicate(150))
+    ]  # fmt: skip
+    try:
+        text = "".join(part for rank in ranks for part in rank.communicate(timeout=150))
+    finally:
+        for rank in ranks:
+            rank.kill()
     assert [rank.returncode for rank in ranks] == [0, 0], text
     return text
 

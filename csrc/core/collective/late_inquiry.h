@@ -27,7 +27,9 @@ class LateInquiry {
     deferred_until_ = std::min(deferred_until_, post.deadline());
   }
   // Nobody's time limit counts while an inquiry is under way.
-  Nanos deferred_deadline() const { return asked_ ? kNever : deferred_until_; }
+  Nanos deferred_deadline() const {
+    return asked_ || g_.deferred.empty() ? kNever : deferred_until_;
+  }
   void check_deferred(Nanos now);
   // The inquiry ends: the operation is over after all, or the late ranks are named.
   void check(Nanos now);
