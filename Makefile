@@ -19,8 +19,6 @@
 # PYTHON (3.10+), VENV, TORCH (requirement), MCAST_TORCH_INDEX (tools/setup.sh), JOBS, SECONDS, MCAST_JOIN (sources
 # compiled as one; see cmake/Join.cmake).
 
-EMPTY :=
-SPACE := $(EMPTY) $(EMPTY)
 VENV ?= .venv
 PYTHON ?= python3
 TORCH ?= torch==2.13.0

@@ -100,8 +100,8 @@ class PathSwitch {
   uint32_t round_ = 0;
   Nanos next_check_ = kNever, check_wait_ = 0;  // at the top, while on the ring
   std::string suspicion_;
-  Nanos doubts_from_ =
-      0;  // at the top: reports of members that hear nothing are ignored until then
+  // At the top: reports of members that hear nothing are ignored until then.
+  Nanos doubts_from_ = 0;
   // A switch that is being agreed: from which operation on, where to, why.
   Line line_;
   bool to_ring_ = false;
