@@ -152,7 +152,7 @@ inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPO
     "alpha of the cutoff timer: time that announced chunks may be missing before they are "        \
     "fetched, ms")                                                                                 \
   D(linger, "MCAST_LINGER", 5000, 0, 86400000, false, false,                                       \
-    "time that close and exit wait for small operations to be confirmed, ms")                      \
+    "time that an end by an error or interrupt waits for others to confirm, ms")                   \
   S(security, "MCAST_SECURITY", "off", true, true,                                                 \
     "off: nothing is authenticated; auth: every datagram and frame is; sealed: encrypted too. "    \
     "Between hosts, by sockets or verbs, by this process or by an engine of the host that has "    \

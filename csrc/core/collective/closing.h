@@ -12,7 +12,8 @@ struct LeftInFlight {
   Status for_others;  // to the other ranks: kClosed, with the rank's name
 };
 
-// `force`: after an error or an interrupt, nothing was waited for.
+// `operations`: in flight; 0: all are over here, not confirmed. `force`: after an error or an
+// interrupt, nothing in flight was waited for.
 LeftInFlight left_in_flight(Member self, size_t operations, bool force);
 
 }  // namespace mcast

@@ -41,6 +41,8 @@ class Flood {
   std::string objection(Nanos now) const;
   // The round is over; `multicast`: with success.
   void end_round(bool multicast, Nanos now);
+  // There will be no round any more.
+  void stop() { listen_until_ = kNever; }
 
   static constexpr Nanos kListen = 200 * kMilli;
   // Of what came when it left: that much still comes, so the flood goes on.

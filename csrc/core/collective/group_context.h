@@ -59,6 +59,11 @@ class GroupContext final : public MessageLink {
   OperationQueue ops;
   std::deque<Post> deferred;  // posts that wait for a line or for room
   uint32_t unfinished = 0;    // operations whose result is not there
+  bool closing = false;       // this member posts nothing more, and goes when all is confirmed
+  struct {
+    Nanos when = 0, timeout = 0;
+  } last_limit;           // the latest of operations that were posted
+  bool any_left = false;  // a member posts nothing more; all before is complete everywhere
   uint32_t large_in_flight = 0;
   // Results on their way to their callbacks, which GroupCore::deliver() runs.
   std::vector<std::pair<std::function<void(const Status&)>, Status>> ended;
@@ -67,6 +72,9 @@ class GroupContext final : public MessageLink {
   // Of the next post.
   Sequence next_sequence() const { return ops.next() + static_cast<Sequence>(deferred.size()); }
   bool switching() const { return state == GroupState::kSwitching; }
+  // Whether this member needs others for what it has posted: for results, and, while it closes, for
+  // the word that all have theirs.
+  bool needs_others() const { return unfinished > 0 || (closing && !ops.empty()); }
 
   // The group fails at the end of this event: the first reason wins. `culprit`: for the others.
   void fail(const Status& why, Member culprit);

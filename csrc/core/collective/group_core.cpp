@@ -121,6 +121,7 @@ void GroupCore::admit(Post post, Nanos now) {
     op.plan.small = op.plan.large = false;
   }
   op.deadline = op.post.deadline();
+  if (op.deadline >= g_.last_limit.when) g_.last_limit = {op.deadline, op.post.timeout};
   g_.ops.push(std::move(owned));
   small_.on_post(op, g_.path.by_ring(sequence) ? 0 : op.plan.ahead());
   g_.unfinished++;
@@ -289,6 +290,12 @@ bool GroupCore::deliver() {
 
 void GroupCore::propose_stations(std::vector<wire::StationEntry> stations, Nanos now) {
   stations_.roster().propose(std::move(stations));
+  settle(now);
+}
+
+void GroupCore::close(Nanos now) {
+  if (std::exchange(g_.closing, true) || g_.failed()) return;
+  membership_.on_close();
   settle(now);
 }
 

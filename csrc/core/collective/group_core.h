@@ -136,7 +136,10 @@ class GroupCore {
   bool failed() const { return g_.failed(); }
   const Status& failure() const { return g_.failure(); }
 
-  // Says that this member posts nothing more.
+  // This member posts nothing more. Until it leaves it needs the others for the word that all that
+  // it has posted is complete everywhere, and at the last time limit of that the group fails.
+  void close(Nanos now);
+  // Once quiet(): says that this member has left.
   void leave(Nanos now);
   // The group goes: no device writes for it any more, and what ended waits for none.
   void abandon() { placing_.abandon(); }
@@ -206,6 +209,7 @@ class GroupCore {
   static Handler handler(wire::FrameType type);
   Operation* operation_of(const Frame& header, ConstBytes body);
   void replay_early(Sequence sequence, Nanos now);
+  void on_leave(const Frame& header);
   void on_credit(const Frame& header, ConstBytes body);
   void on_describe(const Frame& header, ConstBytes body);
 
@@ -214,6 +218,7 @@ class GroupCore {
   void answer_failed(const Frame& header);
   void tell_failure(Nanos now);
   std::string op_text(const Post& post, Nanos now) const;
+  std::string unconfirmed_text() const;
 
   GroupContext g_;
   SmallOperations small_;

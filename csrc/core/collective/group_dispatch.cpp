@@ -35,7 +35,7 @@ GroupCore::Handler GroupCore::handler(wire::FrameType type) {
     set({T::kAbort}, [](C& c, F& f, B b, N n) { c.on_abort(b, f.sequence, n); });
     set({T::kPing}, [](C& c, F& f, B b, N) { c.membership_.on_ping(f, b); });
     set({T::kPong}, [](C&, F&, B, N) {});
-    set({T::kLeave}, [](C& c, F& f, B, N) { c.membership_.on_leave(f); });
+    set({T::kLeave}, [](C& c, F& f, B, N) { c.on_leave(f); });
     set({T::kLate}, [](C& c, F& f, B b, N n) { c.inquiry_.on_late(f, b, n); });
     set({T::kQuery}, [](C& c, F& f, B, N) { c.inquiry_.on_query(f); });
     set({T::kWhere}, [](C& c, F& f, B, N n) { c.inquiry_.on_where(f, n); });
@@ -127,6 +127,15 @@ void GroupCore::replay_early(Sequence sequence, Nanos now) {
   for (const EarlyFrames::Kept& kept : early_.take(sequence)) {
     if (!g_.failed()) handler(kept.header.type)(*this, kept.header, kept.body, now);
   }
+}
+
+// Who leaves knows that all before is complete everywhere. Nothing can be agreed on any more for
+// operations to come, since none can end.
+void GroupCore::on_leave(const Frame& header) {
+  if (!membership_.on_leave(header)) return;
+  completion_.on_released(header.sequence);
+  path_.stop();
+  stations_.roster().stop();
 }
 
 void GroupCore::on_credit(const Frame& header, ConstBytes body) {

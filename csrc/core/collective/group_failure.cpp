@@ -29,7 +29,18 @@ std::string GroupCore::unfinished_text(Nanos now) const {
     if (op != nullptr && !op->finished) return op_text(op->post, now);
   }
   if (!g_.deferred.empty()) return op_text(g_.deferred.front(), now);
-  return messages_.unfinished_text();
+  const std::string message = messages_.unfinished_text();
+  return message.empty() ? unconfirmed_text() : message;
+}
+
+// What has ended here may have none of its bytes where it is late.
+std::string GroupCore::unconfirmed_text() const {
+  const OperationQueue::Entry* const oldest = g_.ops.entry(g_.ops.base());
+  if (oldest == nullptr || g_.failed()) return "";
+  const wire::Descriptor what = oldest->op ? oldest->op->post.descriptor : oldest->descriptor();
+  return "operation " + std::to_string(g_.ops.base()) + " (" + what.to_string() + ") of group '" +
+         g_.params.name + "' is over on rank " + std::to_string(g_.self) +
+         " and not confirmed by all ranks";
 }
 
 void GroupCore::fail(const Status& why, Member culprit, Nanos now) {

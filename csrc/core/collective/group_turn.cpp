@@ -53,6 +53,8 @@ std::span<const GroupCore::Timer> GroupCore::timers() {
        [](GroupCore& c, Nanos now, bool drained) { c.stations_.drive(now, drained); }},
       {[](const GroupCore& c) { return c.inquiry_.deferred_deadline(); },
        [](GroupCore& c, Nanos now, bool) { c.inquiry_.check_deferred(now); }},
+      {[](const GroupCore& c) { return c.inquiry_.closing_deadline(); },
+       [](GroupCore& c, Nanos now, bool) { c.inquiry_.start_unconfirmed(now); }},
       {[](const GroupCore& c) { return c.inquiry_.deadline(); },
        [](GroupCore& c, Nanos now, bool) { c.inquiry_.check(now); }},
       {[](const GroupCore& c) { return c.excuses_.deadline(); },

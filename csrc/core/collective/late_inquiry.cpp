@@ -20,18 +20,29 @@ constexpr Nanos kTopAnswers = 3 * kInquiry;
 
 // The operation has passed its limit: where is everybody?
 void LateInquiry::start(const Post& post, Nanos now) {
+  start(post.sequence, post.descriptor, post.timeout, now);
+}
+
+void LateInquiry::start_unconfirmed(Nanos now) {
+  if (now < closing_deadline()) return;
+  const OperationQueue::Entry& oldest = *g_.ops.entry(g_.ops.base());
+  const wire::Descriptor what = oldest.op ? oldest.op->post.descriptor : oldest.descriptor();
+  start(g_.ops.base(), what, g_.last_limit.timeout, now);
+}
+
+void LateInquiry::start(Sequence sequence, const wire::Descriptor& descriptor, Nanos limit,
+                        Nanos now) {
   if (asked_) return;
-  const std::string what = " (" + post.descriptor.to_string() + ") passed its time limit of " +
-                           seconds_text(post.timeout);
-  if (g_.tree.is_top(g_.self)) return ask_all(post.sequence, what, now);
+  const std::string what =
+      " (" + descriptor.to_string() + ") passed its time limit of " + seconds_text(limit);
+  if (g_.tree.is_top(g_.self)) return ask_all(sequence, what, now);
   asked_ = true;
-  sequence_ = post.sequence;
+  sequence_ = sequence;
   until_ = now + kTopAnswers;
   what_ = what;
   wire::Writer body;
   body.put_text(what);
-  g_.send_frame(Tree::kTop, Channel::kControl, wire::FrameType::kLate, post.sequence, 0,
-                body.bytes());
+  g_.send_frame(Tree::kTop, Channel::kControl, wire::FrameType::kLate, sequence, 0, body.bytes());
 }
 
 void LateInquiry::check_deferred(Nanos now) {
@@ -57,9 +68,9 @@ void LateInquiry::check(Nanos now) {
   if (!asked_) return;
   // Over after all, here or (the top decides for all) everywhere: the limit was passed by a hair.
   const Operation* const op = g_.find(sequence_);
-  const bool over = g_.tree.is_top(g_.self)
-                        ? sequence_ < g_.ops.base()
-                        : sequence_ < g_.ops.next() && (op == nullptr || op->finished);
+  const bool confirmed = g_.tree.is_top(g_.self) || (g_.closing && now >= g_.last_limit.when);
+  const bool over = confirmed ? sequence_ < g_.ops.base()
+                              : sequence_ < g_.ops.next() && (op == nullptr || op->finished);
   if (!over) {
     if (now >= until_) name_late(now);
     return;

@@ -21,6 +21,14 @@ class LateInquiry {
 
   // The operation has passed its limit here, whether it was admitted or not.
   void start(const Post& post, Nanos now);
+  // This member closes, and what it has posted is not confirmed at the last limit of that.
+  void start_unconfirmed(Nanos now);
+  // When that is to happen; kNever: nothing is to be confirmed, or the operations' own limits
+  // count.
+  Nanos closing_deadline() const {
+    const bool waits = g_.closing && !asked_ && !g_.ops.empty() && g_.unfinished == 0;
+    return waits ? g_.last_limit.when : kNever;
+  }
   bool under_way() const { return asked_; }
   // An operation waits in GroupContext::deferred: its limit counts although it was not admitted.
   void on_deferred(const Post& post) {
@@ -41,6 +49,7 @@ class LateInquiry {
   void on_where(const Frame& header, Nanos now);
 
  private:
+  void start(Sequence sequence, const wire::Descriptor& descriptor, Nanos limit, Nanos now);
   void ask_all(Sequence sequence, std::string what, Nanos now);
   void ask_next(Nanos now);
   void name_late(Nanos now);

@@ -20,6 +20,12 @@ std::optional<Sequence> Line::stop(uint32_t argument, ConstBytes body, ConstByte
   return answered();
 }
 
+void Line::give_up() {
+  if (!being_drawn()) return;
+  drawing_ = false;
+  g_.state = GroupState::kOpen;
+}
+
 std::optional<Sequence> Line::answered() {
   if (g_.tree.is_top(g_.self)) return draw(most_);
   g_.send_frame(g_.tree.parent(g_.self), Channel::kControl, frames_.ready, 0, most_, name_);

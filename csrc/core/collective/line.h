@@ -26,6 +26,8 @@ class Line {
   // Stop; `name`: the body of Ready and At. Not while one is being drawn. The line, if this member
   // alone could draw it.
   std::optional<Sequence> stop(uint32_t argument, ConstBytes body, ConstBytes name);
+  // None will be drawn any more: operations start again.
+  void give_up();
   bool being_drawn() const { return drawing_ && g_.switching(); }
 
   // Each gives the line, once this member knows it: operations start again, and those from it on

@@ -1,7 +1,8 @@
 // Who is there. A member is alive as long as frames of it arrive; those that a member watches (its
 // neighbours in the tree and on the ring) are pinged while something is under way, and one that is
-// silent for too long fails the group. A member that closed in order, or that says that it leaves,
-// harms nothing until somebody calls an operation that it has not called.
+// silent for too long fails the group. A member either stays, or has left at operation N, or is
+// lost. One leaves when all operations below N are complete everywhere, which its word says to who
+// has not heard so: nobody misses it or watches it any more, until somebody calls N or a later one.
 #include "collective/membership.h"
 #include "base/errors.h"
 #include "base/reach.h"
@@ -59,7 +60,7 @@ std::optional<std::pair<Member, Status>> Membership::misses(Sequence sequence) c
                        Status(Code::kClosed, error_text<ErrorId::rank_left>(m, left_[m]) +
                                                  " check that all ranks make the same calls)"));
     }
-    if (!g_.gone[m].ok()) return std::pair(member, g_.gone[m]);
+    if (left_[m] == UINT32_MAX && !g_.gone[m].ok()) return std::pair(member, g_.gone[m]);
   }
   return std::nullopt;
 }
@@ -76,16 +77,31 @@ void Membership::leave() {
   g_.flood(wire::FrameType::kLeave, g_.ops.next(), g_.self, {}, kNoMember);
 }
 
-void Membership::on_leave(const Frame& header) {
+bool Membership::on_leave(const Frame& header) {
   if (header.argument >= g_.size || header.argument == g_.self) {
     g_.counters.add(Counter::malformed);
-    return;
+    return false;
   }
   const auto member = static_cast<Member>(header.argument);
   left_[member] = std::min(left_[member], header.sequence);
+  g_.any_left = true;
+  liveness_.forget(member);
+  if (departed_ == member) departed_until_ = kNever;
   g_.flood(wire::FrameType::kLeave, header.sequence, header.argument, {}, header.member);
-  if (g_.ops.next() <= header.sequence || g_.unfinished == 0) return;
-  g_.fail(make_error<ErrorId::rank_left_before>(member, header.sequence), member);
+  miss_left();
+  return true;
+}
+
+void Membership::on_close() { miss_left(); }
+
+// Operations are posted here that a member has not called and never will.
+void Membership::miss_left() {
+  if (!g_.needs_others()) return;
+  for (uint32_t m = 0; m < g_.size; m++) {
+    if (m == g_.self || left_[m] >= g_.ops.next()) continue;
+    const auto member = static_cast<Member>(m);
+    return g_.fail(make_error<ErrorId::rank_left_before>(member, left_[m]), member);
+  }
 }
 
 void Membership::on_ping(const Frame& header, ConstBytes body) {
@@ -98,7 +114,8 @@ void Membership::on_ping(const Frame& header, ConstBytes body) {
 void Membership::on_peer_down(Member peer, const Status& why, bool graceful, Nanos now) {
   if (g_.failed() || !g_.gone[peer].ok()) return;
   const bool probing = g_.state == GroupState::kProbing;
-  const bool missed = g_.unfinished > 0 || probing || !g_.deferred.empty();
+  const bool left = left_[peer] != UINT32_MAX;
+  const bool missed = !left && (g_.unfinished > 0 || probing || !g_.deferred.empty());
   if (why.code() == Code::kResourceExhausted) {
     // Not that member's fault, and its log says nothing.
     g_.gone[peer] = Status(why.code(), "rank " + std::to_string(g_.self) + " cannot reach rank " +
@@ -111,10 +128,11 @@ void Membership::on_peer_down(Member peer, const Status& why, bool graceful, Nan
                                         " closed its connections; look at its log for the first "
                                         "error")
                            : make_error<ErrorId::rank_lost>(peer, why.message());
+  if (left) return;
   // A peer whose end nobody waits for harms nothing until the next call. One that closed in order
   // knew everything of its own to be complete everywhere; that news comes down the tree and may be
   // slower than the goodbye.
-  if (graceful && g_.unfinished > 0 && !probing) {
+  if (graceful && g_.needs_others() && !probing) {
     if (departed_until_ != kNever) return;
     MCAST_REACH(goodbye_before_the_release);
     departed_ = peer;
@@ -144,7 +162,7 @@ void Membership::drive(Nanos now, bool drained) {
   if (drained && liveness_.active()) miss_silent(now);
   if (now >= departed_until_) {
     departed_until_ = kNever;
-    if (g_.unfinished > 0) return g_.fail(g_.gone[departed_], departed_);
+    if (g_.needs_others()) return g_.fail(g_.gone[departed_], departed_);
   }
   if (now >= lost_until_) {
     lost_until_ = kNever;

@@ -38,9 +38,13 @@ class Membership {
   void on_peer_down(Member peer, const Status& why, bool graceful, Nanos now);
   using Frame = wire::FrameHeader;
   void on_ping(const Frame& header, ConstBytes body);
-  void on_leave(const Frame& header);
+  // False: the frame is not valid.
+  bool on_leave(const Frame& header);
 
-  // Says that this member posts nothing more.
+  // This member closes: what it has posted has to be confirmed by all.
+  void on_close();
+  // Says that this member posts nothing more, and that all that it has posted is complete
+  // everywhere.
   void leave();
   bool leaving() const { return left_[g_.self] != UINT32_MAX; }
   // Who will not post this operation, and why; nobody that is known.
@@ -50,6 +54,7 @@ class Membership {
 
  private:
   void miss_silent(Nanos now);
+  void miss_left();
 
   GroupContext& g_;
   Liveness liveness_;

@@ -67,6 +67,9 @@ class PathSwitch {
   using Frame = wire::FrameHeader;
   void on_probe_frame(const Frame& header, ConstBytes body, Nanos now);
 
+  // A member has left: what is being asked or agreed is so no more, and nothing is again.
+  void stop();
+
   // Whether the ring would be faster.
   RateTest& rates() { return rates_; }
   const RateTest& rates() const { return rates_; }

@@ -31,6 +31,10 @@ class RateTest {
     return round_ && round_->drawn && sequence >= round_->first && !round_->over();
   }
   bool under_way() const { return round_.has_value(); }
+  void stop() {
+    round_.reset();
+    next_ = kNever;
+  }
   // Sends what can be sent of the own train.
   void drive(Nanos now);
   Nanos deadline() const {

@@ -49,6 +49,8 @@ class RosterChange {
     return at_top() && stage_ == Stage::kTested && g_.state == GroupState::kOpen;
   }
   void draw(Nanos now);
+  // A member has left: the stations stay as they are.
+  void stop();
   Nanos deadline() const { return stage_ == Stage::kTesting && !tested_ ? until_ : kNever; }
 
   // Roster, RosterReach, RosterLine, RosterReady, RosterAt of a rank.

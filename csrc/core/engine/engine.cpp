@@ -70,6 +70,8 @@ std::vector<TraceEvent> Engine::trace() const { return impl_->maker.trace(); }
 
 std::vector<std::shared_ptr<Group>> Engine::groups() const { return impl_->maker.groups(); }
 
-void Engine::shutdown(bool give_up) { impl_->maker.shutdown(give_up); }
+void Engine::shutdown(bool give_up, const std::function<bool()>& hurry) {
+  impl_->maker.shutdown(give_up, hurry);
+}
 
 }  // namespace mcast

@@ -25,9 +25,10 @@ class Engine {
   // Blocks until all ranks have called it, multicast has been probed and the path is agreed.
   Result<std::shared_ptr<Group>> create_group(const GroupSpec& spec, KeyValueStore& store);
 
-  // Waits for confirmed ends of all groups up to their linger, stops the lanes. For atexit.
+  // Waits for confirmed ends of all groups (Group::close_in_order()), stops the lanes. For atexit.
   // `give_up`: as Group::give_up(), else nothing is aborted. create_group() after it is kClosed.
-  void shutdown(bool give_up = false);
+  // `hurry`: as of close_in_order().
+  void shutdown(bool give_up = false, const std::function<bool()>& hurry = {});
 
   std::vector<std::shared_ptr<Group>> groups() const;
 

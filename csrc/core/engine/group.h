@@ -238,9 +238,13 @@ class Group {
 
   // Fails everything in flight on all ranks, and every later post. Idempotent.
   virtual void abort(const std::string& reason) = 0;
-  // Waits until everything posted is complete and confirmed, at most `limit`; then leaves the
-  // group. Idempotent; the destructor does the same with the configured linger.
+  // Waits until everything posted is complete and confirmed by all ranks, at most `limit`; then
+  // leaves the group. Idempotent; the destructor does the same with the configured linger.
   virtual Status close(Nanos limit) = 0;
+  // The same, at most until the operations' own time limits have passed, which fails the group with
+  // the ranks that are late. `hurry` is asked five times a second: once it says so, the rest is
+  // give_up() with the configured linger.
+  virtual Status close_in_order(const std::function<bool()>& hurry) = 0;
   // The same after an error or an interrupt here: operations that are not over fail at once on all
   // ranks (kAborted here, or another rank's error that came first), only the confirmation of those
   // that are is waited for.

@@ -4,12 +4,18 @@
 #include "engine/group_base.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "base/errors.h"
 #include "base/own_pid.h"
 
 namespace mcast {
+namespace {
+
+constexpr auto kLook = std::chrono::milliseconds(200);  // of who waits, at what would end that
+
+}  // namespace
 
 GroupBase::GroupBase(const GroupSpec& spec)
     : name_(spec.name),
@@ -118,31 +124,38 @@ void GroupBase::begin_close(Nanos limit, bool force, Completion then) {
   };
   auto both = std::make_shared<Both>();
   both->then = std::move(then);
-  bool closed = true, intact = false;
+  bool again = true, intact = false;
   if (here()) {
     std::lock_guard<std::mutex> lock(state_->mutex);
-    closed = std::exchange(state_->closed, true);
+    again = std::exchange(state_->closed, true);
     intact = state_->failure().ok();
   }
-  if (closed || !has_lanes()) return both->then({});
+  // Who waits for a close may lose patience: a second one by force ends the first.
+  if (!here() || !has_lanes() || (again && !force)) return both->then({});
   const Nanos start = now();
   const Nanos deadline = limit > kNever - start ? kNever : start + limit;
   for (const LaneId lane : kBothLanes) {
-    close_lane(lane, deadline, force,
-               [both, look = force && intact, state = state_](const Status& status) {
-                 {
-                   std::lock_guard<std::mutex> lock(both->mutex);
-                   if (both->first.ok()) both->first = status;
-                   if (--both->left > 0) return;
-                 }
-                 if (both->first.ok() && look) {
-                   // What was in flight may have failed by another rank's word before a lane looked
-                   // at it.
-                   both->first = state->failure();
-                 }
-                 both->then(both->first);
-               });
+    close_lane(lane, deadline, force, [both, look = intact, state = state_](const Status& status) {
+      {
+        std::lock_guard<std::mutex> lock(both->mutex);
+        if (both->first.ok()) both->first = status;
+        if (--both->left > 0) return;
+      }
+      if (both->first.ok() && look) {
+        // What was in flight or unconfirmed may have failed by another rank's word.
+        both->first = state->failure();
+      }
+      both->then(both->first);
+    });
   }
+}
+
+Status GroupBase::close_in_order(const std::function<bool()>& hurry) {
+  std::future<Status> future = start_close(kNever, false);
+  while (future.wait_for(kLook) != std::future_status::ready) {
+    if (hurry && hurry()) return close(config_.linger, true);
+  }
+  return future.get();
 }
 
 Status GroupBase::close(Nanos limit, bool force) {

@@ -31,6 +31,7 @@ class GroupBase : public Group {
   Member size() const override { return static_cast<Member>(size_); }
   void abort(const std::string& reason) override;
   Status close(Nanos limit) override { return close(limit, false); }
+  Status close_in_order(const std::function<bool()>& hurry) override;
   Status give_up(Nanos limit) override { return close(limit, true); }
   Status post_message(MessageCall call, PostOptions options) override;
 
@@ -50,6 +51,7 @@ class GroupBase : public Group {
   // The same for who does not wait: `closed` runs once, maybe in this call.
   void begin_close(Nanos limit, bool force, Completion closed);
   Nanos linger() const { return config_.linger; }
+  const std::string& name() const { return name_; }
   const std::string& security() const { return config_.security; }  // setting
   // Bytes of a block, at most.
   uint64_t longest_block() const { return max_block_; }

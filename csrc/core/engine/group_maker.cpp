@@ -93,14 +93,33 @@ LogLevel level_of(const Status& none, const std::string& path) {
   return told.insert(path).second ? LogLevel::kWarn : LogLevel::kInfo;
 }
 
+using Groups = std::vector<std::shared_ptr<GroupBase>>;
+
 // All at once: the patience of many groups must not add up.
-void close_all(const std::vector<std::shared_ptr<GroupBase>>& groups, bool give_up) {
+void give_up_all(const Groups& groups) {
   std::vector<std::pair<Nanos, std::future<Status>>> closing;
   for (const auto& group : groups) {
-    closing.emplace_back(group->linger(), group->start_close(group->linger(), give_up));
+    closing.emplace_back(group->linger(), group->start_close(group->linger(), true));
   }
   for (auto& [limit, closed] : closing) {
     closed.wait_for(std::chrono::nanoseconds(std::min<Nanos>(limit, 86400 * kSecond) + kSecond));
+  }
+}
+
+// Until all is confirmed, or `hurry` says otherwise.
+void close_all(const Groups& groups, const std::function<bool()>& hurry) {
+  std::vector<std::pair<GroupBase*, std::future<Status>>> closing;
+  for (const auto& group : groups) {
+    closing.emplace_back(group.get(), group->start_close(kNever, false));
+  }
+  for (auto& [group, closed] : closing) {
+    while (closed.wait_for(std::chrono::milliseconds(200)) != std::future_status::ready) {
+      if (hurry && hurry()) return give_up_all(groups);
+    }
+    if (const Status outcome = closed.get(); !outcome.ok()) {
+      log(LogLevel::kWarn, "group '%s' closed: %s", group->name().c_str(),
+          outcome.message().c_str());
+    }
   }
 }
 
@@ -220,7 +239,7 @@ std::vector<std::shared_ptr<Group>> GroupMaker::groups() const {
   return {live.begin(), live.end()};
 }
 
-void GroupMaker::shutdown(bool give_up) {
+void GroupMaker::shutdown(bool give_up, const std::function<bool()>& hurry) {
   std::vector<std::shared_ptr<GroupBase>> live;
   std::vector<std::shared_ptr<LaneThread>> lanes;
   std::map<std::string, std::shared_ptr<ClientLink>> links;
@@ -232,8 +251,9 @@ void GroupMaker::shutdown(bool give_up) {
     links.swap(links_);
   }
   const auto parts = resources_.parts();
-  close_all(live, give_up);
-  close_all(parts, give_up);
+  for (const Groups& groups : {live, Groups(parts.begin(), parts.end())}) {
+    give_up ? give_up_all(groups) : close_all(groups, hurry);
+  }
   resources_.registrar().stop();
   for (const auto& lane : lanes) lane->stop(kGoodbyePatience);
   resources_.stop_registry();

@@ -24,9 +24,10 @@ class GroupMaker {
   // Blocks until all ranks have called it, multicast has been probed and the path is agreed.
   Result<std::shared_ptr<GroupBase>> create_group(const GroupSpec& spec, KeyValueStore& store);
 
-  // Waits for confirmed ends of all groups up to their linger, stops the lanes. `give_up`: as
-  // Group::give_up(), else nothing is aborted. create_group() after it is kClosed.
-  void shutdown(bool give_up);
+  // Waits for confirmed ends of all groups (Group::close_in_order()), stops the lanes. `give_up`:
+  // as Group::give_up(), else nothing is aborted. create_group() after it is kClosed. `hurry`: as
+  // of that; asked unless give_up.
+  void shutdown(bool give_up, const std::function<bool()>& hurry = {});
 
   std::vector<std::shared_ptr<Group>> groups() const;
   std::vector<TraceEvent> trace() const;

@@ -1,6 +1,6 @@
 // One turn: commands in their order, the lane's poll, then the groups that are closing. A group
-// closes when it is quiet; at its deadline what is in flight fails, here with what was waited for
-// and elsewhere with who left.
+// closes when it is quiet; at its deadline what is in flight or unconfirmed fails, here with what
+// was waited for and elsewhere with who left.
 #include "engine/lane_loop.h"
 
 #include <algorithm>
@@ -32,6 +32,7 @@ void LaneLoop::serve_closing(Nanos now) {
   for (size_t i = 0; i < closing_.size();) {
     const Closing c = closing_[i];
     LaneGroup* group = lane_.find_group(c.tag);
+    if (group != nullptr) group->core().close(now);
     const bool over =
         group == nullptr || (c.force ? group->core().confirmed_so_far() : group->core().quiet());
     if (!over && now < c.deadline) {

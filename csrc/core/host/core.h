@@ -65,6 +65,8 @@ class HostCore {
   // Fails everything here and on all ranks. The first reason of all ranks wins.
   void fail(const Status& why, Member culprit);
   const Status& failure() const { return failure_; }
+  // Operations and messages that are not over here.
+  size_t in_flight() const;
   // Whether this rank may leave now: nothing is in flight here. Where that has been waited for long
   // enough (`late`), or is not to be (`force`), what is in flight fails, here and on all ranks, and
   // `outcome` says so, unless it is an error already. Not yet true: ask again later.

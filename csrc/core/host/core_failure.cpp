@@ -177,13 +177,16 @@ std::string HostCore::oldest_text() const {
   return ops_.empty() ? messages_->unfinished_text() : op_text(ops_[0]->post);
 }
 
+size_t HostCore::in_flight() const {
+  return ops_.size() + (messages_ ? messages_->unfinished() : 0);
+}
+
 bool HostCore::may_leave(bool force, bool late, Status& outcome) {
   if (idle()) return true;
   if (!force && !late) return false;
-  const size_t in_flight = ops_.size() + (messages_ ? messages_->unfinished() : 0);
-  if (in_flight == 0) return true;  // only news of messages for who does not read them
+  if (in_flight() == 0) return true;  // only news of messages for who does not read them
   if (outcome.ok()) {
-    const LeftInFlight left = left_in_flight(params_.self, in_flight, force);
+    const LeftInFlight left = left_in_flight(params_.self, in_flight(), force);
     outcome = left.here.with_context(oldest_text());
     fail(left.for_others, params_.self);
   }

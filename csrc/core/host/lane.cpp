@@ -19,6 +19,7 @@ namespace mcast {
 namespace {
 
 constexpr Nanos kSpin = 30 * kMicro;
+constexpr Nanos kNewsPatience = 5 * kSecond;
 
 }  // namespace
 
@@ -233,8 +234,15 @@ Nanos HostLane::turn() {
 
 void HostLane::serve_closing(Nanos at) {
   if (mail_.closings.empty()) return;
-  const LaneInbox::Closing& first = mail_.closings.front();
-  if (!core_.may_leave(first.force, at >= first.deadline, closing_outcome_)) return;
+  bool force = false, late = false;
+  for (const LaneInbox::Closing& c : mail_.closings) {
+    force = force || c.force;
+    late = late || at >= c.deadline;
+  }
+  const bool only_news = !core_.idle() && core_.in_flight() == 0;
+  // For who does not read it, nobody waits for as long as for an operation.
+  news_until_ = only_news ? std::min(news_until_, at + kNewsPatience) : kNever;
+  if (!core_.may_leave(force, late || at >= news_until_, closing_outcome_)) return;
   deliver();
   core_.leave();
   for (LaneInbox::Closing& c : std::exchange(mail_.closings, {})) c.done(closing_outcome_);

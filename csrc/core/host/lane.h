@@ -93,9 +93,10 @@ class HostLane : private HostPort {
   std::atomic<bool> driven_{false};  // who sets it owns what follows
   HostCore core_;
   PeerWatch watch_;
-  bool told_ = false;       // the listener knows of the failure
-  LaneInbox::Mail mail_;    // closings stay until they are served
-  Status closing_outcome_;  // of what was in flight at the end
+  bool told_ = false;          // the listener knows of the failure
+  LaneInbox::Mail mail_;       // closings stay until they are served
+  Nanos news_until_ = kNever;  // while a close waits for nothing but others to read messages' news
+  Status closing_outcome_;     // of what was in flight at the end
 };
 
 }  // namespace mcast

@@ -29,6 +29,16 @@ void Liveness::heard(Member m, Nanos now) {
   met_[i] = true;
 }
 
+void Liveness::forget(Member m) {
+  const size_t i = index(m);
+  if (i >= watched_.size()) return;
+  const auto at = static_cast<std::ptrdiff_t>(i);
+  watched_.erase(watched_.begin() + at);
+  heard_.erase(heard_.begin() + at);
+  pinged_.erase(pinged_.begin() + at);
+  met_.erase(met_.begin() + at);
+}
+
 void Liveness::all_met(Nanos now) {
   for (size_t i = 0; i < watched_.size(); i++) {
     if (!met_[i]) heard_[i] = pinged_[i] = now;

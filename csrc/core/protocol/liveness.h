@@ -16,6 +16,8 @@ class Liveness {
   // A stream frame arrived from `m` (datagrams are not counted: pings are answered anyway;
   // unwatched members are ignored).
   void heard(Member m, Nanos now);
+  // `m` has said goodbye: it is watched no more.
+  void forget(Member m);
   // Members come one by one: until a first word, or all_met(), nobody is pinged or missed.
   void await_first_words() { met_.assign(watched_.size(), false); }
   void all_met(Nanos now);

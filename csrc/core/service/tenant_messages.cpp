@@ -229,6 +229,10 @@ void Tenant::on_close(uint64_t call, const ipc::Close& close) {
   }
   pending_.pass_over(close.handle);
   if (group) return closer_.close(std::move(group), call, close, memory_.mover);
+  // The client has lost patience with a close of which it will hear by the first call.
+  if (const auto closing = close.force ? closer_.find(close.handle) : nullptr) {
+    closing->shared()->begin_close(close.limit, true, [](const Status&) {});
+  }
   link_->tell(control_of(ipc::ControlType::kClosed, call, ipc::Verdict::of({})));
 }
 

@@ -288,8 +288,12 @@ TEST(Agreement, ABlockBeyondTheChunkIndicesIsRefusedEverywhere) {
 TEST(Agreement, AllLeaveInOrder) {
   Cluster c(ranks(4));
   Runs runs = allgather_all(c, 5000, 1);
-  for (Member r = 0; r < 4; r++) c.group(r).core().leave(c.now());
   finish(c, runs);
+  for (Member r = 0; r < 4; r++) c.group(r).core().close(c.now());
+  for (Member r = 0; r < 4; r++) {
+    ASSERT_TRUE(c.run([&] { return c.group(r).core().quiet(); }, kSecond));
+    c.group(r).core().leave(c.now());
+  }
   for (Member r = 0; r < 4; r++) EXPECT_FALSE(c.group(r).core().failed());
 }
 
@@ -303,7 +307,7 @@ TEST(Agreement, EachClosesAsSoonAsItIsQuiet) {
       Cluster c(o);
       Runs runs = allgather_all(c, 200000, 1);
       for (auto& r : barrier_all(c)) runs.push_back(r);
-      for (Member r = 0; r < n; r++) c.group(r).core().leave(c.now());
+      for (Member r = 0; r < n; r++) c.group(r).core().close(c.now());
       std::vector<bool> closed(n);
       uint32_t open = n;
       ASSERT_TRUE(c.run(
@@ -312,6 +316,7 @@ TEST(Agreement, EachClosesAsSoonAsItIsQuiet) {
               if (closed[r] || !c.group(r).core().quiet()) continue;
               closed[r] = true;
               open--;
+              c.group(r).core().leave(c.now());
               c.lane(r).transport().stream().close_peers(c.now());
             }
             return open == 0;
