@@ -84,7 +84,10 @@ ProcessGroupMcast::~ProcessGroupMcast() {
       std::lock_guard lock(mutex_);
       group = std::move(group_);
     }
-    group.reset();  // lingers for unconfirmed operations, at most the configured time
+    HeldSignal signal;
+    if (group) members_->close(*group, signal);
+    group.reset();
+    signal.raise_later();
     members_->drop(fallbacks_->release());
   } catch (const std::exception& error) {
     TORCH_WARN("mcast: while group '", name_, "' was destroyed: ", error.what());
@@ -164,17 +167,14 @@ void ProcessGroupMcast::abort() {
 void ProcessGroupMcast::shutdown() {
   if (!here()) return;
   const WithoutGil nogil;
+  HeldSignal signal;
   if (const std::shared_ptr<Group> group = members_->take_group()) {
-    // After Ctrl-C nobody wants to wait for what was interrupted.
-    const bool give_up = interrupted_->load() > 0 || handles_interrupt();
-    const Status closed = give_up ? group->give_up(config_.linger) : group->close(config_.linger);
-    // A peer that failed has been reported by the operations it failed; here it is only worth a
-    // word.
-    if (!closed.ok()) TORCH_WARN("mcast: group '", name_, "' closed: ", closed.to_string());
+    members_->close(*group, signal);
     std::lock_guard lock(mutex_);
     last_stats_ = group->stats();
   }
   for (const BackendPtr& backend : fallbacks_->made()) backend->shutdown();
+  signal.rethrow();
 }
 
 GroupStats ProcessGroupMcast::group_stats() const {

@@ -471,13 +471,14 @@ PYBIND11_MODULE(_C, module) {
   module.def(
       "shutdown",
       [](bool give_up) {
-        Engine::instance().shutdown(give_up);
+        HeldSignal signal;
+        Engine::instance().shutdown(give_up, [&signal] { return signal.raised(); });
         CompletionPoller::instance().close(5 * kSecond);
         Background::instance().close(5 * kSecond);
         begin_leaving();
+        signal.rethrow();
       },
-      "Ends the engine: waits for unconfirmed operations up to their linger; give_up: not for "
-      "those "
-      "that are not over here. For exit.",
+      "Ends the engine: waits until all ranks have confirmed what was posted, at most for its time "
+      "limits; give_up, or after Ctrl-C: not for what is not over here. For exit.",
       py::arg("give_up") = false, py::call_guard<py::gil_scoped_release>());
 }

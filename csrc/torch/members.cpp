@@ -89,9 +89,20 @@ std::shared_ptr<Group> ProcessGroupMcast::Members::take_group() {
   return group;
 }
 
-// What has ended here may not have at others: they may need this rank until they confirm it.
+// What has ended here may not have at others: they need this rank until they confirm it. After
+// Ctrl-C or a failure nobody wants to wait for what was interrupted.
+void ProcessGroupMcast::Members::close(Group& group, HeldSignal& signal) const {
+  const bool give_up =
+      pg.interrupted_->load() > 0 || handles_interrupt() || failure()->load() != Code::kOk;
+  const Status closed = give_up ? group.give_up(pg.config_.linger)
+                                : group.close_in_order([&signal] { return signal.raised(); });
+  // A peer that failed has been reported by the operations it failed; here it is only worth a word.
+  if (!closed.ok()) TORCH_WARN("mcast: group '", pg.name_, "' closed: ", closed.to_string());
+}
+
 void ProcessGroupMcast::Members::leave() {
   const WithoutGil nogil;
+  HeldSignal signal;
   const std::shared_ptr<Group> group = take_group();
   {
     const std::lock_guard lock(pg.mutex_);
@@ -99,15 +110,12 @@ void ProcessGroupMcast::Members::leave() {
     pg.last_split_.reset();
     pg.side_streams_.clear();
   }
-  if (group && failure()->load() == Code::kOk) {
-    (void)group->close(pg.config_.linger);
-  } else if (group) {
-    (void)group->give_up(pg.config_.linger);
-  }
+  if (group) close(*group, signal);
   pg.fallbacks_->works().fail_all("reconfigure()");
   std::vector<BackendPtr> backends = pg.fallbacks_->take();
   for (const BackendPtr& backend : backends) backend->abort();
   drop(std::move(backends));
+  signal.rethrow();
 }
 
 // Joins threads. After a failure they may be in the middle of a call whose peers never come.

@@ -18,6 +18,10 @@ struct ProcessGroupMcast::Members {
   // Makes the engine's group of the rank and size of now on `store`; blocks until all ranks are
   // here.
   void make(const c10::intrusive_ptr<c10d::Store>& store, std::chrono::milliseconds timeout);
+  // Leaves the engine's group when all it has called is confirmed by all ranks, and warns where
+  // that does not come. What a signal's handler raises meanwhile ends the wait and is left in
+  // `signal`. Call without Python's lock.
+  void close(Group& group, HeldSignal& signal) const;
   // Ends what there is between them.
   void leave();
   // The engine's group, which is not this one's any more; its statistics stay. Null: there is none.

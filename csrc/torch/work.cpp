@@ -91,6 +91,23 @@ bool handles_interrupt() {
   return yes;
 }
 
+bool HeldSignal::raised() {
+  try {
+    if (!what_) check_signals();
+  } catch (...) {
+    what_ = std::current_exception();
+  }
+  return what_ != nullptr;
+}
+
+void HeldSignal::rethrow() {
+  if (what_) std::rethrow_exception(std::exchange(what_, nullptr));
+}
+
+void HeldSignal::raise_later() {
+  if (std::exchange(what_, nullptr)) PyErr_SetInterrupt();
+}
+
 void throw_status(const Status& status, const std::string& context) {
   const std::string text =
       (context.empty() ? "" : context + ": ") + status.to_string() + first_line_hint(status.code());

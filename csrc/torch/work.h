@@ -143,4 +143,19 @@ void check_signals();
 // Takes Python's lock.
 bool handles_interrupt();
 
+// What the handler of a signal raises while the main thread waits in the core, which no exception
+// may cross.
+class HeldSignal {
+ public:
+  // Runs handlers, as check_signals(). True: one has raised something, now or before.
+  bool raised();
+  // Throws that, if there is any.
+  void rethrow();
+  // For a destructor: leaves an interrupt to whatever Python code runs next.
+  void raise_later();
+
+ private:
+  std::exception_ptr what_;
+};
+
 }  // namespace mcast::pg

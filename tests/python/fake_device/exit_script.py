@@ -8,6 +8,7 @@ from datetime import timedelta
 import devices
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
 import torch_mcast
 
@@ -20,8 +21,9 @@ dist.init_process_group(
     rank=rank,
     world_size=2,
     timeout=timedelta(seconds=60),
-    pg_options=torch_mcast.Options(linger=200, fallback="none"),
+    pg_options=torch_mcast.Options(fallback="none"),
 )
+_set_pg_timeout(timedelta(seconds=1))
 tensor = torch.zeros(100_000).to(name)
 if rank == 1:
     assert dist.broadcast(tensor, 0, async_op=True).wait()

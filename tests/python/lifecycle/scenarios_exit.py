@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from scenarios import caught, expected_path, group_backend, join, post, tcp_store
 from scenarios_failure import all_good
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
 import torch_mcast
 
@@ -110,15 +111,15 @@ def threads_go_on(link: Any) -> None:
 
 
 def waits_at_exit(link: Any, groups: int) -> None:
-    """Many groups with an operation each that the other rank never calls. One linger after the other would
-    be longer than the test's guard."""
+    """Many groups with an operation each that the other rank never calls. One time limit after the other
+    would be longer than the test's guard."""
     assert groups * 3 > 60
-    join(link, linger=3000)
-    options = torch_mcast.Options(linger=3000)
-    every = [dist.new_group(backend="mcast", pg_options=options) for _ in range(groups)]
+    join(link)
+    every = [dist.new_group(backend="mcast") for _ in range(groups)]
     dist.barrier()
     if link.rank == 0:
         for group in every:
+            _set_pg_timeout(timedelta(seconds=3), group)
             dist.barrier(group=group, async_op=True)
         link.say("ends")
     else:
@@ -129,7 +130,7 @@ def waits_at_exit(link: Any, groups: int) -> None:
 def callback_waits(link: Any, what: str) -> None:
     """Rank 0 ends while a callback waits: for an operation of its own that rank 1 never calls, or for
     what nobody ends."""
-    join(link, linger=500)
+    join(link)
     if link.rank == 1:
         link.hear("post")  # later: what is complete already calls back in then() itself
         dist.barrier()
@@ -139,6 +140,7 @@ def callback_waits(link: Any, what: str) -> None:
     waits = threading.Event()
 
     def callback(_: Any) -> None:
+        _set_pg_timeout(timedelta(seconds=1))
         work = dist.broadcast(torch.zeros(3), 1, async_op=True)
         waits.set()
         if what == "operation":
@@ -198,19 +200,19 @@ def interrupted(link: Any, where: str) -> None:
         caught(link, lambda: (link.hear("go"), dist.barrier(), dist.barrier()))
 
 
-def say_when_in_wait(link: Any) -> None:
-    """Says "waiting" when the main thread sleeps in a futex, called from the last frame it entered:
-    in wait()'s condition variable, not in Python code."""
-    call = f"/proc/self/task/{os.getpid()}/syscall"
+def say_when_in_wait(link: Any, call: str = ".wait()") -> None:
+    """Says "waiting" when the main thread sleeps in a futex, below a line that makes this call: in the
+    core, not in Python code."""
+    number = f"/proc/self/task/{os.getpid()}/syscall"
     main = threading.main_thread().ident
     assert main is not None
     seen = 0
     while seen < 3:
-        line = sys._current_frames()[main].f_lineno
-        source = linecache.getline(__file__, line)
-        with open(call) as file:
+        frame = sys._current_frames()[main]
+        source = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+        with open(number) as file:
             asleep = file.read().startswith(f"{FUTEX} ")
-        seen = seen + 1 if asleep and ".wait()" in source else 0
+        seen = seen + 1 if asleep and call in source else 0
         time.sleep(0.01)
     link.say("waiting")
 

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from passing_store import PassingStore
 from scenarios import HOLE, caught, join, leave_poisoned, post, tcp_store
+from torch.distributed.distributed_c10d import _set_pg_timeout
 from waiting import until
 
 import torch_mcast
@@ -284,10 +285,11 @@ def replaced(link: Any) -> None:
 
 
 def in_flight(link: Any) -> None:
-    """destroy_process_group with work in flight that cannot end: bounded, and all are told."""
-    join(link, linger=300)
+    """destroy_process_group with work in flight that cannot end: its time limit ends it, and all are told."""
+    join(link)
     dist.barrier()
     if link.rank == 0:
+        _set_pg_timeout(timedelta(seconds=1))
         work = dist.barrier(async_op=True)
         dist.destroy_process_group()
         caught(link, work.wait)

@@ -80,7 +80,7 @@ def test_a_callback_waits(job, what):
         assert named == (what != "operation")
 
 
-def test_lingers_do_not_add_up(job):
+def test_time_limits_of_many_groups_do_not_add_up(job):
     with job(2, "scenarios_exit.waits_at_exit", 30) as it:
         it.ranks[0].expect("ends")
         it.ranks[0].code()

@@ -1,0 +1,88 @@
+"""A rank that makes its call long after the others, who leave as soon as theirs has returned."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from scenarios import caught, join
+from scenarios_exit import say_when_in_wait
+
+LATE = 2
+
+
+def call(what: str, group: Any = None) -> None:
+    """Rank 0 is the root; every byte is checked."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    mine = torch.full((4,), float(rank + 1))
+    if what == "broadcast":
+        dist.broadcast(mine, 0, group=group)
+        assert torch.equal(mine, torch.ones(4)), mine
+    elif what == "all_gather":
+        outputs = torch.zeros(4 * world)
+        dist.all_gather_single(outputs, mine, group=group) if hasattr(
+            dist, "all_gather_single"
+        ) else dist.all_gather_into_tensor(outputs, mine, group=group)
+        assert torch.equal(outputs, torch.arange(1.0, world + 1).repeat_interleave(4)), outputs
+    elif what == "gather":
+        outputs = [torch.zeros(4) for _ in range(world)] if rank == LATE else None
+        dist.gather(mine, outputs, LATE, group=group)
+        if outputs is not None:
+            assert [int(output[0]) for output in outputs] == list(range(1, world + 1)), outputs
+    elif what == "reduce":
+        dist.reduce(mine, LATE, group=group)
+        if rank == LATE:
+            assert torch.equal(mine, torch.full((4,), world * (world + 1) / 2)), mine
+    else:
+        dist.barrier(group=group)
+
+
+def leaves(link: Any, what: str, how: str) -> None:
+    """The others destroy the group or end without a word; of a subgroup, they go on."""
+    join(link)
+    group = dist.new_group(backend="mcast") if how == "subgroup" else None
+    dist.barrier()
+    if link.rank == LATE:
+        link.say("late")
+        link.hear("go")
+    else:
+        link.say("calls")
+    call(what, group)
+    if how == "subgroup":
+        dist.destroy_process_group(group)
+        dist.barrier()
+    if how != "exit":
+        dist.destroy_process_group()
+    link.say("good")
+
+
+def never_comes(link: Any) -> None:
+    """The root of a broadcast leaves; the late rank never makes the call."""
+    join(link)
+    dist.barrier()
+    if link.rank == 0:
+        call("broadcast")
+        link.say("calls")
+        dist.destroy_process_group()
+        link.say("destroyed")
+        return
+    link.hear("go")
+    caught(link, lambda: call("broadcast"))
+
+
+def interrupted(link: Any) -> None:
+    """As above; somebody presses Ctrl-C while the root waits in destroy_process_group()."""
+    join(link)
+    dist.barrier()
+    if link.rank != 0:
+        link.hear("go")
+        caught(link, lambda: call("broadcast"))
+        return
+    call("broadcast")
+    threading.Thread(target=say_when_in_wait, args=(link, ".shutdown()"), daemon=True).start()
+    try:
+        dist.destroy_process_group()
+    except KeyboardInterrupt:
+        link.say("interrupted")
