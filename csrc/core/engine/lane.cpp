@@ -74,8 +74,25 @@ void Lane::remove_group(uint64_t tag) {
   const GroupAddress& address = it->second->address_;
   if (address.joined) transport_->datagram().leave(address.multicast);
   if (last_ == it->second.get()) last_ = nullptr;
+  keep_trying(tag, 0);
   others_.retire(tag, it->second->address_.hosts);
   groups_.erase(it);
+}
+
+void Lane::keep_trying(uint64_t tag, Nanos until) {
+  LaneGroup* const group = find_group(tag);
+  if (group == nullptr || group->keep_trying_ == until) return;
+  group->keep_trying_ = until;
+  for (const PeerId peer : group->peers_) {
+    if (peer == kNoPeer) continue;
+    Nanos latest = 0;
+    for (const auto& [other_tag, other] : groups_) {
+      if (other->keep_trying_ <= latest) continue;
+      const std::vector<PeerId>& its = other->peers_;
+      if (std::find(its.begin(), its.end(), peer) != its.end()) latest = other->keep_trying_;
+    }
+    transport_->stream().keep_trying(peer, latest);
+  }
 }
 
 // Others are seen to have sent by nothing but their accounts: this lane looks again soon.

@@ -79,6 +79,7 @@ class LaneGroup final : public Port {
 
   Lane& lane_;
   GroupAddress address_;
+  Nanos keep_trying_ = 0;      // Lane::keep_trying()
   bool flooded_ = false;       // another group has left this address: to be told to the core
   std::vector<PeerId> peers_;  // by member; the own entry is kNoPeer
   std::map<Member, PeerId> stations_;
@@ -116,6 +117,9 @@ class Lane final : private DatagramSink, private StreamSink {
                        std::shared_ptr<Counters> counters = std::make_shared<Counters>());
   void remove_group(uint64_t tag);
   LaneGroup* find_group(uint64_t tag);
+  // While the group is being created, attempts to connect to its members go on until `until`
+  // (Stream::keep_trying()); 0: it is made.
+  void keep_trying(uint64_t tag, Nanos until);
 
   // Receives, answers, runs timers, sends. True: call again at once; false: idle until deadline().
   bool poll(Nanos now);

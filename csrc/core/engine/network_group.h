@@ -47,9 +47,10 @@ class NetworkGroup final : public GroupBase {
   // GroupSpec's. Once; not in a group of one rank.
   Status open(const Agreement& agreement, Nanos deadline, const std::function<bool()>& interrupted);
   // Its two halves, for who does not wait. begin_open() adds the group to its lanes and probes;
-  // `probed` runs once, where the multicast lane runs; false: a lane has ended. settle(), once that
-  // went well: the group can be used.
-  bool begin_open(const Agreement& agreement, Completion probed);
+  // `probed` runs once, where the multicast lane runs; until `deadline` members that cannot be
+  // reached are tried again; false: a lane has ended. settle(), once that went well: the group can
+  // be used.
+  bool begin_open(const Agreement& agreement, Completion probed, Nanos deadline = 0);
   void settle(const Agreement& agreement);
   // Where there is a registrar, after settle(): rank 0 has aggregators asked; `first` runs once,
   // when the first stations are in force (at once if they are), where the reduce lane runs or here.
@@ -66,7 +67,7 @@ class NetworkGroup final : public GroupBase {
   // Made from the parts and the agreement; the creation of a group.
   GroupParams make_params(const Agreement& agreement);
   void add_to_lane(LaneId id, const GroupParams& params, const Agreement& agreement, Lane& lane,
-                   Nanos now);
+                   Nanos deadline, Nanos now);
   Status wait_for_probe(std::future<Status> probed, Nanos deadline,
                         const std::function<bool()>& interrupted);
   void settle_path();

@@ -69,7 +69,7 @@ GroupParams NetworkGroup::make_params(const Agreement& agreement) {
 }
 
 void NetworkGroup::add_to_lane(LaneId id, const GroupParams& params, const Agreement& agreement,
-                               Lane& lane, Nanos now) {
+                               Lane& lane, Nanos deadline, Nanos now) {
   const bool reduces = id == LaneId::kReduce;
   const auto& peers = reduces ? agreement.reduce_peers : agreement.peers;
   std::vector<PeerId> ids;
@@ -95,6 +95,8 @@ void NetworkGroup::add_to_lane(LaneId id, const GroupParams& params, const Agree
     }
   }
   GroupCore& core = lane.add_group(own, address, std::move(ids), now, counters_[id]).core();
+  // A little less than the group's own limit: the error is to say why a rank is not reached.
+  lane.keep_trying(tag_, deadline - std::min(kSecond, creation_limit_ / 4));
   if (reduces && parts_.registrar != nullptr) listen_to_rosters(core);
   // A lane that fails takes the other with it: the group is one.
   core.set_failure_listener(
@@ -123,7 +125,7 @@ void NetworkGroup::add_to_lane(LaneId id, const GroupParams& params, const Agree
 }
 
 // The reduce lane first: once the probe is over, every rank's is there.
-bool NetworkGroup::begin_open(const Agreement& agreement, Completion probed) {
+bool NetworkGroup::begin_open(const Agreement& agreement, Completion probed, Nanos deadline) {
   tag_ = agreement.tag;
   fixed_.streams = "every rank";
   fixed_.contributions =
@@ -131,12 +133,12 @@ bool NetworkGroup::begin_open(const Agreement& agreement, Completion probed) {
   GroupParams params = make_params(agreement);
   agreed_ = params.agreed;
   const bool added = parts_.lanes.reduce->call([&](Lane& lane, Nanos now) {
-    add_to_lane(LaneId::kReduce, params, agreement, lane, now);
+    add_to_lane(LaneId::kReduce, params, agreement, lane, deadline, now);
     params.multicast.problem = lane.find_group(tag_)->core().params().multicast.problem;
   });
-  return added && parts_.lanes.multicast->push([this, params, agreement, probed](Lane& lane,
-                                                                                 Nanos now) {
-    add_to_lane(LaneId::kMulticast, params, agreement, lane, now);
+  return added && parts_.lanes.multicast->push([this, params, agreement, probed, deadline](
+                                                   Lane& lane, Nanos now) {
+    add_to_lane(LaneId::kMulticast, params, agreement, lane, deadline, now);
     GroupCore& core = lane.find_group(tag_)->core();
     core.set_path_listener([state = state_](const std::string& path, const std::string& why) {
       std::lock_guard<std::mutex> lock(state->mutex);
@@ -176,6 +178,7 @@ void NetworkGroup::settle_path() {
   GroupCore::Path path = GroupCore::Path::kUnknown;
   bool no_multicast = false;
   parts_.lanes.multicast->call([&](Lane& lane, Nanos) {
+    lane.keep_trying(tag_, 0);
     if (LaneGroup* group = lane.find_group(tag_)) {
       path = group->core().path();
       fixed_.path = path_name(path);
@@ -184,6 +187,7 @@ void NetworkGroup::settle_path() {
     }
   });
   parts_.lanes.reduce->call([&](Lane& lane, Nanos) {
+    lane.keep_trying(tag_, 0);
     if (LaneGroup* group = lane.find_group(tag_)) {
       group->core().adopt_path(path, fixed_.reason, no_multicast);
     }
@@ -210,7 +214,8 @@ Status NetworkGroup::open(const Agreement& agreement, Nanos deadline,
                           const std::function<bool()>& interrupted) {
   auto probed = std::make_shared<std::promise<Status>>();
   std::future<Status> future = probed->get_future();
-  if (!begin_open(agreement, [probed](const Status& s) { probed->set_value(s); })) {
+  const Completion settled = [probed](const Status& s) { probed->set_value(s); };
+  if (!begin_open(agreement, settled, deadline)) {
     return Status(Code::kClosed, "group '" + name_ + "': the engine is shut down");
   }
   Status status = wait_for_probe(std::move(future), deadline, interrupted);

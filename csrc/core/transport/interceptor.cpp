@@ -175,6 +175,7 @@ class Interceptor::FaultyStream final : public Stream, private StreamSink {
   std::vector<PeerId> expect(std::span<const uint64_t> uids) override {
     return inner_.expect(uids);
   }
+  void keep_trying(PeerId peer, Nanos until) override { inner_.keep_trying(peer, until); }
   size_t queued(PeerId peer, Channel channel) const override {
     return inner_.queued(peer, channel);
   }

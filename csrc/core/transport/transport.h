@@ -241,6 +241,10 @@ class Stream {
   // add_peer(). Who comes too early is refused, and tries again for a while. Returns their ids, in
   // this order.
   virtual std::vector<PeerId> expect(std::span<const uint64_t> uids) = 0;
+  // Attempts to connect that fail, or that nobody answers, are repeated for the liveness limit;
+  // then the peer is down. To this peer they are repeated until `until` if that is later, since the
+  // hosts of a group that is being created may become reachable late. 0: the liveness limit again.
+  virtual void keep_trying(PeerId peer, Nanos until) = 0;
 
   // Queues one frame made of `parts`, copied unless the medium takes them at once. Never fails
   // visibly: a broken peer is reported by on_peer_down. Callers bound bulk by queued().

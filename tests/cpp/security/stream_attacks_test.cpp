@@ -443,7 +443,9 @@ TEST_F(GuardedPair, AnAggregatorsSecretIsNoRanks) {
   spec.role = crypto::Role::kAggregator;
   spec.seed = 99;
   const auto secret = sim::seeded_secret(1, crypto::Role::kAggregator).value();
-  b->guard({sim::seeded_identity(*secret, spec).value()});
+  sim::GuardOptions options{sim::seeded_identity(*secret, spec).value()};
+  options.answer = 2 * kSecond;
+  b->guard(options);
   Transport& rank = *a;
   // Nobody has told the rank of it.
   Transport& station = *b;

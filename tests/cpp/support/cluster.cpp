@@ -120,6 +120,7 @@ std::unique_ptr<SimTransport> Cluster::attach(crypto::Role role, uint64_t secret
   guard.seed = mix64(spec.seed);
   // Ranks stand still for longer than a connection has over TCP.
   guard.challenge = std::max(guard.challenge, options_.group.liveness_limit);
+  guard.answer = guard.challenge;
   guard.identity = sim::seeded_identity(*sim::seeded_secret(secret, role).value(), spec).value();
   endpoint->guard(guard);
   return endpoint;

@@ -58,6 +58,7 @@ class EchoTransport final : public Transport, private Datagram, private Stream {
   std::vector<PeerId> expect(std::span<const uint64_t> uids) override {
     return std::vector<PeerId>(uids.size());
   }
+  void keep_trying(PeerId, Nanos) override {}
   void send(PeerId, Channel, std::span<const ConstBytes> parts) override {
     Buffer frame;
     for (const auto& p : parts) frame.insert(frame.end(), p.begin(), p.end());

@@ -32,7 +32,7 @@ TEST_F(UdpStreamTest, RunningOutOfDescriptorsIsReportedWithTheNumbers) {
     const std::string hard = std::to_string(descriptor_use().hard);
     node(0).send(node(0).st().add_peer(address), Channel::kControl, pattern(10, 1));
     if (!pump([&] { return stats(0).connect_retries >= 2; })) return 1;
-    world_.shift += kConnectPatience;
+    pass(world_.options.liveness_limit);
     if (!pump([&] { return !node(0).downs.empty(); })) return 2;
     const Status& why = node(0).downs[0].why;
     if (why.code() != Code::kResourceExhausted) return 3;

@@ -215,37 +215,38 @@ TEST_F(UdpStreamTest, ASecondConnectionOfALinkIsTurnedAway) {
   EXPECT_TRUE(node(0).downs.empty());
 }
 
-TEST_F(UdpStreamTest, ARefusedConnectionIsRetriedThenReported) {
+TEST_F(UdpStreamTest, RefusedConnectionIsReportedAfterTheLivenessLimit) {
   make_nodes(1);
-  StreamAddress nobody{4711, "127.0.0.1", 0};
-  { const Fd fd = raw_listen(nobody); }  // a port where nobody listens any more
-  const PeerId peer = node(0).st().add_peer(nobody);
+  Fd reserved;
+  const StreamAddress address = nobody(reserved);
+  const PeerId peer = node(0).st().add_peer(address);
   node(0).send(peer, Channel::kControl, pattern(10, 1));
   ASSERT_TRUE(pump([&] { return stats(0).connect_retries >= 2; }));
+  pass(world_.options.liveness_limit - kSecond);
   EXPECT_TRUE(node(0).downs.empty());
   EXPECT_GT(node(0).st().queued(peer, Channel::kControl), 0u);
-  world_.shift += kConnectPatience;
+  pass(kSecond);
   ASSERT_TRUE(pump([&] { return !node(0).downs.empty(); }));
   EXPECT_FALSE(node(0).downs[0].graceful);
   EXPECT_THAT(node(0).downs[0].why.message(), HasSubstr("Connection refused"));
   EXPECT_THAT(node(0).downs[0].why.message(),
-              HasSubstr("127.0.0.1:" + std::to_string(nobody.port)));
+              HasSubstr("127.0.0.1:" + std::to_string(address.port)));
   EXPECT_EQ(node(0).st().queued(peer, Channel::kControl), 0u);
 }
 
-TEST_F(UdpStreamTest, APeerThatListensLateIsReached) {
+// A firewall that reloads, a pod network that is programmed late.
+TEST_F(UdpStreamTest, PeerOfAGroupBeingCreatedIsTriedUntilItsTimeLimit) {
   make_nodes(1);
-  StreamAddress late{4711, "127.0.0.1", 0};
-  Fd reserved(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  sockaddr_in at = ipv4_address({htonl(INADDR_LOOPBACK)}, 0);
-  socklen_t length = sizeof at;
-  ASSERT_EQ(::bind(reserved.get(), reinterpret_cast<sockaddr*>(&at), length), 0);
-  ASSERT_EQ(::getsockname(reserved.get(), reinterpret_cast<sockaddr*>(&at), &length), 0);
-  late.port = ntohs(at.sin_port);
-  const PeerId peer = node(0).st().add_peer(late);
+  Fd reserved;
+  const PeerId peer = node(0).st().add_peer(nobody(reserved));
+  const Nanos limit = world_.options.liveness_limit;
+  node(0).st().keep_trying(peer, world_.now() + 3 * limit);
   node(0).send(peer, Channel::kControl, pattern(10, 1));
   ASSERT_TRUE(pump([&] { return stats(0).connect_retries >= 1; }));
+  pass(2 * limit);
+  ASSERT_TRUE(node(0).downs.empty());
   ASSERT_EQ(::listen(reserved.get(), 4), 0);
+  pass(kSecond);  // the longest pause between attempts is shorter
   Fd accepted;
   ASSERT_TRUE(pump([&] {
     if (!accepted.valid())
@@ -255,6 +256,20 @@ TEST_F(UdpStreamTest, APeerThatListensLateIsReached) {
                                    static_cast<ssize_t>(sizeof hello);
   }));
   EXPECT_TRUE(node(0).downs.empty());
+}
+
+TEST_F(UdpStreamTest, CreatedGroupsPeerIsReportedAfterTheLivenessLimitAgain) {
+  make_nodes(1);
+  Fd reserved;
+  const PeerId peer = node(0).st().add_peer(nobody(reserved));
+  const Nanos limit = world_.options.liveness_limit;
+  node(0).st().keep_trying(peer, world_.now() + 100 * limit);
+  node(0).send(peer, Channel::kControl, pattern(10, 1));
+  ASSERT_TRUE(pump([&] { return stats(0).connect_retries >= 1; }));
+  pass(2 * limit);
+  ASSERT_TRUE(node(0).downs.empty());
+  node(0).st().keep_trying(peer, 0);
+  EXPECT_TRUE(pump([&] { return !node(0).downs.empty(); }));
 }
 
 TEST_F(UdpStreamTest, AnImpostorOrAMuteListenerIsReported) {

@@ -54,6 +54,25 @@ class UdpStreamTest : public TransportContract<ShiftedWorld> {
     hello.listen_port = 1;
     return hello;
   }
+  // Time passes in steps that do not look as if this process had been away.
+  void pass(Nanos time) {
+    const Nanos step = world_.options.liveness_limit / 16;
+    for (; time > 0; time -= step) {
+      world_.shift += std::min(step, time);
+      settle(1);
+    }
+  }
+  // An address of 127.0.0.1 at which nobody listens, bound to `reserved` so that nobody else will.
+  static StreamAddress nobody(Fd& reserved) {
+    StreamAddress address{4711, "127.0.0.1", 0};
+    reserved = Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    sockaddr_in at = ipv4_address({htonl(INADDR_LOOPBACK)}, 0);
+    socklen_t length = sizeof at;
+    EXPECT_EQ(::bind(reserved.get(), reinterpret_cast<sockaddr*>(&at), length), 0);
+    EXPECT_EQ(::getsockname(reserved.get(), reinterpret_cast<sockaddr*>(&at), &length), 0);
+    address.port = ntohs(at.sin_port);
+    return address;
+  }
   // A raw connection that the transport takes for a peer that it was told of.
   Fd accepted_peer(uint64_t source, Channel channel = Channel::kControl) {
     node(0).st().add_peer({source, "127.0.0.1", 1});

@@ -14,7 +14,6 @@ using crypto::HandshakeError;
 namespace {
 
 constexpr Nanos kFirstBackoff = 10 * kMilli, kLastBackoff = 200 * kMilli;
-constexpr Nanos kConnectPatience = 2 * kSecond;
 constexpr std::byte kEmpty[1] = {};  // of what has no bytes over TCP
 constexpr uint32_t kHelloMagic = 0x5453434d, kAckMagic = 0x4153434d;  // "MCST", "MCSA"
 constexpr uint8_t kAccepted = 0, kYield = 1;
@@ -131,9 +130,8 @@ void GuardedStreams::run_timer(EndpointId id, Channel channel) {
   if (link.phase == Phase::kAttempt && !link.hello_sent) {
     return failed(id, HandshakeError::kNotGuarded);
   }
-  if (link.phase == Phase::kRetry && now - link.failing_since < kConnectPatience) {
-    return connect(id, channel);
-  }
+  const Nanos give_up = std::max(link.failing_since + options_.answer, peers_[id].keep_trying);
+  if (link.phase == Phase::kRetry && now < give_up) return connect(id, channel);
   const std::string who = peer_text(id);
   const std::string text = link.phase == Phase::kAttempt ? who + " did not answer an attempt"
                            : link.phase == Phase::kYielded

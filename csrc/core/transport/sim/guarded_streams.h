@@ -34,7 +34,8 @@ inline constexpr crypto::PublicKey kUnknownKey{};
 struct GuardOptions {
   std::shared_ptr<const crypto::Identity> identity;
   uint64_t seed = 1;  // of nonces
-  // Until the other end has asked for a proof, or has proved itself; until it has answered.
+  // Until the other end has asked for a proof, or has proved itself; until it has answered, or
+  // refusals are taken for its end.
   Nanos challenge = 2 * kSecond, answer = 20 * kSecond;
 };
 
@@ -73,6 +74,8 @@ class GuardedStreams {
 
   // As Stream::add_peer(); a key of zeros is not known.
   void add(EndpointId peer, const crypto::PublicKey& key, crypto::Role role);
+  // As Stream's.
+  void keep_trying(EndpointId peer, Nanos until) { peers_[peer].keep_trying = until; }
   // From now on nobody gets in who has not been added.
   void turn_away() { turns_away_ = true; }
 
@@ -118,6 +121,7 @@ class GuardedStreams {
     crypto::PublicKey key{};
     crypto::Role role = crypto::Role::kRank;
     bool added = false, down = false;
+    Nanos keep_trying = 0;
     std::array<Link, kChannels> links;
   };
   // A connection that came and is not open yet.

@@ -69,6 +69,9 @@ class SimTransport final : public Transport, private Datagram, private Stream {
   StreamAddress address(bool loopback) const override;
   PeerId add_peer(const StreamAddress& address) override;
   std::vector<PeerId> expect(std::span<const uint64_t> uids) override;
+  void keep_trying(PeerId peer, Nanos until) override {
+    if (guard_) guard_->keep_trying(peer, until);
+  }
   void send(PeerId peer, Channel channel, std::span<const ConstBytes> parts) override;
   size_t queued(PeerId peer, Channel channel) const override;
   size_t poll(StreamSink& sink, Nanos now) override;

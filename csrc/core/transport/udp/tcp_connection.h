@@ -74,10 +74,8 @@ class TcpConnection {
   PeerId peer = kNoPeer;
   Channel channel = Channel::kControl;
   uint8_t stripe = 0;
-  bool numbered = false;  // frames begin with their number
-  bool held = false;      // the frame that is next waits for one of another connection
-  bool deadline_set = false;
-  Nanos deadline = kNever;    // of the handshake
+  bool numbered = false;      // frames begin with their number
+  bool held = false;          // the frame that is next waits for one of another connection
   bool goodbye = false;       // received
   bool read_done = false;     // EOF received after a goodbye
   bool write_broken = false;  // a write failed; the read side tells how it ends

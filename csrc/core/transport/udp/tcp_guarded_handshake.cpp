@@ -57,7 +57,6 @@ void TcpGuardedHandshake::on_challenge(TcpStream& s, TcpConnection& c) {
   c.partial.clear();
   if (!c.write_message(hello)) return s.attempt_failed(c, c.error);
   c.state = TcpConnection::State::kHelloSent;
-  c.deadline_set = false;
 }
 
 std::optional<HelloAck> TcpGuardedHandshake::check_ack(TcpStream& s, TcpConnection& c) {

@@ -9,10 +9,11 @@
 // attempt is unknown to the peer, and whoever comes in is accepted; so a link through which only
 // one direction can connect works too.
 //
-// A refused or broken attempt is repeated with growing pauses for kConnectPatience, then the peer
-// is reported. Where descriptors have run out, the soft limit is raised as far as the hard one
-// allows; beyond that it is an attempt that failed. send() has no clock, so deadlines are set by
-// the next poll().
+// A refused or broken attempt is repeated with growing pauses for the liveness limit, or as long as
+// keep_trying() says, then the peer is reported: a host may be reachable late (a pod network that
+// is programmed after the process has started, a firewall that reloads). Where descriptors have run
+// out, the soft limit is raised as far as the hard one allows; beyond that it is an attempt that
+// failed. send() has no clock, so deadlines are set by the next poll().
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -32,6 +33,7 @@ constexpr Nanos kFirstBackoff = 10 * kMilli;
 constexpr Nanos kLastBackoff = 200 * kMilli;
 constexpr Nanos kDescriptorPause = 100 * kMilli;  // after EMFILE and the like
 constexpr uint64_t kMoreDescriptors = 256;        // asked for when none is left
+constexpr Nanos kWarnAfter = 2 * kSecond;         // of attempts that fail
 
 bool out_of_descriptors(int error) { return error == EMFILE || error == ENFILE; }
 
@@ -231,7 +233,8 @@ void TcpStream::adopt(TcpConnection& c) {
   Link& link = link_of(c);
   link.phase = Phase::kOpen;
   link.connection = &c;
-  link.failing_since = kNever;
+  link.trying_since = kNever;
+  link.warned = false;
   link.backoff = 0;
   link.awaits_confirm = false;
   ++stats_.connections_opened;
@@ -284,20 +287,21 @@ void TcpStream::run_timers(Nanos now) {
     half_open_.reset(place);
   });
   timers_.add(half_open_.next());
+  if (away) {
+    for (Peer& peer : peers_) {
+      for (Link& link : peer.links) link.deadline_set = false, link.trying_since = kNever;
+    }
+  }
   std::vector<TcpConnection*> expired;
   for (const auto& c : pool_.live()) {
     if (c->state == TcpConnection::State::kOpen) continue;
-    if (away) c->deadline_set = false;
-    if (!c->deadline_set) {
-      // Also for a Challenge, though an endpoint without security never sends one: modes were
-      // compared before, so who is silent most likely stands still.
-      c->deadline = now + options_.liveness_limit;
-      c->deadline_set = true;
-    }
-    if (now >= c->deadline) {
+    // Also for a Challenge, though an endpoint without security never sends one: modes were
+    // compared before, so a silent peer most likely stands still.
+    const Nanos until = give_up_at(c->peer, line_of(c->channel, c->stripe), now);
+    if (now >= until) {
       expired.push_back(c.get());
     } else {
-      timers_.add(c->deadline);
+      timers_.add(until);
     }
   }
   for (TcpConnection* c : expired) {
@@ -312,24 +316,34 @@ void TcpStream::run_timers(Nanos now) {
   }
   for (PeerId id = 0; id < peers_.size(); ++id) {
     for (size_t line = 0; line < peers_[id].links.size() && !peers_[id].down; ++line) {
-      Link& link = peers_[id].links[line];
-      if (away) link.deadline_set = false, link.failing_since = kNever;
       run_link_timer(id, line, now);
     }
   }
   listeners_.look(now);
 }
 
+void TcpStream::keep_trying(PeerId peer, Nanos until) {
+  peers_[peer].keep_trying = until;
+  timers_.touch();
+}
+
+Nanos TcpStream::give_up_at(PeerId id, size_t line, Nanos now) {
+  Link& link = peers_[id].links[line];
+  if (link.trying_since == kNever) link.trying_since = now;
+  return std::max(link.trying_since + options_.liveness_limit, peers_[id].keep_trying);
+}
+
 void TcpStream::run_link_timer(PeerId id, size_t line, Nanos now) {
   Link& link = peers_[id].links[line];
   if (link.phase != Phase::kRetry && link.phase != Phase::kYielded) return;
   const bool retry = link.phase == Phase::kRetry;
+  const Nanos give_up = give_up_at(id, line, now);
   if (!link.deadline_set) {
-    if (retry && link.failing_since == kNever) link.failing_since = now;
-    link.deadline = now + (retry                 ? link.backoff
-                           : link.awaits_confirm ? HalfOpen::kPatience
-                                                 : options_.liveness_limit);
+    link.deadline = retry                 ? std::min(now + link.backoff, give_up)
+                    : link.awaits_confirm ? now + HalfOpen::kPatience
+                                          : give_up;
     link.deadline_set = true;
+    if (retry) warn_of_failing(id, line, now);
   }
   if (now < link.deadline) {
     timers_.add(link.deadline);
@@ -339,23 +353,38 @@ void TcpStream::run_link_timer(PeerId id, size_t line, Nanos now) {
     link.awaits_confirm = false;
     if (!peers_[id].address.host.empty()) return attempt_failed(id, line, ECONNRESET);
     link.phase = Phase::kIdle;  // only expected: it comes again, nobody can go to it
-    link.failing_since = kNever;
+    link.trying_since = kNever;
     return;
   }
-  if (retry && now - link.failing_since < kConnectPatience) {
+  if (retry && now < give_up) {
     connect_link(id, line);
     return;
   }
-  const std::string who = endpoint_text(peers_[id].address, line / kChannels);
   if (!retry) {
+    const std::string who = endpoint_text(peers_[id].address, line / kChannels);
     return fail_peer(id, Status(Code::kPeerLost, who + " announced a connection that never came"));
   }
-  const std::string why = link.error == TcpGuardedHandshake::kNoWord
-                              ? guarded::no_challenge().message()
-                              : std::strerror(link.error);
-  const std::string text = "cannot connect to " + who + ": " + why;
+  const std::string text = connect_error(id, line);
   if (!out_of_descriptors(link.error)) return fail_peer(id, Status(Code::kPeerLost, text));
   fail_peer(id, Status(Code::kResourceExhausted, text + "; " + descriptor_text()));
+}
+
+std::string TcpStream::connect_error(PeerId id, size_t line) const {
+  const int error = peers_[id].links[line].error;
+  return "cannot connect to " + endpoint_text(peers_[id].address, line / kChannels) + ": " +
+         (error == TcpGuardedHandshake::kNoWord ? guarded::no_challenge().message()
+                                                : std::strerror(error));
+}
+
+// Before the peer is given up nothing else says why the group does not get on.
+void TcpStream::warn_of_failing(PeerId id, size_t line, Nanos now) {
+  Link& link = peers_[id].links[line];
+  const Nanos failing = now - link.trying_since;
+  if (link.warned || failing < kWarnAfter || out_of_descriptors(link.error)) return;
+  link.warned = true;
+  if (!failing_warnings_.allow(now)) return;
+  log(LogLevel::kWarn, "%s, for %s; trying for %s more", connect_error(id, line).c_str(),
+      seconds_text(failing).c_str(), seconds_text(give_up_at(id, line, now) - now).c_str());
 }
 
 }  // namespace mcast

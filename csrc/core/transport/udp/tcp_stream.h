@@ -28,9 +28,6 @@
 
 namespace mcast {
 
-// Time a connector keeps trying. A peer listens before it publishes its address, so only a dead one
-// refuses for long.
-inline constexpr Nanos kConnectPatience = 2 * kSecond;
 // One read, and in front of it the partial frame of the read before.
 inline constexpr size_t kScratchSize = 256 * 1024 + kMaxBulkFrame + kFramePrefix + kFrameNumber;
 inline constexpr size_t kOpenedSize = kMaxBulkFrame + kFrameNumber;
@@ -53,6 +50,7 @@ class TcpStream final : public Stream {
   StreamAddress address(bool loopback) const override;
   PeerId add_peer(const StreamAddress& address) override;
   std::vector<PeerId> expect(std::span<const uint64_t> uids) override;
+  void keep_trying(PeerId peer, Nanos until) override;
   void send(PeerId peer, Channel channel, std::span<const ConstBytes> parts) override;
   size_t queued(PeerId peer, Channel channel) const override;
   size_t poll(StreamSink& sink, Nanos now) override;
@@ -81,7 +79,8 @@ class TcpStream final : public Stream {
     bool awaits_confirm = false;  // kYielded: to one that was accepted, and has to prove itself
     bool deadline_set = false;    // by the poll after the phase began: send() has no clock
     Nanos deadline = kNever;
-    Nanos failing_since = kNever;
+    Nanos trying_since = kNever;  // the first attempt, as the poll after it saw it
+    bool warned = false;          // that attempts keep failing
     Nanos backoff = 0;
     int error = 0;  // errno of the last attempt
 
@@ -111,6 +110,7 @@ class TcpStream final : public Stream {
     StreamAddress address;
     bool down = false;
     bool stranger = false;    // nobody has added it
+    Nanos keep_trying = 0;    // until then, if the liveness limit is over before
     size_t stripes = 0;       // interfaces it is reached by; 0: known from its Hello only
     std::vector<Link> links;  // by line
     std::array<uint32_t, kChannels> next_out{}, next_in{};  // numbers of frames, which wrap
@@ -160,6 +160,10 @@ class TcpStream final : public Stream {
   void fail_peer(PeerId id, Status why, bool graceful = false);
   void run_timers(Nanos now);
   void run_link_timer(PeerId id, size_t line, Nanos now);
+  // When attempts to open this link end.
+  Nanos give_up_at(PeerId id, size_t line, Nanos now);
+  void warn_of_failing(PeerId id, size_t line, Nanos now);
+  std::string connect_error(PeerId id, size_t line) const;
 
   TcpStats& stats_;
   UdpTransportOptions options_;
@@ -179,7 +183,7 @@ class TcpStream final : public Stream {
   RefusedConnections refusals_;
   std::unique_ptr<std::byte[]> scratch_;  // and behind it, of guarded endpoints, an opened frame
 
-  RateLimit limit_warnings_{10 * kSecond};
+  RateLimit limit_warnings_{10 * kSecond}, failing_warnings_{10 * kSecond};
   Nanos now_ = 0;  // of the last poll
   TimerWatch timers_;
   bool closing_ = false;

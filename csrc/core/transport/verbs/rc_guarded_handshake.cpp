@@ -96,7 +96,7 @@ Status RcGuardedHandshake::connect(RcStream& s, Connection& c, const Hello& hell
 }
 
 void RcGuardedHandshake::failed(RcStream& s, const Connection& c, const Status& why) {
-  if (why.code() == Code::kUnavailable) return s.attempt_failed(c.peer, why, false);
+  if (why.code() == Code::kUnavailable) return s.attempt_failed(c.peer, why);
   ++s.stats_.hello_refused;
   s.fail_peer(c.peer, guarded::cannot_guard(s.text(c.peer), why));
 }
@@ -112,7 +112,7 @@ void RcGuardedHandshake::on_challenge(RcStream& s, Connection& c, ConstBytes cha
   c.state = State::kHandshake;
   c.guard->awaits = Awaits::kAck;
   status = c.send_plain(hello);
-  if (!status.ok()) s.attempt_failed(c.peer, status, true);
+  if (!status.ok()) s.attempt_failed(c.peer, status);
 }
 
 void RcGuardedHandshake::on_message(RcStream& s, Connection& c, const ibv_wc& wc) {
@@ -136,7 +136,7 @@ void RcGuardedHandshake::on_message(RcStream& s, Connection& c, const ibv_wc& wc
     case Awaits::kAck:
       return on_ack(s, c, message);
     case Awaits::kChallenge:  // it speaks before it has said that it stands
-      return s.attempt_failed(c.peer, guarded::ended_early(), true);
+      return s.attempt_failed(c.peer, guarded::ended_early());
     default:
       return;
   }
@@ -236,7 +236,7 @@ void RcGuardedHandshake::on_ack(RcStream& s, Connection& c, ConstBytes bytes) {
     return s.retire(c);
   }
   if (Status status = c.send_plain(confirm); !status.ok()) {
-    return s.attempt_failed(c.peer, status, true);
+    return s.attempt_failed(c.peer, status);
   }
   // It is open with the acceptor's first record (in_doubt()).
   (void)begin_records(s, c, c.guard->connector->chains());
@@ -297,8 +297,7 @@ void RcGuardedHandshake::gone(RcStream& s, Connection& c) {
     return;
   }
   s.attempt_failed(known->second,
-                   Status(Code::kPeerLost, "it came, and did not prove that it is the peer"),
-                   false);
+                   Status(Code::kPeerLost, "it came, and did not prove that it is the peer"));
 }
 
 // Who was told that it is accepted has shown the secret, and may be stopped or busy for a while.

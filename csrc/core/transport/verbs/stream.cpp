@@ -380,8 +380,7 @@ void RcStream::broken(Connection& c) {
   if (c.guard && c.guard->used_up) return fail_peer(id, guarded::keys_used_up(text(id)));
   if (c.state != Connection::State::kOpen) {
     attempt_failed(id,
-                   c.problem.ok() ? Status(Code::kUnavailable, "the queue pair broke") : c.problem,
-                   !RcGuardedHandshake::in_doubt(c));
+                   c.problem.ok() ? Status(Code::kUnavailable, "the queue pair broke") : c.problem);
     return;
   }
   if (c.goodbye_sent) {

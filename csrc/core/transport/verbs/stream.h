@@ -22,10 +22,6 @@
 
 namespace mcast::verbs {
 
-// Time a connector keeps trying against refusals in a row. A peer listens before it publishes its
-// address. What ends in silence is tried again until the liveness limit, within which a connection
-// must stand.
-inline constexpr Nanos kRefusedPatience = 2 * kSecond;
 inline constexpr size_t kConnectionsPerQueue = 64;  // that share one completion queue, at most
 
 class RcStream final : public Stream,
@@ -43,6 +39,7 @@ class RcStream final : public Stream,
   StreamAddress address(bool loopback) const override;
   PeerId add_peer(const StreamAddress& address) override;
   std::vector<PeerId> expect(std::span<const uint64_t> uids) override;
+  void keep_trying(PeerId peer, Nanos until) override;
   void send(PeerId peer, Channel channel, std::span<const ConstBytes> parts) override;
   size_t queued(PeerId peer, Channel channel) const override;
   size_t poll(StreamSink& sink, Nanos now) override;
@@ -88,9 +85,8 @@ class RcStream final : public Stream,
     uint32_t confirms =
         0;               // kYielded: serial of the half-open connection that is to be its; 0: none
     bool timed = false;  // `since` and `deadline` are set: send() has no clock
-    Nanos since = kNever;  // of the first attempt
-    bool refused = false;  // how the last attempt ended, else in silence
-    Nanos refused_since = kNever;
+    Nanos since = kNever;     // of the first attempt
+    Nanos keep_trying = 0;    // until then, if the liveness limit is over before
     Nanos deadline = kNever;  // of the next retry, or of the phase
     Nanos backoff = 0;
     Status last;            // why the last attempt failed
@@ -114,8 +110,7 @@ class RcStream final : public Stream,
   void refuse(rdma_cm_id* id, Refusal reason);
   void start(PeerId id);
   void advance(Connection& c, const CmEvent& event);
-  // `refused`: somebody, here or there, said no; false: nobody answered.
-  void attempt_failed(PeerId id, Status why, bool refused);
+  void attempt_failed(PeerId id, Status why);
   void established(Connection& c);
   void disconnected(Connection& c);
   void run_timers(Nanos now);

@@ -1,10 +1,9 @@
 // How connections come about. The first send to a peer resolves its address and route and connects;
 // the Hello travels in the request. If both sides connect at once, the one with the lower uid keeps
 // its own: it refuses the other's request with the word that its own is coming, and the higher one
-// gives its attempt up when it accepts. Refusals are tried again with growing pauses for a while,
-// since a process that is being started may not listen yet. Silence (no answer for the address, the
-// route or the request) tells nothing about the process and is tried again until the liveness
-// limit.
+// gives its attempt up when it accepts. Refusals and silence (no answer for the address, the route
+// or the request) are tried again with growing pauses until the liveness limit, or as long as
+// keep_trying() says.
 #include <algorithm>
 
 #include "transport/udp/socket.h"
@@ -79,17 +78,15 @@ void RcStream::start(PeerId id) {
   Connection* const c = make_connection(id, Connection::State::kResolvingAddress);
   peer.connection = c;
   if (Status s = c->resolve(listener_.at, *to, resolve_ms(options_.liveness_limit)); !s.ok()) {
-    attempt_failed(id, s, true);
+    attempt_failed(id, s);
   }
 }
 
-void RcStream::attempt_failed(PeerId id, Status why, bool refused) {
+void RcStream::attempt_failed(PeerId id, Status why) {
   Peer& peer = peers_[id];
   if (peer.connection != nullptr) retire(*peer.connection);
   peer.connection = nullptr;
   peer.last = std::move(why);
-  peer.refused = refused;
-  if (!refused) peer.refused_since = kNever;
   ++stats_.connect_retries;
   peer.phase = Phase::kRetry;
   peer.backoff = peer.backoff == 0 ? kFirstBackoff : std::min(2 * peer.backoff, kLastBackoff);
@@ -103,19 +100,13 @@ void RcStream::run_timers(Nanos now) {
   if (options_.identity) RcGuardedHandshake::run_timers(*this, now, away);
   for (PeerId id = 0; id < peers_.size(); ++id) {
     Peer& peer = peers_[id];
-    if (away) peer.since = peer.refused_since = kNever;
+    if (away) peer.since = kNever;
     if (peer.phase == Phase::kIdle || peer.phase == Phase::kOpen || peer.phase == Phase::kEnded) {
       continue;
     }
     if (peer.since == kNever) peer.since = now;
-    if (peer.refused && peer.refused_since == kNever) peer.refused_since = now;
-    if (peer.phase == Phase::kRetry && peer.refused &&
-        now - peer.refused_since >= kRefusedPatience) {
-      fail_peer(id, peer.last.with_context("cannot connect to " + text(id) + " for " +
-                                           seconds_text(now - peer.since)));
-      continue;
-    }
-    if (now - peer.since >= options_.liveness_limit) {
+    const Nanos give_up = std::max(peer.since + options_.liveness_limit, peer.keep_trying);
+    if (now >= give_up) {
       std::string why = "no connection to " + text(id) + " after " + seconds_text(now - peer.since);
       if (!peer.last.ok()) why += "; the last attempt: " + peer.last.message();
       fail_peer(id, Status(Code::kPeerLost, why));
@@ -126,9 +117,14 @@ void RcStream::run_timers(Nanos now) {
       peer.deadline = peer.phase == Phase::kRetry ? now + peer.backoff : kNever;
     }
     if (peer.phase == Phase::kRetry && now >= peer.deadline) start(id);
-    timers_.add(peer.since + options_.liveness_limit);
+    timers_.add(give_up);
     if (peer.phase == Phase::kRetry) timers_.add(peer.deadline);
   }
+}
+
+void RcStream::keep_trying(PeerId peer, Nanos until) {
+  peers_[peer].keep_trying = until;
+  timers_.touch();
 }
 
 void RcStream::on_cm_event(const CmEvent& event) {
@@ -230,9 +226,7 @@ void RcStream::on_connection_event(Connection& c, const CmEvent& event) {
         fail_peer(c.peer, Status(Code::kPeerLost,
                                  text(c.peer) + " is another process than the one expected"));
       } else {
-        // Where many come at once, waiting for a place is no refusal.
-        const bool refused = refusal != Refusal::kLater;
-        attempt_failed(c.peer, Status(Code::kPeerLost, cm_event_text(event)), refused);
+        attempt_failed(c.peer, Status(Code::kPeerLost, cm_event_text(event)));
       }
       break;
     }
@@ -241,8 +235,7 @@ void RcStream::on_connection_event(Connection& c, const CmEvent& event) {
     case RDMA_CM_EVENT_CONNECT_ERROR:
     case RDMA_CM_EVENT_UNREACHABLE:
       if (c.state == Connection::State::kOpen) break;
-      attempt_failed(c.peer, Status(Code::kPeerLost, cm_event_text(event)),
-                     event.type == RDMA_CM_EVENT_CONNECT_ERROR);
+      attempt_failed(c.peer, Status(Code::kPeerLost, cm_event_text(event)));
       break;
     case RDMA_CM_EVENT_DEVICE_REMOVAL:
       fail_peer(c.peer, Status(Code::kPeerLost, text(c.peer) + ": " + cm_event_text(event)));
@@ -269,7 +262,7 @@ void RcStream::advance(Connection& c, const CmEvent& event) {
                                  : c.connect(encode(hello));
     }
   }
-  if (!status.ok()) attempt_failed(c.peer, status, true);
+  if (!status.ok()) attempt_failed(c.peer, status);
 }
 
 void RcStream::established(Connection& c) {
@@ -280,8 +273,7 @@ void RcStream::established(Connection& c) {
   }
   c.state = Connection::State::kOpen;
   peer.phase = Phase::kOpen;
-  peer.since = peer.refused_since = kNever;
-  peer.refused = false;
+  peer.since = kNever;
   peer.backoff = 0;
   ++stats_.connections_opened;
   pump(c.peer);
@@ -293,7 +285,7 @@ void RcStream::disconnected(Connection& c) {
     const Status why = c.state == Connection::State::kHandshake
                            ? guarded::ended_early()
                            : Status(Code::kPeerLost, "disconnected before it was made");
-    attempt_failed(c.peer, why, true);
+    attempt_failed(c.peer, why);
     return;
   }
   // What it sent is in the completion queue, and may end with a goodbye: drain() decides.
