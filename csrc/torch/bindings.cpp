@@ -16,6 +16,7 @@
 #include "backend.h"
 #include "background.h"
 #include "base/test_clock.h"
+#include "base/units.h"
 #include "bindings.h"
 #include "device/completion_poller.h"
 #include "device/gate.h"
@@ -59,8 +60,11 @@ py::object setting_value(const SettingInfo& row, const std::string& text) {
   switch (row.kind) {
     case 'U':
       return py::int_(py::str(text));
-    case 'D':
-      return py::float_(std::stod(text));
+    case 'D': {
+      double value = 0;
+      (void)read_decimal(text, value);
+      return py::float_(value);
+    }
     default:
       return py::str(text);
   }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import struct
 import subprocess
 import sys
 from datetime import timedelta
@@ -326,3 +327,42 @@ def test_interface_of_the_fallback():
     assert engine_interface("udp eth1+eth0 10.1.0.1 mtu 1500") == "eth1"  # of a stripe the first
     assert engine_interface("verbs mlx5_0 10.0.0.1 mtu 4096") == ""
     assert engine_interface("something else") == ""
+
+
+_COMMA = """
+import locale, torch.distributed as dist, torch_mcast
+from datetime import timedelta
+from torch_mcast._load import extension
+assert locale.setlocale(locale.LC_NUMERIC, "comma") == "comma"
+assert locale.localeconv()["decimal_point"] == ","
+options = torch_mcast.Options(cutoff=2.5)
+print(options.cutoff, options.resolved()["cutoff"])
+options.timeout = timedelta(seconds=0.5)
+try:
+    extension().ProcessGroupMcast(dist.HashStore(), 0, 2, options)
+except dist.DistBackendError as error:
+    print(error)
+"""
+
+
+def test_a_locale_with_a_decimal_comma_changes_no_number(tmp_path):
+    """As after locale.setlocale(locale.LC_ALL, "de_DE.UTF-8"), by a locale that is only this file."""
+    fields = [b",\0", b".\0", b"\3\3\0\0", struct.pack("=I", ord(",")), struct.pack("=I", ord("."))]
+    fields.append(b"ANSI_X3.4-1968\0")
+    offsets, at = [], 8 + 4 * len(fields)
+    for field in fields:
+        offsets.append(at)
+        at += len(field)
+    folder = tmp_path / "comma"
+    folder.mkdir()
+    (folder / "LC_NUMERIC").write_bytes(
+        struct.pack("=II6I", 0x20031115 ^ 1, len(fields), *offsets) + b"".join(fields)
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", _COMMA], capture_output=True, text=True, timeout=120,
+        env={**os.environ, "LOCPATH": str(tmp_path), "MCAST_SOCKET_IFNAME": "lo"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    numbers, error = done.stdout.split("\n", 1)
+    assert numbers == "2.5 2.5"
+    assert "(limit 0.5 s)" in error

@@ -119,8 +119,7 @@ std::string lower(std::string_view text) {
 
 // A number of milliseconds, also "0.5" and "1e3"; locale-independent.
 bool parse_milliseconds(std::string_view text, double* out) {
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), *out);
-  return error == std::errc() && rest == text.data() + text.size() && std::isfinite(*out);
+  return read_decimal(text, *out) && std::isfinite(*out);
 }
 
 // 0.01 -> "0.01", 86400000 -> "86400000".

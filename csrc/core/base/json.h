@@ -4,11 +4,12 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
 #include <string>
 #include <string_view>
 #include <type_traits>
 #include <utility>
+
+#include "base/units.h"
 
 namespace mcast {
 
@@ -40,12 +41,7 @@ class Json {
   void value(bool flag) { raw(flag ? "true" : "false"); }
   void value(uint64_t number) { raw(std::to_string(number)); }
   // Three decimals.
-  void value(double number) {
-    char digits[64];
-    std::snprintf(digits, sizeof digits, "%.3f", std::isfinite(number) ? number : 0.0);
-    for (char& c : digits) c = c == ',' ? '.' : c;  // of a locale
-    raw(digits);
-  }
+  void value(double number) { raw(decimal_text(std::isfinite(number) ? number : 0.0, 3)); }
   template <typename T>
   Json& field(const char* name, const T& what) {
     key(name);

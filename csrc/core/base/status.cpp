@@ -3,15 +3,14 @@
 #include "base/status.h"
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
+
+#include "base/units.h"
 
 namespace mcast {
 
 std::string seconds_text(Nanos time) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f s", static_cast<double>(time) / 1e9);
-  return text;
+  return decimal_text(static_cast<double>(time) / 1e9, 1) + " s";
 }
 
 const char* code_name(Code code) noexcept {

@@ -20,6 +20,22 @@ std::string unit_after(const char* rest, std::string_view text) {
 
 }  // namespace
 
+bool read_decimal(std::string_view text, double& out) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+std::string decimal_text(double value) {
+  char text[32];
+  return {text, std::to_chars(text, text + sizeof text, value).ptr};
+}
+
+std::string decimal_text(double value, int decimals) {
+  char text[400];  // the largest double has 309 digits before the point
+  return {text,
+          std::to_chars(text, text + sizeof text, value, std::chars_format::fixed, decimals).ptr};
+}
+
 bool parse_size(std::string_view text, uint64_t& out) {
   uint64_t value = 0;
   const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);

@@ -16,6 +16,13 @@ bool read_number(std::string_view text, T& out, uint64_t most = std::numeric_lim
   return error == std::errc() && end == text.data() + text.size() && out <= most;
 }
 
+// Exactly one number such as "2.5" or "1e3". strtod and std::stod follow setlocale(), where "2.5"
+// may end at the point.
+bool read_decimal(std::string_view text, double& out);
+// With that many decimals; without `decimals`, as many as it takes to read the same number again.
+std::string decimal_text(double value);
+std::string decimal_text(double value, int decimals);
+
 // "32768", "32K", "32 k": a whole number, suffix K, M or G (2^10, 2^20, 2^30). False: not of that
 // form, or too large for 64 bits.
 bool parse_size(std::string_view text, uint64_t& out);

@@ -4,10 +4,10 @@
 #include "engine/stats_record.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <optional>
 #include <type_traits>
 
+#include "base/units.h"
 #include "collective/report.h"
 #include "wire/text_record.h"
 
@@ -55,7 +55,7 @@ class Put {
     if (length <= most_ - text_.size()) wire::put_field(text_, key, value);
   }
   void operator()(const std::string& key, const std::string& value) { field(key, value); }
-  void operator()(const std::string& key, double value) { field(key, std::to_string(value)); }
+  void operator()(const std::string& key, double value) { field(key, decimal_text(value)); }
   template <typename T>
   std::enable_if_t<std::is_integral_v<T>> operator()(const std::string& key, T value) {
     if (value != 0) field(key, std::to_string(value));
@@ -90,7 +90,7 @@ class Take {
   }
   void operator()(const std::string& key, double& value) const {
     if (const auto it = fields_.find(key); it != fields_.end()) {
-      value = std::strtod(it->second.c_str(), nullptr);
+      (void)read_decimal(it->second, value);
     }
   }
   void operator()(const std::string& key, bool& value) const {

@@ -33,6 +33,18 @@ TEST(Units, SizesAreWrittenAsTheyAreRead) {
   EXPECT_EQ(size_text(1536), "1536");
 }
 
+TEST(Units, Decimals) {
+  double value = 7;
+  EXPECT_TRUE(read_decimal("2.5", value) && value == 2.5);
+  EXPECT_TRUE(read_decimal("1e3", value) && value == 1000);
+  for (const char* wrong : {"", "2,5", "2.5 ", "x"})
+    EXPECT_FALSE(read_decimal(wrong, value)) << wrong;
+  EXPECT_EQ(decimal_text(2.5), "2.5");
+  EXPECT_EQ(decimal_text(2.5, 3), "2.500");
+  EXPECT_EQ(decimal_text(1.0 / 3, 1), "0.3");
+  EXPECT_TRUE(read_decimal(decimal_text(0.1), value) && value == 0.1);
+}
+
 TEST(Units, Rates) {
   const auto rate = [](std::string_view text) {
     uint64_t value = 7;
