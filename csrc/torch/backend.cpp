@@ -31,10 +31,6 @@ void check_gather_flat(const char* op, const at::Tensor& output, const at::Tenso
                     output.numel());
 }
 
-Nanos to_nanos(std::chrono::milliseconds value) {
-  return static_cast<Nanos>(value.count()) * kMilli;
-}
-
 // The first error that one of them knows.
 c10d::ErrorType error_of(const std::vector<BackendPtr>& backends) {
   for (const BackendPtr& backend : backends) {
@@ -119,7 +115,7 @@ std::shared_ptr<Group> ProcessGroupMcast::group(const char* op) const {
 
 Nanos ProcessGroupMcast::limit(std::chrono::milliseconds timeout) const {
   if (timeout.count() <= 0) timeout = std::chrono::milliseconds(timeout_ms_.load());
-  return timeout.count() <= 0 ? kNever : to_nanos(timeout);
+  return timeout.count() <= 0 ? kNever : nanos_of_ms(timeout.count());
 }
 
 std::string ProcessGroupMcast::context(const char* op, uint64_t sequence) const {

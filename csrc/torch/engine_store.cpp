@@ -23,7 +23,7 @@ void require(const Status& status) {
 
 EngineStore::EngineStore(const StoreClient::Where& where, const std::chrono::milliseconds& timeout)
     : Store(timeout) {
-  auto client = StoreClient::connect(where, timeout.count() * kMilli);
+  auto client = StoreClient::connect(where, nanos_of_ms(timeout.count()));
   require(client.status());
   client_ = std::move(client).value();
 }

@@ -3,17 +3,16 @@
 // leaves its mark; rank 0 looks for the marks in the order of ranks, then leaves the verdict, which
 // the others wait for. torch asks for it under Gloo's name only; its texts are what scripts look
 // for.
-#include <chrono>
+#include <algorithm>
 
 #include "backend.h"
+#include "engine/clock.h"
 #include "gil.h"
 #include "members.h"
 #include "store.h"
 
 namespace mcast::pg {
 namespace {
-
-using BarrierClock = std::chrono::steady_clock;
 
 constexpr const char* kVerdict = "verdict";
 constexpr const char* kAllHere = "all here";
@@ -38,7 +37,7 @@ void ProcessGroupMcast::monitoredBarrier(const c10d::BarrierOptions& opts, bool 
   const auto limit = opts.timeout != c10d::kUnsetTimeout
                          ? opts.timeout
                          : std::chrono::milliseconds(timeout_ms_.load());
-  const auto deadline = BarrierClock::now() + limit;
+  const Nanos deadline = later(monotonic_now(), nanos_of_ms(std::max<int64_t>(0, limit.count())));
   const std::string prefix =
       "mcast_monitored/" + members_->incarnation + std::to_string(sequence) + "/";
   if (rank_ != 0) {

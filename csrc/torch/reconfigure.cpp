@@ -99,7 +99,8 @@ WorkPtr ProcessGroupMcast::reconfigure(const c10d::ReconfigureOptions& opts) {
   const auto store = c10::make_intrusive<c10d::PrefixStore>(
       c10::str("mcast_reconfigure/", opts.uuid, "/"), store_->clone());
   TORCH_CHECK(
-      wanted.rank == 0 || appears(*store, "claimed", std::chrono::steady_clock::now() + timeout),
+      wanted.rank == 0 ||
+          appears(*store, "claimed", later(monotonic_now(), nanos_of_ms(timeout.count()))),
       "reconfigure: rank 0 of the new members (handle '", wanted.first,
       "') has not called reconfigure with number ", opts.uuid, " within ", timeout.count(),
       " ms. Hint: it must be alive, and all members must pass the same handles in the same order");

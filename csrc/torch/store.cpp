@@ -13,6 +13,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "engine/clock.h"
 #include "work.h"
 
 namespace mcast::pg {
@@ -27,12 +28,13 @@ constexpr int kMostGivenUp = 1000;
 
 }  // namespace
 
-bool appears(c10d::Store& store, const std::string& key, StoreClock::time_point deadline) {
+bool appears(c10d::Store& store, const std::string& key, Nanos deadline) {
   for (;;) {
+    const Nanos left = deadline - monotonic_now();
+    if (left <= 0) return store.check({key});
     const auto now = StoreClock::now();
-    if (now >= deadline) return store.check({key});
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - now);
-    const auto slice = std::max(std::chrono::milliseconds(1), std::min(kStoreSlice, left));
+    const auto slice = std::clamp(std::chrono::milliseconds(left / kMilli),
+                                  std::chrono::milliseconds(1), kStoreSlice);
     try {
       store.wait({key}, slice);
       return true;
@@ -106,7 +108,7 @@ Result<std::vector<std::string>> StoreAdapter::multi_get(const std::vector<std::
   names.reserve(keys.size());
   for (const auto& key : keys) names.push_back(prefix_ + key);
   using Clock = std::chrono::steady_clock;
-  const auto end = Clock::now() + std::chrono::nanoseconds(std::min(timeout, 86400 * kSecond));
+  const auto end = Clock::now() + std::chrono::nanoseconds(std::min(timeout, kNever / 4));
   std::vector<std::string> values;
   values.reserve(keys.size());
   try {

@@ -6,7 +6,6 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include <chrono>
 #include <functional>
 #include <string>
 #include <vector>
@@ -20,10 +19,9 @@ inline std::vector<uint8_t> bytes_of_text(const std::string& text) {
   return {text.begin(), text.end()};
 }
 
-// Whether the key is there by then; signals are looked for meanwhile. Without Python's lock. Throws
-// what their handlers raise, and if the store is broken.
-bool appears(c10d::Store& store, const std::string& key,
-             std::chrono::steady_clock::time_point deadline);
+// Whether the key is there by `deadline` (of monotonic_now()); signals are looked for meanwhile.
+// Without Python's lock. Throws what their handlers raise, and if the store is broken.
+bool appears(c10d::Store& store, const std::string& key, Nanos deadline);
 
 class StoreAdapter final : public KeyValueStore {
  public:

@@ -51,6 +51,32 @@ def test_futures(ranks):
     ranks(2, futures)
 
 
+def no_limit() -> None:
+    """Two clients of torch say so: as many years as they like, and more than 64 bits of nanoseconds."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    for years in (200, 291, 300, 1000):
+        limit = timedelta(days=365 * years)
+        group = dist.new_group(list(range(world)), timeout=limit)
+        output = torch.zeros(world)
+        dist.all_gather_into_tensor(output, torch.tensor([float(rank)]), group=group)
+        assert output.tolist() == list(range(world))
+        tensor = torch.ones(1)
+        assert (
+            dist.all_reduce(tensor, group=group, async_op=True).wait(limit)
+            and tensor.item() == world
+        )
+        if rank == 0:
+            dist.send(tensor, 1, group=group)
+        elif rank == 1:
+            dist.recv(tensor, 0, group=group)
+        group._get_backend(torch.device("cpu")).monitored_barrier(limit)
+        dist.destroy_process_group(group)
+
+
+def test_limits_beyond_292_years_are_none(ranks):
+    ranks(2, no_limit)
+
+
 def waiting_callbacks(count: int) -> None:
     """Each callback waits for what the last one does."""
     store = dist.distributed_c10d._get_default_store()

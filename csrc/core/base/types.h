@@ -16,6 +16,16 @@ inline constexpr Nanos kSecond = 1'000'000'000;
 // "No deadline."
 inline constexpr Nanos kNever = INT64_MAX;
 
+// Durations that users give in milliseconds may be longer than 64 bits of nanoseconds hold (292
+// years): those are no limit.
+constexpr Nanos nanos_of_ms(int64_t ms) noexcept {
+  return ms > kNever / kMilli ? kNever : ms * kMilli;
+}
+// `span` >= 0 after `now`, at most kNever.
+constexpr Nanos later(Nanos now, Nanos span) noexcept {
+  return span > kNever - now ? kNever : now + span;
+}
+
 using Bytes = std::span<std::byte>;
 using ConstBytes = std::span<const std::byte>;
 

@@ -54,7 +54,7 @@ struct Post {
   std::shared_ptr<std::atomic<uint32_t>> contributors;
   std::shared_ptr<Moments> moments;  // may be null
   // When its time limit passes; it counts from the post, also while the operation waits to start.
-  Nanos deadline() const { return timeout >= kNever - posted ? kNever : posted + timeout; }
+  Nanos deadline() const { return later(posted, timeout); }
   void note_contributors(uint32_t count) const {
     if (contributors && count < contributors->load()) contributors->store(count);
   }

@@ -421,7 +421,7 @@ Result<std::optional<ipc::GroupMade>> ClientLink::make_group(const GroupSpec& sp
     return why;
   };
   if (Status told = tell(control_of(call, asked)); !told.ok()) return give_up(told);
-  const Nanos deadline = monotonic_now() + spec.timeout + 10 * kSecond;
+  const Nanos deadline = later(monotonic_now() + 10 * kSecond, spec.timeout);
   bool told = false;
   while (monotonic_now() < deadline) {
     auto message = creation->take(kBeat);

@@ -133,7 +133,7 @@ void GroupBase::begin_close(Nanos limit, bool force, Completion then) {
   // Who waits for a close may lose patience: a second one by force ends the first.
   if (!here() || !has_lanes() || (again && !force)) return both->then({});
   const Nanos start = now();
-  const Nanos deadline = limit > kNever - start ? kNever : start + limit;
+  const Nanos deadline = later(start, limit);
   for (const LaneId lane : kBothLanes) {
     close_lane(lane, deadline, force, [both, look = intact, state = state_](const Status& status) {
       {

@@ -36,7 +36,7 @@ StoreClient::StoreClient(Where where, Fd fd)
     : where_(std::move(where)), pid_(::getpid()), fd_(std::move(fd)) {}
 
 Result<std::unique_ptr<StoreClient>> StoreClient::connect(const Where& where, Nanos patience) {
-  const Nanos deadline = patience == 0 ? kNever : monotonic_now() + patience;
+  const Nanos deadline = patience == 0 ? kNever : later(monotonic_now(), patience);
   for (;;) {
     Result<Fd> fd = connect_to(where.engine + kStoreSuffix, SOCK_STREAM);
     if (fd.ok()) {

@@ -55,7 +55,7 @@ void HostCore::post(Post post) {
   auto op = std::make_unique<HostOperation>();
   op->plan = make_host_plan(post.descriptor, params_.size, params_.memory);
   begin_round(*op);
-  op->deadline = post.timeout >= kNever - post.posted ? kNever : post.posted + post.timeout;
+  op->deadline = later(post.posted, post.timeout);
   op->post = std::move(post);
   lane_.mine().called.store(op->post.sequence + 1, std::memory_order_release);
   ops_.push_back(std::move(op));

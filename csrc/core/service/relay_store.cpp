@@ -33,7 +33,7 @@ Result<ipc::StoreAnswer> RelayStore::ask(const ipc::Control& question, Nanos pat
   }
   tell_(question);
   std::unique_lock<std::mutex> held(mutex_);
-  const bool there = there_.wait_for(held, std::chrono::nanoseconds(patience),
+  const bool there = there_.wait_for(held, std::chrono::nanoseconds(std::min(patience, kNever / 4)),
                                      [this] { return gone_ || answer_.has_value(); });
   if (gone_) return Status(Code::kClosed, "the client of the engine is gone");
   if (!there) {
@@ -50,7 +50,7 @@ Status RelayStore::set(const std::string& key, const std::string& value) {
 
 Result<std::vector<std::string>> RelayStore::multi_get(const std::vector<std::string>& keys,
                                                        Nanos timeout) {
-  const Nanos deadline = monotonic_now() + timeout;
+  const Nanos deadline = later(monotonic_now(), timeout);
   std::vector<std::string> values;
   while (values.size() < keys.size()) {
     const bool first = values.empty();
@@ -61,7 +61,7 @@ Result<std::vector<std::string>> RelayStore::multi_get(const std::vector<std::st
     const size_t room = std::max<size_t>(1, fitting(control_of(call_, get), rest));
     const size_t count = std::min({rest.size(), room, first ? room : kFurther});
     get.keys.assign(rest.begin(), rest.begin() + static_cast<ptrdiff_t>(count));
-    auto answer = ask(control_of(call_, get), left + kGrace);
+    auto answer = ask(control_of(call_, get), later(kGrace, left));
     if (!answer.ok()) return answer.status();
     if (Status status = answer->verdict.status(); !status.ok()) return status;
     if (answer->values.empty() || answer->values.size() > count) {
