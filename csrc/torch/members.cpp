@@ -59,7 +59,7 @@ void ProcessGroupMcast::Members::make(const c10::intrusive_ptr<c10d::Store>& sto
     }
     return raised != nullptr || first->load() == Code::kAborted;
   };
-  StoreAdapter adapter(store, pg.rank_, interrupted);
+  StoreAdapter adapter(store, pg.rank_, pg.options_->global_ranks_in_group, interrupted);
   GroupSpec spec;
   spec.name = pg.name_;
   spec.rank = static_cast<Member>(pg.rank_);
@@ -77,7 +77,7 @@ void ProcessGroupMcast::Members::make(const c10::intrusive_ptr<c10d::Store>& sto
   const std::lock_guard lock(pg.mutex_);
   pg.group_ = std::move(made).value();
   none = false;
-  // The adapter counts on a store of each membership's own; these keys are on the group's.
+  // Makings are counted on a store of each membership's own; these keys are on the group's.
   incarnation = (number < 0 ? "" : c10::str(number, "/")) + adapter.prefix();
 }
 

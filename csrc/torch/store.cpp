@@ -1,10 +1,7 @@
-// Keys are "mcast/<incarnation>/<key>" below whatever prefix c10d has given the group. multi_get()
-// waits for all keys with one call and fetches them with one call where the store can (TCPStore),
-// so that making a group costs a constant number of round trips per rank. Stores do not look for
-// signals while they wait, and a late rank may take half an hour, so the wait is cut into slices.
-// Where some ranks never came (one failed before it got here), those that did mark the incarnation
-// as given up, and everybody skips such numbers: else the next attempt on the same store would find
-// the ranks out of step.
+// multi_get() waits for all keys with one call and fetches them with one call where the store can
+// (TCPStore), so that making a group costs a constant number of round trips per rank. Stores do not
+// look for signals while they wait, and a late rank may take half an hour, so the wait is cut into
+// slices.
 #include "store.h"
 
 #include <algorithm>
@@ -13,7 +10,9 @@
 #include <stdexcept>
 #include <thread>
 
+#include "base/units.h"
 #include "engine/clock.h"
+#include "engine/rendezvous.h"
 #include "work.h"
 
 namespace mcast::pg {
@@ -22,9 +21,6 @@ namespace {
 using StoreClock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kStoreSlice(1000), kStorePause(100);
-constexpr const char* kGivenUp = "given_up";
-// So that a store in which all numbers are given up is an error, and no loop.
-constexpr int kMostGivenUp = 1000;
 
 }  // namespace
 
@@ -47,37 +43,30 @@ bool appears(c10d::Store& store, const std::string& key, Nanos deadline) {
 }
 
 StoreAdapter::StoreAdapter(c10::intrusive_ptr<c10d::Store> store, int rank,
-                           std::function<bool()> interrupted)
-    : store_(std::move(store)),
-      counter_("mcast/incarnation/" + std::to_string(rank)),
+                           std::vector<uint64_t> members, std::function<bool()> interrupted)
+    : store_(store),
+      making_(std::move(store), static_cast<size_t>(rank), std::move(members)),
       interrupted_(std::move(interrupted)) {}
 
-StoreAdapter::~StoreAdapter() {
-  if (met_ || prefix_.empty()) return;
-  try {
-    store_->set(prefix_ + kGivenUp, bytes_of_text("1"));
-  } catch (...) {
-    // The store is gone, and the numbers with it.
-  }
-}
+StoreAdapter::~StoreAdapter() { making_.end(); }
 
-void StoreAdapter::choose_prefix() {
-  if (!prefix_.empty()) return;
-  std::string prefix;
-  int tries = 0;
-  do {
-    if (tries++ == kMostGivenUp) {
-      throw std::runtime_error(std::to_string(kMostGivenUp) + " numbers in a row were given up");
-    }
-    prefix = "mcast/" + std::to_string(store_->add(counter_, 1)) + "/";
-  } while (store_->check({prefix + kGivenUp}));
-  prefix_ = prefix;
+// Ranks of which keys are missing, the first ones.
+std::string StoreAdapter::conflict(const std::vector<std::string>& keys) {
+  constexpr size_t kMostAsked = 8;
+  std::vector<size_t> missing;
+  for (const std::string& key : keys) {
+    if (missing.size() == kMostAsked) break;
+    if (store_->check({prefix() + key})) continue;
+    size_t rank = kConcluder;  // of "<round>/all"
+    (void)read_number(std::string_view(key).substr(key.rfind('/') + 1), rank);
+    missing.push_back(rank);
+  }
+  return making_.conflict(missing);
 }
 
 Result<std::string> StoreAdapter::scope() {
   try {
-    choose_prefix();
-    return prefix_;
+    return making_.prefix();
   } catch (const std::exception& error) {
     return Status(
         Code::kUnavailable,
@@ -87,11 +76,10 @@ Result<std::string> StoreAdapter::scope() {
 
 Status StoreAdapter::set(const std::string& key, const std::string& value) {
   try {
-    choose_prefix();
-    store_->set(prefix_ + key, bytes_of_text(value));
+    store_->set(prefix() + key, bytes_of_text(value));
     return {};
   } catch (const std::exception& error) {
-    prefix_.clear();
+    making_.forget();
     return Status(Code::kUnavailable,
                   "the rendezvous store refused key '" + key + "': " + error.what());
   }
@@ -100,13 +88,12 @@ Status StoreAdapter::set(const std::string& key, const std::string& value) {
 Result<std::vector<std::string>> StoreAdapter::multi_get(const std::vector<std::string>& keys,
                                                          Nanos timeout) {
   if (keys.empty()) return std::vector<std::string>();
-  if (prefix_.empty()) {
+  if (!making_.joined()) {
     if (Result<std::string> own = scope(); !own.ok()) return own.status();
   }
-  met_ = false;
   std::vector<std::string> names;
   names.reserve(keys.size());
-  for (const auto& key : keys) names.push_back(prefix_ + key);
+  for (const auto& key : keys) names.push_back(prefix() + key);
   using Clock = std::chrono::steady_clock;
   const auto end = Clock::now() + std::chrono::nanoseconds(std::min(timeout, kNever / 4));
   std::vector<std::string> values;
@@ -127,10 +114,15 @@ Result<std::vector<std::string>> StoreAdapter::multi_get(const std::vector<std::
       // Only its passing tells the end of a slice from a store that is broken.
       if (Clock::now() - start < slice || Clock::now() >= end) throw;
     }
+    auto look = Clock::now();
     while (!there) {
       if (interrupted_ && interrupted_()) return Status(Code::kAborted, "interrupted");
       there = store_->check(names);
       if (there) break;
+      if (Clock::now() >= look) {
+        if (std::string why = conflict(keys); !why.empty()) return Status(Code::kMismatch, why);
+        look = Clock::now() + kStoreSlice;
+      }
       if (Clock::now() >= end) return missing(keys, "the limit has passed", true);
       std::this_thread::sleep_for(kStorePause);
     }
@@ -146,7 +138,6 @@ Result<std::vector<std::string>> StoreAdapter::multi_get(const std::vector<std::
   } catch (const std::exception& error) {
     return missing(keys, error.what(), Clock::now() >= end);
   }
-  met_ = true;
   return values;
 }
 
@@ -160,7 +151,7 @@ Status StoreAdapter::missing(const std::vector<std::string>& keys, const std::st
   bool works = false;
   try {
     for (const auto& key : keys) {
-      if (store_->check({prefix_ + key})) continue;
+      if (store_->check({prefix() + key})) continue;
       if (++count <= kShown) list += (list.empty() ? "" : ", ") + key;
     }
     works = true;
@@ -173,7 +164,7 @@ Status StoreAdapter::missing(const std::vector<std::string>& keys, const std::st
                                       " keys came when the limit had passed");
   }
   if (count == 0) {
-    prefix_.clear();  // no more calls of a store that does not work
+    making_.forget();  // no more calls of a store that does not work
     return Status(Code::kUnavailable, "the rendezvous store failed: " + cause);
   }
   if (count > kShown) list += ", ...";

@@ -1,5 +1,5 @@
-// A c10d Store as the engine's KeyValueStore. Every group made on the same store gets keys of its
-// own by an incarnation number, so a program may destroy a group and make it again.
+// A c10d Store as the engine's KeyValueStore. Keys lie below those of the making (making.h), so a
+// program may destroy a group and make it again.
 //
 // Threads: as the Store. Errors: exceptions of the Store become Status.
 #pragma once
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "making.h"
 
 namespace mcast::pg {
 
@@ -25,30 +26,26 @@ bool appears(c10d::Store& store, const std::string& key, Nanos deadline);
 
 class StoreAdapter final : public KeyValueStore {
  public:
-  // The incarnation is how often `rank` has made this group on `store`, taken by the first set();
-  // numbers that others have given up are skipped. All ranks agree on it as long as they make and
-  // destroy the group equally often. A rank that does not get to see all the others gives the
-  // number up (destructor). `interrupted` is asked now and then while multi_get() waits; true: it
-  // stops (kAborted).
-  StoreAdapter(c10::intrusive_ptr<c10d::Store> store, int rank, std::function<bool()> interrupted);
+  // Joins the making at the first call, and ends it with its own life. `members`: as Making's.
+  // `interrupted` is asked now and then while multi_get() waits; true: it stops (kAborted).
+  StoreAdapter(c10::intrusive_ptr<c10d::Store> store, int rank, std::vector<uint64_t> members,
+               std::function<bool()> interrupted);
   ~StoreAdapter() override;
 
   Status set(const std::string& key, const std::string& value) override;
   Result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys,
                                              Nanos timeout) override;
   Result<std::string> scope() override;
-  // What keys of this making of the group begin with; empty before the first set().
-  const std::string& prefix() const { return prefix_; }
+  // What keys of this making of the group begin with. Throws what the store throws.
+  const std::string& prefix() { return making_.prefix(); }
 
  private:
-  void choose_prefix();  // throws what the store throws
+  std::string conflict(const std::vector<std::string>& keys);
   Status missing(const std::vector<std::string>& keys, const std::string& cause, bool late);
 
   c10::intrusive_ptr<c10d::Store> store_;
-  const std::string counter_;
+  Making making_;
   std::function<bool()> interrupted_;
-  std::string prefix_;  // empty before the first set()
-  bool met_ = false;    // nothing is waited for in vain, so far
 };
 
 }  // namespace mcast::pg

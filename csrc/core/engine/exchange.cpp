@@ -197,6 +197,13 @@ Result<Roster> exchange_records(const GroupSpec& spec, Round& round, const RankR
                                        std::to_string(spec.rank) + " has " +
                                        std::to_string(spec.size));
   }
+  if (roster.ok() && !roster->again && roster->transport == mine.transport &&
+      roster->ranks[spec.rank].external.uid != mine.external.uid) {
+    return Status(Code::kMismatch,
+                  "rank " + std::to_string(spec.rank) +
+                      " was started again while the group was made: rank 0 has read the address of "
+                      "the process before; the other ranks cannot reach it and will fail");
+  }
   return roster;
 }
 
