@@ -48,6 +48,7 @@ class Options(Backend.Options):
         trace: _Count = None,
         segment: _Count = None,
         device_wait: str | None = None,
+        device_failure: str | None = None,
         pin: _Count | bool = None,
         liveness_limit: _Milliseconds = None,
         probe_timeout: _Milliseconds = None,
@@ -85,6 +86,7 @@ class Options(Backend.Options):
     ttl: int
     segment: int
     device_wait: str
+    device_failure: str
     pin: int
     liveness_limit: float
     probe_timeout: float
@@ -126,6 +128,7 @@ def seal_rate(mode: str, suite: str, chunk: int, library: str = "auto") -> float
 def groups() -> list[dict[str, Any]]: ...
 def trace() -> list[dict[str, Any]]: ...
 def set_gate(device: str, wait: int, signal: int, capture_mode: int = 0) -> None: ...
+def clear_failure(device: str | None = None) -> None: ...
 def named_group(store: Store, rank: int, size: int) -> ProcessGroup: ...
 def _use_test_clock(path: str) -> None: ...
 def lanes() -> dict[str, str]: ...

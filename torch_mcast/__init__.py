@@ -24,6 +24,7 @@ __all__ = [
     "Options",
     "__version__",
     "abort",
+    "clear_failure",
     "config",
     "contributors",
     "dump_flight_recorder",
@@ -57,13 +58,14 @@ if TYPE_CHECKING:
     from torch_mcast._errors import read_error
     from torch_mcast._flight import dump_flight_recorder, flight_recorder
     from torch_mcast._metrics import metrics
-    from torch_mcast._stats import abort, config, contributors, stats
+    from torch_mcast._stats import abort, clear_failure, config, contributors, stats
     from torch_mcast._trace import export_chrome_trace, trace
 
 _LAZY = {
     "Options": "_load",
     "stats": "_stats",
     "abort": "_stats",
+    "clear_failure": "_stats",
     "config": "_stats",
     "contributors": "_stats",
     "dump_flight_recorder": "_flight",

@@ -119,3 +119,12 @@ def contributors(work: Any) -> int:
 def abort(group: Any = None) -> None:
     """Fails everything in flight on all ranks of `group`, and every later call. Any thread."""
     backend_of(group).abort()
+
+
+def clear_failure(device: torch.device | str | int | None = None) -> None:
+    """Lets calls on `device` (None: on any) through again after a failure under device_failure=raise.
+
+    Call it when the tensors that were undefined, and what was computed from them, have been restored. A
+    number is one of the current accelerator, as for torch.device().
+    """
+    extension().clear_failure(None if device is None else str(torch.device(device)))

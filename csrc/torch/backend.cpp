@@ -58,7 +58,8 @@ ProcessGroupMcast::ProcessGroupMcast(const c10::intrusive_ptr<c10d::Store>& stor
       pid_(own_pid()),
       timeout_ms_(options_->timeout.count()),
       observer_(std::make_shared<Observer>(name_, rank, size, options_->global_ranks_in_group)),
-      fallbacks_(std::make_unique<Fallbacks>(*this)) {
+      fallbacks_(std::make_unique<Fallbacks>(*this)),
+      devices_(config_) {
   TORCH_CHECK_VALUE(size >= 1 && size <= 65534 && rank >= 0 && rank < size,
                     "mcast: expected 1 to 65534 ranks and 0 <= rank < size, got rank ", rank,
                     " of ", size);
@@ -75,6 +76,7 @@ ProcessGroupMcast::~ProcessGroupMcast() {
   }
   try {
     const WithoutGil nogil;
+    devices_.leave();
     std::shared_ptr<Group> group;
     {
       std::lock_guard lock(mutex_);
@@ -154,6 +156,7 @@ void ProcessGroupMcast::abort() {
   }
   Code none = Code::kOk;
   members_->failure()->compare_exchange_strong(none, Code::kAborted);
+  devices_.leave();
   const std::string reason = c10::str("abort() on rank ", rank_);
   if (group) group->abort(reason);
   fallbacks_->works().fail_all(reason);
@@ -163,6 +166,7 @@ void ProcessGroupMcast::abort() {
 void ProcessGroupMcast::shutdown() {
   if (!here()) return;
   const WithoutGil nogil;
+  devices_.leave();
   HeldSignal signal;
   if (const std::shared_ptr<Group> group = members_->take_group()) {
     members_->close(*group, signal);
@@ -254,7 +258,7 @@ WorkPtr ProcessGroupMcast::broadcast(Tensors& tensors, const c10d::BroadcastOpti
   const WithoutGil nogil;
   auto back = std::make_shared<CopyBacks>();
   if (!tensor.device().is_cpu()) {
-    check_not_captured(op, tensor);
+    devices_.check(op, tensor.device());
     const auto root = static_cast<Member>(opts.rootRank);
     return post_device(op, c10d::OpType::BROADCAST, kTitleBroadcast,
                        {plan_broadcast(tensor, root, opts.rootRank == rank_, *back)}, tensors,
@@ -317,7 +321,7 @@ WorkPtr ProcessGroupMcast::allgather(std::vector<Tensors>& outputs, Tensors& inp
   const WithoutGil nogil;
   auto back = std::make_shared<CopyBacks>();
   if (!input.device().is_cpu()) {
-    check_not_captured(op, input);
+    devices_.check(op, input.device());
     return post_device(op, c10d::OpType::ALLGATHER, kTitleAllGather,
                        {plan_transfer(input, outputs[0], rank_, *back)}, inputs, outputs, back,
                        opts.timeout);
@@ -335,7 +339,7 @@ WorkPtr ProcessGroupMcast::_allgather_base(at::Tensor& output, at::Tensor& input
   const WithoutGil nogil;
   auto back = std::make_shared<CopyBacks>();
   if (!input.device().is_cpu()) {
-    check_not_captured(op, input);
+    devices_.check(op, input.device());
     return post_device(op, c10d::OpType::_ALLGATHER_BASE, kTitleAllGather,
                        {plan_transfer(input, output, rank_, size_, *back)}, {input}, {{output}},
                        back, opts.timeout);
@@ -358,7 +362,7 @@ WorkPtr ProcessGroupMcast::allgather_into_tensor_coalesced(Tensors& outputs, Ten
   const WithoutGil nogil;
   auto back = std::make_shared<CopyBacks>();
   if (!inputs.empty() && !inputs[0].device().is_cpu()) {
-    check_not_captured(op, inputs[0]);
+    devices_.check(op, inputs[0].device());
     std::vector<Transfer> transfers;
     for (size_t i = 0; i < inputs.size(); ++i) {
       transfers.push_back(plan_transfer(inputs[i], outputs[i], rank_, size_, *back));
@@ -392,7 +396,7 @@ WorkPtr ProcessGroupMcast::allgather_coalesced(std::vector<Tensors>& outputs, Te
   const WithoutGil nogil;
   auto back = std::make_shared<CopyBacks>();
   if (!inputs.empty() && !inputs[0].device().is_cpu()) {
-    check_not_captured(op, inputs[0]);
+    devices_.check(op, inputs[0].device());
     std::vector<Transfer> transfers;
     for (size_t i = 0; i < inputs.size(); ++i) {
       transfers.push_back(plan_transfer(inputs[i], columns[i], rank_, *back));

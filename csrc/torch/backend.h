@@ -22,6 +22,7 @@
 
 #include "coalescing.h"
 #include "device/device_copies.h"
+#include "device/group_devices.h"
 #include "engine/engine.h"
 #include "fallback_work.h"
 #include "fallbacks.h"
@@ -161,8 +162,6 @@ class ProcessGroupMcast final : public c10d::Backend {
   WorkPtr post_device(Op op, c10d::OpType type, const char* title, std::vector<Transfer> transfers,
                       Tensors inputs, std::vector<Tensors> outputs, std::shared_ptr<CopyBacks> back,
                       std::chrono::milliseconds timeout);
-  void check_not_captured(Op op, const at::Tensor& tensor) const;
-  SideStreams side_streams(c10::Device device, bool reduces, const Group& engine_group);
   void check_gather_lists(const char* op, const Tensors& outputs, const at::Tensor& input) const;
 
   // An operation that the engine has taken.
@@ -237,12 +236,11 @@ class ProcessGroupMcast final : public c10d::Backend {
   std::shared_ptr<Observer> observer_;
   Coalescing coalescing_;  // of the thread that makes the calls
   std::unique_ptr<Fallbacks> fallbacks_;
+  GroupDevices devices_;
 
   mutable std::mutex mutex_;  // guards the rest
   std::shared_ptr<Group> group_;
   GroupStats last_stats_;
-  std::vector<SideStreams> side_streams_;                         // one per device and lane used
-  std::vector<c10::weak_intrusive_ptr<McastWork>> device_works_;  // in flight
   std::optional<c10::weak_intrusive_ptr<c10d::Backend>> last_split_;
 };
 

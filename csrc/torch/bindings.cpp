@@ -19,7 +19,7 @@
 #include "base/units.h"
 #include "bindings.h"
 #include "device/completion_poller.h"
-#include "device/gate.h"
+#include "device/failure_policy.h"
 #include "engine/transport_choice.h"
 #include "engine_store.h"
 #include "gil.h"
@@ -435,7 +435,7 @@ PYBIND11_MODULE(_C, module) {
   module.attr("__version__") = version();
   module.attr("torch_version") = TORCH_VERSION;
   for (const auto bind : {bind_options, bind_backend, bind_groups, bind_store, bind_monitoring,
-                          bind_test_clock, bind_errors}) {
+                          bind_test_clock, bind_errors, bind_devices}) {
     bind(module);
   }
   module.def("settings", &settings_list, "The rows of the settings table.");
@@ -461,20 +461,9 @@ PYBIND11_MODULE(_C, module) {
              "How many ranks' inputs are in the result of a reduction.");
   module.def("counters", &counters_dict, "Counter names and what they count.");
   module.def(
-      "set_gate",
-      [](const std::string& device, uintptr_t wait, uintptr_t signal, uintptr_t capture_mode) {
-        set_gate(c10::Device(device).type(), reinterpret_cast<GateFunction>(wait),
-                 reinterpret_cast<GateFunction>(signal),
-                 reinterpret_cast<CaptureModeFunction>(capture_mode));
-      },
-      py::arg("device"), py::arg("wait"), py::arg("signal"), py::arg("capture_mode") = 0,
-      "Addresses of C functions of a device type. Streams wait for, and write, a word of pinned\n"
-      "memory: int (*)(int64_t stream_id, int device_index, uint32_t* word, uint32_t value);\n"
-      "0 and 0: none, so wait() blocks its caller. The capture mode of the calling thread is\n"
-      "exchanged (0 global, 2 relaxed): int (*)(int* mode); 0: the device captures no graphs.");
-  module.def(
       "shutdown",
       [](bool give_up) {
+        leave_failures();
         HeldSignal signal;
         Engine::instance().shutdown(give_up, [&signal] { return signal.raised(); });
         CompletionPoller::instance().close(5 * kSecond);

@@ -51,6 +51,8 @@ WorkPtr ProcessGroupMcast::passed(Op op, c10d::OpType type, const at::Tensor& te
                                   const FallbackCall& call) {
   check_here(op_name(op));
   const WithoutGil nogil;
+  if (!tensor.device().is_cpu()) check_untainted(op_name(op), tensor.device());
+  devices_.note(tensor.device());
   const BackendPtr backend = fallbacks_->get(tensor.device().type());
   if (!backend) {
     C10_THROW_ERROR(NotImplementedError,

@@ -94,6 +94,13 @@ void FlightRecorder::timed_out() {
   });
 }
 
+void FlightRecorder::dump(std::function<void()> done) {
+  Background::instance().run("the dump of the flight recorder", [done = std::move(done)] {
+    if (timeout_action()) timeout_action()();
+    done();
+  });
+}
+
 FlightRecorder::FlightRecorder() : most_(buffer_size()) {}
 
 FlightRecorder& FlightRecorder::instance() {

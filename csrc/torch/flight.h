@@ -68,6 +68,8 @@ class FlightRecorder {
   // What to do, on a thread of its own, when operations have timed out.
   static void on_timeout(std::function<void()> action);
   static void timed_out();
+  // Does the same now, after the completion hooks of operations that have ended; then calls `done`.
+  static void dump(std::function<void()> done);
 
  private:
   FlightRecorder();

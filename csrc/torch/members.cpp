@@ -102,13 +102,13 @@ void ProcessGroupMcast::Members::close(Group& group, HeldSignal& signal) const {
 
 void ProcessGroupMcast::Members::leave() {
   const WithoutGil nogil;
+  pg.devices_.leave();
   HeldSignal signal;
   const std::shared_ptr<Group> group = take_group();
   {
     const std::lock_guard lock(pg.mutex_);
     none = true;
     pg.last_split_.reset();
-    pg.side_streams_.clear();
   }
   if (group) close(*group, signal);
   pg.fallbacks_->works().fail_all("reconfigure()");

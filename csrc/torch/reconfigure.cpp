@@ -118,7 +118,8 @@ WorkPtr ProcessGroupMcast::reconfigure(const c10d::ReconfigureOptions& opts) {
   place_ = std::make_shared<const std::string>(members_->place());
   observer_->move_to(rank_, size_, wanted.global_ranks);
   sequence_ = 0;
-  // Completions of the members before keep theirs.
+  // Completions of the members before keep theirs. The caller has dealt with their failures.
+  devices_.reset();
   {
     const std::lock_guard lock(mutex_);
     members_->first_failure = std::make_shared<std::atomic<Code>>(Code::kOk);

@@ -167,7 +167,7 @@ WorkPtr ProcessGroupMcast::reduce_device(Op op, c10d::OpType type, const char* t
                       ": all tensors of one call must be on one device, got ", inputs[0].device(),
                       " and ", tensor.device());
   }
-  check_not_captured(op, inputs[0]);
+  devices_.check(op, inputs[0].device());
   auto back = std::make_shared<CopyBacks>();
   std::vector<Transfer> transfers;
   for (size_t i = 0; i < outputs.size(); ++i) {

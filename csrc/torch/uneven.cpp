@@ -54,7 +54,7 @@ WorkPtr ProcessGroupMcast::gather_uneven(const Tensors& outputs, const at::Tenso
   const WithoutGil nogil;
   auto back = std::make_shared<CopyBacks>();
   if (!input.device().is_cpu()) {
-    check_not_captured(op, input);
+    devices_.check(op, input.device());
     const bool in_place = same_memory(input, outputs[own]);
     const at::Tensor source = !in_place && overlap(input, outputs[own]) ? input.clone() : input;
     std::vector<Transfer> transfers;
@@ -97,7 +97,7 @@ WorkPtr ProcessGroupMcast::scatter_uneven(const at::Tensor& output, const Tensor
   const WithoutGil nogil;
   auto back = std::make_shared<CopyBacks>();
   if (!output.device().is_cpu()) {
-    check_not_captured(op, output);
+    devices_.check(op, output.device());
     std::vector<Transfer> transfers;
     for (size_t r = 0; r < inputs.size(); ++r) {
       at::Tensor tensor = inputs[r];

@@ -156,10 +156,6 @@ void McastWork::settled_now() {
 Completion McastWork::completion() {
   return [held = self()](const Status& status) mutable {
     if (!status.ok() && held->failure_hook_) held->failure_hook_(status);
-    if (!status.ok() && held->joined_.load(std::memory_order_relaxed)) {
-      log(LogLevel::kError, "%s failed after wait() had returned; its outputs are undefined: %s",
-          held->context_.text().c_str(), status.to_string().c_str());
-    }
     held->end_part(status.ok() ? nullptr : to_exception(status, held->context_.text()));
     dispose(std::move(held));
   };
@@ -188,6 +184,12 @@ void McastWork::end_part(std::exception_ptr error) {
   } else {
     over(final_error);
   }
+}
+
+bool McastWork::record_failure(std::exception_ptr error) {
+  const std::lock_guard lock(settle_mutex_);
+  if (!error_) error_ = std::move(error);
+  return relied_on_;
 }
 
 std::exception_ptr McastWork::device_error(const std::string& why) const {
@@ -293,6 +295,7 @@ c10::intrusive_ptr<c10::ivalue::Future> McastWork::getFuture() {
     }
     future_ = c10::make_intrusive<c10::ivalue::Future>(type, devices);
     promised_ = !settled_ && copies_ && copies_->promises();
+    if (promised_ && !error_) relied_on_ = true;
     if (!settled_ && !promised_) return future_;
     future = future_;
     error = error_;
@@ -316,11 +319,16 @@ void McastWork::look_again() {
   cv_.notify_all();
 }
 
-bool McastWork::throw_or_join(const std::exception_ptr& error) {
-  if (!error && device_ready()) {
-    copies_->join();
-    joined_.store(true, std::memory_order_relaxed);
+bool McastWork::throw_or_join() {
+  std::exception_ptr error;
+  bool joins = false;
+  {
+    const std::lock_guard lock(settle_mutex_);
+    error = error_;
+    joins = !error && device_ready();
+    if (joins) relied_on_ = true;  // before the stream waits: a failure from now on is not raised
   }
+  if (joins) copies_->join();
   // Also after an error: functional collectives register a work until somebody has waited for it.
   Work::synchronize();
   if (error) std::rethrow_exception(error);
@@ -329,15 +337,14 @@ bool McastWork::throw_or_join(const std::exception_ptr& error) {
 
 bool McastWork::wait(std::chrono::milliseconds timeout) {
   const Nanos start = monotonic_now();
-  std::exception_ptr error;
+  if (copies_) {
+    const WithoutGil nogil;
+    copies_->refuse_capture(context_);
+  }
   const bool joins = timeout <= kNoTimeout && may_join();
   if (joins && device_ready()) {
-    {
-      std::lock_guard lock(settle_mutex_);
-      error = error_;
-    }
     const WithoutGil nogil;
-    return throw_or_join(error);
+    return throw_or_join();
   }
   {
     const WithoutGil nogil;
@@ -365,9 +372,8 @@ bool McastWork::wait(std::chrono::milliseconds timeout) {
       }
       lock.lock();
     }
-    error = exception_;
   }
-  return throw_or_join(error);
+  return throw_or_join();
 }
 
 void McastWork::synchronize() {

@@ -67,6 +67,11 @@ class McastWork final : public c10d::Work {
   void end_part(std::exception_ptr error);
   // For a device that failed, with its own words.
   std::exception_ptr device_error(const std::string& why) const;
+  // Device tensors, before a gate opens for a part that has failed: from now on wait() raises.
+  // Returns whether somebody relies on the outputs already and will not learn of it: wait() has
+  // returned, or a future is done.
+  bool record_failure(std::exception_ptr error);
+  const CallName& name() const { return context_; }
 
   // Before the first post: how a thread in wait() may help (Group::help).
   using Helper = std::function<bool(const std::function<bool()>& done, Nanos until)>;
@@ -98,7 +103,7 @@ class McastWork final : public c10d::Work {
   // Whether wait() without a timeout may be over before the work is; makes it so as far as it can.
   bool may_join() const;
   void over(const std::exception_ptr& error);
-  bool throw_or_join(const std::exception_ptr& error);
+  bool throw_or_join();
   c10::intrusive_ptr<McastWork> self();
   void copy_back();
   void settle_later();
@@ -120,13 +125,14 @@ class McastWork final : public c10d::Work {
   std::function<void()> after_;
   Helper helper_;
   std::shared_ptr<DeviceCopies> copies_;  // null for CPU tensors
-  std::atomic<bool> joined_{false};       // a caller's stream waits, and nobody will throw
   std::atomic<int> pending_{0};
 
   std::mutex settle_mutex_;  // guards the rest
   std::exception_ptr error_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
-  bool settled_ = false;   // error_ is final; a future made now is fulfilled by its maker
+  bool settled_ = false;  // error_ is final; a future made now is fulfilled by its maker
+  bool relied_on_ =
+      false;               // a stream of the caller's waits, or a future is done: nobody will throw
   bool counted_ = false;   // in *interrupted_
   bool promised_ = false;  // the future was fulfilled when it was made, with the end of a stream
 };

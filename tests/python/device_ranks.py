@@ -116,8 +116,10 @@ def both() -> str:
     return f"cpu:mcast,{device()}:mcast"
 
 
-def new_group(**more: Any) -> Any:
-    return dist.new_group(backend=both(), pg_options=torch_mcast.Options(**NO_FALLBACK), **more)
+def new_group(ranks: list[int] | None = None, **options: Any) -> Any:
+    return dist.new_group(
+        ranks, backend=both(), pg_options=torch_mcast.Options(**NO_FALLBACK, **options)
+    )
 
 
 def store() -> Any:

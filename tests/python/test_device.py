@@ -358,6 +358,7 @@ def peer_fails(how: str, gate: bool) -> str:
     with pytest.raises(dist.DistBackendError) as caught:
         work.wait(timedelta(seconds=50))
     ops().synchronize()
+    torch_mcast.clear_failure()  # of device_failure=raise
     with pytest.raises(dist.DistBackendError, match="failed earlier"):
         dist.all_gather_into_tensor(output, mine)
     with pytest.raises(dist.DistBackendError):
@@ -367,14 +368,16 @@ def peer_fails(how: str, gate: bool) -> str:
     return str(caught.value)
 
 
-def test_peer_aborts(either):
-    texts = either(2, peer_fails, "aborts", either.gate)
+@pytest.mark.parametrize("policy", ["raise", "log"])  # abort: test_device_failures.py
+def test_peer_aborts(either, policy):
+    texts = either(2, peer_fails, "aborts", either.gate, options={"device_failure": policy})
     assert all("abort" in text for text in texts)
 
 
-def test_peer_dies(either):
+@pytest.mark.parametrize("policy", ["raise", "log"])
+def test_peer_dies(either, policy):
     with pytest.raises(RankError) as caught:
-        either(2, peer_fails, "dies", either.gate)
+        either(2, peer_fails, "dies", either.gate, options={"device_failure": policy})
     assert "died with 3" in str(caught.value) and "rank 0 of" not in str(caught.value)
 
 

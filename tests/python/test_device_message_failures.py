@@ -37,8 +37,8 @@ def test_another_length_is_an_error_on_both(either):
     either(2, another_length)
 
 
-def too_late(gate: bool) -> None:
-    group = limit(2, new_group())
+def too_late(gate: bool, policy: str) -> None:
+    group = limit(2, new_group(device_failure=policy))
     if dist.get_rank() == 0:
         tensor = zeros(4)
         work = dist.irecv(tensor, 1, group=group, tag=5)
@@ -51,13 +51,15 @@ def too_late(gate: bool) -> None:
         with pytest.raises(dist.DistBackendError, match="no such message has come"):
             work.wait()
         assert not work.is_success()
+        torch_mcast.clear_failure()  # of device_failure=raise
         with pytest.raises(dist.DistBackendError, match="failed earlier"):
             dist.isend(tensor, 1, group=group)
     dist.barrier()
 
 
-def test_a_receive_ends_by_its_limit(either):
-    either(2, too_late, either.gate)
+@pytest.mark.parametrize("policy", ["raise", "log"])  # abort: test_device_failures.py
+def test_a_receive_ends_by_its_limit(either, policy):
+    either(2, too_late, either.gate, policy)
 
 
 def peer_fails(how: str, gate: bool) -> str:
@@ -89,17 +91,20 @@ def peer_fails(how: str, gate: bool) -> str:
     ops().synchronize()
     until(work.is_completed, "the device's part has not ended")
     assert not work.is_success()
+    torch_mcast.clear_failure()  # of device_failure=raise
     return str(caught.value)
 
 
-def test_peer_aborts(either):
-    texts = either(2, peer_fails, "aborts", either.gate)
+@pytest.mark.parametrize("policy", ["raise", "log"])
+def test_peer_aborts(either, policy):
+    texts = either(2, peer_fails, "aborts", either.gate, options={"device_failure": policy})
     assert all("abort" in text for text in texts)
 
 
-def test_peer_dies(either):
+@pytest.mark.parametrize("policy", ["raise", "log"])
+def test_peer_dies(either, policy):
     with pytest.raises(RankError) as caught:
-        either(2, peer_fails, "dies", either.gate)
+        either(2, peer_fails, "dies", either.gate, options={"device_failure": policy})
     assert "died with 3" in str(caught.value) and "rank 0 of" not in str(caught.value)
 
 

@@ -137,6 +137,11 @@ inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPO
   S(device_wait, "MCAST_DEVICE_WAIT", "stream", false, false,                                      \
     "wait() on device tensors blocks the stream where the device can do that, or the host "        \
     "thread: stream or host")                                                                      \
+  S(device_failure, "MCAST_DEVICE_FAILURE", "abort", false, false,                                 \
+    "what a failure does that comes after wait() on a device tensor has returned, since the "      \
+    "stream waits and nothing raises there: abort: the process ends before anything reads the "    \
+    "outputs; raise: the outputs are partly overwritten (NaN, -1) and the next call on that "      \
+    "device raises; log: a log line, the outputs are undefined")                                   \
   U(pin, "MCAST_PIN", 0, 0, 1, false, true,                                                        \
     "1: pin lane threads to CPUs of their own, unless the host has fewer cores than lanes")        \
   U(huge_pages, "MCAST_HUGE_PAGES", 1, 0, 1, false, false,                                         \

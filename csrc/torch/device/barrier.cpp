@@ -1,6 +1,7 @@
 // A barrier for a device: everything that a rank has given to its device is done before the others
-// go on. c10d tells backends the numbers that the caller gave (device_ids), but not the device that
-// it has concluded from them, or from that of the group.
+// go on. c10d passes the numbers that the caller gave (device_ids), else a device type of the
+// group: "cpu" where the group serves that too. As with NCCL, such a barrier is for the device
+// that the group is bound to.
 #include <ATen/DeviceAccelerator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -12,37 +13,31 @@ namespace mcast::pg {
 
 namespace {
 
-std::optional<c10::Device> device_of(const c10d::BarrierOptions& opts,
-                                     const std::optional<c10::Device>& bound) {
-  if (opts.device) return opts.device;
-  if (opts.device_ids.empty()) return bound;
+// The device that the caller has named.
+std::optional<c10::Device> named_device(const c10d::BarrierOptions& opts) {
+  if (opts.device && !opts.device->is_cpu()) return opts.device;
   const std::optional<c10::DeviceType> type = at::getAccelerator();
-  if (!type) return std::nullopt;
+  if (opts.device_ids.empty() || !type) return std::nullopt;
   return c10::Device(*type, static_cast<c10::DeviceIndex>(opts.device_ids[0]));
 }
 
 }  // namespace
 
 void ProcessGroupMcast::finish_device(const c10d::BarrierOptions& opts) {
-  const std::optional<c10::Device> asked = device_of(opts, getBoundDeviceId());
+  std::optional<c10::Device> asked = named_device(opts);
+  if (!asked) asked = getBoundDeviceId();
   if (!asked || asked->is_cpu()) return;
   c10::Device device = *asked;
-  std::vector<c10::intrusive_ptr<McastWork>> works;
-  {
-    std::lock_guard lock(mutex_);
-    for (const auto& earlier : device_works_) {
-      if (auto work = earlier.lock()) works.push_back(std::move(work));
-    }
-  }
-  for (const auto& work : works) {
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  if (!device.has_index()) device = guard.getDevice();
+  devices_.check(Op::barrier, device);
+  for (const auto& work : devices_.in_flight()) {
     try {
       work->wait(std::chrono::milliseconds(std::max<int64_t>(1, timeout_ms_.load())));
     } catch (const c10::Error&) {
       // The group has failed with it, as the barrier will say.
     }
   }
-  const c10::impl::VirtualGuardImpl guard(device.type());
-  if (!device.has_index()) device = guard.getDevice();
   guard.getStream(device).synchronize();
 }
 

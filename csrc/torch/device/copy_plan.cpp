@@ -1,7 +1,8 @@
 // Layout of the pinned memory: a head of 32-bit words, then the blocks of each transfer as the
 // engine sees them: the own block of a gather in its place among the others, all_reduce and reduce
 // in place, the blocks of a reduce_scatter's input and behind them its output. Word 0 counts the
-// pieces copied out, word 1 says that the device has finished. Then come the words that copies in
+// pieces copied out, word 1 says that the device has finished, word 2 that
+// the operation has failed. Then come the words that copies in
 // wait for: one per target of more than a piece, which counts its final pieces, and one per run
 // of smaller targets (of one or several transfers, of about a piece together), which counts the
 // final targets. So the gates of a post, and the signals of its copies out, are bounded by its

@@ -42,10 +42,12 @@ class CopyPlan {
     size_t flag = 0;    // below flags(); kNoFlag: the word is the target's alone
   };
   static constexpr size_t kNoFlag = SIZE_MAX;
-  // Words: the number of pieces that are out; whether the device has finished; those of targets.
+  // Words: the number of pieces that are out; whether the device has finished; 1 if the operation
+  // has failed; those of targets.
   static constexpr size_t kCopiedWord = 0;
   static constexpr size_t kFinishedWord = 1;
-  static constexpr size_t kFirstTargetWord = 2;
+  static constexpr size_t kFailedWord = 2;
+  static constexpr size_t kFirstTargetWord = 3;
 
   // `rank` is the own one. Pieces have `piece` bytes, or a larger multiple of `unit`.
   CopyPlan(std::vector<Transfer> transfers, int rank, size_t piece, size_t unit);

@@ -27,6 +27,7 @@
 #include "background.h"
 #include "device/completion_poller.h"
 #include "device/said.h"
+#include "device/words.h"
 #include "work.h"
 
 namespace mcast::pg {
@@ -34,41 +35,20 @@ namespace {
 
 // Of sends that have not left, in pieces of the group, before who waits for one waits for its end.
 constexpr size_t kMostAhead = 512;
-// Past every value that is waited for, with room to count on.
-constexpr uint32_t kOpen = 0x40000000;
-
 using Plan = CopyPlan;
-
-uint32_t load(uint32_t* word) {
-  return std::atomic_ref<uint32_t>(*word).load(std::memory_order_acquire);
-}
-void store(uint32_t* word, uint32_t value) {
-  std::atomic_ref<uint32_t>(*word).store(value, std::memory_order_release);
-}
-void add_one(uint32_t* word) {
-  std::atomic_ref<uint32_t>(*word).fetch_add(1, std::memory_order_release);
-}
-// A word never falls: the end of an operation may already have opened the gate.
-void raise(uint32_t* word, uint32_t value) {
-  std::atomic_ref<uint32_t> shared(*word);
-  uint32_t before = shared.load(std::memory_order_relaxed);
-  while (before < value &&
-         !shared.compare_exchange_weak(before, value, std::memory_order_release)) {
-  }
-}
 
 }  // namespace
 
 DeviceCopies::DeviceCopies(std::vector<Transfer> transfers, std::shared_ptr<CopyBacks> backs,
-                           int rank, const SideStreams& streams)
+                           int rank, const SideStreams& streams,
+                           std::shared_ptr<FailurePolicy> policy)
     : plan_(std::move(transfers), rank, streams.piece, streams.unit),
       streams_(streams),
+      policy_(std::move(policy)),
       backs_(std::move(backs)),
       counted_(plan_.flags()),
       pinned_(plan_.sends() ? pinned_for_send(plan_.bytes()) : pinned_buffer(plan_.bytes())),
-      caller_(streams.in.device_type()),
-      out_end_(streams.in.device_type()),
-      in_end_(streams.in.device_type()) {
+      events_(streams.in.device_type()) {
   std::memset(pinned_->data(), 0, plan_.words() * sizeof(uint32_t));
   sources_.resize(plan_.transfers().size());
   for (size_t t = 0; t < plan_.transfers().size(); ++t) {
@@ -100,14 +80,16 @@ DeviceCopies::Listener DeviceCopies::Listener::of(c10::intrusive_ptr<McastWork> 
 // Events are destroyed with it, which calls the device: not on a lane.
 std::shared_ptr<DeviceCopies> DeviceCopies::make(std::vector<Transfer> transfers,
                                                  std::shared_ptr<CopyBacks> backs, int rank,
-                                                 const SideStreams& streams) {
-  return {new DeviceCopies(std::move(transfers), std::move(backs), rank, streams),
-          [](DeviceCopies* copies) {
-            Background::instance().in_order([copies] {
-              const RelaxedCaptures relaxed(copies->streams_.in.device_type());
-              delete copies;
-            });
-          }};
+                                                 const SideStreams& streams,
+                                                 std::shared_ptr<FailurePolicy> policy) {
+  return {
+      new DeviceCopies(std::move(transfers), std::move(backs), rank, streams, std::move(policy)),
+      [](DeviceCopies* copies) {
+        Background::instance().in_order([copies] {
+          const RelaxedCaptures relaxed(copies->streams_.in.device_type());
+          delete copies;
+        });
+      }};
 }
 
 DeviceCopies::Slices DeviceCopies::slices(size_t i) const {
@@ -143,17 +125,22 @@ DeviceCopies::Slices DeviceCopies::slices(size_t i) const {
   return out;
 }
 
-void DeviceCopies::hook(size_t i, PostOptions& options) {
-  if (plan_.receives()) return hook_receive(options);
+void DeviceCopies::hook(size_t i, McastWork& work, PostOptions& options) {
+  if (plan_.receives()) return hook_receive(work, options);
   if (transfers()[i].block == 0) return;
   options.completed_step = plan_.piece();
   options.on_completed = [self = shared_from_this(), i](uint32_t target, uint64_t bytes) {
     self->completed(self->plan_.target_words(i)[target], bytes);
     if (self->streams_.gate == nullptr) CompletionPoller::instance().notify();
   };
-  options.done = [self = shared_from_this(), i,
+  options.done = [self = shared_from_this(), i, work = &work,
                   work_done = std::move(options.done)](const Status& status) mutable {
-    if (!status.ok()) self->failed_.store(true, std::memory_order_release);
+    if (!status.ok() && !self->failed(i, status, *work)) {
+      // The process ends; until then the device may use all of it.
+      new auto(std::move(self));
+      new auto(std::move(work_done));
+      return;
+    }
     self->open(i);
     work_done(status);
     dispose(std::move(self));
@@ -161,10 +148,14 @@ void DeviceCopies::hook(size_t i, PostOptions& options) {
 }
 
 // The work comes before the copy: who sees the end of this one then finds the error in the work.
-void DeviceCopies::hook_receive(PostOptions& options) {
-  options.done = [self = shared_from_this(),
+void DeviceCopies::hook_receive(McastWork& work, PostOptions& options) {
+  options.done = [self = shared_from_this(), work = &work,
                   work_done = std::move(options.done)](const Status& status) mutable {
-    if (!status.ok()) self->failed_.store(true, std::memory_order_release);
+    if (!status.ok() && !self->failed(0, status, *work)) {
+      new auto(std::move(self));
+      new auto(std::move(work_done));
+      return;
+    }
     store(self->word(self->plan_.ins()[0].word), kOpen);
     work_done(status);
     self->half_done();
@@ -203,10 +194,10 @@ void DeviceCopies::open(size_t transfer) {
 }
 
 void DeviceCopies::copy_out(const c10::Stream& caller) {
-  caller_.record(caller);
+  events_.caller.record(caller);
   if (plan_.receives() && streams_.gate != nullptr) return;  // the copy in waits for it, then
-  caller_.block(streams_.out);
-  caller_.block(streams_.in);
+  events_.caller.block(streams_.out);
+  events_.caller.block(streams_.in);
   const c10::StreamGuard on(streams_.out);
   const std::vector<Plan::OutPiece>& outs = plan_.outs();
   for (size_t i = 0; i < outs.size();) {
@@ -225,7 +216,7 @@ void DeviceCopies::copy_out(const c10::Stream& caller) {
       out_events_.back().first.record(streams_.out);
     }
   }
-  out_end_.record(streams_.out);
+  events_.out_end.record(streams_.out);
 }
 
 uint32_t* DeviceCopies::word(size_t index) const {
@@ -268,9 +259,10 @@ void DeviceCopies::enqueue_gates(const c10::Stream& stream) {
 }
 
 void DeviceCopies::end_in(const c10::Stream& stream) {
+  if (streams_.gate != nullptr && policy_->poisons()) enqueue_poison();
   if (backs_) backs_->run();
-  out_end_.block(stream);
-  in_end_.record(stream);
+  events_.out_end.block(stream);
+  events_.in_end.record(stream);
   if (streams_.gate != nullptr) streams_.gate->signal(stream, word(Plan::kFinishedWord), 1);
   enqueued_.store(true, std::memory_order_release);
 }
@@ -287,7 +279,7 @@ void DeviceCopies::receive_on(const c10::Stream& stream) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     try {
       const RelaxedCaptures relaxed(stream.device_type());
-      caller_.block(stream);
+      events_.caller.block(stream);
       enqueue_gates(stream);
     } catch (...) {
       return break_down(std::current_exception());
@@ -299,8 +291,7 @@ void DeviceCopies::receive_on(const c10::Stream& stream) {
 void DeviceCopies::await() {
   if (!plan_.receives() || streams_.gate == nullptr || plan_.from_any()) return;
   const c10::impl::VirtualGuardImpl guard(streams_.in.device_type());
-  const c10::Stream stream = guard.getStream(streams_.in.device());
-  if (!is_captured(stream)) receive_on(stream);
+  receive_on(guard.getStream(streams_.in.device()));
 }
 
 bool DeviceCopies::runs_ahead() const {
@@ -328,9 +319,15 @@ void DeviceCopies::launch(Listener listener) {
   }
 }
 
+void DeviceCopies::refuse_capture(const CallName& name) const {
+  const c10::impl::VirtualGuardImpl guard(streams_.in.device_type());
+  TORCH_CHECK(!is_captured(guard.getStream(streams_.in.device())), name,
+              ": wait() cannot be captured in a graph: call it before the capture begins");
+}
+
 void DeviceCopies::join() const {
   const c10::impl::VirtualGuardImpl guard(streams_.in.device_type());
-  in_end_.block(guard.getStream(streams_.in.device()));
+  events_.in_end.block(guard.getStream(streams_.in.device()));
 }
 
 bool DeviceCopies::raise_readable() {
@@ -388,7 +385,7 @@ bool DeviceCopies::poll_device() {
   const bool out = raise_readable();
   enqueue_completed();
   if (!out) return false;
-  if (enqueued()) return in_end_.query();
+  if (enqueued()) return events_.in_end.query();
   if (!failed_.load(std::memory_order_acquire)) return false;
   if (written_ == 0) return true;
   // Copies in are under way, and no event follows them.
@@ -400,25 +397,10 @@ void DeviceCopies::check() {
   if (!enqueued()) return;  // enqueueing would have found out
   try {
     const RelaxedCaptures relaxed(streams_.in.device_type());
-    in_end_.query();
+    events_.in_end.query();
   } catch (...) {
     break_down(std::current_exception());
   }
-}
-
-void DeviceCopies::break_down(std::exception_ptr error) {
-  if (failure_.set(std::move(error))) CompletionPoller::instance().notify();
-}
-
-// The device is unusable: what it still does with the memory is unknown, so that is never given
-// back.
-void DeviceCopies::fail(const std::string& why) {
-  failed_.store(true, std::memory_order_release);
-  for (size_t i = Plan::kFirstTargetWord; i < plan_.words(); ++i) store(word(i), kOpen);
-  new auto(pinned_);
-  new auto(transfers());
-  listener_.abort("the device failed: " + why);
-  finish(listener_.work->device_error(why));
 }
 
 void DeviceCopies::finish(std::exception_ptr error) {

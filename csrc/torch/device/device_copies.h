@@ -7,8 +7,13 @@
 // With a gate (gate.h) everything is enqueued by the posting call; later the host only stores and
 // reads words of pinned memory, and wait() makes the caller's stream wait for `end`. Without one a
 // thread asks for events and enqueues the copies in as their bytes become final; wait() blocks its
-// caller until all are enqueued. Errors open every gate: the device never hangs, the work carries
-// the error.
+// caller until all are enqueued.
+//
+// A failure is recorded in the work before any gate opens: later calls of wait() raise it. Then all
+// gates open, so that the device never hangs, unless wait() had returned already and the group's
+// policy says otherwise (failure_policy.h). Under device_failure=raise each operation with gates
+// ends with a command that reads the record of a failure and, if there is one, sets one element in
+// 512 bytes of its outputs to all ones: NaN in every floating-point type, -1 in integers.
 //
 // Messages come in any order, or never. So the copy in of a receive is enqueued only when the
 // message is here, or, behind a gate, on the stream of whoever waits for it before.
@@ -26,7 +31,9 @@
 #include <memory>
 #include <vector>
 
+#include "call_name.h"
 #include "device/copy_plan.h"
+#include "device/failure_policy.h"
 #include "device/pinned.h"
 #include "device/side_streams.h"
 #include "engine/engine.h"
@@ -60,7 +67,8 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
   // Takes pinned memory for all transfers. `rank` is the own one.
   static std::shared_ptr<DeviceCopies> make(std::vector<Transfer> transfers,
                                             std::shared_ptr<CopyBacks> backs, int rank,
-                                            const SideStreams& streams);
+                                            const SideStreams& streams,
+                                            std::shared_ptr<FailurePolicy> policy);
   DeviceCopies(const DeviceCopies&) = delete;
   DeviceCopies& operator=(const DeviceCopies&) = delete;
 
@@ -72,8 +80,8 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
   };
   Slices slices(size_t i) const;
   // Adds the hooks of transfer `i` to its post: completed ends, and its end before the work's (of a
-  // receive behind it).
-  void hook(size_t i, PostOptions& options);
+  // receive behind it). `work` is the one that options.done completes a part of.
+  void hook(size_t i, McastWork& work, PostOptions& options);
 
   struct Listener {
     c10::intrusive_ptr<McastWork> work;  // one part of it ends when the device has finished
@@ -97,6 +105,8 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
   bool enqueued() const { return enqueued_.load(std::memory_order_acquire); }
   // Makes the caller's current stream wait for everything.
   void join() const;
+  // Throws if the caller's current stream is being captured in a graph.
+  void refuse_capture(const CallName& name) const;
   // A stream on which everything is enqueued, once promises(); or is over.
   const c10::Stream& stream() const { return streams_.in; }
 
@@ -116,7 +126,7 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
 
  private:
   DeviceCopies(std::vector<Transfer> transfers, std::shared_ptr<CopyBacks> backs, int rank,
-               const SideStreams& streams);
+               const SideStreams& streams, std::shared_ptr<FailurePolicy> policy);
   ~DeviceCopies() = default;
 
   uint32_t* word(size_t index) const;
@@ -125,12 +135,15 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
 
   void completed(const CopyPlan::TargetWord& target, uint64_t bytes);
   void open(size_t transfer);
+  bool outputs_final(size_t transfer) const;
+  bool failed(size_t transfer, const Status& status, McastWork& work);
   void copy_out(const c10::Stream& caller);
   size_t copy_in(size_t i);
-  void hook_receive(PostOptions& options);
+  void hook_receive(McastWork& work, PostOptions& options);
   void receive_on(const c10::Stream& stream);
   void half_done();
   void enqueue_gates(const c10::Stream& stream);
+  void enqueue_poison();
   void end_in(const c10::Stream& stream);
   bool raise_readable();
   void enqueue_completed();
@@ -142,13 +155,17 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
 
   CopyPlan plan_;
   const SideStreams streams_;
+  const std::shared_ptr<FailurePolicy> policy_;
   std::shared_ptr<CopyBacks> backs_;
   std::vector<std::atomic<bool>> counted_;  // of targets that share a word: it counts this one
   std::shared_ptr<PinnedBuffer> pinned_;
   // By transfer, by source; at least one where there is memory at all.
   std::vector<std::vector<std::shared_ptr<Region>>> sources_;
 
-  c10::Event caller_, out_end_, in_end_;
+  struct Events {
+    explicit Events(c10::DeviceType type) : caller(type), out_end(type), in_end(type) {}
+    c10::Event caller, out_end, in_end;
+  } events_;
   // Without a gate; with the number of pieces that are out then.
   std::vector<std::pair<c10::Event, size_t>> out_events_;
   std::atomic<bool> enqueued_{false};

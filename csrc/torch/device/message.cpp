@@ -12,7 +12,7 @@ namespace mcast::pg {
 WorkPtr ProcessGroupMcast::PointToPoint::post_device(c10d::OpType type, const Tensors& tensors,
                                                      int peer, int tag) const {
   const at::Tensor& tensor = tensors[0];
-  pg.check_not_captured(op, tensor);
+  pg.devices_.check(op, tensor.device());
   const auto engine_group = pg.group(op_name(op));
   const bool receives = op != Op::send;
   const Member other = peer < 0 ? kNoMember : static_cast<Member>(peer);
@@ -20,10 +20,10 @@ WorkPtr ProcessGroupMcast::PointToPoint::post_device(c10d::OpType type, const Te
   std::vector<Transfer> transfers;
   transfers.push_back(receives ? plan_receive(tensor, other, *back) : plan_send(tensor, other));
   const c10::impl::VirtualGuardImpl guard(tensor.device().type());
-  SideStreams streams = SideStreams::of_messages(
-      guard.getStream(tensor.device()), pg.config_.device_wait == "stream", pg.config_.segment);
+  SideStreams streams = pg.devices_.streams_of_messages(guard.getStream(tensor.device()));
   if (!receives) streams.in = streams.out;  // nothing comes in
-  const auto copies = DeviceCopies::make(std::move(transfers), std::move(back), pg.rank_, streams);
+  const auto copies = DeviceCopies::make(std::move(transfers), std::move(back), pg.rank_, streams,
+                                         pg.devices_.policy());
   auto work = pg.make_work(op, type, title(), receives ? Tensors() : tensors,
                            std::vector<Tensors>(receives ? 1 : 0, tensors), 2, nullptr, peer);
   work->set_copies(copies);
@@ -37,10 +37,11 @@ WorkPtr ProcessGroupMcast::PointToPoint::post_device(c10d::OpType type, const Te
   if (receives) call.source = work->sources();
   const std::chrono::milliseconds timeout(pg.timeout_ms_.load());
   PostOptions options = pg.post_options(op, *work, timeout, tensor.scalar_type());
-  copies->hook(0, options);
+  copies->hook(0, *work, options);
   const Status posted = engine_group->post_message(std::move(call), std::move(options));
   if (!posted.ok()) throw_status(posted, pg.context(op_name(op), pg.sequence_));
   copies->launch(DeviceCopies::Listener::of(work, engine_group));
+  pg.devices_.note(tensor.device());
   return pg.served(op, receives ? tensor.nbytes() : 0, work);
 }
 

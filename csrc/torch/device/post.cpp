@@ -2,8 +2,6 @@
 // readable end at 0, before anything is enqueued on the device: an operation that the group refuses
 // must not write to outputs. From then on the operation has its place in the group's order,
 // whenever its source gets here.
-#include <c10/core/impl/VirtualGuardImpl.h>
-
 #include "backend.h"
 
 namespace mcast::pg {
@@ -31,24 +29,6 @@ Result<Sequence> post_transfer(Group& group, const Transfer& transfer, DeviceCop
 
 }  // namespace
 
-void ProcessGroupMcast::check_not_captured(Op op, const at::Tensor& tensor) const {
-  const c10::Device device = tensor.device();
-  const c10::impl::VirtualGuardImpl guard(device.type());
-  TORCH_CHECK(!is_captured(guard.getStream(device)), op_name(op), ": mcast cannot be captured ",
-              "in a graph: the host takes part in every operation");
-}
-
-SideStreams ProcessGroupMcast::side_streams(c10::Device device, bool reduces,
-                                            const Group& engine_group) {
-  std::lock_guard lock(mutex_);
-  for (const SideStreams& streams : side_streams_) {
-    if (streams.in.device() == device && streams.reduces == reduces) return streams;
-  }
-  side_streams_.push_back(SideStreams::make(device, reduces, config_.device_wait == "stream",
-                                            config_.segment, engine_group.stats().chunk));
-  return side_streams_.back();
-}
-
 WorkPtr ProcessGroupMcast::post_device(Op op, c10d::OpType type, const char* title,
                                        std::vector<Transfer> transfers, Tensors inputs,
                                        std::vector<Tensors> outputs,
@@ -56,9 +36,10 @@ WorkPtr ProcessGroupMcast::post_device(Op op, c10d::OpType type, const char* tit
                                        std::chrono::milliseconds timeout) {
   const auto engine_group = group(op_name(op));
   const c10::Device device = inputs[0].device();
-  const SideStreams streams = side_streams(device, transfers[0].reduces(), *engine_group);
+  const SideStreams streams = devices_.streams(device, transfers[0].reduces(), *engine_group);
   const std::shared_ptr<CopyBacks> divided = back;
-  const auto copies = DeviceCopies::make(std::move(transfers), std::move(back), rank_, streams);
+  const auto copies =
+      DeviceCopies::make(std::move(transfers), std::move(back), rank_, streams, devices_.policy());
   const size_t count = copies->transfers().size();
   auto work = make_work(op, type, title, std::move(inputs), std::move(outputs),
                         static_cast<int>(count) + 1, nullptr);
@@ -69,7 +50,7 @@ WorkPtr ProcessGroupMcast::post_device(Op op, c10d::OpType type, const char* tit
     const Transfer& transfer = copies->transfers()[i];
     bytes += transfer.block * (transfer.gather() ? transfer.targets.size() : 1);
     PostOptions options = post_options(op, *work, timeout, transfer.dtype);
-    copies->hook(i, options);
+    copies->hook(i, *work, options);
     auto posted = post_transfer(*engine_group, transfer, copies->slices(i), std::move(options));
     if (!posted.ok()) {
       // Earlier ones wait for sources that now never come.
@@ -78,11 +59,8 @@ WorkPtr ProcessGroupMcast::post_device(Op op, c10d::OpType type, const char* tit
     }
   }
   copies->launch(DeviceCopies::Listener::of(work, engine_group));
-  {
-    std::lock_guard lock(mutex_);
-    std::erase_if(device_works_, [](const auto& earlier) { return earlier.expired(); });
-    device_works_.emplace_back(work);
-  }
+  devices_.add(work);
+  devices_.note(device);
   return served(op, bytes, work);
 }
 

@@ -9,6 +9,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <array>
 
 namespace mcast::pg {
 namespace {
@@ -110,16 +111,52 @@ Transfer scatter_blocks(std::vector<DeviceBytes> blocks, const at::Tensor& outpu
   return transfer;
 }
 
+// Without elements yet; `offset` in elements.
+at::Tensor bare_view(const c10::Storage& storage, at::ScalarType type, size_t offset) {
+  at::Tensor bare = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(storage),
+      c10::DispatchKeySet(c10::computeDispatchKey(type, at::kStrided, storage.device())),
+      c10::scalarTypeToTypeMeta(type));
+  bare.unsafeGetTensorImpl()->set_storage_offset(static_cast<int64_t>(offset));
+  return bare;
+}
+
 }  // namespace
 
 at::Tensor DeviceBytes::view(size_t from, size_t count) const {
-  at::Tensor bytes = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(storage),
-      c10::DispatchKeySet(c10::computeDispatchKey(at::kByte, at::kStrided, storage.device())),
-      caffe2::TypeMeta::Make<uint8_t>());
-  bytes.unsafeGetTensorImpl()->set_storage_offset(static_cast<int64_t>(offset + from));
+  at::Tensor bytes = bare_view(storage, at::kByte, offset + from);
   bytes.unsafeGetTensorImpl()->set_sizes_contiguous({static_cast<int64_t>(count)});
   return bytes;
+}
+
+std::vector<DeviceBytes> adjoining(const std::vector<DeviceBytes>& ranges) {
+  std::vector<DeviceBytes> joined;
+  for (const DeviceBytes& range : ranges) {
+    if (range.length == 0) continue;
+    if (!joined.empty() && joined.back().storage.data() == range.storage.data() &&
+        joined.back().offset + joined.back().length == range.offset) {
+      joined.back().length += range.length;
+    } else {
+      joined.push_back(range);
+    }
+  }
+  return joined;
+}
+
+at::Tensor spread_elements(const DeviceBytes& range, at::ScalarType type) {
+  constexpr size_t kSpread = 512;
+  const size_t size = std::min<size_t>(c10::elementSize(type), sizeof(int64_t));
+  const at::ScalarType integer = size == 1   ? at::kChar
+                                 : size == 2 ? at::kShort
+                                 : size == 4 ? at::kInt
+                                             : at::kLong;
+  at::Tensor elements = bare_view(range.storage, integer, range.offset / size);
+  const size_t count = type == at::kBool ? 0 : (range.length + kSpread - 1) / kSpread;
+  const std::array sizes{static_cast<int64_t>(count)};
+  const std::array strides{static_cast<int64_t>(kSpread / size)};
+  elements.unsafeGetTensorImpl()->set_sizes_and_strides(c10::IntArrayRef(sizes),
+                                                        c10::IntArrayRef(strides));
+  return elements;
 }
 
 Transfer plan_broadcast(const at::Tensor& tensor, Member root, bool is_root, CopyBacks& back) {

@@ -27,6 +27,12 @@ struct DeviceBytes {
   at::Tensor view(size_t from, size_t count) const;
 };
 
+// `ranges` without empty ones; those that follow each other in memory are one.
+std::vector<DeviceBytes> adjoining(const std::vector<DeviceBytes>& ranges);
+// One element in 512 bytes of the range, whose elements have this type: integers of its size (of
+// complex128 of half of it). Bools, of which not every bit pattern is one: none.
+at::Tensor spread_elements(const DeviceBytes& range, at::ScalarType type);
+
 // One operation of the engine, or one message.
 struct Transfer {
   enum class Kind { broadcast, gather, scatter, all_reduce, reduce, send, receive };

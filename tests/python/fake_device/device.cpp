@@ -209,6 +209,13 @@ at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
   return copy_from(from, to, false);
 }
 
+at::Tensor& masked_fill(at::Tensor& self, const at::Tensor& mask, const at::Scalar& value) {
+  enqueue(current_stream(), [target = raw(self), where = raw(mask), value] {
+    target().masked_fill_(where(), value);
+  });
+  return self;
+}
+
 at::Tensor as_strided(const at::Tensor& self, at::IntArrayRef size, at::IntArrayRef stride,
                       std::optional<int64_t> offset) {
   return at::native::as_strided_tensorimpl(self, size, stride, offset);
@@ -276,6 +283,12 @@ TORCH_LIBRARY(fake_device, m) {
     device().capturing = begin;
     return device().broken_captures;
   });
+  // The same of the current stream; the end returns how many commands it was given.
+  m.def("capture_here", [](bool begin) {
+    const std::lock_guard lock(device().mutex);
+    device().captured = begin ? current_stream() : -1;
+    return std::exchange(device().captured_commands, 0);
+  });
   m.def("use_stream", [](int64_t id) { return exchange_stream(id); });
   m.def("copies", [](int64_t way) {
     const std::lock_guard lock(device().mutex);
@@ -304,6 +317,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty_strided", empty_strided);
   m.impl("_copy_from", copy_from);
   m.impl("_copy_from_and_resize", copy_from_and_resize);
+  m.impl("masked_fill_.Scalar", masked_fill);
   m.impl("as_strided", as_strided);
   m.impl("view", view);
   m.impl("view_as_real", at::native::view_as_real);

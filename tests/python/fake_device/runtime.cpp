@@ -3,6 +3,7 @@
 #include "runtime.h"
 
 #include <chrono>
+#include <cstdlib>
 #include <deque>
 #include <map>
 #include <random>
@@ -20,6 +21,13 @@ struct Stream {
 std::map<int64_t, std::shared_ptr<Stream>>& streams() {
   static auto* const all = new std::map<int64_t, std::shared_ptr<Stream>>;
   return *all;
+}
+
+// The queue of a stream.
+int64_t queue_of(int64_t stream) {
+  static const char* const text = std::getenv("FAKE_DEVICE_QUEUES");
+  static const int64_t queues = text == nullptr ? 0 : std::atoll(text);
+  return queues > 0 ? stream % queues : stream;
 }
 
 void run(int64_t id, const std::shared_ptr<Stream>& stream) {
@@ -63,6 +71,8 @@ Device& device() {
 
 void enqueue(int64_t id, std::function<void()> task) {
   std::unique_lock lock(device().mutex);
+  if (id == device().captured) device().captured_commands++;
+  id = queue_of(id);
   std::shared_ptr<Stream> stream = streams()[id];
   if (!stream) {
     stream = streams()[id] = std::make_shared<Stream>();
@@ -77,7 +87,7 @@ void enqueue(int64_t id, std::function<void()> task) {
 bool idle(int64_t id) {
   std::unique_lock lock(device().mutex);
   asked(lock);
-  const auto& stream = streams()[id];
+  const auto& stream = streams()[queue_of(id)];
   return !stream || (stream->queue.empty() && !stream->busy);
 }
 
@@ -141,6 +151,12 @@ extern "C" int fake_gate_wait(int64_t stream, int, uint32_t* word, uint32_t valu
 extern "C" int fake_gate_signal(int64_t stream, int, uint32_t* word, uint32_t value) {
   return enqueue_or_code(stream,
                          [word, value] { __atomic_store_n(word, value, __ATOMIC_RELEASE); });
+}
+
+extern "C" int fake_is_captured(int64_t stream, int, int* captured) {
+  const std::lock_guard lock(fake::device().mutex);
+  *captured = stream == fake::device().captured ? 1 : 0;
+  return 0;
 }
 
 extern "C" int fake_capture_mode(int* mode) {

@@ -6,6 +6,9 @@
 //
 // Tests steer it: copies between device and pinned memory can be limited to a number, and streams
 // can be held. It counts the waits for gates and the calls that would have broken a graph capture.
+//
+// FAKE_DEVICE_QUEUES=n in the environment: streams share n hardware queues by their number, and
+// what is at the head of a queue holds up all behind it. Otherwise each has a queue of its own.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -45,11 +48,13 @@ struct Device {
   int64_t gates = 0;   // waits enqueued
   int64_t pooled = 0;  // streams taken from the pool
   bool faulted = false;
-  int64_t asked = 0;            // calls that ask how far the device is
-  int64_t blocked = 0;          // of these, how many wait now, while ...
-  bool block_asking = false;    // ... they have to
-  bool capturing = false;       // some thread captures a graph, in CUDA's global mode ...
-  int64_t broken_captures = 0;  // ... which these calls would have broken
+  int64_t asked = 0;              // calls that ask how far the device is
+  int64_t blocked = 0;            // of these, how many wait now, while ...
+  bool block_asking = false;      // ... they have to
+  bool capturing = false;         // some thread captures a graph, in CUDA's global mode ...
+  int64_t broken_captures = 0;    // ... which these calls would have broken
+  int64_t captured = -1;          // the stream whose commands go into a graph
+  int64_t captured_commands = 0;  // that it was given meanwhile
 
   void wait_until(const std::function<bool()>& condition) {
     std::unique_lock lock(mutex);
