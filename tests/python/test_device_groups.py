@@ -44,18 +44,26 @@ def test_synchronize_joins_the_stream(either):
     either(2, synchronized)
 
 
-def barrier_after_kernels() -> None:
-    """Rank 0's device is held: nobody gets through a barrier for the device; one for the CPU passes."""
+def barrier_after_kernels(call: str | None, named: dict[str, list[int]]) -> None:
+    """Rank 0's device is held: nobody gets through a barrier for the device. One of a group that has served no
+    tensor there is for the CPU only."""
     rank = dist.get_rank()
     tensor = upload(torch.ones(3))
-    dist.barrier()
+    if call == "all_reduce":
+        dist.all_reduce(tensor)
+    elif call == "message":
+        dist.isend(tensor, 1) if rank == 0 else dist.recv(tensor, 0)
+    else:
+        ops().hold()
+        dist.barrier()
+        ops().release()
     if rank == 0:
         ops().hold()
         ops().flip(tensor, BEFORE)  # a kernel that has to wait
         passed = threading.Event()
 
         def enter() -> None:
-            dist.barrier(device_ids=[0])
+            dist.barrier(**named)
             passed.set()
 
         thread = threading.Thread(target=enter)
@@ -66,7 +74,7 @@ def barrier_after_kernels() -> None:
         thread.join(60)
         assert passed.is_set()
     else:
-        work = dist.barrier(device_ids=[0], async_op=True)
+        work = dist.barrier(**named, async_op=True)
         with pytest.raises(dist.DistBackendError, match="gave up"):
             work.wait(timedelta(milliseconds=200))
         assert not work.is_completed()
@@ -74,8 +82,11 @@ def barrier_after_kernels() -> None:
         work.wait()
 
 
-def test_a_barrier_waits_for_its_device(either):
-    either(2, barrier_after_kernels)
+@pytest.mark.parametrize(
+    ("call", "named"), [(None, {"device_ids": [0]}), ("all_reduce", {}), ("message", {})]
+)
+def test_a_barrier_waits_for_its_device(either, call, named):
+    either(2, barrier_after_kernels, call, named)
 
 
 def uneven() -> None:

@@ -1,7 +1,7 @@
 // A barrier for a device: everything that a rank has given to its device is done before the others
 // go on. c10d passes the numbers that the caller gave (device_ids), else a device type of the
-// group: "cpu" where the group serves that too. As with NCCL, such a barrier is for the device
-// that the group is bound to.
+// group: "cpu" where the group serves that too. As with NCCL, such a barrier is then for the device
+// that the group is bound to, or else for the one that its last operation was on.
 #include <ATen/DeviceAccelerator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -26,6 +26,7 @@ std::optional<c10::Device> named_device(const c10d::BarrierOptions& opts) {
 void ProcessGroupMcast::finish_device(const c10d::BarrierOptions& opts) {
   std::optional<c10::Device> asked = named_device(opts);
   if (!asked) asked = getBoundDeviceId();
+  if (!asked) asked = devices_.last();
   if (!asked || asked->is_cpu()) return;
   c10::Device device = *asked;
   const c10::impl::VirtualGuardImpl guard(device.type());
