@@ -9,6 +9,8 @@ device; then device() is its name in torch, and ops() is what tests do to it:
     peek(tensor, n)            its first n bytes as they are now, without waiting for what is enqueued
     capture(True), capture(False)   a graph, by this thread, in the mode in which calls of any thread may break it;
                                the end returns how many have (on CUDA it raises what broke it)
+    capture_here(True), capture_here(False)   the same of what this thread gives the current stream, which is not 0; the
+                               end returns how many commands that was given (on CUDA, where nobody counts, 0)
     asked()                    rises when a thread has asked how far the device is
     block_asking(on), blocked()     calls to the device that block while streams wait; how many do now
     pooled()                   streams taken from torch's pool
@@ -148,6 +150,14 @@ class Cuda:
             else:
                 self._graph.capture_end()
                 self._graph.replay()
+        return 0
+
+    def capture_here(self, begin: bool) -> int:
+        if begin:
+            self._graph = torch.cuda.CUDAGraph()
+            self._graph.capture_begin()
+        else:
+            self._graph.capture_end()  # raises what broke it
         return 0
 
     def asked(self) -> int:

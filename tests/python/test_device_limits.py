@@ -4,6 +4,7 @@ that block, a graph that is being captured, many groups. On the devices of devic
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import device_ranks
 import devices
@@ -199,6 +200,62 @@ def capture() -> int:
 
 def test_captures_are_left_alone(either):
     assert either(2, capture) == [0, 0]
+
+
+def refused_in_a_capture() -> None:
+    """Every call raises before it enqueues anything; afterwards the group serves the next, and what waited."""
+    rank, size = dist.get_rank(), 30_000
+    sums = torch.full((size,), 3.0)
+
+    def post() -> tuple[Any, torch.Tensor]:
+        tensor = torch.full((size,), rank + 1.0).to(device())
+        return dist.all_reduce(tensor, async_op=True), tensor
+
+    ops().use_stream(3)
+    earlier, reduced = post()
+    sent, arrived = dist.isend(reduced, 1 - rank), torch.zeros(size).to(device())
+    received = dist.irecv(arrived, 1 - rank)
+    tensor, output = torch.ones(size).to(device()), torch.zeros(2 * size).to(device())
+    calls = [
+        lambda: dist.all_gather_into_tensor(output, tensor),
+        lambda: dist.all_gather(list(output.chunk(2)), tensor),
+        lambda: dist.broadcast(tensor, 0),
+        lambda: dist.all_reduce(tensor),
+        lambda: dist.reduce_scatter_tensor(tensor, output),
+        lambda: dist.isend(tensor, 1 - rank),
+        lambda: dist.irecv(tensor, 1 - rank),
+        earlier.wait,
+        lambda: earlier.wait(timedelta(seconds=40)),
+        earlier.synchronize,
+        sent.wait,
+        received.wait,
+    ]
+    ops().capture_here(True)
+    try:
+        for number, call in enumerate(calls):
+            with pytest.raises(RuntimeError, match="cannot be captured in a graph"):
+                call()
+                pytest.fail(f"call {number} was let through")
+    finally:
+        assert ops().capture_here(False) == 0
+    ops().capture_here(True)
+    try:
+        with pytest.raises(RuntimeError, match="cannot be captured in a graph"):
+            dist.barrier(device_ids=[0])
+    finally:
+        assert ops().capture_here(False) <= 1  # c10d frees a tensor that it has made there
+    for work in (earlier, sent, received):
+        work.wait()
+    check(reduced, sums, "of before the capture")
+    later, tensor = post()
+    later.wait()
+    check(tensor, sums, "of after the capture")
+    assert not torch_mcast.stats()["failure"]
+    ops().use_stream(0)
+
+
+def test_capture_is_refused(either):
+    either(2, refused_in_a_capture)
 
 
 def blocked_calls() -> None:

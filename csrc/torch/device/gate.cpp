@@ -6,6 +6,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
@@ -14,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include "base/log.h"
 #include "device/said.h"
@@ -35,7 +37,7 @@ bool capturing(const Guard& guard, const c10::Stream& stream) {
   if constexpr (requires { guard.isStreamCapturing(stream); }) {
     return guard.isStreamCapturing(stream);
   } else {
-    return false;  // an older torch: the copy fails by itself, less clearly
+    return false;  // an older torch
   }
 }
 
@@ -44,6 +46,23 @@ template <typename Function>
 Function cuda_function(const char* name) {
   void* const library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
   return library == nullptr ? nullptr : reinterpret_cast<Function>(dlsym(library, name));
+}
+
+// As CUDA's driver has it, whatever torch knows. Nothing where it cannot be asked.
+std::optional<bool> captured_by_driver(const c10::Stream& stream) {
+  using Function = int (*)(void* stream, int* status);
+  static const auto ask = cuda_function<Function>("cuStreamIsCapturing");
+  void* const handle = native_handle(c10::impl::VirtualGuardImpl(stream.device_type()), stream);
+  // The default stream (also as the constant 1) cannot be captured, and is an error to ask for
+  // while others are. Its handle is null, as where torch tells none.
+  constexpr uintptr_t kLegacyStream = 1;
+  if (ask == nullptr || handle == nullptr) return std::nullopt;
+  if (reinterpret_cast<uintptr_t>(handle) == kLegacyStream) return false;
+  const c10::DeviceGuard device(stream.device());
+  int status = 0;  // 0 none, 1 active, 2 invalidated
+  const int error = ask(handle, &status);
+  TORCH_CHECK(error == 0, "mcast: cuStreamIsCapturing failed with CUDA driver error ", error);
+  return status != 0;
 }
 
 class CudaGate final : public Gate {
@@ -123,6 +142,7 @@ struct Gates {
   std::map<c10::DeviceType, const Gate*> foreign;
   std::map<c10::DeviceIndex, const Gate*> cuda;
   std::map<c10::DeviceType, CaptureModeFunction> modes;
+  std::map<c10::DeviceType, CapturedFunction> captured;
 };
 Gates& gates() {
   static auto* const all = new Gates;
@@ -146,6 +166,13 @@ int exchange_capture_mode(c10::DeviceType type, int mode) {
   }
   if (exchange != nullptr) exchange(&mode);
   return mode;
+}
+
+CapturedFunction captured_function(c10::DeviceType type) {
+  Gates& all = gates();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.captured.find(type);
+  return found == all.captured.end() ? nullptr : found->second;
 }
 
 const Gate* make_cuda_gate(c10::Device device) {
@@ -176,15 +203,25 @@ const Gate* gate_of(c10::Device device) {
 }
 
 void set_gate(c10::DeviceType type, GateFunction wait, GateFunction signal,
-              CaptureModeFunction mode) {
+              CaptureModeFunction mode, CapturedFunction captured) {
   Gates& all = gates();
   std::lock_guard lock(all.mutex);
   all.foreign[type] =
       wait == nullptr || signal == nullptr ? nullptr : new ForeignGate(wait, signal);
   all.modes[type] = mode;
+  all.captured[type] = captured;
 }
 
 bool is_captured(const c10::Stream& stream) {
+  if (stream.device().is_cuda()) {
+    if (const std::optional<bool> known = captured_by_driver(stream)) return *known;
+  } else if (const CapturedFunction ask = captured_function(stream.device_type())) {
+    int captured = 0;
+    const int error = ask(stream.id(), stream.device_index(), &captured);
+    TORCH_CHECK(error == 0, "mcast: ", stream.device(), " failed to say whether a stream is being ",
+                "captured: ", error);
+    return captured != 0;
+  }
   return capturing(c10::impl::VirtualGuardImpl(stream.device_type()), stream);
 }
 

@@ -2,10 +2,10 @@
 // network go hand in hand without a thread that calls the device. The host opens a gate with an
 // ordinary store.
 //
-// CUDA: stream memory operations of the driver (cuStreamWaitValue32, cuStreamWriteValue32, and
-// cuThreadExchangeStreamCaptureMode), found with dlsym() in the libcuda that torch has loaded; no
-// header, no link. Other devices may bring their own with set_gate(). Without one, device_copies.h
-// falls back to events.
+// CUDA: stream memory operations of the driver (cuStreamWaitValue32, cuStreamWriteValue32,
+// cuThreadExchangeStreamCaptureMode and cuStreamIsCapturing), found with dlsym() in the libcuda
+// that torch has loaded; no header, no link. Other devices may bring their own with set_gate().
+// Without one, device_copies.h falls back to events.
 //
 // Threads: all functions from any thread. Errors: c10::Error.
 #pragma once
@@ -51,10 +51,11 @@ class RelaxedCaptures {
 // A device's own functions, C functions that return 0 for success. For devices of torch's
 // out-of-tree kind; before the first operation on them. Null wait or signal: no gate. `mode`, or
 // null: exchanges the capture mode of the calling thread with *mode (0 global, 2 relaxed: CUDA's
-// numbers).
+// numbers). `captured`, or null: sets *captured to whether commands on the stream go into a graph.
 using GateFunction = int (*)(int64_t stream_id, int device_index, uint32_t* word, uint32_t value);
 using CaptureModeFunction = int (*)(int* mode);
+using CapturedFunction = int (*)(int64_t stream_id, int device_index, int* captured);
 void set_gate(c10::DeviceType type, GateFunction wait, GateFunction signal,
-              CaptureModeFunction mode);
+              CaptureModeFunction mode, CapturedFunction captured);
 
 }  // namespace mcast::pg

@@ -53,6 +53,9 @@ def load(path: str, gate: bool) -> types.ModuleType:
         ctypes.cast(getattr(symbols, name), ctypes.c_void_p).value if gate else 0
         for name in ("fake_gate_wait", "fake_gate_signal")
     ]
-    mode = ctypes.cast(symbols.fake_capture_mode, ctypes.c_void_p).value
-    extension().set_gate("privateuseone", *functions, mode)
+    mode, captured = (
+        ctypes.cast(getattr(symbols, name), ctypes.c_void_p).value
+        for name in ("fake_capture_mode", "fake_is_captured")
+    )
+    extension().set_gate("privateuseone", *functions, mode, captured)
     return torch.ops.fake_device
