@@ -206,8 +206,8 @@ ARENAS = [
     Mutant(
         "answer-of-the-store-too-long-to-be-sent",
         "service/store_table.cpp",
-        "if (wire::fits(record)) return answer_(client, record);",
-        "if (true) return answer_(client, record);",
+        "if (!wire::store_record_fits(parts, bytes)) {",
+        "if (false) {",
         "service",
         "StoreTableTest*",
     ),

@@ -100,6 +100,9 @@ class Script {
     const auto read = reader.next();
     if (!read) return;  // cut off, or more bytes are needed
     handed();
+    if (!known) require(table_.admit(client, static_cast<uint32_t>(client)), "room");
+    table_.on_taken(client);
+    require(table_.expect(client, bytes.size()), "room");
     const bool waited = table_.waits(client);
     if (!waited) asked_[client] = {*read, 0};
     const bool good = table_.on_record(client, *read, now_);

@@ -4,10 +4,14 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <cstdlib>
+#include <exception>
 #include <functional>
 #include <string>
 #include <thread>
 #include <utility>
+
+#include "base/log.h"
 
 namespace mcast {
 
@@ -28,12 +32,18 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
-// A thread of ours. Of its name the system shows 15 bytes. Throws where no thread can be had.
+// A thread of ours. Of its name the system shows 15 bytes. Throws where no thread can be had. An
+// exception that passes `run` ends the process, and is named first.
 inline std::thread named_thread(std::string name, std::function<void()> run) {
   const SignalsBlocked blocked;
   return std::thread([name = std::move(name), run = std::move(run)] {
     (void)pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
-    run();
+    try {
+      run();
+    } catch (const std::exception& error) {
+      log(LogLevel::kError, "thread %s: %s; the process ends", name.c_str(), error.what());
+      std::abort();
+    }
   });
 }
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <exception>
 #include <future>
 
 #include "base/log.h"
@@ -133,7 +134,16 @@ Report Aggregator::describe(Nanos now) const {
 }
 
 void Aggregator::loop() {
-  while (turn()) wait_and_serve();
+  for (bool goes_on = true; goes_on;) {
+    try {
+      goes_on = turn();
+      if (goes_on) wait_and_serve();
+    } catch (const std::exception& error) {  // no memory for somebody who has come
+      if (trouble_.allow(monotonic_now())) {
+        log(LogLevel::kWarn, "aggregator: somebody could not be served: %s", error.what());
+      }
+    }
+  }
   status_.close();
   commands_.close(batch_);
   for (const auto& command : batch_) command();

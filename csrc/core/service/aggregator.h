@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/log.h"
 #include "base/mpsc_queue.h"
 #include "service/door.h"
 #include "service/jobs.h"
@@ -67,6 +68,7 @@ class Aggregator {
   std::vector<std::function<void()>> batch_;
   std::atomic<Nanos> stop_at_{kNever};  // the end of the groups' time to go
   std::atomic<bool> over_{false};
+  RateLimit trouble_{10 * kSecond};
   std::thread thread_;
 };
 

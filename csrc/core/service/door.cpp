@@ -4,7 +4,6 @@
 #include "service/door.h"
 
 #include <netdb.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -35,15 +34,6 @@ Result<sockaddr_in> resolve(const std::string& host, uint16_t port) {
   freeaddrinfo(found);
   address.sin_port = htons(port);
   return address;
-}
-
-// So that an asker whose host has vanished is noticed within minutes.
-void keep_alive(int fd) {
-  (void)set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE");
-  (void)set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 30, "TCP_KEEPIDLE");
-  (void)set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 10, "TCP_KEEPINTVL");
-  (void)set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 3, "TCP_KEEPCNT");
-  (void)set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY");
 }
 
 }  // namespace

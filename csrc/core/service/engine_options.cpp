@@ -182,6 +182,14 @@ std::vector<EngineRow> limit_rows() {
          return read_whole(v, o.store_port, 0, 65535) &&
                 (o.store_port == 0 || o.store_port >= 1024);
        }},
+      {{"--store-allow", "NETWORKS", "as --peers",
+        "where engines may be that use stores at --store-port; this host is one of them"},
+       "networks with commas between them, 64 at most",
+       [](const std::string& v, HostEngineOptions& o) {
+         auto networks = parse_networks(v, kMostAllowed);
+         if (networks.ok()) o.store_allow = std::move(networks).value();
+         return networks.ok() && !o.store_allow.empty();
+       }},
       {{"--bounce", "BYTES", "4G",
         "memory for tensors that this process copies (engine_memory=copy), of all clients of a "
         "user; suffix K, M or G"},

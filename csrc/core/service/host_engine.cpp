@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "base/json.h"
@@ -100,12 +101,22 @@ Nanos HostEngine::drain(Nanos limit) {
 void HostEngine::run() {
   while (!over_) {
     if (options_.beats != nullptr) options_.beats->fetch_add(1, std::memory_order_relaxed);
-    wait_and_serve();
-    look_after_file();
-    sweep();
-    serve_stores(monotonic_now());
-    advance(monotonic_now());
+    try {
+      turn();
+    } catch (const std::exception& error) {  // no memory for somebody who has come
+      if (news_.trouble.allow(monotonic_now())) {
+        log(LogLevel::kWarn, "engine: somebody could not be served: %s", error.what());
+      }
+    }
   }
+}
+
+void HostEngine::turn() {
+  wait_and_serve();
+  look_after_file();
+  sweep();
+  serve_stores(monotonic_now());
+  advance(monotonic_now());
 }
 
 void HostEngine::wait_and_serve() {
@@ -157,7 +168,8 @@ void HostEngine::serve_stores(Nanos now) {
   }
   if (drains && stores_) stores_->stop_listening();
   if (drains || stores_) return;
-  auto started = StoreServer::start(options_.store_port);
+  auto started = StoreServer::start(
+      options_.store_port, [reach = store_reach_](uint32_t from) { return reach->includes(from); });
   if (started.ok()) {
     stores_ = std::move(started).value();
   } else if (news_.stores.allow(now)) {

@@ -35,6 +35,7 @@ struct HostEngineOptions {
   std::map<uid_t, uint32_t> weights;      // of users' jobs in the division of the link; else 1
   std::vector<Ipv4Network> peers;         // where members of groups may be; see Reach
   uint16_t store_port = 0;                // of jobs' stores, at all engines; 0: none are kept
+  std::vector<Ipv4Network> store_allow;   // where they may be asked from; empty: as `peers`
   EngineSecurityOptions security;         // of clients' groups
   TenantLimits limits;                    // of each client
   Nanos goodbye = 10 * kSecond;           // of clients, after SIGTERM
@@ -87,9 +88,13 @@ class HostEngine {
   HostEngine(HostEngineOptions options, std::shared_ptr<const EngineSecurity> security)
       : options_(std::move(options)),
         security_(std::move(security)),
-        reach_(std::make_shared<Reach>(options_.peers)) {}
+        reach_(std::make_shared<Reach>(options_.peers)),
+        store_reach_(options_.store_allow.empty() ? reach_
+                                                  : std::make_shared<Reach>(options_.store_allow)) {
+  }
   Status open();
   void run();
+  void turn();
   void wait_and_serve();
   void look_after_file();
   Status open_stores();
@@ -109,7 +114,7 @@ class HostEngine {
 
   const HostEngineOptions options_;
   const std::shared_ptr<const EngineSecurity> security_;
-  const std::shared_ptr<Reach> reach_;
+  const std::shared_ptr<Reach> reach_, store_reach_;
   StatusSocket status_;  // the thread's, as the next ones
   DrainSocket drain_;
   LocalListener listener_;
@@ -118,7 +123,7 @@ class HostEngine {
   std::unique_ptr<StoreServer> stores_;  // null: none, or another engine has the port yet
   std::unique_ptr<StoreRelay> relay_;
   struct {
-    RateLimit drain{60 * kSecond}, stores{60 * kSecond};
+    RateLimit drain{60 * kSecond}, stores{60 * kSecond}, trouble{10 * kSecond};
   } news_;
   std::atomic<bool> over_{false};
   const std::shared_ptr<HostDirectory> directory_ = std::make_shared<HostDirectory>();

@@ -41,12 +41,15 @@ void Reach::look(Nanos now) {
   ::freeifaddrs(head);
 }
 
-Status Reach::may_one(uint32_t address, uint16_t port) {
+bool Reach::includes(uint32_t address) {
   const std::lock_guard<std::mutex> held(mutex_);
   look(monotonic_now());
-  const bool within = std::any_of(allowed_.begin(), allowed_.end(),
-                                  [address](const Ipv4Network& n) { return n.contains(address); });
-  if (within && port >= kLeastPort) return {};
+  return std::any_of(allowed_.begin(), allowed_.end(),
+                     [address](const Ipv4Network& n) { return n.contains(address); });
+}
+
+Status Reach::may_one(uint32_t address, uint16_t port) {
+  if (includes(address) && port >= kLeastPort) return {};
   return Status(Code::kInvalidArgument,
                 "the engine does not go to " + ipv4_text(address) + ":" + std::to_string(port) +
                     ": only to " +

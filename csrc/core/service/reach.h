@@ -24,6 +24,8 @@ class Reach {
   // `host`: as a StreamAddress has it, one address or several joined by '+', of which all but the
   // first bring a port of their own. kInvalidArgument names what is out of reach.
   Status may(const std::string& host, uint16_t port);
+  // Whether the address, in host byte order, is within reach.
+  bool includes(uint32_t address);
 
  private:
   Status may_one(uint32_t address, uint16_t port);  // in host byte order

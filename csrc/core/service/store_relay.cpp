@@ -4,7 +4,6 @@
 #include "service/store_relay.h"
 
 #include <netdb.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -12,9 +11,11 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <exception>
 #include <optional>
 
 #include "base/ipv4_network.h"
+#include "base/log.h"
 #include "base/units.h"
 #include "engine/clock.h"
 #include "service/start_thread.h"
@@ -61,8 +62,7 @@ Result<Fd> connect_once(const sockaddr_in& address) {
     error = wait_for(fd->get(), POLLOUT, kOneTry) ? pending_error(fd->get()) : ETIMEDOUT;
   }
   if (error != 0) return Status::system(error, "connect to " + to_text(address));
-  (void)set_option(fd->get(), IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY");
-  (void)set_option(fd->get(), SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE");
+  keep_alive(fd->get());
   return fd;
 }
 
@@ -132,7 +132,11 @@ void StoreRelay::serve() {
     one.hold = std::move(hold).value();
     const auto rank = std::make_shared<Fd>(std::move(fd));
     const Status started = start_thread(one.thread, "mcast-relay", [this, &one, rank] {
-      carry(rank->get());
+      try {
+        carry(rank->get());
+      } catch (const std::exception& error) {
+        log(LogLevel::kWarn, "a rank's connection to the store of its job ends: %s", error.what());
+      }
       rank->reset();
       one.over = true;
     });

@@ -1,6 +1,8 @@
 // One thread, poll(). A connection has one question at a time: its next record is looked at when
 // the last one has been answered and the answer has been taken, and who sends more than one ahead
-// is cut off. So what one of them can keep here is two records, and one turn serves it once.
+// is cut off. So what one of them can keep here is two records, and one turn serves it once. A
+// question of more than a few KiB is read when its source's account has room for all of it; else
+// its bytes are passed over, and it is refused.
 #include "service/store_server.h"
 
 #include <sys/socket.h>
@@ -8,7 +10,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
+#include <exception>
 
+#include "base/descriptors.h"
 #include "engine/clock.h"
 #include "service/start_thread.h"
 #include "transport/udp/socket.h"
@@ -18,11 +23,13 @@ namespace {
 
 constexpr int kStoreBacklog = 1024;
 constexpr Nanos kLook = 100 * kMilli;
-constexpr size_t kPiece = size_t{64} << 10;
+constexpr Nanos kDescriptorPause = 100 * kMilli;
+constexpr size_t kPiece = StoreTable::kClientBytes;
+constexpr size_t kLongestQuestion = sizeof(uint32_t) + wire::kMostStoreRecord;
 
 }  // namespace
 
-Result<std::unique_ptr<StoreServer>> StoreServer::start(uint16_t port) {
+Result<std::unique_ptr<StoreServer>> StoreServer::start(uint16_t port, StoreFilter filter) {
   Result<Fd> fd = open_socket(SOCK_STREAM);
   if (!fd.ok()) return fd.status();
   sockaddr_in address = ipv4_address({INADDR_ANY}, port);
@@ -34,7 +41,7 @@ Result<std::unique_ptr<StoreServer>> StoreServer::start(uint16_t port) {
       ::getsockname(fd->get(), at, &length) != 0) {
     return Status::system(errno, "listen at " + to_text(address) + " (--store-port)");
   }
-  std::unique_ptr<StoreServer> server(new StoreServer);
+  std::unique_ptr<StoreServer> server(new StoreServer(std::move(filter)));
   server->listener_ = std::move(fd).value();
   server->port_ = ntohs(address.sin_port);
   const Status started =
@@ -48,86 +55,172 @@ StoreServer::~StoreServer() {
   if (thread_.joinable()) thread_.join();
 }
 
+// Nothing that a connection says may end the engine: where there is no memory for it, it goes.
 void StoreServer::run() {
-  std::vector<pollfd> list;
-  std::vector<StoreTable::Client> ids;
   while (!stopping_) {
-    list.clear();
-    ids.clear();
-    if (!listening_) listener_.reset();
-    if (listener_.valid() && connections_.size() < kMostConnections) {
-      list.push_back({listener_.get(), POLLIN, 0});
-      ids.push_back(0);
-    }
-    for (const auto& [id, c] : connections_) {
-      const bool full = c.in.waiting() > wire::kMostStoreRecord;
-      const int events = (full ? 0 : POLLIN) | (c.out.empty() ? 0 : POLLOUT);
-      list.push_back({c.fd.get(), static_cast<short>(events), 0});
-      ids.push_back(id);
-    }
-    const Nanos left = std::clamp<Nanos>(table_.deadline() - monotonic_now(), 0, kLook);
-    (void)::poll(list.data(), list.size(), static_cast<int>((left + kMilli - 1) / kMilli));
-    const Nanos now = monotonic_now();
-    for (size_t i = 0; i < list.size(); i++) {
-      if (list[i].revents == 0) continue;
-      if (ids[i] == 0) {
-        accept_all(now);
-      } else if ((list[i].revents & ~POLLOUT) != 0) {
-        read(connections_.at(ids[i]));
+    served_ = 0;
+    try {
+      wait();
+      turn(monotonic_now());
+    } catch (const std::exception& error) {
+      const Nanos now = monotonic_now();
+      if (warnings_.allow(now)) {
+        log(LogLevel::kWarn, "stores of jobs: a connection is cut off: %s", error.what());
       }
+      const auto it = connections_.find(served_);
+      if (it != connections_.end()) it->second.ended = true;
+      sweep(now);
     }
-    for (auto& [id, c] : connections_) take(id, c, now);
-    table_.advance(now);
-    sweep(now);
   }
 }
 
+void StoreServer::wait() {
+  list_.clear();
+  ids_.clear();
+  if (!listening_) listener_.reset();
+  if (listener_.valid() && monotonic_now() >= accept_from_) {
+    list_.push_back({listener_.get(), POLLIN, 0});
+    ids_.push_back(0);
+  }
+  for (const auto& [id, c] : connections_) {
+    const bool full = c.in.waiting() > wire::kMostStoreRecord;
+    const int events = (full ? 0 : POLLIN) | (c.out.empty() ? 0 : POLLOUT);
+    list_.push_back({c.fd.get(), static_cast<short>(events), 0});
+    ids_.push_back(id);
+  }
+  const Nanos left = std::clamp<Nanos>(table_.deadline() - monotonic_now(), 0, kLook);
+  (void)::poll(list_.data(), list_.size(), static_cast<int>((left + kMilli - 1) / kMilli));
+}
+
+void StoreServer::turn(Nanos now) {
+  for (size_t i = 0; i < list_.size(); i++) {
+    if (list_[i].revents == 0) continue;
+    if (ids_[i] == 0) {
+      accept_all(now);
+    } else if ((list_[i].revents & ~POLLOUT) != 0) {
+      served_ = ids_[i];
+      read(ids_[i], connections_.at(ids_[i]), now);
+    }
+  }
+  for (auto& [id, c] : connections_) {
+    served_ = id;
+    take(id, c, now);
+  }
+  table_.advance(now);
+  sweep(now);
+}
+
 void StoreServer::accept_all(Nanos now) {
-  while (connections_.size() < kMostConnections) {
-    Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (!fd.valid()) return;
-    (void)set_option(fd.get(), SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE");
+  for (;;) {
+    sockaddr_in from{};
+    socklen_t length = sizeof from;
+    Fd fd(::accept4(listener_.get(), reinterpret_cast<sockaddr*>(&from), &length,
+                    SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!fd.valid()) {
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return;
+      if (warnings_.allow(now)) {
+        log(LogLevel::kWarn, "stores of jobs: cannot accept a connection: %s; %s",
+            std::strerror(errno), descriptor_text().c_str());
+      }
+      accept_from_ = now + kDescriptorPause;
+      return;
+    }
+    const uint32_t source = ntohl(from.sin_addr.s_addr);
+    if (filter_ && !filter_(source)) {
+      if (warnings_.allow(now)) {
+        log(LogLevel::kWarn, "stores of jobs: %s is refused: it is not in --store-allow",
+            to_text(from).c_str());
+      }
+      continue;
+    }
+    if (!table_.admit(next_, source)) {
+      if (warnings_.allow(now)) {
+        log(LogLevel::kWarn, "stores of jobs: %s is refused: its host's share is used up",
+            to_text(from).c_str());
+      }
+      continue;
+    }
+    keep_alive(fd.get());
     Connection& c = connections_[next_++];
     c.fd = std::move(fd);
     c.since = now;
   }
 }
 
-void StoreServer::read(Connection& c) {
+void StoreServer::read(StoreTable::Client id, Connection& c, Nanos now) {
   std::array<char, kPiece> piece;
   const ssize_t got = ::recv(c.fd.get(), piece.data(), piece.size(), 0);
   if (got > 0) {
-    c.in.feed({piece.data(), static_cast<size_t>(got)});
-    c.ended = !c.open && c.in.waiting() > kPiece;  // what opens a store is short
+    // The time is for all of a question, however it comes.
+    if (c.open && c.passed == 0 && c.in.waiting() == 0 && c.out.empty()) c.since = now;
+    std::string_view bytes(piece.data(), static_cast<size_t>(got));
+    const size_t over = std::min(c.passed, bytes.size());
+    c.passed -= over;
+    bytes.remove_prefix(over);
+    if (over > 0 && c.passed == 0) table_.refuse(id);
+    if (bytes.empty()) return;
+    c.in.feed(bytes);
+    if (!c.expected) expect(id, c);
   } else if (got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) {
     c.ended = true;
   }
 }
 
+// What opens a store is short.
+void StoreServer::expect(StoreTable::Client id, Connection& c) {
+  const size_t bytes = c.in.expected();
+  if (bytes == 0) return;
+  if (bytes > (c.open ? kLongestQuestion : kPiece)) {
+    c.ended = true;
+    return;
+  }
+  c.expected = table_.expect(id, bytes);
+  if (c.expected) return;
+  if (c.in.waiting() > bytes) {
+    c.ended = true;  // more than one question
+    return;
+  }
+  c.passed = bytes - c.in.waiting();
+  c.in.clear();
+  if (c.passed == 0) table_.refuse(id);
+}
+
 void StoreServer::take(StoreTable::Client id, Connection& c, Nanos now) {
-  write(c);
-  if (c.ended || !c.out.empty() || table_.waits(id)) return;
+  write(id, c, now);
+  if (c.ended || !c.out.empty() || c.passed > 0 || table_.waits(id)) return;
   const auto record = c.in.next();
   if (!record) {
     c.ended = c.in.broken();
     return;
   }
+  c.expected = false;
+  c.since = now;
   c.ended = c.in.waiting() != 0 || !table_.on_record(id, *record, now);
   c.open = true;
-  write(c);
+  write(id, c, now);
 }
 
-void StoreServer::write(Connection& c) {
+void StoreServer::write(StoreTable::Client id, Connection& c, Nanos now) {
   if (c.out.empty()) return;
   const ssize_t sent = ::send(c.fd.get(), c.out.data(), c.out.size(), MSG_NOSIGNAL);
-  if (sent > 0) c.out.erase(0, static_cast<size_t>(sent));
+  if (sent > 0) {
+    c.out.erase(0, static_cast<size_t>(sent));
+    c.since = now;
+    if (c.out.empty()) {
+      c.out.shrink_to_fit();
+      table_.on_taken(id);
+    }
+  }
   if (sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) c.ended = true;
 }
 
 void StoreServer::sweep(Nanos now) {
   for (auto it = connections_.begin(); it != connections_.end();) {
     const Connection& c = it->second;
-    if (!c.ended && (c.open || now - c.since < kOpenPatience)) {
+    const bool busy = c.in.waiting() > 0 || c.passed > 0 || !c.out.empty();
+    const Nanos patience = !c.open ? kOpenPatience : busy ? kStallPatience : kNever;
+    if (!c.ended && now - c.since < patience) {
       ++it;
       continue;
     }

@@ -29,17 +29,17 @@ bool known(uint8_t op) {
           op <= static_cast<uint8_t>(StoreOp::kFailed));
 }
 
-size_t body_bytes(const StoreRecord& record) {
-  size_t body = kLeast;
-  for (const std::string& part : record.parts) body += kWord + part.size();
-  return body;
+size_t part_bytes(const StoreRecord& record) {
+  size_t bytes = 0;
+  for (const std::string& part : record.parts) bytes += part.size();
+  return bytes;
 }
 
 std::optional<StoreRecord> parse_body(std::string_view body) {
   const auto op = static_cast<uint8_t>(body[0]);
   uint32_t count = word_at(body.substr(1));
   std::string_view rest = body.substr(kLeast);
-  if (!known(op) || count > rest.size() / kWord) return std::nullopt;
+  if (!known(op) || count > rest.size() / kWord || count > kMostStoreParts) return std::nullopt;
   StoreRecord record{static_cast<StoreOp>(op), {}};
   record.parts.reserve(count);
   for (; count > 0; count--) {
@@ -56,11 +56,14 @@ std::optional<StoreRecord> parse_body(std::string_view body) {
 
 }  // namespace
 
-bool fits(const StoreRecord& record) { return body_bytes(record) <= kMostStoreRecord; }
+bool fits(const StoreRecord& record) {
+  return store_record_fits(record.parts.size(), part_bytes(record));
+}
 
 std::string bytes_of(const StoreRecord& record) {
-  if (!fits(record)) return "";
-  const size_t body = body_bytes(record);
+  const size_t bytes = part_bytes(record);
+  if (!store_record_fits(record.parts.size(), bytes)) return "";
+  const size_t body = store_record_bytes(record.parts.size(), bytes);
   std::string out;
   out.reserve(kWord + body);
   put_word(out, body);
@@ -71,6 +74,10 @@ std::string bytes_of(const StoreRecord& record) {
     out += part;
   }
   return out;
+}
+
+size_t StoreReader::expected() const {
+  return broken_ || bytes_.size() < kWord ? 0 : kWord + word_at(bytes_);
 }
 
 std::optional<StoreRecord> StoreReader::next() {

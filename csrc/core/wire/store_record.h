@@ -39,8 +39,17 @@ struct StoreRecord {
 };
 
 inline constexpr size_t kMostStoreRecord = size_t{16} << 20;  // bytes behind the length
+inline constexpr size_t kMostStoreParts = size_t{1} << 17;  // a part takes memory beside its bytes
 
-// Whether it is no longer than kMostStoreRecord.
+// Bytes of a record behind its length field: so many parts with so many bytes together.
+constexpr size_t store_record_bytes(size_t parts, size_t bytes) {
+  return 1 + sizeof(uint32_t) + parts * sizeof(uint32_t) + bytes;
+}
+constexpr bool store_record_fits(size_t parts, size_t bytes) {
+  return parts <= kMostStoreParts && store_record_bytes(parts, bytes) <= kMostStoreRecord;
+}
+
+// Whether it is within kMostStoreRecord and kMostStoreParts.
 bool fits(const StoreRecord& record);
 // Empty: it does not fit.
 std::string bytes_of(const StoreRecord& record);
@@ -53,6 +62,10 @@ class StoreReader {
   std::optional<StoreRecord> next();
   bool broken() const { return broken_; }
   size_t waiting() const { return bytes_.size(); }
+  // Bytes of the record that has begun to come, its length field included; 0: not known yet.
+  size_t expected() const;
+  // Forgets what came, of a record whose rest the caller passes over.
+  void clear() { bytes_.clear(); }
 
  private:
   std::string bytes_;

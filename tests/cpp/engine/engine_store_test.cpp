@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <memory>
+#include <optional>
 #include <thread>
 
 #include "engine/clock.h"
@@ -147,6 +149,99 @@ TEST(StoreServerTest, WhoAsksAheadIsCutOff) {
     const ssize_t got = recv(fd.get(), piece, sizeof piece, 0);  // an answer, or the end
     EXPECT_EQ(got > 0, !ahead);
   }
+}
+
+// A client of the port that says what it likes.
+class StoreVisitor {
+ public:
+  // `from`: the last byte of its loopback address.
+  StoreVisitor(uint16_t port, uint8_t from) {
+    const sockaddr_in own = ipv4_address({htonl(INADDR_LOOPBACK - 1 + from)}, 0);
+    const sockaddr_in at = ipv4_address({htonl(INADDR_LOOPBACK)}, port);
+    EXPECT_EQ(bind(fd_.get(), reinterpret_cast<const sockaddr*>(&own), sizeof own), 0);
+    EXPECT_EQ(connect(fd_.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at), 0);
+  }
+  bool send_bytes(const std::string& bytes) {
+    for (size_t sent = 0; sent < bytes.size();) {
+      const ssize_t n = send(fd_.get(), bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+      if (n <= 0) return false;
+      sent += static_cast<size_t>(n);
+    }
+    return true;
+  }
+  std::optional<wire::StoreRecord> receive() {
+    char piece[65536];
+    for (;;) {
+      if (auto record = in_.next()) return record;
+      const ssize_t got = recv(fd_.get(), piece, sizeof piece, 0);
+      if (got <= 0) return std::nullopt;
+      in_.feed({piece, static_cast<size_t>(got)});
+    }
+  }
+  std::optional<wire::StoreRecord> ask(const wire::StoreRecord& record) {
+    if (!send_bytes(wire::bytes_of(record))) return std::nullopt;
+    return receive();
+  }
+  std::optional<wire::StoreRecord> open(const std::string& name) {
+    return ask({StoreOp::kOpen, {"h", "1", name, "0"}});
+  }
+
+ private:
+  Fd fd_{::socket(AF_INET, SOCK_STREAM, 0)};
+  wire::StoreReader in_;
+};
+
+// One value of 1 MiB and one question that names it as often as a record can: built, the answer
+// would have 128 GiB.
+TEST(StoreServerTest, ALargeAnswerIsRefusedAndOthersAreServed) {
+  auto server = service::StoreServer::start(0);
+  ASSERT_TRUE(server.ok());
+  StoreVisitor stranger((*server)->port(), 2), rank((*server)->port(), 3);
+  ASSERT_TRUE(stranger.open("stranger"));
+  ASSERT_TRUE(stranger.ask({StoreOp::kSet, {"k", std::string(size_t{1} << 20, 'v')}}));
+  std::vector<std::string> often(wire::kMostStoreParts, "k");
+  often[0] = "0";
+  const auto answer = stranger.ask({StoreOp::kGet, often});
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->op, StoreOp::kFailed);
+  ASSERT_TRUE(rank.open("job"));
+  EXPECT_THAT(rank.ask({StoreOp::kAdd, {"n", "4"}})->parts, ElementsAre("4"));
+}
+
+// Questions that never end: their room is taken of their own host's share when they begin.
+TEST(StoreServerTest, UnfinishedQuestionsLeaveRoomForOtherHosts) {
+  auto server = service::StoreServer::start(0);
+  ASSERT_TRUE(server.ok());
+  std::string begun = wire::bytes_of({StoreOp::kSet, {"k", std::string(size_t{15} << 20, 'v')}});
+  const std::string whole = begun;
+  begun.resize(1000);
+  std::vector<std::unique_ptr<StoreVisitor>> strangers;
+  for (int i = 0; i < 20; i++) {
+    strangers.push_back(std::make_unique<StoreVisitor>((*server)->port(), 2));
+    ASSERT_TRUE(strangers.back()->open("stranger"));
+    ASSERT_TRUE(strangers.back()->send_bytes(begun));
+  }
+  // Another one of theirs is refused when its question has come, and told why.
+  StoreVisitor late((*server)->port(), 2);
+  ASSERT_TRUE(late.open("stranger"));
+  const auto refused = late.ask({StoreOp::kSet, {"k", std::string(size_t{15} << 20, 'v')}});
+  ASSERT_TRUE(refused);
+  EXPECT_THAT(refused->parts[0], HasSubstr("is used up"));
+  EXPECT_THAT(late.ask({StoreOp::kAdd, {"n", "1"}})->parts, ElementsAre("1")) << "it goes on";
+  StoreVisitor rank((*server)->port(), 3);
+  ASSERT_TRUE(rank.open("job"));
+  ASSERT_TRUE(rank.send_bytes(whole));
+  EXPECT_EQ(rank.receive()->op, StoreOp::kDone);
+  EXPECT_EQ(rank.ask({StoreOp::kGet, {"0", "k"}})->parts.at(0).size(), size_t{15} << 20);
+}
+
+TEST(StoreServerTest, WhoIsNotAllowedIsCutOff) {
+  auto server =
+      service::StoreServer::start(0, [](uint32_t from) { return from == INADDR_LOOPBACK + 2; });
+  ASSERT_TRUE(server.ok());
+  StoreVisitor stranger((*server)->port(), 2), rank((*server)->port(), 3);
+  EXPECT_FALSE(stranger.open("job"));
+  EXPECT_TRUE(rank.open("job"));
 }
 
 }  // namespace

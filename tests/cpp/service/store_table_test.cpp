@@ -7,6 +7,7 @@
 #include <optional>
 #include <random>
 
+#include "base/source_shares.h"
 namespace mcast::test {
 namespace {
 
@@ -19,7 +20,9 @@ using Parts = std::vector<std::string>;
 
 class StoreTableTest : public testing::Test {
  protected:
-  void open(StoreTable::Client client, const std::string& name = "job") {
+  // Clients of one host, unless `source` says otherwise.
+  void open(StoreTable::Client client, const std::string& name = "job", uint32_t source = 1) {
+    ASSERT_TRUE(table_.admit(client, source));
     EXPECT_THAT(ask(client, StoreOp::kOpen, {"host", "7118", name, "0"}).parts, ElementsAre());
   }
   // Its answer, which comes at once.
@@ -37,6 +40,7 @@ class StoreTableTest : public testing::Test {
     if (it == answers_.end()) return std::nullopt;
     StoreRecord record = it->second;
     answers_.erase(it);
+    table_.on_taken(client);
     return record;
   }
 
@@ -124,8 +128,9 @@ TEST_F(StoreTableTest, StoresAreApartAndGoWithTheirLastClient) {
 }
 
 TEST_F(StoreTableTest, WhatNoRankSaysEndsTheConnection) {
-  EXPECT_FALSE(table_.on_record(1, {StoreOp::kSet, {"a", "b"}}, now_)) << "not opened";
-  EXPECT_FALSE(table_.on_record(1, {StoreOp::kOpen, {"a", "b"}}, now_));
+  ASSERT_TRUE(table_.admit(2, 1));
+  EXPECT_FALSE(table_.on_record(2, {StoreOp::kSet, {"a", "b"}}, now_)) << "not opened";
+  EXPECT_FALSE(table_.on_record(2, {StoreOp::kOpen, {"a", "b"}}, now_));
   open(1);
   const std::vector<StoreRecord> wrong{{StoreOp::kOpen, {"a", "b", "c", "0"}},
                                        {StoreOp::kSet, {"a"}},
@@ -144,6 +149,7 @@ TEST_F(StoreTableTest, WhatNoRankSaysEndsTheConnection) {
   EXPECT_FALSE(table_.on_record(1, {StoreOp::kCount, {}}, now_)) << "one question at a time";
 }
 
+// One host alone gets half of the memory, and has it again when its values are gone.
 TEST_F(StoreTableTest, IsBounded) {
   open(1);
   const std::string large(size_t{15} << 20, 'x');
@@ -153,18 +159,76 @@ TEST_F(StoreTableTest, IsBounded) {
     if (answer.op == StoreOp::kDone)
       kept++;
     else
-      EXPECT_THAT(answer.parts[0], HasSubstr("hold 256 MiB already"));
+      EXPECT_THAT(answer.parts[0], HasSubstr("share of the memory of the engine's stores is used"));
   }
-  EXPECT_EQ(kept, 17);
+  EXPECT_EQ(kept, 8);
   EXPECT_EQ(ask(1, StoreOp::kGet, {"0", "0", "1"}).op, StoreOp::kFailed) << "longer than a record";
   done(1, StoreOp::kDelete, {"0"});
   done(1, StoreOp::kSet, {"0", large});
+  done(1, StoreOp::kSet, {"0", "short"});
+  done(1, StoreOp::kAppend, {"0", large});
+  EXPECT_EQ(ask(1, StoreOp::kAppend, {"0", large}).op, StoreOp::kFailed);
   table_.on_end(1);
-  for (StoreTable::Client c = 10; c < 10 + StoreTable::kMostStores; c++) {
-    open(c, std::to_string(c));
+  EXPECT_EQ(table_.bytes(), 0u);
+}
+
+// A host that makes up names, keeps all it can and connects without end takes its own share only.
+TEST_F(StoreTableTest, OneSourceLeavesRoomForOthers) {
+  StoreTable::Client client = 1;
+  for (; client < 20'000 && table_.admit(client, 7); client++) {
+    if (client <= 1000) {
+      ask(client, StoreOp::kOpen, {"h", "1", "made up " + std::to_string(client), "0"});
+    }
   }
-  EXPECT_THAT(ask(9, StoreOp::kOpen, {"h", "1", "one more", "0"}).parts[0],
-              HasSubstr("keeps 256 stores already"));
+  EXPECT_LT(client, 20'000u);
+  const std::string large(size_t{1} << 20, 'x');
+  EXPECT_EQ(ask(1, StoreOp::kSet, {"k", large}).op, StoreOp::kFailed);
+  EXPECT_FALSE(table_.expect(1, large.size()));
+  for (uint32_t source : {8, 9}) {
+    const StoreTable::Client other = 30'000 + source;
+    open(other, "job", source);
+    EXPECT_TRUE(table_.expect(other, size_t{8} << 20));
+    done(other, StoreOp::kSet, {std::to_string(source), std::string(size_t{8} << 20, 'v')});
+  }
+}
+
+// The answer would be 4 TiB: it is summed, not built.
+TEST_F(StoreTableTest, AQuestionThatNamesOneKeyOftenIsRefusedBeforeItsAnswerIsBuilt) {
+  open(1);
+  done(1, StoreOp::kSet, {"k", std::string(size_t{1} << 20, 'v')});
+  Parts often{"0"};
+  often.insert(often.end(), wire::kMostStoreParts - 1, "k");
+  EXPECT_THAT(ask(1, StoreOp::kGet, often).parts[0], HasSubstr("longer than a store's record"));
+  // The same of clients that wait for one value: each of 15 MiB.
+  Parts wait{"0"};
+  wait.insert(wait.end(), 15, "later");
+  for (StoreTable::Client c = 2; c < 102; c++) {
+    open(c);
+    ASSERT_TRUE(table_.on_record(c, {StoreOp::kGet, wait}, now_));
+  }
+  done(1, StoreOp::kSet, {"later", std::string(size_t{1} << 20, 'v')});
+  size_t given = 0;
+  for (const auto& [c, answer] : answers_) given += answer.op == StoreOp::kDone ? 1 : 0;
+  EXPECT_EQ(given, 8u) << "as many as the share of their host holds";
+  EXPECT_EQ(answers_.size(), 100u);
+  EXPECT_LE(table_.bytes(), StoreTable::kMostBytes / 2);
+  for (StoreTable::Client c = 2; c < 102; c++) taken(c);
+  EXPECT_EQ(ask(2, StoreOp::kGet, wait).op, StoreOp::kDone) << "answers that were read are free";
+}
+
+TEST(SourceShares, LeaveForEachSourceAsMuchAsOneHas) {
+  SourceShares shares(1200);
+  EXPECT_FALSE(shares.take(1, 601));
+  EXPECT_TRUE(shares.take(1, 600));
+  EXPECT_FALSE(shares.take(1, 1));
+  EXPECT_TRUE(shares.take(2, 300));
+  EXPECT_TRUE(shares.take(3, 150));
+  shares.give(1, 500);
+  EXPECT_EQ(shares.used(), 550u);
+  EXPECT_EQ(shares.used_by(1), 100u);
+  EXPECT_TRUE(shares.take(2, 0));
+  EXPECT_TRUE(shares.take(2, 175));
+  EXPECT_FALSE(shares.take(2, 1));
 }
 
 // Every question has an answer that a record can hold: who waited for none would wait for ever.
@@ -201,7 +265,7 @@ TEST_F(StoreTableTest, SmallEntriesAreBoundedToo) {
     EXPECT_FALSE(taken(client));
   }
   ASSERT_LT(client, 8u);
-  EXPECT_THAT(taken(client)->parts[0], HasSubstr("hold 256 MiB already"));
+  EXPECT_THAT(taken(client)->parts[0], HasSubstr("is used up"));
   EXPECT_LE(table_.bytes(), StoreTable::kMostBytes);
   for (StoreTable::Client c = 1; c <= client; c++) table_.on_end(c);
   EXPECT_EQ(table_.bytes(), 0u);
@@ -238,6 +302,18 @@ TEST(StoreRecord, AnyBytesAreRead) {
   EXPECT_FALSE(huge.next());
   EXPECT_TRUE(huge.broken()) << "before anything of that length is waited for";
   EXPECT_EQ(wire::bytes_of({StoreOp::kSet, {"k", std::string(wire::kMostStoreRecord, 'x')}}), "");
+  // Each part takes memory beside its bytes.
+  EXPECT_EQ(wire::bytes_of({StoreOp::kCheck, Parts(wire::kMostStoreParts + 1)}), "");
+  wire::StoreReader parts;
+  std::string many = wire::bytes_of({StoreOp::kCheck, Parts(wire::kMostStoreParts)});
+  parts.feed(many);
+  EXPECT_TRUE(parts.next());
+  many[5]++;  // the number of parts, and one more behind
+  many += std::string(4, '\0');
+  many[0] += 4;
+  parts.feed(many);
+  EXPECT_FALSE(parts.next());
+  EXPECT_TRUE(parts.broken());
 }
 
 }  // namespace

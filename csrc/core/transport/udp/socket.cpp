@@ -4,6 +4,7 @@
 #include "transport/udp/socket.h"
 
 #include <arpa/inet.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -24,6 +25,14 @@ Result<Fd> open_socket(int type) {
 Status set_option(int fd, int level, int name, int value, const char* what) {
   if (::setsockopt(fd, level, name, &value, sizeof value) == 0) return {};
   return Status::system(errno, std::string("setsockopt ") + what);
+}
+
+void keep_alive(int fd) {
+  (void)set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE");
+  (void)set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 30, "TCP_KEEPIDLE");
+  (void)set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 10, "TCP_KEEPINTVL");
+  (void)set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 3, "TCP_KEEPCNT");
+  (void)set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY");
 }
 
 size_t set_buffer(int fd, bool receive, uint64_t bytes) {

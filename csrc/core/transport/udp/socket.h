@@ -21,6 +21,8 @@ namespace mcast {
 // Nonblocking, close-on-exec. `type`: SOCK_DGRAM or SOCK_STREAM.
 Result<Fd> open_socket(int type);
 Status set_option(int fd, int level, int name, int value, const char* what);
+// A TCP connection whose other host has vanished ends within two minutes.
+void keep_alive(int fd);
 // Asks for a SO_RCVBUF or SO_SNDBUF of `bytes`, beyond the system limit where we are allowed to.
 // Returns the kernel's figure (twice what it grants, the amount that bookkeeping is charged to).
 size_t set_buffer(int fd, bool receive, uint64_t bytes);
