@@ -65,6 +65,8 @@ void ProcessGroupMcast::Members::make(const c10::intrusive_ptr<c10d::Store>& sto
   spec.rank = static_cast<Member>(pg.rank_);
   spec.size = static_cast<uint32_t>(pg.size_);
   spec.config = pg.config_;
+  if (spec.config.security != "off" && spec.config.job.empty())
+    spec.config.job = job_name_of(*store);
   spec.timeout = pg.limit(timeout);
   spec.interrupted = interrupted;
   auto made = Engine::instance().create_group(spec, adapter);

@@ -4,12 +4,17 @@
 // slices.
 #include "store.h"
 
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
 #include <algorithm>
 #include <chrono>
 #include <exception>
 #include <stdexcept>
 #include <thread>
 
+#include "base/host.h"
 #include "base/units.h"
 #include "engine/clock.h"
 #include "engine/rendezvous.h"
@@ -42,9 +47,45 @@ bool appears(c10d::Store& store, const std::string& key, Nanos deadline) {
   }
 }
 
+namespace {
+
+// PrefixStore keeps its prefix to itself and to classes that follow from it.
+struct PrefixOf : c10d::PrefixStore {
+  static const std::string& get(const c10d::PrefixStore& store) {
+    return store.*&PrefixOf::prefix_;
+  }
+};
+
+// "outer/inner/": what stands before a key of `store` in the innermost one.
+std::string prefixes_of(const c10::intrusive_ptr<c10d::Store>& store) {
+  std::string all;
+  auto* prefixed = dynamic_cast<c10d::PrefixStore*>(store.get());
+  while (prefixed != nullptr) {
+    all.insert(0, PrefixOf::get(*prefixed) + "/");
+    prefixed = dynamic_cast<c10d::PrefixStore*>(prefixed->getUnderlyingStore().get());
+  }
+  return all;
+}
+
+}  // namespace
+
+std::string job_name_of(c10d::Store& store) {
+  if (const std::string named = job_salt(); !named.empty()) return named;
+  c10::intrusive_ptr<c10d::Store> base;
+  auto* prefixed = dynamic_cast<c10d::PrefixStore*>(&store);
+  if (prefixed != nullptr) base = prefixed->getUnderlyingNonPrefixStore();
+  c10d::Store* const at = base ? base.get() : &store;
+  if (auto* const tcp = dynamic_cast<c10d::TCPStore*>(at)) {
+    return tcp->getHost() + ":" + std::to_string(tcp->getPort());
+  }
+  if (auto* const file = dynamic_cast<c10d::FileStore*>(at)) return "file " + file->getPath();
+  return "";
+}
+
 StoreAdapter::StoreAdapter(c10::intrusive_ptr<c10d::Store> store, int rank,
                            std::vector<uint64_t> members, std::function<bool()> interrupted)
     : store_(store),
+      above_(prefixes_of(store_)),
       making_(std::move(store), static_cast<size_t>(rank), std::move(members)),
       interrupted_(std::move(interrupted)) {}
 
@@ -66,7 +107,7 @@ std::string StoreAdapter::conflict(const std::vector<std::string>& keys) {
 
 Result<std::string> StoreAdapter::scope() {
   try {
-    return making_.prefix();
+    return above_ + making_.prefix();
   } catch (const std::exception& error) {
     return Status(
         Code::kUnavailable,

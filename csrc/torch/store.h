@@ -24,6 +24,10 @@ inline std::vector<uint8_t> bytes_of_text(const std::string& text) {
 // Without Python's lock. Throws what their handlers raise, and if the store is broken.
 bool appears(c10d::Store& store, const std::string& key, Nanos deadline);
 
+// Name of the job that makes groups on this store, where MCAST_JOB says none: what launchers say in
+// the environment, else where the store is. Empty: neither says anything.
+std::string job_name_of(c10d::Store& store);
+
 class StoreAdapter final : public KeyValueStore {
  public:
   // Joins the making at the first call, and ends it with its own life. `members`: as Making's.
@@ -44,6 +48,7 @@ class StoreAdapter final : public KeyValueStore {
   Status missing(const std::vector<std::string>& keys, const std::string& cause, bool late);
 
   c10::intrusive_ptr<c10d::Store> store_;
+  const std::string above_;  // what torch puts before all of our keys
   Making making_;
   std::function<bool()> interrupted_;
 };

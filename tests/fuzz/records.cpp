@@ -94,6 +94,7 @@ struct GuardedRank {
     spec.rank = 1;
     spec.size = 2;
     spec.config.security = "sealed";
+    spec.config.job = "fuzz";
     auto made = crypto::JobSecret::make(std::vector<std::byte>(32, std::byte{7}), "the input's");
     require(made.ok(), "a secret");
     secret = std::move(made).value();

@@ -166,6 +166,13 @@ inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPO
     "file with the job's secret, hex or base64 of 16 bytes or more, or /dev/fd/N; wins over the "  \
     "variable MCAST_SECRET, which is taken out of the environment once it is read. With "          \
     "engine=host neither is read: the engine has the secret")                                      \
+  S(job, "MCAST_JOB", "", false, true,                                                             \
+    "name of the job, the same on all its ranks and of no other job with the secret: guarded "     \
+    "groups have keys of their job. Empty: TORCHELASTIC_RUN_ID, MASTER_ADDR and MASTER_PORT, or "  \
+    "else where the store is")                                                                     \
+  U(security_mixed, "MCAST_SECURITY_MIXED", 0, 0, 1, false, false,                                 \
+    "1: this process may have groups without security that leave the host beside guarded ones, "   \
+    "and torch's own wrappers in clear")                                                           \
   U(trust_store, "MCAST_TRUST_STORE", 0, 0, 1, true, true,                                         \
     "1: without a secret of the ranks' own, rank 0 makes one and passes it through the store")     \
   S(security_suite, "MCAST_SECURITY_SUITE", "auto", true, true,                                    \

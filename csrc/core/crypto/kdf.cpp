@@ -63,6 +63,12 @@ uint32_t secret_id(const Key& root) noexcept {
   return wire::load<uint32_t>(out.data());
 }
 
+Key job_key(const Key& root, std::string_view name) noexcept {
+  const Digest digest = sha256({bytes_of(name)});
+  const ConstBytes context[] = {digest};
+  return derive_key(root, "job", context);
+}
+
 Key record_key(const Key& root) noexcept { return derive_key(root, "record"); }
 Key hello_key(const Key& root) noexcept { return derive_key(root, "hello"); }
 Key mix_key(const Key& root) noexcept { return derive_key(root, "mix"); }

@@ -210,7 +210,8 @@ Result<std::shared_ptr<const JobSecret>> JobSecret::make(ConstBytes secret, std:
   if (Status status = load_library(); !status.ok()) return status;
   Result<SecretBox<Keys>> keys = SecretBox<Keys>::make();
   if (!keys.ok()) return keys.status();
-  const Key root = root_key(secret);
+  (**keys).root = root_key(secret);
+  const Key& root = (**keys).root;
   (**keys).record = record_key(root);
   (**keys).hello = hello_key(root);
   (**keys).mix = mix_key(root);
@@ -219,6 +220,19 @@ Result<std::shared_ptr<const JobSecret>> JobSecret::make(ConstBytes secret, std:
   (**keys).aggregators = {record_key(theirs), hello_key(theirs), mix_key(theirs)};
   return std::shared_ptr<const JobSecret>(
       new JobSecret(std::move(keys).value(), secret_id(root), std::move(origin)));
+}
+
+Result<std::shared_ptr<const JobSecret>> JobSecret::for_job(const std::string& name) const {
+  if (!ok_here()) return Status(Code::kUnavailable, "the secret is that of the parent process");
+  Result<SecretBox<Keys>> keys = SecretBox<Keys>::make();
+  if (!keys.ok()) return keys.status();
+  const Key job = job_key(keys_->root, name);
+  (**keys).record = record_key(job);
+  (**keys).hello = hello_key(job);
+  (**keys).mix = mix_key(job);
+  const RoleKeys& theirs = keys_->aggregators;
+  (**keys).aggregators = {theirs.record.clone(), theirs.hello.clone(), theirs.mix.clone()};
+  return std::shared_ptr<const JobSecret>(new JobSecret(std::move(keys).value(), id_, origin_));
 }
 
 std::string JobSecret::id_text() const {

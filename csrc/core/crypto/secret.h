@@ -34,8 +34,12 @@ struct RoleKeys {
 
 class JobSecret {
  public:
-  // `origin`: for people. kUnavailable: no libcrypto, or no pages for it.
+  // `origin`: for people. kUnavailable: no libcrypto, or no pages for it. The keys are those of no
+  // job: a daemon's; ranks take for_job().
   static Result<std::shared_ptr<const JobSecret>> make(ConstBytes secret, std::string origin);
+  // The same secret with the keys of the job of this name: what has a MAC by one job's keys is
+  // worth nothing in another job, though both have one secret.
+  Result<std::shared_ptr<const JobSecret>> for_job(const std::string& name) const;
 
   const Key& record() const { return keys_->record; }
   const Key& hello() const { return keys_->hello; }
@@ -49,7 +53,7 @@ class JobSecret {
 
  private:
   struct Keys {
-    Key record, hello, mix;
+    Key root, record, hello, mix;
     RoleKeys aggregators;
   };
   JobSecret(SecretBox<Keys> keys, uint32_t id, std::string origin);

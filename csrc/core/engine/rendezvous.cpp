@@ -85,6 +85,7 @@ std::string RankRecord::encode() const {
     put("security", security->mode);
     put("suites", std::to_string(security->suites));
     put("secret_id", security->secret_id);
+    put("job", security->job);
     put("role", "rank");
     put("nonce", hex_text(security->nonce));
     put("x25519", hex_text(security->multicast));
@@ -147,6 +148,7 @@ Result<RankRecord> RankRecord::decode(const std::string& text) {
     SecurityRecord& s = r.security.emplace();
     s.mode = mode;
     s.secret_id = fields["secret_id"];
+    s.job = fields["job"];
     s.shared_secret = fields["shared_secret"];
     if (!number(fields, "suites", s.suites) || !from_hex(fields["nonce"], s.nonce) ||
         !from_hex(fields["x25519"], s.multicast) || !from_hex(fields["reduce_x25519"], s.reduce)) {

@@ -22,6 +22,7 @@ struct SecurityRecord {
   std::string mode;       // "auth", "sealed"
   uint8_t suites = 0;     // crypto::suite_bit() of those that its CPU does fast
   std::string secret_id;  // public; empty: it has none
+  std::string job;        // name of its job, whose keys it has
   std::array<std::byte, 32> nonce{};
   std::array<std::byte, 32> multicast{}, reduce{};  // X25519 keys of its lanes
   std::string shared_secret;                        // of rank 0 with trust_store, in hex
@@ -62,7 +63,7 @@ struct RankRecord {
 // Interfaces behind an address: a striped transport joins their addresses by '+'.
 uint32_t stripes_of(const StreamAddress& address);
 
-inline constexpr uint32_t kProtocolVersion = 15;
+inline constexpr uint32_t kProtocolVersion = 16;
 // The rank that reads all records and draws the conclusion.
 inline constexpr Member kConcluder = 0;
 // The round in which ranks exchange their first records; a second is called as its transport.

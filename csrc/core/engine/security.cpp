@@ -28,6 +28,13 @@ constexpr size_t kRateBatch = 64;
 constexpr Nanos kExcusePatience = 10 * kSecond;    // of a store, for a key that is there
 constexpr const char* kStoreOrigin = "the store";  // of a secret
 constexpr size_t kMostModeName = 16;               // characters that are shown
+constexpr size_t kMostJobName = 120;
+
+// As a record has it (wire::put_field).
+std::string one_line(std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
 
 std::string mode_of(const wire::Fields& fields) {
   const auto it = fields.find("security");
@@ -180,6 +187,15 @@ Status same_security(const std::string& theirs, Member other, const Config& conf
                   error_text<ErrorId::secret_differs>(other, shown(it->second, 8), self, id) +
                       "; give all ranks the same MCAST_SECRET_FILE");
   }
+  const auto job = fields.find("job");
+  const std::string name = job == fields.end() ? "" : job->second;
+  if (name != one_line(config.job)) {
+    return Status(Code::kMismatch,
+                  "rank " + std::to_string(other) + " is of job '" + shown(name, kMostJobName) +
+                      "', rank " + std::to_string(self) + " of job '" +
+                      shown(config.job, kMostJobName) +
+                      "': give all ranks of a job the same MCAST_JOB, or look who mixes two jobs");
+  }
   return {};
 }
 
@@ -188,6 +204,11 @@ Result<std::unique_ptr<SecureCreation>> SecureCreation::make(const GroupSpec& sp
   const auto mode = crypto::parse_mode(spec.config.security);
   if (!mode || *mode == crypto::Mode::kOff) {
     return Status(Code::kInternal, "security=" + spec.config.security + " guards nothing");
+  }
+  if (spec.config.job.empty()) {
+    return Status(Code::kInvalidArgument,
+                  "a guarded group needs the name of its job: set MCAST_JOB to the same on all "
+                  "ranks, and to another in each job that has the secret");
   }
   std::shared_ptr<const crypto::JobSecret> secret;
   if (engine != nullptr) {
@@ -198,6 +219,11 @@ Result<std::unique_ptr<SecureCreation>> SecureCreation::make(const GroupSpec& sp
     auto found = crypto::find_secret(spec.config);
     if (!found.ok()) return found.status();
     secret = *found;
+  }
+  if (secret) {
+    auto of_job = secret->for_job(spec.config.job);
+    if (!of_job.ok()) return of_job.status();
+    secret = std::move(of_job).value();
   }
   return std::unique_ptr<SecureCreation>(new SecureCreation(spec, *mode, std::move(secret)));
 }
@@ -238,6 +264,7 @@ Status SecureCreation::share_secret(KeyValueStore& store, Nanos deadline) {
   }
   auto made = crypto::JobSecret::make(bytes, kStoreOrigin);
   crypto::wipe(bytes);
+  if (made.ok()) made = (*made)->for_job(spec_.config.job);
   if (!made.ok()) return made.status();
   secret_ = std::move(made).value();
   return {};
@@ -246,7 +273,7 @@ Status SecureCreation::share_secret(KeyValueStore& store, Nanos deadline) {
 Status SecureCreation::excuse(const GroupSpec& spec, KeyValueStore& store, const Status& why) {
   // Nobody waits for a rank that only saw what another one has published.
   RankRecord record = RankRecord::own_heading();
-  record.security = SecurityRecord{spec.config.security, 0, "", {}, {}, {}, ""};
+  record.security = SecurityRecord{spec.config.security, 0, "", "", {}, {}, {}, ""};
   const std::string key = "rank/" + std::to_string(spec.rank);
   const Status said =
       store.set(key, record.encode() + "problem=" + why.message().substr(0, kMostProblem) + "\n");
@@ -269,6 +296,7 @@ Status SecureCreation::describe_mode(RankRecord& mine) const {
   record.mode = crypto::mode_name(mode_);
   record.suites = crypto::fast_suites();
   record.secret_id = secret_->id_text();
+  record.job = spec_.config.job;
   record.shared_secret = shared_;
   if (!secure_random_bytes(record.nonce)) return no_random();
   mine.security = record;

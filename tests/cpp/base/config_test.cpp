@@ -272,7 +272,7 @@ TEST(Config, GroupsThatDifferInALaneSettingShareNoLanes) {
   }
   EXPECT_EQ(marked, (std::set<std::string>{"ib_hca", "interface", "faults", "max_mtu", "rcvbuf",
                                            "sndbuf", "ttl", "port_range", "pin", "liveness_limit",
-                                           "probe_timeout", "security", "secret_file",
+                                           "probe_timeout", "security", "secret_file", "job",
                                            "trust_store", "security_suite", "allow", "monitor"}));
   EXPECT_NE(good({{"interface", "=eth1"}}).lane_key(), base);
   EXPECT_EQ(good({{"algorithm", "ring"}}).lane_key(), base);

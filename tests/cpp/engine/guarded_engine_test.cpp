@@ -41,10 +41,10 @@ class GuardedEngine : public testing::Test {
     return options;
   }
   Settings in_process(const std::string& mode, char digit) const {
-    return {{"security", mode}, {"secret_file", secret_file(digit)}};
+    return {{"security", mode}, {"secret_file", secret_file(digit)}, {"job", "tests"}};
   }
   static Settings by(const EngineProcess& engine, const std::string& mode) {
-    return {{"engine", engine.setting()}, {"security", mode}};
+    return {{"engine", engine.setting()}, {"security", mode}, {"job", "tests"}};
   }
   // Ranks with these settings: none gets a group, soon, and rank r's error has texts[r].
   static void refused(const std::vector<Settings>& settings, const std::vector<std::string>& texts);
@@ -207,8 +207,10 @@ TEST_F(GuardedEngine, UnderAutoEveryGroupUsesTheSecretOfTheEnvironment) {
   for (const std::string trusts : {"0", "1"}) {
     expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
       ::setenv(crypto::kSecretVariable, std::string(64, 'a').c_str(), 1);
-      const Settings settings{
-          {"security", "sealed"}, {"engine", "auto:" + other.path()}, {"trust_store", trusts}};
+      const Settings settings{{"security", "sealed"},
+                              {"engine", "auto:" + other.path()},
+                              {"trust_store", trusts},
+                              {"job", "tests"}};
       std::vector<std::shared_ptr<Group>> groups;
       for (const char* name : {"first", "second"}) {
         DirectoryStore own = store.scoped(name);
@@ -226,7 +228,7 @@ TEST_F(GuardedEngine, UnderAutoEveryGroupUsesTheSecretOfTheEnvironment) {
 TEST_F(GuardedEngine, UnderAutoASecretOfTheStoreStaysInTheProcesses) {
   EngineProcess guards(with('a'));
   expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
-    Settings settings{{"security", "sealed"}, {"trust_store", "1"}};
+    Settings settings{{"security", "sealed"}, {"trust_store", "1"}, {"job", "tests"}};
     if (rank == 0) settings["engine"] = "auto:" + guards.path();
     auto group = make_group("auto", rank, 2, store, settings);
     if (!group || !work(*group, 50'000, 1)) return false;

@@ -120,6 +120,7 @@ std::optional<GroupSpec> group_spec(const std::string& name, Member rank, uint32
   if (const char* engine = std::getenv("MCAST_TEST_ENGINE")) all.emplace("engine", engine);
   if (const char* mode = std::getenv("MCAST_TEST_SECURITY")) {
     all.emplace("security", mode);
+    all.emplace("job", "tests");
     // (It is taken out of the environment by the process's first group.)
     static const int set = ::setenv(crypto::kSecretVariable, std::string(64, '5').c_str(), 1);
     EXPECT_EQ(set, 0);

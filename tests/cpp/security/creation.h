@@ -148,7 +148,9 @@ class Creation : public ::testing::Test {
     EXPECT_EQ(::chmod(path.c_str(), mode), 0);
     return path;
   }
-  Settings sealed() { return {{"security", "sealed"}, {"secret_file", secret_file("a", 'a')}}; }
+  Settings sealed() {
+    return {{"security", "sealed"}, {"secret_file", secret_file("a", 'a')}, {"job", "a job"}};
+  }
 
   // With endpoints on a device.
   Result<Roster> second_round(const GroupSpec& spec, KeyValueStore& store, SecureCreation& security,

@@ -86,8 +86,45 @@ TEST_F(Creation, AnotherSecretIsNamedWithItsId) {
   EXPECT_NE(outcomes[0].status.message().find("rank 2"), std::string::npos);
 }
 
+// Somebody on the path sends a rank to the store of another job that has the same secret, and says
+// there whatever makes the records look alike.
+TEST_F(Creation, RanksOfTwoJobsWithOneSecretAreNotExchanged) {
+  Settings other = sealed();
+  other["job"] = "b job";
+  auto outcomes = make({sealed(), other, sealed()});
+  for (const Outcome& o : outcomes) EXPECT_EQ(o.status.code(), Code::kMismatch);
+  EXPECT_NE(outcomes[0].status.message().find("rank 1 is of job 'b job', rank 0 of job 'a job'"),
+            std::string::npos)
+      << outcomes[0].status.message();
+  scope_ = "mcast/2/";
+  board_.tamper = [](Member reader, const std::string&, std::string& value) {
+    const std::string from = reader == 1 ? "job=a job" : "job=b job";
+    if (const size_t at = value.find(from); at != std::string::npos) {
+      value[at + 4] = reader == 1 ? 'b' : 'a';
+    }
+  };
+  outcomes = make({sealed(), other, sealed()});
+  for (const Outcome& o : outcomes) {
+    EXPECT_EQ(o.status.code(), Code::kMismatch);
+    EXPECT_EQ(o.root, "");
+  }
+  EXPECT_NE(outcomes[0].status.message().find("the record of rank 1 was changed in the store"),
+            std::string::npos)
+      << outcomes[0].status.message();
+}
+
+TEST_F(Creation, AJobWithoutANameIsRefused) {
+  Settings none = sealed();
+  none.erase("job");
+  const auto outcomes = make({none, none});
+  for (const Outcome& o : outcomes) {
+    EXPECT_EQ(o.status.code(), Code::kInvalidArgument);
+    EXPECT_NE(o.status.message().find("set MCAST_JOB"), std::string::npos);
+  }
+}
+
 TEST_F(Creation, ARankWithoutASecretSaysSoToAll) {
-  const auto outcomes = make({sealed(), {{"security", "sealed"}}});
+  const auto outcomes = make({sealed(), {{"security", "sealed"}, {"job", "a job"}}});
   EXPECT_EQ(outcomes[1].status.code(), Code::kUnavailable);
   EXPECT_NE(outcomes[1].status.message().find("security needs a secret"), std::string::npos);
   EXPECT_NE(outcomes[0].status.message().find("rank 1 cannot guard its traffic: security needs"),
@@ -200,8 +237,10 @@ TEST_F(Creation, WhatWasSaidInAnEarlierRunIsOfAnotherRun) {
 TEST_F(Creation, TheSecretAndTheStoreOpenNoGroup) {
   const auto outcomes = make({sealed(), sealed(), sealed()});
   for (const Outcome& o : outcomes) ASSERT_TRUE(o.status.ok()) << o.status.to_string();
-  const auto secret = crypto::JobSecret::make(std::vector<std::byte>(32, std::byte{0xaa}),
-                                              "a launcher that leaked");
+  auto secret = crypto::JobSecret::make(std::vector<std::byte>(32, std::byte{0xaa}),
+                                        "a launcher that leaked");
+  ASSERT_TRUE(secret.ok());
+  secret = (*secret)->for_job("a job");
   ASSERT_TRUE(secret.ok());
   const auto said = crypto::without_mac((*secret)->record(), {scope_, "rank/all", "g", 0, 3},
                                         board_.values[scope_ + "rank/all"]);
@@ -233,7 +272,7 @@ TEST_F(Creation, TheSecretAndTheStoreOpenNoGroup) {
 }
 
 TEST_F(Creation, TrustInTheStoreNeedsNoSecretAndIsVisible) {
-  const Settings trusting{{"security", "sealed"}, {"trust_store", "1"}};
+  const Settings trusting{{"security", "sealed"}, {"trust_store", "1"}, {"job", "a job"}};
   const auto outcomes = make({trusting, trusting, trusting});
   for (const Outcome& o : outcomes) {
     ASSERT_TRUE(o.status.ok()) << o.status.to_string();

@@ -170,7 +170,7 @@ TEST(ArenaDeathTest, NobodyTouchesWhatLiesBesideASecret) {
 }
 
 Config config(const std::string& path) {
-  return *Config::resolve({{"security", "sealed"}, {"secret_file", path}}, {});
+  return *Config::resolve({{"security", "sealed"}, {"secret_file", path}, {"job", "a job"}}, {});
 }
 
 TEST(Secret, AFileIsReadAnewAndADescriptorOnce) {
