@@ -23,18 +23,18 @@ from torch_mcast._names import BACKEND
 _guarded = False
 
 
-def _warn_of_clear(backend: Any, name: str) -> None:
+def _refuse_clear(backend: Any, name: str) -> None:
     """Options are a group's own: what new_group() or a DeviceMesh makes of a job whose first group alone
-    was asked to be guarded goes over the network in clear."""
+    was asked to be guarded would go over the network in clear."""
     modes = {group["security"]["mode"] for group in extension().groups()} if _guarded else set()
     _, path = backend._mode_and_path()
     for mode in sorted(modes - {"off"})[:1]:
         if _fallback.in_clear(BACKEND, mode, path, {}):
-            warnings.warn(
+            backend.abort()
+            raise RuntimeError(
                 f"torch_mcast: group '{name}' has security=off, beside a group with security={mode}: it "
-                "goes over the network in clear. Options are for one group; MCAST_SECURITY and "
-                "MCAST_SECRET_FILE are for all groups of the process",
-                stacklevel=2,
+                "would go over the network in clear. Options are for one group; set MCAST_SECURITY and "
+                "MCAST_SECRET_FILE for all groups of the process, or allow it by MCAST_SECURITY_MIXED=1"
             )
 
 
@@ -66,8 +66,8 @@ def create(group: Any, options: Any) -> Any:
         os.environ.pop("MCAST_SECRET", None)
         global _guarded
         _guarded = True
-    else:
-        _warn_of_clear(backend, options.group_name)
+    elif settings["security_mixed"] != "1":
+        _refuse_clear(backend, options.group_name)
     if metrics_file := settings["metrics_file"]:
         write_every_interval(metrics_file)
     return backend
@@ -114,9 +114,21 @@ def _type_of(name: str) -> Any:
 
 
 def _checked(backend: Any, group: Any) -> Any:
-    """As c10d does for a backend."""
+    """As c10d does for a backend: with TORCH_DISTRIBUTED_DEBUG=DETAIL a wrapper that compares shapes by
+    Gloo. A guarded group has none, since what it says goes over the network in clear."""
     if dist.get_debug_level() != dist.DebugLevel.DETAIL or not dist.is_gloo_available():
         return backend
+    if isinstance(backend, extension().ProcessGroupMcast):
+        mode, path = backend._mode_and_path()
+        mixed = backend.options.resolved()["security_mixed"] == "1"
+        if _fallback.in_clear("gloo", mode, path, os.environ) and not mixed:
+            warnings.warn(
+                f"torch_mcast: group '{group.group_id}' runs with security={mode}: "
+                "TORCH_DISTRIBUTED_DEBUG=DETAIL does not compare its calls, since torch's wrapper would go "
+                "over the network in clear; MCAST_SECURITY_MIXED=1 allows it",
+                stacklevel=2,
+            )
+            return backend
     return distributed_c10d._create_process_group_wrapper(
         wrapped_pg=backend,
         store_prefix=str(group.group_id),

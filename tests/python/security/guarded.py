@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
 import socket
 import threading
@@ -215,6 +216,7 @@ def noted(ctx, options: dict) -> dict:
     of itself. Rank 0 keeps the store until all have ended, as a launcher would."""
     host, port = ctx.init_method.removeprefix("tcp://").split(":")
     limit = timedelta(seconds=60)
+    os.environ["MCAST_JOB"] = "noted"  # a store of one's own does not say where it is
     store = Noted(dist.TCPStore(host, int(port), ctx.world_size, ctx.rank == 0, limit))
     dist.distributed_c10d._world.group_count = 0
     dist.init_process_group(
@@ -224,9 +226,14 @@ def noted(ctx, options: dict) -> dict:
     part = dist.new_group(
         list(range(ctx.world_size - 1)), pg_options=torch_mcast.Options(**options)
     )
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
+    try:
         dist.new_group(list(range(ctx.world_size)))
+        refused = ""
+    except RuntimeError as error:
+        refused = str(error)
+    os.environ["MCAST_SECURITY_MIXED"] = "1"
+    mixed = torch.ones(10)
+    dist.all_reduce(mixed, group=dist.new_group(list(range(ctx.world_size))))
     total = torch.ones(5000)
     dist.all_reduce(total)
     if ctx.rank < ctx.world_size - 1:
@@ -239,7 +246,8 @@ def noted(ctx, options: dict) -> dict:
     return {
         "written": store.written,
         "says": json.dumps(says, default=str),
-        "warned": [str(row.message) for row in told],
+        "refused": refused,
+        "mixed": float(mixed.sum()),
         "stats": stats,
         "sum": float(total.sum()),
     }
@@ -256,6 +264,7 @@ def creation(ctx, options: list[dict], how: str, world: int) -> dict | None:
     start = time.monotonic()
     try:
         dist.distributed_c10d._world.group_count = 0
+        os.environ["MCAST_JOB"] = "tampered"  # a store of one's own does not say where it is
         dist.init_process_group(
             "mcast", store=Tampered(store, how) if how else store, rank=ctx.rank, world_size=world,
             timeout=limit, pg_options=torch_mcast.Options(**options[ctx.rank]),

@@ -337,9 +337,10 @@ def test_hosts_tell_each_other_no_key_through_the_store(lab, tmp_path, mode):
         assert row["sum"] == 5000 * 4 * (3 if rank < 3 else 1)
         assert row["stats"]["security"]["mode"] == mode
         assert row["stats"]["path"] in ("multicast", "ring")
-        # The last group was made without options: it is not guarded, and says so.
-        (warned,) = row["warned"]
-        assert f"has security=off, beside a group with security={mode}" in warned
+        # The last group was made without options: it would go in clear, and is refused unless that is
+        # asked for.
+        assert f"has security=off, beside a group with security={mode}" in row["refused"]
+        assert row["mixed"] == 10 * 4
     written = [pair for row in rows for pair in row["written"]]
     identity = public_id(secret)
     store = b"\0".join(key.encode() + b"\0" + value for key, value in written)
