@@ -227,7 +227,7 @@ def test_nobody_answers(tmp_path, monkeypatch, capsys):
     assert main(["status", "--socket", str(tmp_path / "none")]) == 1
     assert "no aggregator answers: " in capsys.readouterr().err
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    assert socket_paths()[-1] == tmp_path / "torch-mcast" / "aggregator.sock"
+    assert socket_paths()[-1] == tmp_path / "torch-mcast-aggregator" / "aggregator.sock"
 
 
 def test_without_the_program_the_command_says_so(monkeypatch, capsys, tmp_path):

@@ -17,7 +17,7 @@ def socket_paths() -> list[Path]:
     """Where an aggregator's socket may be, unless it was told otherwise (--status)."""
     own = os.environ.get("XDG_RUNTIME_DIR")
     folders = [Path("/run"), *([Path(own)] if own else [])]
-    return [folder / "torch-mcast" / "aggregator.sock" for folder in folders]
+    return [folder / "torch-mcast-aggregator" / "aggregator.sock" for folder in folders]
 
 
 def read(path: str | Path | None = None) -> dict[str, Any]:

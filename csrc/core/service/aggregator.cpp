@@ -76,7 +76,7 @@ Status Aggregator::open() {
   if (!status.ok() && !options_.status.empty()) return status;
   if (status_.path().empty()) {
     log(LogLevel::kWarn, "nobody can ask for the status: %s; give --status PATH",
-        status.ok() ? "neither /run/torch-mcast nor $XDG_RUNTIME_DIR can be written"
+        status.ok() ? "neither /run/torch-mcast-aggregator nor $XDG_RUNTIME_DIR can be written"
                     : status.message().c_str());
   }
   thread_ = named_thread("mcast-agg", [this] { loop(); });

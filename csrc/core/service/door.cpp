@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/descriptors.h"
+#include "transport/udp/half_open.h"
 
 namespace mcast::service {
 namespace {
@@ -57,15 +58,26 @@ Status Door::open(const std::string& host, uint16_t port) {
   return {};
 }
 
-size_t Door::unserved() const {
-  return static_cast<size_t>(std::count_if(links_.begin(), links_.end(), [](const auto& entry) {
-    return entry.second.state != State::kServed;
-  }));
+void Door::make_room(uint32_t host, bool known, Visitor& visitor) {
+  std::vector<HalfOpenSeat> seats;
+  std::vector<LinkId> whose;
+  for (const auto& [id, link] : links_) {
+    if (link.state == State::kServed || link.state == State::kEnded) continue;
+    seats.push_back({link.host, link.known, link.since});
+    whose.push_back(id);
+  }
+  const auto goes = kRules.displaced(seats, host, known);
+  if (!goes) return;
+  const auto link = links_.find(whose[*goes]);
+  const bool asked = link->second.state == State::kAsking;
+  reset_connection(std::move(link->second.fd));
+  links_.erase(link);
+  if (asked) visitor.on_link_end(whose[*goes], true);
 }
 
 void Door::watch(std::vector<pollfd>& list) {
   watched_.clear();
-  listening_ = listener_.valid() && unserved() < kMostAsking && accept_from_ == 0;
+  listening_ = listener_.valid() && accept_from_ == 0;
   if (listening_) list.push_back({listener_.get(), POLLIN, 0});
   for (const auto& [id, link] : links_) {
     const short out = link.out.empty() ? short{0} : short{POLLOUT};
@@ -88,7 +100,7 @@ void Door::serve(std::span<const pollfd> ready, Nanos now, Visitor& visitor) {
 }
 
 void Door::accept_all(Nanos now, Visitor& visitor) {
-  while (unserved() < kMostAsking) {
+  for (size_t i = 0; i < kMostAsking; i++) {
     sockaddr_in from{};
     socklen_t length = sizeof from;
     Fd fd(::accept4(listener_.get(), reinterpret_cast<sockaddr*>(&from), &length,
@@ -105,10 +117,14 @@ void Door::accept_all(Nanos now, Visitor& visitor) {
       return;
     }
     keep_alive(fd.get());
+    const uint32_t host = ntohl(from.sin_addr.s_addr);
+    const bool known = visitor.knows(host);
+    make_room(host, known, visitor);
     const LinkId id = next_++;
     Link& link = links_[id];
     link.fd = std::move(fd);
-    link.host = ntohl(from.sin_addr.s_addr);
+    link.host = host;
+    link.known = known;
     link.since = now;
     link.until = now + kAskPatience;
     visitor.on_link(id);
@@ -152,10 +168,8 @@ void Door::write(Link& link) {
 
 void Door::expire(Nanos now, Visitor& visitor) {
   if (now >= accept_from_) accept_from_ = 0;
-  const bool full = unserved() >= kMostAsking;
   for (auto& [id, link] : links_) {
-    const bool silent = link.state == State::kAsking && full && now - link.since >= kEvictAge;
-    if (link.state == State::kEnded || (now < link.until && !silent)) continue;
+    if (link.state == State::kEnded || now < link.until) continue;
     const bool asking = link.state == State::kAsking;
     link.state = State::kEnded;
     if (asking) visitor.on_link_end(id, true);
@@ -164,11 +178,7 @@ void Door::expire(Nanos now, Visitor& visitor) {
 
 Nanos Door::deadline() const {
   Nanos next = accept_from_ == 0 ? kNever : accept_from_;
-  const bool full = unserved() >= kMostAsking;
-  for (const auto& [id, link] : links_) {
-    next = std::min(next, link.until);
-    if (full && link.state == State::kAsking) next = std::min(next, link.since + kEvictAge);
-  }
+  for (const auto& [id, link] : links_) next = std::min(next, link.until);
   return next;
 }
 

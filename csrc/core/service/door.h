@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/half_open_rules.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "base/types.h"
@@ -25,12 +26,12 @@ namespace mcast::service {
 
 class Door final : public Links {
  public:
-  // Connections without a grant, at most; further ones wait in the backlog.
+  // Connections without a grant, at most; where a further one comes, one goes by RST
+  // (base/half_open_rules.h).
   static constexpr size_t kMostAsking = 64;
+  static constexpr HalfOpenRules kRules{kMostAsking, 16, kMostAsking / 2};
   // Time to send an ask.
   static constexpr Nanos kAskPatience = 5 * kSecond;
-  // A connection that has said nothing gives way to a waiting one.
-  static constexpr Nanos kEvictAge = kSecond;
 
   // Listens at `host` (a name or IPv4 address; empty: all) and `port` (0: any).
   Status open(const std::string& host, uint16_t port);
@@ -54,6 +55,7 @@ class Door final : public Links {
   struct Link {
     Fd fd;
     uint32_t host = 0;
+    bool known = false;  // to the visitor, when it came
     State state = State::kAsking;
     Nanos since = 0;
     Nanos until = kNever;
@@ -66,7 +68,7 @@ class Door final : public Links {
   void read(LinkId id, Link& link, Nanos now, Visitor& visitor);
   void write(Link& link);
   void expire(Nanos now, Visitor& visitor);
-  size_t unserved() const;
+  void make_room(uint32_t host, bool known, Visitor& visitor);
 
   Fd listener_;
   sockaddr_in address_{};

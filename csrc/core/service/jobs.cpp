@@ -73,6 +73,12 @@ std::optional<Rejection> Jobs::distrust(LinkId link, const wire::Ask& heading,
                        here_.guard->secret->id_text() + ")"};
 }
 
+bool Jobs::knows(uint32_t host) const {
+  if (!options_.allow.empty()) return options_.allows(host);
+  return std::any_of(jobs_.begin(), jobs_.end(),
+                     [host](const Job& job) { return !job.ending && job.asker == host; });
+}
+
 void Jobs::on_record(LinkId link, uint32_t host, std::string_view record, Nanos now) {
   Job* const job = job_of(link);
   if (job == nullptr) return ask(link, host, record, now);
@@ -117,6 +123,7 @@ void Jobs::ask(LinkId link, uint32_t host, std::string_view record, Nanos now) {
   Job& job = jobs_.emplace_back();
   job.number = grant.params.id;
   job.link = link;
+  job.asker = host;
   job.name = asked.name;
   job.ranks = grant.params.hosts.members();
   job.hosts = grant.params.hosts.count();

@@ -35,6 +35,8 @@ class Jobs final : public Visitor {
   Jobs(const Options& options, Links& links, JobSurroundings here);
 
   void on_link(LinkId link) override;
+  // A host that --allow names, or whose job is served.
+  bool knows(uint32_t host) const override;
   void on_record(LinkId link, uint32_t host, std::string_view record, Nanos now) override;
   void on_link_end(LinkId link, bool nonsense) override;
 
@@ -61,6 +63,7 @@ class Jobs final : public Visitor {
     uint64_t quota = 0, descriptors = 0;
     Nanos since = 0;
     bool ending = false;
+    uint32_t asker = 0;  // host
     std::vector<std::unique_ptr<StationRunner>> stations;
     // Sums over stations at the last two looks, a second apart.
     struct Sample {

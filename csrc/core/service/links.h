@@ -28,6 +28,9 @@ class Links {
 class Visitor {
  public:
   virtual ~Visitor() = default;
+  // Whether connections of this host (host byte order) are expected; others get a share of the
+  // places only.
+  virtual bool knows(uint32_t) const { return false; }
   // Somebody has connected.
   virtual void on_link(LinkId) {}
   // From `host` (host byte order). Calls the links back.

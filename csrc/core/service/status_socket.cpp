@@ -23,7 +23,7 @@ std::string default_status_path() {
   const char* const own = getenv("XDG_RUNTIME_DIR");
   for (const std::string base : {"/run", own != nullptr ? own : ""}) {
     if (base.empty()) continue;
-    const std::string folder = base + "/torch-mcast";
+    const std::string folder = base + "/torch-mcast-aggregator";
     if (::mkdir(folder.c_str(), 0755) != 0 && errno != EEXIST) continue;
     if (::access(folder.c_str(), W_OK | X_OK) == 0) return folder + "/" + kName;
   }
@@ -49,7 +49,7 @@ void StatusSocket::close() {
 }
 
 void StatusSocket::watch(std::vector<pollfd>& list) {
-  listening_ = listener_.valid() && readers_.size() < kMostReaders;
+  listening_ = listener_.valid();
   if (listening_) list.push_back({listener_.fd(), POLLIN, 0});
   for (const Reader& reader : readers_) list.push_back({reader.fd.get(), POLLOUT, 0});
 }
@@ -65,6 +65,14 @@ bool StatusSocket::write(Reader& reader) {
   return false;
 }
 
+void StatusSocket::add(Reader reader) {
+  std::vector<HalfOpenSeat> seats;
+  for (const Reader& one : readers_) seats.push_back(one.seat);
+  const auto goes = kRules.displaced(seats, reader.seat.source, reader.seat.known);
+  if (goes) readers_.erase(readers_.begin() + static_cast<ptrdiff_t>(*goes));
+  readers_.push_back(std::move(reader));
+}
+
 void StatusSocket::serve(std::span<const pollfd> ready, Nanos now,
                          const std::function<std::string()>& text) {
   const bool asked = listening_ && ready[0].revents != 0;
@@ -74,13 +82,18 @@ void StatusSocket::serve(std::span<const pollfd> ready, Nanos now,
     return now >= reader.until || (writable && !write(reader));
   });
   std::string told;
-  for (size_t i = 0; asked && i < kMostReaders && readers_.size() < kMostReaders; i++) {
+  for (size_t i = 0; asked && i < kMostReaders; i++) {
     Reader reader{Fd(::accept4(listener_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)), "",
                   0, now + kPatience};
     if (!reader.fd.valid()) return;
     if (told.empty()) told = text();
     reader.text = told;
-    if (write(reader)) readers_.push_back(std::move(reader));
+    if (!write(reader)) continue;
+    ucred who{0, static_cast<uid_t>(-1), 0};
+    socklen_t size = sizeof who;
+    (void)::getsockopt(reader.fd.get(), SOL_SOCKET, SO_PEERCRED, &who, &size);
+    reader.seat = {who.uid, who.uid == 0 || who.uid == ::geteuid(), now};
+    add(std::move(reader));
   }
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/fd.h"
+#include "base/half_open_rules.h"
 #include "base/status.h"
 #include "base/types.h"
 #include "host/local_socket.h"
@@ -17,13 +18,16 @@
 namespace mcast::service {
 
 // Where it is unless somebody says otherwise: the first of these whose folder is there or can be
-// made: /run/torch-mcast, $XDG_RUNTIME_DIR/torch-mcast. Empty: none.
+// made: /run/torch-mcast-aggregator, $XDG_RUNTIME_DIR/torch-mcast-aggregator. Empty: none. Not the
+// folder of the engine: whoever may write to that may pose as the engine.
 std::string default_status_path();
 
 class StatusSocket {
  public:
-  // Readers at once, and new ones of a turn, at most; further ones wait.
+  // Readers at once, and new ones of a turn, at most. Where a further one comes, one goes: a user
+  // other than root and the process's own has a few places (base/half_open_rules.h).
   static constexpr size_t kMostReaders = 16;
+  static constexpr HalfOpenRules kRules{kMostReaders, 4, kMostReaders / 2};
   // Time to read the text.
   static constexpr Nanos kPatience = 5 * kSecond;
 
@@ -50,9 +54,11 @@ class StatusSocket {
     std::string text;
     size_t sent = 0;
     Nanos until = 0;
+    HalfOpenSeat seat{};
   };
   // False: it is done with.
   static bool write(Reader& reader);
+  void add(Reader reader);
 
   LocalListener listener_;
   std::vector<Reader> readers_;

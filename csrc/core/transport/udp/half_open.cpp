@@ -1,5 +1,3 @@
-// A stranger that has used up its share displaces the oldest of its own, so a flood from one
-// address only hurts that address; else the greediest stranger pays, and a member takes any place.
 // A Hello normally lies behind the connection already when that is accepted, so the places turn
 // over fast.
 #include "transport/udp/half_open.h"
@@ -46,43 +44,17 @@ HalfOpen::Place* HalfOpen::admit(Fd fd, Source from, Nanos now, Source& displace
 }
 
 HalfOpen::Place* HalfOpen::choose(Source from, bool member) {
-  if (!member && count(from.address) >= kPerStranger) {
-    Place* oldest = nullptr;
-    for (Place& p : places_) {
-      if (!p.fd.valid() || p.member || p.from.address != from.address) continue;
-      if (oldest == nullptr || p.since < oldest->since) oldest = &p;
-    }
-    if (oldest != nullptr) return oldest;
-  }
-  if (!member && strangers() >= kStrangers) return greediest(true);
-  const auto free =
-      std::find_if(places_.begin(), places_.end(), [](const Place& p) { return !p.fd.valid(); });
-  return free != places_.end() ? &*free : greediest(false);
-}
-
-HalfOpen::Place* HalfOpen::greediest(bool strangers) {
-  Place* found = nullptr;
-  size_t most = 0;
+  std::array<HalfOpenSeat, kPlaces> seats;
+  std::array<Place*, kPlaces> whose{};
+  size_t taken = 0;
   for (Place& p : places_) {
-    if (!p.fd.valid() || (strangers && p.member)) continue;
-    const size_t has = count(p.from.address);
-    if (has > most || (has == most && p.since < found->since)) {
-      found = &p;
-      most = has;
-    }
+    if (!p.fd.valid()) continue;
+    whose[taken] = &p;
+    seats[taken++] = {p.from.address, p.member, p.since};
   }
-  return found;
-}
-
-size_t HalfOpen::count(uint32_t address) const {
-  return static_cast<size_t>(std::count_if(places_.begin(), places_.end(), [address](auto& p) {
-    return p.fd.valid() && p.from.address == address;
-  }));
-}
-
-size_t HalfOpen::strangers() const {
-  return static_cast<size_t>(std::count_if(
-      places_.begin(), places_.end(), [](const Place& p) { return p.fd.valid() && !p.member; }));
+  const std::span<const HalfOpenSeat> all(seats.data(), taken);
+  if (const auto goes = kRules.displaced(all, from.address, member)) return whose[*goes];
+  return std::find_if(places_.begin(), places_.end(), [](const Place& p) { return !p.fd.valid(); });
 }
 
 // Asked for every event of the endpoint: no search.

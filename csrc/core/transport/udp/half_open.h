@@ -1,6 +1,5 @@
 // Accepted connections that have not said a valid Hello yet: a fixed number of places, no memory of
-// their own. Nobody can hold all of them: a source that is no member's address has a few, all such
-// sources together half, and where places run out the oldest of the source with most of them goes.
+// their own. Nobody can hold all of them (base/half_open_rules.h; members' addresses are known).
 // Who goes is told by RST.
 //
 // Used by the lane's thread only. Events of a place are tagged with it.
@@ -13,6 +12,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/half_open_rules.h"
 #include "base/refusal.h"
 #include "base/types.h"
 #include "transport/guarded/handshake.h"
@@ -82,11 +82,8 @@ class HalfOpen {
   Nanos next() const;
 
  private:
+  static constexpr HalfOpenRules kRules{kPlaces, kPerStranger, kStrangers};
   Place* choose(Source from, bool member);
-  // The oldest of the source with most places, among strangers or among all.
-  Place* greediest(bool strangers);
-  size_t count(uint32_t address) const;
-  size_t strangers() const;
 
   Epoll& epoll_;
   std::array<Place, kPlaces> places_;

@@ -1,0 +1,102 @@
+// Connections that have proved nothing, at the listeners of daemons. Time stands still here: what
+// happens is no matter of a limit that has passed.
+#include "service/door.h"
+
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <vector>
+
+#include "base/half_open_rules.h"
+#include "wire/record_stream.h"
+
+namespace mcast::test {
+namespace {
+
+using service::Door;
+using service::LinkId;
+
+constexpr HalfOpenRules kRules{8, 2, 4};
+
+TEST(HalfOpenRules, AStrangerDisplacesTheOldestOfItsOwn) {
+  std::vector<HalfOpenSeat> seats{{1, false, 20}, {1, false, 10}, {2, false, 5}};
+  EXPECT_EQ(kRules.displaced(seats, 1, false), 1u);
+  EXPECT_EQ(kRules.displaced(seats, 2, false), std::nullopt);
+  EXPECT_EQ(kRules.displaced(seats, 1, true), std::nullopt) << "a known one is not counted so";
+}
+
+TEST(HalfOpenRules, StrangersTogetherLeaveHalfToKnownSources) {
+  std::vector<HalfOpenSeat> seats{{1, false, 4}, {2, false, 3}, {3, false, 2}, {3, false, 1}};
+  EXPECT_EQ(kRules.displaced(seats, 9, false), 3u) << "the oldest of the one with most";
+  EXPECT_EQ(kRules.displaced(seats, 9, true), std::nullopt);
+  for (Nanos at = 10; at < 14; at++) seats.push_back({9, true, at});
+  EXPECT_EQ(kRules.displaced(seats, 9, true), 4u) << "none is left";
+  EXPECT_EQ(kRules.displaced(seats, 1, false), 3u);
+}
+
+class Guests final : public service::Visitor {
+ public:
+  bool knows(uint32_t host) const override { return host == known; }
+  void on_record(LinkId, uint32_t host, std::string_view, Nanos) override { said.push_back(host); }
+  void on_link_end(LinkId, bool nonsense) override { ended += nonsense ? 1 : 0; }
+  uint32_t known = 0;
+  size_t ended = 0;
+  std::vector<uint32_t> said;
+};
+
+class DoorTest : public testing::Test {
+ protected:
+  void SetUp() override { ASSERT_TRUE(door_.open("127.0.0.1", 0).ok()); }
+  Fd connect_from(uint32_t host) {
+    Fd fd(::socket(AF_INET, SOCK_STREAM, 0));
+    const sockaddr_in own = ipv4_address({htonl(host)}, 0), at = door_.address();
+    EXPECT_EQ(bind(fd.get(), reinterpret_cast<const sockaddr*>(&own), sizeof own), 0);
+    EXPECT_EQ(connect(fd.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at), 0);
+    turn();
+    return fd;
+  }
+  void turn() {
+    std::vector<pollfd> list;
+    door_.watch(list);
+    (void)::poll(list.data(), list.size(), 1);
+    door_.serve(list, kSecond, guests_);
+  }
+  // Whether the door hears what the host says.
+  bool heard(uint32_t host) {
+    const Fd fd = connect_from(host);
+    const std::string bytes = wire::framed("hello");
+    EXPECT_EQ(send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(bytes.size()));
+    const size_t before = guests_.said.size();
+    for (int i = 0; i < 1000 && guests_.said.size() == before; i++) turn();
+    return guests_.said.size() > before && guests_.said.back() == host;
+  }
+
+  static constexpr uint32_t kStranger = INADDR_LOOPBACK + 1, kHost = INADDR_LOOPBACK + 2;
+  Guests guests_;
+  Door door_;
+};
+
+TEST_F(DoorTest, OneHostsIdleConnectionsKeepNobodyOut) {
+  std::vector<Fd> idle;
+  for (int i = 0; i < 260; i++) idle.push_back(connect_from(kStranger));
+  EXPECT_LE(door_.links(), Door::kRules.per_stranger);
+  EXPECT_TRUE(heard(kHost));
+  EXPECT_TRUE(heard(kStranger)) << "it has its share";
+  EXPECT_GE(guests_.ended, 260 - Door::kRules.per_stranger) << "whose end is told";
+}
+
+TEST_F(DoorTest, ManyHostsIdleConnectionsLeaveHalfToKnownHosts) {
+  std::vector<Fd> idle;
+  for (uint32_t i = 0; i < 260; i++) idle.push_back(connect_from(kHost + 1 + i % 200));
+  EXPECT_LE(door_.links(), Door::kRules.strangers);
+  guests_.known = kHost;
+  std::vector<Fd> known;
+  for (size_t i = 0; i < Door::kMostAsking / 2; i++) known.push_back(connect_from(kHost));
+  EXPECT_EQ(guests_.ended, 260 - Door::kRules.strangers) << "none had to go for a known one";
+  EXPECT_TRUE(heard(kHost));
+}
+
+}  // namespace
+}  // namespace mcast::test
