@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import secrets
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -83,11 +84,15 @@ def metrics() -> str:
 
 
 def write(path: str) -> None:
-    """Replaces the file by rename, so that a reader never sees half of it."""
+    """Replaces the file by rename, so that a reader never sees half of it. In a folder where others may write
+    the new file must not be one that they have put there, such as a link to a file of this user."""
     target = Path(path.replace("%p", str(os.getpid())))
-    beside = target.with_name(f".{target.name}.{os.getpid()}")
+    beside = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(8)}")
+    text = metrics()
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
-        beside.write_text(metrics())
+        with open(descriptor, "w") as file:
+            file.write(text)
         beside.replace(target)
     finally:
         beside.unlink(missing_ok=True)

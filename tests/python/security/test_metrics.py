@@ -58,9 +58,21 @@ def test_the_file_is_replaced_whole(tmp_path, monkeypatch):
     assert path.stat().st_ino != first and 'group="second"' in path.read_text()
     assert [p.name for p in tmp_path.iterdir()] == ["m.prom"]
     _metrics.write(str(tmp_path / "%p.prom"))
-    import os
-
     assert (tmp_path / f"{os.getpid()}.prom").exists()
+
+
+def test_the_file_is_written_through_no_link(tmp_path, monkeypatch):
+    """Where others may write to the folder, they may put links at any name that they can foretell."""
+    monkeypatch.setattr(_metrics, "metrics", lambda: "text")
+    mine = tmp_path / "mine"
+    mine.write_text("mine")
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    for name in (f".m.prom.{os.getpid()}", "m.prom"):
+        (folder / name).symlink_to(mine)
+    _metrics.write(str(folder / "m.prom"))
+    assert mine.read_text() == "mine"
+    assert (folder / "m.prom").read_text() == "text" and not (folder / "m.prom").is_symlink()
 
 
 JOB = r"""
