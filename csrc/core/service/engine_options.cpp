@@ -175,21 +175,6 @@ std::vector<EngineRow> limit_rows() {
          if (networks.ok()) o.peers = std::move(networks).value();
          return networks.ok() && !o.peers.empty();
        }},
-      {{"--store-port", "PORT", "0: none",
-        "keep stores of jobs for ranks without a network, at this TCP port of all engines"},
-       "a port from 1024 to 65535, or 0",
-       [](const std::string& v, HostEngineOptions& o) {
-         return read_whole(v, o.store_port, 0, 65535) &&
-                (o.store_port == 0 || o.store_port >= 1024);
-       }},
-      {{"--store-allow", "NETWORKS", "as --peers",
-        "where engines may be that use stores at --store-port; this host is one of them"},
-       "networks with commas between them, 64 at most",
-       [](const std::string& v, HostEngineOptions& o) {
-         auto networks = parse_networks(v, kMostAllowed);
-         if (networks.ok()) o.store_allow = std::move(networks).value();
-         return networks.ok() && !o.store_allow.empty();
-       }},
       {{"--bounce", "BYTES", "4G",
         "memory for tensors that this process copies (engine_memory=copy), of all clients of a "
         "user; suffix K, M or G"},
@@ -213,10 +198,31 @@ std::vector<EngineRow> limit_rows() {
   };
 }
 
+std::vector<EngineRow> store_rows() {
+  return {
+      {{"--store-port", "PORT", "0: none",
+        "keep stores of jobs for ranks without a network, at this TCP port of all engines"},
+       "a port from 1024 to 65535, or 0",
+       [](const std::string& v, HostEngineOptions& o) {
+         return read_whole(v, o.store_port, 0, 65535) &&
+                (o.store_port == 0 || o.store_port >= 1024);
+       }},
+      {{"--store-allow", "NETWORKS", "as --peers",
+        "where engines may be that use stores at --store-port; this host is one of them"},
+       "networks with commas between them, 64 at most",
+       [](const std::string& v, HostEngineOptions& o) {
+         auto networks = parse_networks(v, kMostAllowed);
+         if (networks.ok()) o.store_allow = std::move(networks).value();
+         return networks.ok() && !o.store_allow.empty();
+       }},
+  };
+}
+
 const std::vector<EngineRow>& engine_rows() {
   static const auto* const kRows = [] {
     auto* const rows = new std::vector<EngineRow>(door_rows());
     for (EngineRow& row : limit_rows()) rows->push_back(std::move(row));
+    for (EngineRow& row : store_rows()) rows->push_back(std::move(row));
     return rows;
   }();
   return *kRows;

@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kStoreBacklog = 1024;
 constexpr Nanos kLook = 100 * kMilli;
-constexpr Nanos kDescriptorPause = 100 * kMilli;
+constexpr Nanos kAcceptPause = 100 * kMilli;
 constexpr size_t kPiece = StoreTable::kClientBytes;
 constexpr size_t kLongestQuestion = sizeof(uint32_t) + wire::kMostStoreRecord;
 
@@ -123,7 +123,7 @@ void StoreServer::accept_all(Nanos now) {
         log(LogLevel::kWarn, "stores of jobs: cannot accept a connection: %s; %s",
             std::strerror(errno), descriptor_text().c_str());
       }
-      accept_from_ = now + kDescriptorPause;
+      accept_from_ = now + kAcceptPause;
       return;
     }
     const uint32_t source = ntohl(from.sin_addr.s_addr);
