@@ -58,6 +58,22 @@ ucred credentials(int fd) {
   return who;
 }
 
+// A client gives its tensors to whatever listens: no other user's process may pose as the engine.
+Status listener_is_trusted(int fd, const std::string& path) {
+  const uid_t uid = credentials(fd).uid;
+  if (uid == 0 || uid == ::geteuid()) return {};
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  struct stat there {};
+  if (::stat(folder.c_str(), &there) != 0) return Status::system(errno, "folder of " + path);
+  if (there.st_uid == uid) return {};
+  return Status(Code::kInvalidArgument,
+                "user " + std::to_string(uid) + " listens at " + path +
+                    ", whose folder belongs to user " + std::to_string(there.st_uid) +
+                    ": it may pose as the engine; give the folder to the engine's user, or start "
+                    "the engine as its owner");
+}
+
 void take_descriptors(msghdr& message, std::vector<Fd>& out) {
   for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
@@ -129,7 +145,10 @@ Result<Fd> connect_to(const std::string& path, int type) {
   if (!address.ok()) return address.status();
   Fd fd = unix_socket(type);
   if (!fd.valid()) return Status::system(errno, "socket");
-  if (::connect(fd.get(), plain(*address), sizeof(sockaddr_un)) == 0) return fd;
+  if (::connect(fd.get(), plain(*address), sizeof(sockaddr_un)) == 0) {
+    if (Status trusted = listener_is_trusted(fd.get(), path); !trusted.ok()) return trusted;
+    return fd;
+  }
   const int error = errno;
   const bool nobody = error == ENOENT || error == ECONNREFUSED || error == EAGAIN;
   const Status why = Status::system(error, "cannot connect to " + path);

@@ -53,7 +53,8 @@ class LocalListener {
   ino_t inode_ = 0;
 };
 
-// kUnavailable: nobody listens there (yet); a later try may find somebody.
+// kUnavailable: nobody listens there (yet); a later try may find somebody. kInvalidArgument: a
+// process listens there that is neither root's, nor this user's, nor that of the folder's owner.
 Result<Fd> connect_to(const std::string& path, int type);
 
 struct Packet {

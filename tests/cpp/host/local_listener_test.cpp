@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -99,6 +100,37 @@ TEST_F(LocalListeners, WhatFailsLeavesNothing) {
   if (!root) return;
   ASSERT_EQ(stat(path().c_str(), &file), 0);
   EXPECT_EQ(file.st_gid, 54321u);
+}
+
+// Of this thread alone, until it goes.
+class AnotherUser {
+ public:
+  explicit AnotherUser(uid_t uid) { EXPECT_EQ(syscall(SYS_setresuid, -1, uid, -1), 0); }
+  ~AnotherUser() { EXPECT_EQ(syscall(SYS_setresuid, -1, 0, -1), 0); }
+};
+
+// It may pose as the engine: whoever connects gives it tensors, and in guarded groups the right to
+// speak for its host.
+TEST_F(LocalListeners, AnotherUsersProcessIsNotTakenForTheEngine) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to be two users";
+  constexpr uid_t kOther = 65534;
+  ASSERT_EQ(chmod(folder_.path().c_str(), 0777), 0);
+  Result<LocalListener> other = [&] {
+    const AnotherUser now(kOther);
+    return LocalListener::open(path(), how_);
+  }();
+  ASSERT_TRUE(other.ok()) << other.status().to_string();
+  const auto refused = connect_to(path(), SOCK_SEQPACKET);
+  EXPECT_EQ(refused.status().code(), Code::kInvalidArgument);
+  EXPECT_THAT(refused.status().message(), testing::HasSubstr("user 65534 listens at " + path() +
+                                                             ", whose folder belongs to "
+                                                             "user 0: it may pose"));
+  {
+    const AnotherUser now(kOther);
+    EXPECT_TRUE(connect_to(path(), SOCK_SEQPACKET).ok()) << "its own";
+  }
+  ASSERT_EQ(chown(folder_.path().c_str(), kOther, static_cast<gid_t>(-1)), 0);
+  EXPECT_TRUE(connect_to(path(), SOCK_SEQPACKET).ok()) << "the folder's owner's";
 }
 
 }  // namespace
