@@ -65,6 +65,27 @@ Status serves(const ipc::Welcome& engine, pid_t pid, const std::string& mode) {
                                         "--security, or set MCAST_ENGINE=inproc");
 }
 
+std::map<std::string, std::string> non_defaults(const Config& config) {
+  const std::map<std::string, std::string> usual = Config().values();
+  std::map<std::string, std::string> changed = config.values();
+  std::erase_if(changed, [&](const auto& entry) { return usual.at(entry.first) == entry.second; });
+  return changed;
+}
+
+Status knows(const ipc::Welcome& engine, pid_t pid, const std::map<std::string, std::string>& set) {
+  if (engine.settings.empty()) return {};
+  const std::string list = "," + engine.settings + ",";
+  for (const auto& [name, value] : set) {
+    if (list.find("," + name + ",") != std::string::npos) continue;
+    return Status(Code::kMismatch, "engine of this host (process " + std::to_string(pid) +
+                                       ") is of another version and does not know the setting " +
+                                       name +
+                                       ": replace it by one of this process's version, leave the "
+                                       "setting at its default, or set MCAST_ENGINE=inproc");
+  }
+  return {};
+}
+
 std::optional<ipc::StoreAnswer> answer_of(const ipc::Control& question, KeyValueStore& store) {
   ipc::StoreSet set;
   ipc::StoreGet get;

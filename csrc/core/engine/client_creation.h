@@ -2,6 +2,7 @@
 #pragma once
 
 #include <sys/types.h>
+#include <map>
 
 #include <condition_variable>
 #include <deque>
@@ -9,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "base/config.h"
 #include "engine/group.h"
 #include "ipc/control.h"
 
@@ -33,6 +35,11 @@ class ClientCreation {
 // Ok: the engine, process `pid`, makes groups of this mode (setting `security`). Else kUnavailable,
 // and what to do.
 Status serves(const ipc::Welcome& engine, pid_t pid, const std::string& mode);
+// What an engine is told of a group's settings: those that are not at their defaults. So an engine
+// of another version, which lacks a new setting, serves all groups that do not use it.
+std::map<std::string, std::string> non_defaults(const Config& config);
+// kMismatch: it does not know one of these.
+Status knows(const ipc::Welcome& engine, pid_t pid, const std::map<std::string, std::string>& set);
 
 // What `store` says to the engine's question; none: that is no question. Blocks as the store does.
 std::optional<ipc::StoreAnswer> answer_of(const ipc::Control& question, KeyValueStore& store);

@@ -60,7 +60,8 @@ void warn_of_unused_secret(const Config& config) {
 // this process leaves its secret unread, so that nothing of it lies here.
 Status fits(const GroupSpec& spec, const ClientLink& link) {
   const Config& config = spec.config;
-  const Status served = serves(link.welcome(), link.engine_pid(), config.security);
+  Status served = knows(link.welcome(), link.engine_pid(), non_defaults(config));
+  if (served.ok()) served = serves(link.welcome(), link.engine_pid(), config.security);
   if (!served.ok() || config.security == "off") return served;
   EngineChoice choice;
   (void)EngineChoice::parse(config.engine, choice);

@@ -158,6 +158,7 @@ bool read(const Control& from, Hello& m) {
 Control control_of(const Welcome& m) {
   Scalars s;
   s.add("silence", m.silence).add("security", m.security).add("secret_id", m.secret_id);
+  s.add("settings", m.settings);
   return {ControlType::kWelcome, 0, {s.text()}};
 }
 
@@ -167,6 +168,7 @@ bool read(const Control& from, Welcome& m) {
   // One that says nothing guards nothing.
   if (!text_of(*f, "security", m.security)) m.security = "off";
   if (!text_of(*f, "secret_id", m.secret_id)) m.secret_id.clear();
+  if (!text_of(*f, "settings", m.settings)) m.settings.clear();
   return true;
 }
 

@@ -77,6 +77,7 @@ struct Welcome {
   // Of groups: values of the setting `security` that are served, with commas between them, and the
   // public id of the secret that guarded ones have.
   std::string security = "off", secret_id;
+  std::string settings;  // names of those that it knows, with commas between them; empty: not told
 };
 
 // How it went: of a close and of what a store was asked. Where there is another answer if it went
@@ -93,7 +94,7 @@ struct GroupAsk {
   Member rank = 0;
   uint32_t size = 1;
   Nanos timeout = 0;
-  std::map<std::string, std::string> settings;  // Config::values()
+  std::map<std::string, std::string> settings;  // non_defaults()
   std::string scope{};  // of its store, for a guarded group (KeyValueStore::scope())
 };
 

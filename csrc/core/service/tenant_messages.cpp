@@ -106,6 +106,9 @@ std::string Tenant::greet(const ipc::Control& message) {
     welcome.security = security->modes_text();
     if (security->secret) welcome.secret_id = security->secret->id_text();
   }
+  for (const SettingInfo& info : setting_table()) {
+    welcome.settings += (welcome.settings.empty() ? "" : ",") + std::string(info.name);
+  }
   const int memory = link_->memory().fd();
   greeted_ = true;
   link_->tell(control_of(welcome), std::span<const int>(&memory, 1));
