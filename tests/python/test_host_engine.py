@@ -24,6 +24,7 @@ from host_engine import end, start
 from waiting import until
 
 from torch_mcast.engine import NoEngine, main, read
+from torch_mcast.lab.state import STATE_DIR
 
 COMMAND = [sys.executable, "-m", "torch_mcast.engine"]
 
@@ -379,6 +380,19 @@ def test_the_unit_is_one(tmp_path):
         for name in ("ExecStart=.* --goodbye ", "TimeoutStopSec=")
     )
     assert goodbye == 600 < stop
+
+
+def test_no_two_daemons_share_a_folder_or_leave_dumps():
+    """systemd gives the folder of a unit to the unit's user and removes it when the unit stops; who may
+    write to the engine's folder may pose as the engine."""
+    service = Path(__file__).parents[2] / "tools" / "torch-mcast-aggregator.service"
+    units = [install("systemd").stdout, service.read_text()]
+    folders = [re.search(r"^RuntimeDirectory=(\S+)", unit, re.M)[1] for unit in units]
+    folders.append(STATE_DIR.name)
+    assert sorted(set(folders)) == sorted(folders)
+    for unit in units:
+        assert "\nLimitCORE=0\n" in unit and "\nMemoryMax=" in unit
+    assert "\nOOMScoreAdjust=-" in units[0]
 
 
 def started_as(line: list[str], path: Path) -> None:

@@ -83,6 +83,11 @@ SystemCallErrorNumber=EPERM
 
 # A socket and a few descriptors of each client, connections of its groups.
 LimitNOFILE=65536
+# A dump of it would hold tensors of all clients and, in guarded groups, keys.
+LimitCORE=0
+# All jobs of the host end with it: other processes are killed first where memory runs out.
+OOMScoreAdjust=-500
+MemoryMax=90%
 # Verbs transports lock memory.
 LimitMEMLOCK=infinity
 

@@ -25,7 +25,7 @@ from torch_mcast.lab import system
 from torch_mcast.lab.system import LabError
 from torch_mcast.lab.topology import prefix
 
-STATE_DIR = Path("/run/torch-mcast")
+STATE_DIR = Path("/run/torch-mcast-lab")
 _MEMORY = Path("/dev/shm")
 _ROOM = 4 << 30
 

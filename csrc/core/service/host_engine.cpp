@@ -62,10 +62,19 @@ Status HostEngine::open() {
       return Status(Code::kUnavailable, "another engine answers at " + options_.path + why);
     }
   }
+  if (Status started = reaper_.start(); !started.ok()) return started;
+  if (Status opened = open_stores(); !opened.ok()) return opened;
+  return listen();
+}
+
+// Also again, where somebody has removed the files.
+Status HostEngine::listen() {
   if (Status opened = drain_.open(options_.path, true); !opened.ok()) return opened;
   const std::string status = options_.path + ".status";
   if (Status opened = status_.open(status, "engine", true); !opened.ok()) return opened;
-  if (Status opened = open_stores(); !opened.ok()) return opened;
+  if (relay_) {
+    if (Status opened = relay_->listen(); !opened.ok()) return opened;
+  }
   LocalListener::How how;
   how.type = SOCK_SEQPACKET;
   how.backlog = kClientBacklog;
@@ -185,11 +194,18 @@ size_t HostEngine::stores_in_use() const {
 // Who may write to the folder may put another engine in this one's place.
 void HostEngine::look_after_file() {
   const LocalListener::File file = listener_.file();
-  if (file == LocalListener::File::kOwn || std::exchange(file_lost_, true)) return;
+  if (file == LocalListener::File::kOwn || replaced_) return;
   if (file == LocalListener::File::kGone) {
-    log(LogLevel::kWarn, "nobody finds this engine any more: %s was removed",
-        options_.path.c_str());
+    const Status again = listen();
+    if (again.ok()) {
+      log(LogLevel::kWarn, "somebody removed %s: this engine listens there again",
+          options_.path.c_str());
+    } else if (news_.lost.allow(monotonic_now())) {
+      log(LogLevel::kWarn, "nobody finds this engine: %s was removed, and cannot be made again: %s",
+          options_.path.c_str(), again.message().c_str());
+    }
   } else {
+    replaced_ = true;
     log(LogLevel::kInfo, "another engine has taken the place at %s", options_.path.c_str());
     (void)drain(kDrain);
   }
@@ -201,7 +217,7 @@ void HostEngine::advance(Nanos now) {
   for (const Place& place : places_) {
     if (now >= until_) place.tenant->end(limit_);
   }
-  over_ = places_.empty() && (now >= until_ || stores_in_use() == 0);
+  over_ = places_.empty() && reaper_.waiting() == 0 && (now >= until_ || stores_in_use() == 0);
   if (!over_ && news_.drain.allow(now)) {
     log(LogLevel::kInfo, "engine drains: %zu client(s) are left, of %s %s are over", places_.size(),
         seconds_text(limit_).c_str(), seconds_text(now - until_ + limit_).c_str());
@@ -281,8 +297,50 @@ void HostEngine::sweep() {
     Packet packet;
     return now >= one.until || one.socket.receive(packet) == LocalSocket::Got::kEnd;
   });
+  std::list<Place> over;
+  {
+    const std::lock_guard<std::mutex> held(mutex_);
+    for (auto it = places_.begin(); it != places_.end();) {
+      const auto next = std::next(it);
+      if (it->over) over.splice(over.end(), places_, it);
+      it = next;
+    }
+  }
+  if (!over.empty()) reaper_.take(std::move(over));
+}
+
+Status HostEngine::Reaper::start() {
+  return start_thread(thread_, "mcast-reaper", [this] { run(); });
+}
+
+HostEngine::Reaper::~Reaper() {
+  {
+    const std::lock_guard<std::mutex> held(mutex_);
+    stopping_ = true;
+  }
+  news_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void HostEngine::Reaper::take(std::list<Place> over) {
   const std::lock_guard<std::mutex> held(mutex_);
-  places_.remove_if([](const Place& place) { return place.over.load(); });
+  waiting_ += over.size();
+  over_.splice(over_.end(), over);
+  news_.notify_all();
+}
+
+void HostEngine::Reaper::run() {
+  std::unique_lock<std::mutex> held(mutex_);
+  for (;;) {
+    news_.wait(held, [this] { return stopping_ || !over_.empty(); });
+    if (over_.empty()) return;
+    std::list<Place> one;
+    one.splice(one.end(), over_, over_.begin());
+    held.unlock();
+    one.clear();
+    waiting_--;
+    held.lock();
+  }
 }
 
 std::string HostEngine::status_text() const {

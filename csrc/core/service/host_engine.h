@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <list>
 #include <map>
 #include <memory>
@@ -77,6 +78,26 @@ class HostEngine {
     uid_t uid = 0;
     std::unique_ptr<Tenant> tenant;
   };
+  // Destroys tenants that are over: what that costs grows with what they had mapped, and the thread
+  // that beats waits for nothing of that kind.
+  class Reaper {
+   public:
+    Reaper() = default;
+    ~Reaper();
+    Status start();
+    void take(std::list<Place> over);
+    size_t waiting() const { return waiting_; }
+
+   private:
+    void run();
+
+    std::mutex mutex_;  // of what follows
+    std::condition_variable news_;
+    std::list<Place> over_;
+    bool stopping_ = false;
+    std::atomic<size_t> waiting_{0};  // that are not destroyed yet
+    std::thread thread_;
+  };
 
   // One that was told why not. It is kept until it has read that: a socket that is closed with
   // something unread takes along what it has sent.
@@ -93,6 +114,7 @@ class HostEngine {
                                                   : std::make_shared<Reach>(options_.store_allow)) {
   }
   Status open();
+  Status listen();
   void run();
   void turn();
   void wait_and_serve();
@@ -119,11 +141,11 @@ class HostEngine {
   DrainSocket drain_;
   LocalListener listener_;
   std::vector<Refused> refused_;
-  bool file_lost_ = false;
+  bool replaced_ = false;                // another engine has the place of its socket
   std::unique_ptr<StoreServer> stores_;  // null: none, or another engine has the port yet
   std::unique_ptr<StoreRelay> relay_;
   struct {
-    RateLimit drain{60 * kSecond}, stores{60 * kSecond}, trouble{10 * kSecond};
+    RateLimit drain{60 * kSecond}, stores{60 * kSecond}, trouble{10 * kSecond}, lost{10 * kSecond};
   } news_;
   std::atomic<bool> over_{false};
   const std::shared_ptr<HostDirectory> directory_ = std::make_shared<HostDirectory>();
@@ -131,6 +153,7 @@ class HostEngine {
   mutable std::mutex mutex_;  // of what follows
   std::map<uid_t, std::weak_ptr<Quota>> threads_;
   std::list<Place> places_;
+  Reaper reaper_;                          // locks for itself
   Nanos limit_ = kNever, until_ = kNever;  // of the drain
   std::thread thread_;
 };

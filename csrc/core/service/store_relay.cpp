@@ -100,10 +100,15 @@ Result<std::unique_ptr<StoreRelay>> StoreRelay::open(const std::string& engine_p
                                                      Admit admit, MayReach may_reach) {
   how.type = SOCK_STREAM;
   how.backlog = kRelayBacklog;
-  Result<LocalListener> made = LocalListener::open(store_path(engine_path), how);
-  if (!made.ok()) return made.status();
   return std::unique_ptr<StoreRelay>(
-      new StoreRelay(std::move(made).value(), port, std::move(admit), std::move(may_reach)));
+      new StoreRelay(engine_path, how, port, std::move(admit), std::move(may_reach)));
+}
+
+Status StoreRelay::listen() {
+  Result<LocalListener> made = LocalListener::open(path_, how_);
+  if (!made.ok()) return made.status();
+  listener_ = std::move(made).value();
+  return {};
 }
 
 StoreRelay::~StoreRelay() {

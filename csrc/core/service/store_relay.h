@@ -26,11 +26,14 @@ class StoreRelay {
   // Whether this user may have one more: what holds its place, or why not.
   using Admit = std::function<Result<std::shared_ptr<void>>(uid_t)>;
 
-  // `port`: of the stores of all engines; no other is connected to, and no host out of reach.
+  // It listens from listen() on. `port`: of the stores of all engines; no other is connected to,
+  // and no host out of reach.
   static Result<std::unique_ptr<StoreRelay>> open(const std::string& engine_path,
                                                   LocalListener::How how, uint16_t port,
                                                   Admit admit, MayReach may_reach);
   ~StoreRelay();
+  // Makes the socket's file again, in the place of one that is there.
+  Status listen();
   // Takes who has come, and lets go of who has gone.
   void serve();
   int fd() const { return listener_.fd(); }
@@ -42,13 +45,17 @@ class StoreRelay {
     std::shared_ptr<void> hold;
     std::thread thread;
   };
-  StoreRelay(LocalListener listener, uint16_t port, Admit admit, MayReach may_reach)
-      : listener_(std::move(listener)),
+  StoreRelay(const std::string& engine_path, LocalListener::How how, uint16_t port, Admit admit,
+             MayReach may_reach)
+      : path_(store_path(engine_path)),
+        how_(how),
         port_(port),
         admit_(std::move(admit)),
         may_reach_(std::move(may_reach)) {}
   void carry(int rank) const;
 
+  const std::string path_;
+  const LocalListener::How how_;
   LocalListener listener_;
   const uint16_t port_;
   const Admit admit_;

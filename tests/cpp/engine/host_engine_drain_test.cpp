@@ -257,6 +257,18 @@ TEST(EngineDrain, IsForTheOwnerOnly) {
   EXPECT_THAT(nobody.status().message(), HasSubstr("no engine answers"));
 }
 
+// As where the folder of a service is emptied under it: somebody else's cleaning up is no drain.
+TEST(EngineDrain, RemovedSocketsAreMadeAgain) {
+  EngineProcess engine(unwatched());
+  for (const char* suffix : {"", ".status", ".drain"}) {
+    EXPECT_TRUE(std::filesystem::remove(engine.path() + suffix)) << suffix;
+  }
+  EXPECT_TRUE(until([&] { return ClientLink::connect(engine.path(), kSecond).ok(); },
+                    "the engine to listen again"));
+  EXPECT_TRUE(connect_to(engine.path() + ".status", SOCK_STREAM).ok());
+  EXPECT_TRUE(connect_to(engine.path() + ".drain", SOCK_SEQPACKET).ok());
+}
+
 TEST(EngineDrain, OnlyUsersThatAreAllowedMayCome) {
   service::HostEngineOptions options = unwatched();
   options.users = {geteuid() + 1};
