@@ -48,6 +48,7 @@ class Options(Backend.Options):
         trace: _Count = None,
         segment: _Count = None,
         device_wait: str | None = None,
+        device_pinned: _Count = None,
         device_failure: str | None = None,
         pin: _Count | bool = None,
         liveness_limit: _Milliseconds = None,
@@ -86,6 +87,7 @@ class Options(Backend.Options):
     ttl: int
     segment: int
     device_wait: str
+    device_pinned: int
     device_failure: str
     pin: int
     liveness_limit: float
@@ -130,6 +132,7 @@ def trace() -> list[dict[str, Any]]: ...
 def set_gate(
     device: str, wait: int, signal: int, capture_mode: int = 0, is_captured: int = 0
 ) -> None: ...
+def device_stats() -> dict[str, int]: ...
 def clear_failure(device: str | None = None) -> None: ...
 def named_group(store: Store, rank: int, size: int) -> ProcessGroup: ...
 def _use_test_clock(path: str) -> None: ...

@@ -15,6 +15,13 @@ from torch_mcast._load import extension
 
 INTERVAL = 10.0  # seconds
 
+# Of the process: key of device_stats(), with Prometheus' suffix; type; help.
+_PINNED = [
+    ("pinned_bytes", "gauge", "Pinned memory that collectives on device tensors hold."),
+    ("pinned_peak", "gauge", "The most that they have held."),
+    ("pinned_waits_total", "counter", "Calls that waited for earlier ones to give it back."),
+]
+
 _writers: dict[tuple[int, str], threading.Event] = {}
 _lock = threading.Lock()
 
@@ -55,6 +62,10 @@ def _render(groups: list[dict[str, Any]]) -> str:
             f"{text}.",
             [_line(name, own, g["counters"][counter]) for own, g in pairs],
         )
+    pinned = extension().device_stats()
+    for key, kind, text in _PINNED:
+        name = f"torch_mcast_device_{key}"
+        out += _family(name, kind, text, [f"{name} {pinned[key.removesuffix('_total')]}"])
     name = "torch_mcast_refused_total"
     out += _family(
         name, "counter", "What the lanes of a group have refused, by cause.",

@@ -95,6 +95,9 @@ def stats(group: Any = None) -> dict[str, Any]:
                 {cause: what the group's lanes have refused for it, see torch_mcast._C.causes()},
                 "sources_watched" (setting `monitor`), "sources": [{"address", "refused", "inherited": of
                 these at most so many are another source's, "causes"}], the ten with most}
+    device      pinned host memory that collectives on device tensors of this process hold: {"pinned_bytes":
+                now, "pinned_peak": at most so far, "pinned_waits": calls that waited for earlier ones,
+                since together they would have held more than the setting `device_pinned`}
     failure     why the group cannot be used any more, or ""
     """
     told = backend_of(group)._stats()

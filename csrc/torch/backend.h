@@ -164,6 +164,9 @@ class ProcessGroupMcast final : public c10d::Backend {
                       std::chrono::milliseconds timeout);
   void check_gather_lists(const char* op, const Tensors& outputs, const at::Tensor& input) const;
 
+  // Pinned memory for a collective; waits for earlier ones where all together have too much.
+  std::shared_ptr<PinnedBuffer> pinned(Op op, size_t bytes, Nanos limit);
+
   // An operation that the engine has taken.
   WorkPtr served(Op op, uint64_t bytes, WorkPtr work);
   // One that the fallback of the tensor's device serves by `call`.

@@ -253,6 +253,7 @@ py::dict stats_dict(ProcessGroupMcast& backend) {
   result["next_sequence"] = stats.next_sequence.multicast;
   result["next_reduce_sequence"] = stats.next_sequence.reduce;
   result["security"] = security_dict(stats.security);
+  result["device"] = device_dict();
   result["failure"] = stats.failure;
   result["fallback"] = fallback_kinds(backend);
   result["calls"] = calls;

@@ -11,6 +11,8 @@ namespace mcast::pg {
 void bind_groups(pybind11::module_& module);
 // read_error().
 void bind_errors(pybind11::module_& module);
+// stats()["device"].
+pybind11::dict device_dict();
 // set_gate(), clear_failure().
 void bind_devices(pybind11::module_& module);
 // What is refused here, what sealing costs, the rows of metrics, the trace.

@@ -4,10 +4,20 @@
 #include "bindings.h"
 #include "device/failure_policy.h"
 #include "device/gate.h"
+#include "device/pinned.h"
 
 namespace py = pybind11;
 
 namespace mcast::pg {
+
+py::dict device_dict() {
+  const PinnedUse use = pinned_use();
+  py::dict result;
+  result["pinned_bytes"] = use.bytes;
+  result["pinned_peak"] = use.peak;
+  result["pinned_waits"] = use.waits;
+  return result;
+}
 
 void bind_devices(py::module_& module) {
   module.def(
@@ -27,6 +37,7 @@ void bind_devices(py::module_& module) {
       "exchanged (0 global, 2 relaxed): int (*)(int* mode); 0: the device captures no graphs.\n"
       "Whether a stream is being captured: int (*)(int64_t stream_id, int device_index,\n"
       "int* captured); 0: torch's guard is asked.");
+  module.def("device_stats", &device_dict, "What device tensors of this process have taken.");
   module.def(
       "clear_failure",
       [](const std::optional<std::string>& device) {

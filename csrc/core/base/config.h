@@ -137,6 +137,9 @@ inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPO
   S(device_wait, "MCAST_DEVICE_WAIT", "stream", false, false,                                      \
     "wait() on device tensors blocks the stream where the device can do that, or the host "        \
     "thread: stream or host")                                                                      \
+  U(device_pinned, "MCAST_DEVICE_PINNED", 512 << 20, 65536, 1ull << 40, false, false,              \
+    "bytes of pinned host memory that collectives on device tensors of this process may hold at "  \
+    "once: a call beyond waits until earlier ones have ended, unless there are none")              \
   S(device_failure, "MCAST_DEVICE_FAILURE", "abort", false, false,                                 \
     "what a failure does that comes after wait() on a device tensor has returned, since the "      \
     "stream waits and nothing raises there: abort: the process ends before anything reads the "    \

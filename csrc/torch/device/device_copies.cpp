@@ -41,13 +41,13 @@ using Plan = CopyPlan;
 
 DeviceCopies::DeviceCopies(std::vector<Transfer> transfers, std::shared_ptr<CopyBacks> backs,
                            int rank, const SideStreams& streams,
-                           std::shared_ptr<FailurePolicy> policy)
+                           std::shared_ptr<FailurePolicy> policy, const Pinned& pinned)
     : plan_(std::move(transfers), rank, streams.piece, streams.unit),
       streams_(streams),
       policy_(std::move(policy)),
       backs_(std::move(backs)),
       counted_(plan_.flags()),
-      pinned_(plan_.sends() ? pinned_for_send(plan_.bytes()) : pinned_buffer(plan_.bytes())),
+      pinned_(pinned(plan_.bytes())),
       events_(streams.in.device_type()) {
   std::memset(pinned_->data(), 0, plan_.words() * sizeof(uint32_t));
   sources_.resize(plan_.transfers().size());
@@ -81,15 +81,16 @@ DeviceCopies::Listener DeviceCopies::Listener::of(c10::intrusive_ptr<McastWork> 
 std::shared_ptr<DeviceCopies> DeviceCopies::make(std::vector<Transfer> transfers,
                                                  std::shared_ptr<CopyBacks> backs, int rank,
                                                  const SideStreams& streams,
-                                                 std::shared_ptr<FailurePolicy> policy) {
-  return {
-      new DeviceCopies(std::move(transfers), std::move(backs), rank, streams, std::move(policy)),
-      [](DeviceCopies* copies) {
-        Background::instance().in_order([copies] {
-          const RelaxedCaptures relaxed(copies->streams_.in.device_type());
-          delete copies;
-        });
-      }};
+                                                 std::shared_ptr<FailurePolicy> policy,
+                                                 const Pinned& pinned) {
+  return {new DeviceCopies(std::move(transfers), std::move(backs), rank, streams, std::move(policy),
+                           pinned),
+          [](DeviceCopies* copies) {
+            Background::instance().in_order([copies] {
+              const RelaxedCaptures relaxed(copies->streams_.in.device_type());
+              delete copies;
+            });
+          }};
 }
 
 DeviceCopies::Slices DeviceCopies::slices(size_t i) const {

@@ -64,11 +64,13 @@ class DeviceFailure {
 
 class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
  public:
-  // Takes pinned memory for all transfers. `rank` is the own one.
+  // Takes pinned memory for all transfers from `pinned`. `rank` is the own one.
+  using Pinned = std::function<std::shared_ptr<PinnedBuffer>(size_t bytes)>;
   static std::shared_ptr<DeviceCopies> make(std::vector<Transfer> transfers,
                                             std::shared_ptr<CopyBacks> backs, int rank,
                                             const SideStreams& streams,
-                                            std::shared_ptr<FailurePolicy> policy);
+                                            std::shared_ptr<FailurePolicy> policy,
+                                            const Pinned& pinned);
   DeviceCopies(const DeviceCopies&) = delete;
   DeviceCopies& operator=(const DeviceCopies&) = delete;
 
@@ -111,7 +113,10 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
   const c10::Stream& stream() const { return streams_.in; }
 
   // Network and device are done with the pinned memory. Once, by the last of the two.
-  void release() { pinned_ = nullptr; }
+  void release() {
+    sources_.clear();
+    pinned_ = nullptr;
+  }
 
   // The poller. Raises readable ends, enqueues; true: the device has finished and the work was
   // told.
@@ -126,7 +131,8 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
 
  private:
   DeviceCopies(std::vector<Transfer> transfers, std::shared_ptr<CopyBacks> backs, int rank,
-               const SideStreams& streams, std::shared_ptr<FailurePolicy> policy);
+               const SideStreams& streams, std::shared_ptr<FailurePolicy> policy,
+               const Pinned& pinned);
   ~DeviceCopies() = default;
 
   uint32_t* word(size_t index) const;

@@ -22,8 +22,9 @@ WorkPtr ProcessGroupMcast::PointToPoint::post_device(c10d::OpType type, const Te
   const c10::impl::VirtualGuardImpl guard(tensor.device().type());
   SideStreams streams = pg.devices_.streams_of_messages(guard.getStream(tensor.device()));
   if (!receives) streams.in = streams.out;  // nothing comes in
-  const auto copies = DeviceCopies::make(std::move(transfers), std::move(back), pg.rank_, streams,
-                                         pg.devices_.policy());
+  const auto copies =
+      DeviceCopies::make(std::move(transfers), std::move(back), pg.rank_, streams,
+                         pg.devices_.policy(), receives ? pinned_buffer : pinned_for_send);
   auto work = pg.make_work(op, type, title(), receives ? Tensors() : tensors,
                            std::vector<Tensors>(receives ? 1 : 0, tensors), 2, nullptr, peer);
   work->set_copies(copies);

@@ -7,7 +7,10 @@
 #include <ATen/ops/empty.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <map>
 #include <mutex>
 
@@ -19,12 +22,23 @@ namespace {
 constexpr size_t kMostCached = size_t{512} << 20;
 constexpr size_t kGranule = size_t{64} << 10;
 constexpr size_t kMostWaste = 4;
+constexpr std::chrono::milliseconds kWaitSlice(200);
 
 struct Cache {
   std::mutex mutex;
   std::multimap<size_t, at::Tensor> free;
   size_t bytes = 0;
   std::atomic<size_t> for_sends{0};
+
+  std::mutex use_mutex;  // guards the rest
+  std::condition_variable less;
+  PinnedUse use;
+
+  void give_back(size_t held) {
+    const std::lock_guard lock(use_mutex);
+    use.bytes -= held;
+    less.notify_all();
+  }
 };
 
 Cache*& cache() {
@@ -71,6 +85,43 @@ std::shared_ptr<PinnedBuffer> pinned_buffer(size_t bytes) {
   return std::make_shared<PinnedBuffer>(
       at::empty({static_cast<int64_t>(bytes)},
                 at::TensorOptions().dtype(at::kByte).device(at::kCPU).pinned_memory(true)));
+}
+
+PinnedUse pinned_use() {
+  Cache& all = *cache();
+  const std::lock_guard lock(all.use_mutex);
+  return all.use;
+}
+
+std::shared_ptr<PinnedBuffer> pinned_for_collective(size_t bytes, size_t budget,
+                                                    const PinnedWait& wait) {
+  Cache* const all = cache();  // not that of a child, which begins at 0
+  {
+    std::unique_lock lock(all->use_mutex);
+    const auto fits = [&] { return all->use.bytes == 0 || all->use.bytes + bytes <= budget; };
+    if (!fits()) all->use.waits++;
+    while (!fits() && !all->less.wait_for(lock, kWaitSlice, fits)) {
+      const size_t held = all->use.bytes;
+      lock.unlock();
+      const bool goes_on = wait(held);
+      lock.lock();
+      if (!goes_on) break;
+    }
+    all->use.bytes += bytes;
+    all->use.peak = std::max(all->use.peak, all->use.bytes);
+  }
+  std::shared_ptr<PinnedBuffer> buffer;
+  try {
+    buffer = pinned_buffer(bytes);
+  } catch (...) {
+    all->give_back(bytes);
+    throw;
+  }
+  PinnedBuffer* const memory = buffer.get();
+  return {memory, [all, bytes, held = std::move(buffer)](PinnedBuffer*) mutable {
+            held.reset();
+            all->give_back(bytes);
+          }};
 }
 
 std::shared_ptr<PinnedBuffer> pinned_for_send(size_t bytes) {

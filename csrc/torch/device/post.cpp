@@ -3,6 +3,8 @@
 // must not write to outputs. From then on the operation has its place in the group's order,
 // whenever its source gets here.
 #include "backend.h"
+#include "engine/clock.h"
+#include "members.h"
 
 namespace mcast::pg {
 namespace {
@@ -29,6 +31,28 @@ Result<Sequence> post_transfer(Group& group, const Transfer& transfer, DeviceCop
 
 }  // namespace
 
+// Before the operation has its place in the group's order: what throws here has posted nothing.
+std::shared_ptr<PinnedBuffer> ProcessGroupMcast::pinned(Op op, size_t bytes, Nanos limit) {
+  const Nanos start = monotonic_now();
+  const size_t budget = config_.device_pinned;
+  return pinned_for_collective(bytes, budget, [&](size_t held) {
+    check_signals();
+    const Nanos passed = monotonic_now() - start;
+    if (passed >= limit) {
+      C10_THROW_ERROR(
+          DistBackendError,
+          c10::str(context(op_name(op), sequence_ + 1), ": waited ", passed / kMilli, " ms (limit ",
+                   limit / kMilli, " ms) for ", bytes,
+                   " bytes of pinned memory: earlier collectives on device tensors of this process "
+                   "hold ",
+                   held, " bytes (setting device_pinned: ", budget,
+                   "). Hint: they wait for other ranks, or for a stream of this rank that does not "
+                   "go on; torch_mcast.flight_recorder() lists them."));
+    }
+    return members_->failure()->load() == Code::kOk;
+  });
+}
+
 WorkPtr ProcessGroupMcast::post_device(Op op, c10d::OpType type, const char* title,
                                        std::vector<Transfer> transfers, Tensors inputs,
                                        std::vector<Tensors> outputs,
@@ -39,7 +63,8 @@ WorkPtr ProcessGroupMcast::post_device(Op op, c10d::OpType type, const char* tit
   const SideStreams streams = devices_.streams(device, transfers[0].reduces(), *engine_group);
   const std::shared_ptr<CopyBacks> divided = back;
   const auto copies =
-      DeviceCopies::make(std::move(transfers), std::move(back), rank_, streams, devices_.policy());
+      DeviceCopies::make(std::move(transfers), std::move(back), rank_, streams, devices_.policy(),
+                         [&](size_t bytes) { return pinned(op, bytes, limit(timeout)); });
   const size_t count = copies->transfers().size();
   auto work = make_work(op, type, title, std::move(inputs), std::move(outputs),
                         static_cast<int>(count) + 1, nullptr);
