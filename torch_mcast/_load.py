@@ -34,35 +34,11 @@ def check_torch(built: str, present: str) -> None:
         )
 
 
-def close_after_users() -> None:
-    """The engine is closed when the interpreter goes, after all that users have registered for then: their
-    handlers may make the last calls of a job. Handlers run in reverse order of their registration, so this is
-    called at the import of the package, at the end of `import torch`. Finalizers of `weakref` are one handler,
-    whose place is that of the first of them, in reverse order among themselves: the engine is closed when
-    both orders have come to us. Idempotent."""
-    global _anchor
-    if _anchor is not None:
-        return
-    _anchor = _Anchor()
-    atexit.register(_reached, "handlers")
-    weakref.finalize(_anchor, _reached, "finalizers")
-
-
-class _Anchor:
-    """Lives as long as the process."""
-
-
-def _reached(which: str) -> None:
-    _ends.add(which)
-    if len(_ends) == 2 and _extension is not None:
-        _shutdown(_extension)
-
-
 def _shutdown(module: ModuleType) -> None:
     """Runs before the interpreter goes: small operations may still need to be confirmed to peers, and
     nothing may call into Python afterwards. A script that an exception ends (Ctrl-C too) does not wait
     for operations that it leaves in flight: other ranks learn of it at once."""
-    _leave(module, _raised or getattr(sys, "last_value", None) is not None)
+    _leave(module, getattr(sys, "last_value", None) is not None)
 
 
 def end_with_process() -> None:
@@ -76,25 +52,16 @@ def end_with_process() -> None:
 
 
 def _end_worker(module: ModuleType) -> None:
-    """At the end of a worker's function, or among the exit handlers of another process."""
-    global _raised
-    error = sys.exc_info()[1]
-    _raised = error is not None and not isinstance(error, SystemExit)
-    if not _exit_handlers_follow():
-        _leave(module, _raised)
+    raised = sys.exc_info()[1]  # by the worker's function, on its way out
+    _leave(module, raised is not None and not isinstance(raised, SystemExit))
 
 
-def _exit_handlers_follow() -> bool:
-    """Whether this process ends as the interpreter does: all but workers that `multiprocessing` has forked,
-    itself or by a server. A spawned worker's command line has this word."""
-    if _forked_in == os.getpid():
-        return False
-    return parent_process() is None or "--multiprocessing-fork" in sys.orig_argv
-
-
-def _note_fork() -> None:
-    global _forked_in
-    _forked_in = os.getpid() if parent_process() is not None else 0
+def _leave(module: ModuleType, give_up: bool) -> None:
+    """A process that ends by exit handlers runs multiprocessing's too: this comes twice."""
+    global _left
+    if _left != os.getpid():
+        _left = os.getpid()
+        module.shutdown(give_up=give_up)
 
 
 def extension() -> ModuleType:
