@@ -45,6 +45,8 @@ class Excuses {
   void adopt(Post call);
   // What has ended of these is queued for its callback. With every turn, and after deliveries.
   void collect();
+  // False while a late call may wait for its input: collect() looks at it in every turn.
+  bool idle() const { return stand_ins_.empty(); }
 
   const AggregationReport::Partial& report() const { return report_; }
 

@@ -145,6 +145,9 @@ class GroupCore {
   void abandon() { placing_.abandon(); }
   // Nothing of ours is unconfirmed: the group may be dropped.
   bool quiet() const;
+  // True while only events and deadline() give progress() something to do: nothing is under way
+  // that could go on by itself, for example once a connection takes more.
+  bool idle() const;
   // What can be confirmed is: the oldest operation that is not over waits for other ranks, and
   // those behind it with it.
   bool confirmed_so_far() const;

@@ -15,6 +15,12 @@ constexpr int kRounds = 4;  // of visits in one turn
 // Something is under way that a dead member would hold up.
 bool GroupCore::active() const { return !g_.ops.empty() || path_.probing() || g_.switching(); }
 
+bool GroupCore::idle() const {
+  if (!g_.ended.empty() || !g_.ops.empty() || !g_.deferred.empty()) return false;
+  if (messages_.unfinished() > 0 || !excuses_.idle()) return false;
+  return g_.failed() || (!active() && !path_.busy());
+}
+
 // One row for each timer: when it is due, and what happens then. The acts look for themselves
 // whether they are due, since some of them are also moved by what arrives.
 std::span<const GroupCore::Timer> GroupCore::timers() {

@@ -53,6 +53,7 @@ void Membership::greet() {
 }
 
 std::optional<std::pair<Member, Status>> Membership::misses(Sequence sequence) const {
+  if (all_here_) return std::nullopt;
   for (uint32_t m = 0; m < g_.size; m++) {
     const auto member = static_cast<Member>(m);
     if (left_[m] <= sequence) {
@@ -73,6 +74,7 @@ bool Membership::all_stay_for(Sequence sequence) {
 
 void Membership::leave() {
   if (leaving() || g_.failed()) return;
+  all_here_ = false;
   left_[g_.self] = g_.ops.next();
   g_.flood(wire::FrameType::kLeave, g_.ops.next(), g_.self, {}, kNoMember);
 }
@@ -83,6 +85,7 @@ bool Membership::on_leave(const Frame& header) {
     return false;
   }
   const auto member = static_cast<Member>(header.argument);
+  all_here_ = false;
   left_[member] = std::min(left_[member], header.sequence);
   g_.any_left = true;
   liveness_.forget(member);
@@ -113,6 +116,7 @@ void Membership::on_ping(const Frame& header, ConstBytes body) {
 
 void Membership::on_peer_down(Member peer, const Status& why, bool graceful, Nanos now) {
   if (g_.failed() || !g_.gone[peer].ok()) return;
+  all_here_ = false;
   const bool probing = g_.state == GroupState::kProbing;
   const bool left = left_[peer] != UINT32_MAX;
   const bool missed = !left && (g_.unfinished > 0 || probing || !g_.deferred.empty());

@@ -1,9 +1,9 @@
-// One turn of a lane: datagrams first (bounded), then streams, then every group's timers and
-// sending, then what is batched leaves. Callbacks of operations that have ended run twice in a
-// turn, outside of every event: after what was received, and before the batch leaves. A timer that
-// could declare a loss or a death only sees `drained` when this turn found the datagram socket
-// empty, or when as much as a socket holds has been read in vain: under a flood none is ever empty.
-// Frames for a group that this rank has not made yet are kept by lane_early.cpp.
+// One turn of a lane: datagrams first (bounded), then streams, then timers and sending of every
+// group that is not idle, then what is batched leaves. Callbacks of operations that have ended run
+// twice in a turn, outside of every event: after what was received, and before the batch leaves. A
+// timer that could declare a loss or a death only sees `drained` when this turn found the datagram
+// socket empty, or when as much as a socket holds has been read in vain: under a flood none is ever
+// empty. Frames for a group that this rank has not made yet are kept by lane_early.cpp.
 //
 // Receive coalescing. Every super-packet that finds the thread asleep costs a wake-up here and,
 // where cores are few, takes the core from the sender. While much is on its way the thread
@@ -47,6 +47,7 @@ LaneGroup& Lane::add_group(GroupParams params, const GroupAddress& address,
                                            std::move(counters));
   LaneGroup& group = *owned;
   groups_[tag] = std::move(owned);
+  wake(group);
   for (size_t m = 0; m < group.peers_.size(); m++) {
     const auto it = down_.find(group.peers_[m]);
     if (it != down_.end()) {
@@ -76,6 +77,8 @@ void Lane::remove_group(uint64_t tag) {
   if (last_ == it->second.get()) last_ = nullptr;
   keep_trying(tag, 0);
   others_.retire(tag, it->second->address_.hosts);
+  wake(*it->second);
+  awake_.erase(std::find(awake_.begin(), awake_.end(), it->second.get()));
   groups_.erase(it);
 }
 
@@ -93,6 +96,24 @@ void Lane::keep_trying(uint64_t tag, Nanos until) {
     }
     transport_->stream().keep_trying(peer, latest);
   }
+}
+
+void Lane::rouse(LaneGroup& group) {
+  asleep_.erase({group.due_, group.number_});
+  group.due_ = kNever;
+  group.awake_ = true;
+  awake_.push_back(&group);
+}
+
+void Lane::rest(Nanos now) {
+  const auto rests = [&](LaneGroup* group) {
+    if (!group->core_.idle() || !group->met_down_.empty() || group->flooded_) return false;
+    group->awake_ = false;
+    group->due_ = group->core_.deadline(now);
+    if (group->due_ != kNever) asleep_[{group->due_, group->number_}] = group;
+    return true;
+  };
+  awake_.erase(std::remove_if(awake_.begin(), awake_.end(), rests), awake_.end());
 }
 
 // Others are seen to have sent by nothing but their accounts: this lane looks again soon.
@@ -114,30 +135,36 @@ bool Lane::poll(Nanos now) {
   if (read_out) seen_.noise = 0;
   // Of echoes that never came, no more than a socket may hold are waited for.
   seen_.echoes = std::min(seen_.echoes, transport_->datagram().receive_budget());
+  while (!asleep_.empty() && asleep_.begin()->first.first <= now) wake(*asleep_.begin()->second);
   deliver();
   busy_ = 0;
-  for (const auto& [tag, group] : groups_) busy_ += group->core_.busy() ? 1 : 0;
+  for (const LaneGroup* group : awake_) busy_ += group->core_.busy() ? 1 : 0;
   bool more = false;
-  for (const auto& [tag, group] : groups_) {
-    group->tell_met_down();
-    if (std::exchange(group->flooded_, false)) group->core_.on_flood(now);
-    more = group->core_.progress(now, read_out) || more;
+  // (One group may wake others.)
+  for (size_t i = 0; i < awake_.size(); i++) {
+    LaneGroup& group = *awake_[i];
+    visits_++;
+    group.tell_met_down();
+    if (std::exchange(group.flooded_, false)) group.core_.on_flood(now);
+    more = group.core_.progress(now, read_out) || more;
   }
   // Before what is batched leaves: a caller that goes on has waited longest.
   const bool ended = deliver();
+  rest(now);
   const bool flushed = transport_->datagram().flush();
   return datagrams > 0 || events > 0 || ended || (more && flushed && !waits_);
 }
 
 bool Lane::deliver() {
   bool ended = false;
-  for (const auto& [tag, group] : groups_) ended = group->core_.deliver() || ended;
+  for (size_t i = 0; i < awake_.size(); i++) ended = awake_[i]->core_.deliver() || ended;
   return ended;
 }
 
 Nanos Lane::deadline(Nanos now) const {
   Nanos next = waits_ ? now + kSharePause : kNever;
-  for (const auto& [tag, group] : groups_) next = std::min(next, group->core_.deadline(now));
+  if (!asleep_.empty()) next = std::min(next, std::max(now, asleep_.begin()->first.first));
+  for (const LaneGroup* group : awake_) next = std::min(next, group->core_.deadline(now));
   return next;
 }
 
@@ -146,7 +173,7 @@ Nanos Lane::coalesce(Nanos now) {
   const Nanos time = now - since;
   if (taken == 0 || time <= 0) return 0;
   size_t headroom = 0;
-  for (const auto& [tag, group] : groups_) {
+  for (const LaneGroup* group : awake_) {
     if (!group->core_.busy()) continue;
     const size_t s = group->core_.headroom();
     if (s == 0) return 0;
@@ -169,6 +196,7 @@ inline void Lane::note_received(size_t bytes) {
 
 void Lane::on_placed(const SliceName& name, uint32_t word, uint64_t bits) {
   if (LaneGroup* const group = find_group(name.tag)) {
+    wake(*group);
     seen_.all += static_cast<uint64_t>(std::popcount(bits));
     seen_.verified += static_cast<uint64_t>(std::popcount(bits));
     note_received(group->core_.on_placed(name, word, bits, now_));
@@ -176,7 +204,7 @@ void Lane::on_placed(const SliceName& name, uint32_t word, uint64_t bits) {
 }
 
 void Lane::on_retired(const SliceName& name, const SliceCounts& counts) {
-  if (LaneGroup* const group = find_group(name.tag)) group->core_.on_retired(name, counts, now_);
+  if (LaneGroup* const group = find_group(name.tag)) group->core().on_retired(name, counts, now_);
 }
 
 void Lane::refuse_datagram(Cause cause) {
@@ -236,6 +264,7 @@ void Lane::on_datagram(ConstBytes datagram) {
   }
   LaneGroup* const group = group_of_datagram(header.group_tag);
   if (group == nullptr) return;
+  wake(*group);
   if (header.lane != group->core_.params().lane) {
     seen_.foreign++;
     return refuse_datagram(Cause::foreign);
@@ -254,6 +283,7 @@ void Lane::on_guarded(ConstBytes datagram) {
   }
   LaneGroup* const group = group_of_datagram(header.inner.group_tag);
   if (group == nullptr) return;
+  wake(*group);
   if (group->core_.params().multicast.guard == nullptr) {
     seen_.foreign++;
     return refuse_datagram(Cause::foreign);
@@ -297,13 +327,13 @@ void Lane::on_corrupt_frame(PeerId peer, ConstBytes frame) {
     if (member == kNoMember) continue;
     group->counters_->add(Counter::corrupt);
     if (member >= group->peers_.size()) {
-      group->core_.on_peer_down(
+      group->core().on_peer_down(
           member, Status(Code::kPeerLost, "a frame from it arrived corrupt (CRC-32C)"), false,
           now_);
     } else {
-      group->core_.fail(Status(Code::kPeerLost, "a frame from rank " + std::to_string(member) +
-                                                    " arrived corrupt (CRC-32C)"),
-                        member, now_);
+      group->core().fail(Status(Code::kPeerLost, "a frame from rank " + std::to_string(member) +
+                                                     " arrived corrupt (CRC-32C)"),
+                         member, now_);
     }
   }
 }
@@ -323,7 +353,7 @@ void Lane::dispatch(LaneGroup& group, PeerId peer, const wire::FrameHeader& head
     group.counters_->add(Counter::malformed);
     return;
   }
-  group.core_.on_frame(from, frame.subspan(wire::kFrameHeader), now_);
+  group.core().on_frame(from, frame.subspan(wire::kFrameHeader), now_);
 }
 
 void Lane::on_read(PeerId, uint64_t token, ConstBytes bytes) {
@@ -332,7 +362,7 @@ void Lane::on_read(PeerId, uint64_t token, ConstBytes bytes) {
   const Reader r = reader->second;
   readers_.erase(reader);
   if (const auto group = groups_.find(r.tag); group != groups_.end()) {
-    group->second->core_.on_read(r.token, bytes, now_);
+    group->second->core().on_read(r.token, bytes, now_);
   }
 }
 
@@ -348,7 +378,7 @@ void Lane::on_peer_down(PeerId peer, const Status& why, bool graceful) {
 void Lane::tell_down(PeerId peer, const Down& down) {
   for (const auto& [tag, group] : groups_) {
     if (const Member member = group->member_of(peer); member != kNoMember) {
-      group->core_.on_peer_down(member, down.why, down.graceful, now_);
+      group->core().on_peer_down(member, down.why, down.graceful, now_);
     }
   }
 }

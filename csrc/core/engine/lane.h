@@ -40,7 +40,8 @@ class LaneGroup final : public Port {
   LaneGroup(Lane& lane, GroupParams params, const GroupAddress& address, std::vector<PeerId> peers,
             std::shared_ptr<Counters> counters);
 
-  GroupCore& core() { return core_; }
+  // Whatever is done to the core, the group has its turn next.
+  GroupCore& core();
   const Counters& counters() const { return *counters_; }
   const MulticastAddress& address() const { return address_.multicast; }
 
@@ -78,8 +79,11 @@ class LaneGroup final : public Port {
   bool is_moved(Member member) const;
 
   Lane& lane_;
+  const uint64_t number_;  // of the lane's groups, in the order of their making
   GroupAddress address_;
   Nanos keep_trying_ = 0;      // Lane::keep_trying()
+  bool awake_ = false;         // in Lane::awake_
+  Nanos due_ = kNever;         // in Lane::asleep_, unless kNever
   bool flooded_ = false;       // another group has left this address: to be told to the core
   std::vector<PeerId> peers_;  // by member; the own entry is kNoPeer
   std::map<Member, PeerId> stations_;
@@ -142,6 +146,8 @@ class Lane final : private DatagramSink, private StreamSink {
   // All that was refused, also within groups.
   const Monitor& monitor() const { return monitor_; }
   uint32_t busy_groups() const { return busy_; }
+  // Turns of groups so far: what having groups has cost.
+  uint64_t visits() const { return visits_; }
   // A peer's connections broke, so it can never be reached from this lane again, or may break yet.
   // Any thread.
   bool poisoned() const { return poisoned_.load(std::memory_order_relaxed); }
@@ -174,6 +180,12 @@ class Lane final : private DatagramSink, private StreamSink {
   }
   void on_datagram(ConstBytes datagram) override;
   void on_guarded(ConstBytes datagram);
+  void wake(LaneGroup& group) {
+    if (!group.awake_) rouse(group);
+  }
+  void rouse(LaneGroup& group);
+  // Idle groups leave `awake_`.
+  void rest(Nanos now);
   // Of this tag; null: it is none's here, and counted.
   LaneGroup* group_of_datagram(uint64_t tag);
   LaneGroup* look_up(uint64_t tag);
@@ -215,6 +227,11 @@ class Lane final : private DatagramSink, private StreamSink {
   std::unique_ptr<Transport> transport_;
   const LaneAccounts accounts_;
   std::unordered_map<uint64_t, std::unique_ptr<LaneGroup>> groups_;
+  // Groups that have a turn in every poll: something is under way in them, or has just happened to
+  // them. A group that is idle is not looked at until an event or its deadline.
+  std::vector<LaneGroup*> awake_;
+  std::map<std::pair<Nanos, uint64_t>, LaneGroup*> asleep_;  // by deadline and number
+  uint64_t groups_made_ = 0, visits_ = 0;
   LaneGroup* last_ = nullptr;  // the group of the last datagram: usually also of the next
   std::unordered_map<PeerId, Early> early_;
   std::vector<uint64_t> fresh_;  // tags of groups that were added since the last turn
@@ -254,6 +271,11 @@ class Lane final : private DatagramSink, private StreamSink {
   uint32_t busy_ = 0;
   Monitor monitor_;
 };
+
+inline GroupCore& LaneGroup::core() {
+  lane_.wake(*this);
+  return core_;
+}
 
 inline bool LaneGroup::is_moved(Member member) const {
   const uint32_t from = lane_.transport_->datagram().source().address;

@@ -15,6 +15,7 @@ constexpr Nanos kProofAge = 130 * kSecond;
 LaneGroup::LaneGroup(Lane& lane, GroupParams params, const GroupAddress& address,
                      std::vector<PeerId> peers, std::shared_ptr<Counters> counters)
     : lane_(lane),
+      number_(lane.groups_made_++),
       address_(address),
       peers_(std::move(peers)),
       counters_(std::move(counters)),
@@ -153,7 +154,9 @@ Status LaneGroup::receive_multicast(bool wanted) {
   medium.leave(address_.multicast);
   // As long as others stay the flood does, too. Their cores are told in the next turn.
   for (const auto& [tag, group] : lane_.groups_) {
-    if (group->address_.joined && group->address() == address()) group->flooded_ = true;
+    if (!group->address_.joined || group->address() != address()) continue;
+    group->flooded_ = true;
+    lane_.wake(*group);
   }
   return {};
 }

@@ -5,6 +5,7 @@
 // one that is slow to grant holds up only its own list. Pure.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -36,13 +37,17 @@ class ReduceSender {
     for (size_t l = 0; l < lists_.size(); l++) {
       if (granted) states_[l].granted = lists_[l].length;
       left_ += count(static_cast<uint32_t>(l));
+      look(static_cast<uint32_t>(l));
     }
   }
 
   // False: more than there is. Older grants are no news.
   bool on_grant(uint32_t list, uint32_t end) {
     if (list >= lists_.size() || end > lists_[list].length) return false;
-    if (end > states_[list].granted) states_[list].granted = end;
+    if (end > states_[list].granted) {
+      states_[list].granted = end;
+      look(list);
+    }
     return true;
   }
 
@@ -53,20 +58,30 @@ class ReduceSender {
   // The next contribution for a list that `can(list, entry)` take; sent() then records it.
   template <typename Can>
   std::optional<Next> next(Can&& can) const {
-    const auto count = static_cast<uint32_t>(lists_.size());
-    std::optional<Next> best;
-    for (uint32_t i = 1; i <= count; i++) {
-      const uint32_t list = (cursor_ + i) % count;
-      const std::optional<Entry> entry = granted_entry(list);
-      if (!entry || (best && entry->segment >= best->entry.segment)) continue;
-      if (can(list, *entry)) best = Next{list, *entry};
+    const auto offer = [&](uint32_t list) {
+      looks_++;
+      const Entry entry = *granted_entry(list);
+      return can(list, entry) ? std::optional(Next{list, entry}) : std::nullopt;
+    };
+    // Of each segment first the lists behind the cursor, then the others.
+    for (auto first = ready_.begin(); first != ready_.end();) {
+      const auto end = std::upper_bound(first, ready_.end(), Ready{first->segment, kNoList});
+      const auto middle = std::upper_bound(first, end, Ready{first->segment, cursor_});
+      for (auto at = middle; at != end; ++at) {
+        if (const auto next = offer(at->list)) return next;
+      }
+      for (auto at = first; at != middle; ++at) {
+        if (const auto next = offer(at->list)) return next;
+      }
+      first = end;
     }
-    return best;
+    return std::nullopt;
   }
   void sent(uint32_t list) {
     states_[list].sent++;
     left_--;
     cursor_ = list;
+    look(list);
   }
 
   // The list, which is not whole, grows; its owner grants on.
@@ -74,35 +89,55 @@ class ReduceSender {
     List& list = lists_[owner];
     list.entries.push_back({owner, segment, list.length++});
     left_++;
+    look(owner);
   }
   // Nothing more goes there; not for a whole list.
   void drop(uint32_t list) {
     left_ -= lists_[list].entries.size() - states_[list].sent;
     lists_[list].entries.resize(states_[list].sent);
+    look(list);
   }
 
   uint32_t sent_to(uint32_t list) const { return states_[list].sent; }
   bool done() const { return left_ == 0; }
   // Something is granted and not sent.
-  bool pending() const {
-    for (uint32_t l = 0; l < lists_.size(); l++) {
-      if (granted_entry(l)) return true;
-    }
-    return false;
-  }
+  bool pending() const { return !ready_.empty(); }
+  // Lists that next() has looked at so far: what choosing has cost.
+  uint64_t looks() const { return looks_; }
   Member self() const { return self_; }
 
  private:
+  static constexpr uint32_t kNoList = UINT32_MAX;
   struct State {
-    uint32_t granted = 0;  // numbers below
-    uint32_t sent = 0;     // of our entries
+    uint32_t granted = 0;           // numbers below
+    uint32_t sent = 0;              // of our entries
+    std::optional<uint32_t> ready;  // the segment under which the list is in ready_
   };
+  struct Ready {
+    uint32_t segment, list;
+    bool operator<(const Ready& other) const {
+      return std::pair(segment, list) < std::pair(other.segment, other.list);
+    }
+  };
+  // Puts the list where its state says into ready_, or takes it out.
+  void look(uint32_t list) {
+    const std::optional<Entry> entry = granted_entry(list);
+    const auto now = entry ? std::optional(entry->segment) : std::nullopt;
+    std::optional<uint32_t>& was = states_[list].ready;
+    if (now == was) return;
+    const auto place = [&](uint32_t segment) {
+      return std::lower_bound(ready_.begin(), ready_.end(), Ready{segment, list});
+    };
+    if (was) ready_.erase(place(*was));
+    if (now) ready_.insert(place(*now), Ready{*now, list});
+    was = now;
+  }
   uint32_t count(uint32_t list) const {
     const List& l = lists_[list];
     return l.is_whole ? l.length : static_cast<uint32_t>(l.entries.size());
   }
   std::optional<Entry> granted_entry(uint32_t list) const {
-    const auto& [granted, sent] = states_[list];
+    const uint32_t granted = states_[list].granted, sent = states_[list].sent;
     if (sent == count(list)) return std::nullopt;
     const List& l = lists_[list];
     const Entry entry = l.is_whole ? Entry{static_cast<Member>(list), sent, sent} : l.entries[sent];
@@ -112,6 +147,8 @@ class ReduceSender {
   Member self_;
   std::vector<List> lists_;
   std::vector<State> states_;
+  std::vector<Ready> ready_;  // lists with a contribution that may go, sorted
+  mutable uint64_t looks_ = 0;
   uint64_t left_ = 0;
   uint32_t cursor_;  // the list of the last contribution
 };

@@ -57,6 +57,21 @@ TEST(ReduceSender, AnOwnerThatGrantsNothingHoldsUpOnlyItself) {
 
 // Two members beside us and a station, which has segment 1 of both; segment 1 of owner 2 is not
 // ours to contribute to.
+TEST(ReduceSender, ChoosingDoesNotLookAtEveryOwner) {
+  std::vector<List> lists(1000, List::whole(4));
+  lists[0] = List::whole(0);
+  ReduceSender sender(0, lists, true);
+  uint64_t sent = 0;
+  while (const auto next = sender.next(any_entry)) {
+    EXPECT_EQ(next->entry.segment, sent / 999);
+    EXPECT_EQ(next->list, sent % 999 + 1);
+    sender.sent(next->list);
+    sent++;
+  }
+  EXPECT_EQ(sent, 4 * 999u);
+  EXPECT_EQ(sender.looks(), sent);
+}
+
 TEST(ReduceSender, ListsOfStationsAreServedLikeOwners) {
   ReduceSender sender(0,
                       {List{}, List{{{1, 0, 0}, {1, 2, 1}}, 2}, List{{{2, 0, 0}, {2, 2, 1}}, 2},
