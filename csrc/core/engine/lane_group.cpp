@@ -137,9 +137,11 @@ void LaneGroup::linger(std::shared_ptr<void> hold) {
 
 Port::Received LaneGroup::received() const {
   auto& seen = lane_.seen_;
-  const uint64_t useless = seen.all - seen.own - seen.verified;
+  // What other groups over these hosts send is no flood, and what still comes for closed ones.
+  const uint64_t others = seen.neighbour + seen.late;
+  const uint64_t useless = seen.all - seen.own - seen.verified - others;
   const uint64_t ignored = seen.ignored.count(lane_.transport_->datagram(), lane_.now_);
-  return {seen.verified, useless, seen.foreign, ignored};
+  return {seen.verified, useless, seen.foreign - others, ignored};
 }
 
 Status LaneGroup::receive_multicast(bool wanted) {

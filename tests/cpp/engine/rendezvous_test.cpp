@@ -266,6 +266,25 @@ TEST(Agree, NoRoomForAChunk) {
   expect_refused(records, Code::kUnavailable, {"datagrams of 119 bytes"});
 }
 
+// As the data-parallel groups of a mesh, of which each host has a member in every one.
+TEST(Agree, GroupsOverTheSameHostsHavePortsOfTheirOwn) {
+  std::set<uint32_t> addresses;
+  std::set<uint16_t> ports;
+  for (uint64_t g = 0; g < 64; g++) {
+    auto records = three();
+    for (size_t i = 0; i < 3; i++) records[i].external.uid = 1000 + 3 * g + i;
+    auto result = agreed(records, 0);
+    ASSERT_TRUE(result.ok());
+    addresses.insert(result->address.group);
+    ports.insert(result->address.port);
+    // The order of the ranks does not count, only who they are.
+    std::swap(records[1].external.uid, records[0].external.uid);
+    EXPECT_EQ(agreed(records, 0)->address, result->address) << g;
+  }
+  EXPECT_EQ(addresses.size(), 1u);
+  EXPECT_EQ(ports.size(), 64u);
+}
+
 TEST(Agree, AddressesStayInTheirRangeAndJobsSpread) {
   constexpr uint32_t kOfEthernet = 0x7fffff;  // what an Ethernet address has of it
   std::set<std::pair<uint32_t, uint16_t>> seen;

@@ -157,7 +157,7 @@ def one_of_two_jobs(ctx, count, same_address):
 
 @pytest.mark.parametrize("same_address", [False, True], ids=["own-address", "same-address"])
 def test_two_jobs_do_not_disturb_each_other(four, same_address):
-    """Even where they share the multicast address: the tag decides."""
+    """Even where they share the multicast address: their members differ, and so do their ports."""
     count = 6
     with contextlib.closing(second_job(four, [1, 2, 3, 0], 40000)) as other:
         call = four.start(one_of_two_jobs, 0, same_address)
@@ -165,14 +165,14 @@ def test_two_jobs_do_not_disturb_each_other(four, same_address):
         theirs = other.run(one_of_two_jobs, count, same_address)
         call.signal("stop")
         ours = call.results(60)
-    heard = 2 * count * SIZE // 1408  # of the other job, at least, if its address is ours
+    sent = 2 * count * SIZE // 1408  # by the other job, at least
     for row in [*ours, *theirs]:
         assert row["path"] == "multicast" and not row["failure"], row["reason"]
         counters = row["counters"]
         assert counters["mismatched"] == 0 and counters["corrupt"] == 0
         # (Probes that come before a rank knows its group are such too: some, on a busy machine.)
         others = counters["neighbour"] + counters["foreign"]
-        assert others >= heard if same_address else others < heard // 10, others
+        assert others < sent // 10, others
 
 
 SMALL = 1000
