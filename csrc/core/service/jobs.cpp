@@ -67,10 +67,9 @@ std::optional<Rejection> Jobs::distrust(LinkId link, const wire::Ask& heading,
                                           std::string(record))) {
     return std::nullopt;
   }
+  // (Without the id of its secret: who has proved nothing could try guesses of the secret by it.)
   return Rejection{Refusal::security,
-                   "the group's proof is wrong: the aggregator has the role of another secret (its "
-                   "id is " +
-                       here_.guard->secret->id_text() + ")"};
+                   "the group's proof is wrong: the aggregator has the role of another secret"};
 }
 
 bool Jobs::knows(uint32_t host) const {

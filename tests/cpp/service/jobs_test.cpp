@@ -123,6 +123,8 @@ TEST_F(GuardedJobs, AreForWhoProvesTheRolesSecretOnThisConnection) {
   EXPECT_NE(nonce(), first);
   jobs_.on_record(2, kLocalhost, signed_for(first), now_);
   EXPECT_THAT(said_.texts.back(), HasSubstr("the group's proof is wrong"));
+  EXPECT_THAT(said_.texts.back(), testing::Not(HasSubstr(secret_->id_text())))
+      << "guesses of the secret could be tried by it";
   jobs_.on_record(2, kLocalhost, encode(ask_), now_);
   EXPECT_EQ(refused(), 2u);
   jobs_.on_record(1, kLocalhost, signed_for(first), now_);
