@@ -4,10 +4,13 @@
 //
 // A forked child gets the pages by a private mapping at the same place: it sees what was there, its
 // own writes stay with it. Unlike after a plain fork it may also see what the parent writes later,
-// in pages that it has not written itself.
+// in pages that it has not written itself: into blocks that both have, not into new ones, which
+// take no memory that was a block when the child was forked. Whether a child lives is told by a
+// pipe whose writing end nobody but the child and its own children has.
 #include "host/arena_pool.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -99,12 +102,60 @@ ArenaPool* ArenaPool::of_process() noexcept { return current; }
 
 void ArenaPool::before_fork() noexcept {
   opening.lock();
-  if (ArenaPool* const pool = current) pool->mutex_.lock();
+  if (ArenaPool* const pool = current) {
+    pool->mutex_.lock();
+    pool->prepare_fork();
+  }
 }
 
 void ArenaPool::after_fork() noexcept {
-  if (ArenaPool* const pool = current) pool->mutex_.unlock();
+  if (ArenaPool* const pool = current) {
+    pool->note_child();
+    pool->mutex_.unlock();
+  }
   opening.unlock();
+}
+
+void ArenaPool::prepare_fork() noexcept {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return;
+  child_reads_ = Fd(ends[0]);
+  child_holds_ = Fd(ends[1]);
+}
+
+// (A fork that has failed leaves a child that has ended.)
+void ArenaPool::note_child() noexcept try {
+  child_holds_.reset();
+  settle();
+  children_.push_back({std::move(child_reads_), ++forks_});
+} catch (const std::bad_alloc&) {
+  // Without a place for it this child counts as one that lives for ever.
+  child_reads_.reset();
+  if (!children_.empty()) {
+    children_.back().alive.reset();
+    children_.back().number = forks_;
+  }
+}
+
+bool ArenaPool::mapped_by_children(uint64_t born) const noexcept {
+  return !children_.empty() && children_.back().number > born;
+}
+
+void ArenaPool::settle() {
+  std::erase_if(children_, [](const Child& child) {
+    pollfd one{child.alive.get(), 0, 0};
+    return child.alive.valid() && ::poll(&one, 1, 0) == 1 && (one.revents & POLLHUP) != 0;
+  });
+  std::erase_if(withheld_, [this](const Withheld& one) {
+    if (mapped_by_children(one.born)) return false;
+    give_back(one.at, one.bytes);
+    return true;
+  });
+}
+
+void ArenaPool::give_back(uint64_t at, size_t bytes) {
+  kept_ += bytes;
+  free_.give_back(at, {bytes, bytes});
 }
 
 void ArenaPool::in_child() noexcept {
@@ -135,6 +186,9 @@ void ArenaPool::remap() noexcept {
   }
   map(from, memory_.size());
   forked_ = true;
+  // The own writing end stays as long as the process has the mapping.
+  child_reads_.reset();
+  children_.clear();
 }
 
 bool ArenaPool::release_any(std::byte* data) noexcept {
@@ -149,9 +203,10 @@ std::byte* ArenaPool::allocate(size_t bytes) noexcept try {
   bytes = whole_pages(bytes);
   const std::lock_guard<std::mutex> held(mutex_);
   if (forked_) return nullptr;
+  if (!withheld_.empty()) settle();
   const auto taken = free_.take(bytes);
   if (!taken) return nullptr;
-  blocks_[taken->at] = {bytes};
+  blocks_[taken->at] = {.bytes = bytes, .born = forks_};
   kept_ -= taken->touched;
   in_use_ += bytes;
   return memory_.data() + taken->at;
@@ -173,6 +228,7 @@ bool ArenaPool::release(std::byte* data) noexcept {
   const auto block = blocks_.find(at);
   if (block == blocks_.end()) return true;
   const size_t bytes = block->second.bytes;
+  const uint64_t born = block->second.born;
   blocks_.erase(block);
   in_use_ -= bytes;
   // The address space of what became private is not used again: others may still write behind it.
@@ -183,8 +239,12 @@ bool ArenaPool::release(std::byte* data) noexcept {
                       static_cast<off_t>(at), static_cast<off_t>(bytes));
     return true;
   }
-  kept_ += bytes;
-  free_.give_back(at, {bytes, bytes});
+  if (mapped_by_children(born)) {
+    withheld_.push_back({at, bytes, born});
+    settle();
+  } else {
+    give_back(at, bytes);
+  }
   trim();
   return true;
 }

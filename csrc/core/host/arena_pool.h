@@ -8,7 +8,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <vector>
 
+#include "base/fd.h"
 #include "base/free_ranges.h"
 #include "host/segment.h"
 
@@ -16,7 +18,10 @@ namespace mcast {
 
 // One sealed memfd, as large as it may ever become: pages exist when they are touched. Thread-safe.
 // In the child of a fork the memory is there at the same addresses, private from then on; blocks
-// can be released there, not allocated, and the process has no pool until it opens one.
+// can be released there, not allocated, and the process has no pool until it opens one. The child
+// sees what the parent writes to pages that it has not written itself, so a block that is older
+// than a fork is not used again, once released, before that child and its children have ended (or
+// called exec).
 class ArenaPool {
  public:
   // `bytes` of address space, a multiple of kPage.
@@ -60,13 +65,30 @@ class ArenaPool {
   struct Block {
     size_t bytes;
     uint64_t filled = 0, filled_to = 0;  // pages that have been populated, of the segment
+    uint64_t born = 0;                   // forks before it was allocated
+  };
+  struct Child {
+    Fd alive;             // a pipe whose other end it has; invalid: there was none to be had
+    uint64_t number = 0;  // of its fork, from 1
+  };
+  // A released block that children still map.
+  struct Withheld {
+    uint64_t at;
+    size_t bytes;
+    uint64_t born;
   };
   explicit ArenaPool(Segment memory) : memory_(std::move(memory)), free_(memory_.size()) {}
   static void before_fork() noexcept;
   static void after_fork() noexcept;
   static void in_child() noexcept;
-  void remap() noexcept;  // mutex_ held
-  void trim();            // mutex_ held
+  void prepare_fork() noexcept;  // mutex_ held, as for the next ones
+  void note_child() noexcept;    // in the parent
+  void remap() noexcept;         // in the child
+  bool mapped_by_children(uint64_t born) const noexcept;
+  // Gives back withheld blocks whose children have ended.
+  void settle();
+  void give_back(uint64_t at, size_t bytes);
+  void trim();
   bool inside(const std::byte* data, size_t bytes) const noexcept;
 
   const Segment memory_;
@@ -74,6 +96,10 @@ class ArenaPool {
   std::map<uint64_t, Block> blocks_;
   FreeRanges free_;
   std::map<uint64_t, uint64_t> private_;  // offset -> end
+  std::vector<Child> children_;           // that are not known to have ended, by number
+  std::vector<Withheld> withheld_;
+  Fd child_reads_, child_holds_;  // while a fork is under way
+  uint64_t forks_ = 0;
   size_t in_use_ = 0, kept_ = 0;
   bool forked_ = false;
   ArenaPool* older_ = nullptr;  // from before a fork

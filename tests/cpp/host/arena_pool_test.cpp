@@ -202,5 +202,57 @@ TEST(ArenaPool, AForkedChildHasItsOwn) {
   EXPECT_TRUE(pool.release(block));
 }
 
+// A worker that was forked reads a tensor that the parent has freed meanwhile, as workers of a
+// DataLoader that stay do with the data set: new tensors of the parent must not lie there.
+TEST(ArenaPool, ABlockThatAChildMapsIsNotUsedAgainBeforeItEnds) {
+  auto opened = ArenaPool::open_for_process();
+  ASSERT_TRUE(opened.ok()) << opened.status().message();
+  ArenaPool& pool = **opened;
+  // More than is kept for later: what is given back to the system reads as zeros.
+  std::vector<std::byte*> blocks;
+  for (int i = 0; i < 4; i++) {
+    blocks.push_back(pool.allocate(100 * kMiB));
+    ASSERT_NE(blocks.back(), nullptr);
+    blocks.back()[5 * kMiB] = std::byte{5};
+  }
+  int go_on[2], told[2];
+  ASSERT_EQ(::pipe(go_on), 0);
+  ASSERT_EQ(::pipe(told), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::fork() != 0) ::_exit(0);  // those that it forks map the blocks as well
+    char byte = 0;
+    bool same = ::read(go_on[0], &byte, 1) == 1;
+    for (std::byte* const block : blocks) same = same && block[5 * kMiB] == std::byte{5};
+    byte = same ? 'y' : 'n';
+    ::_exit(::write(told[1], &byte, 1) == 1 ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  const size_t before = pool.kept();
+  for (std::byte* const block : blocks) EXPECT_TRUE(pool.release(block));
+  EXPECT_EQ(pool.kept(), before) << "not to be taken, nor given to the system";
+  for (int i = 0; i < 4; i++) {
+    std::byte* const next = pool.allocate(100 * kMiB);
+    ASSERT_NE(next, nullptr);
+    EXPECT_EQ(std::count(blocks.begin(), blocks.end(), next), 0);
+    EXPECT_TRUE(pool.release(next)) << "which is younger than the fork, and used again";
+  }
+  for (std::byte* const block : blocks) EXPECT_EQ(block[5 * kMiB], std::byte{5});
+  char same = 0;
+  EXPECT_EQ(::write(go_on[1], "", 1), 1);
+  EXPECT_EQ(::read(told[0], &same, 1), 1);
+  EXPECT_EQ(same, 'y') << "the child sees what was there when it was forked";
+  for (const int end : {go_on[0], go_on[1], told[0], told[1]}) ::close(end);
+  std::byte* again = nullptr;
+  for (int i = 0; i < 60'000 && again != blocks[0]; i++) {
+    if (again != nullptr) (void)pool.release(again);
+    ::usleep(1000);  // until the kernel has closed the child's end of its pipe
+    again = pool.allocate(100 * kMiB);
+  }
+  EXPECT_EQ(again, blocks[0]) << "lowest first";
+  EXPECT_TRUE(pool.release(again));
+}
+
 }  // namespace
 }  // namespace mcast
