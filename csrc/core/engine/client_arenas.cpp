@@ -2,43 +2,83 @@
 // pages have been touched, and the next step wants as much again.
 #include "engine/client_arenas.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 
 #include "base/log.h"
 
 namespace mcast {
 
-std::shared_ptr<ClientArenas::Span> ClientArenas::carve(size_t bytes) {
-  for (Arena& arena : arenas_) {
-    const auto taken = arena.free.take(bytes);
-    if (!taken) continue;
-    const Span span{arena.space, taken->at, bytes, arena.memory.data() + taken->at};
-    return {new Span(span), [this](const Span* done) {
-              give_back(*done);
-              delete done;
-            }};
+namespace {
+
+#ifndef MADV_POPULATE_WRITE
+constexpr int kFill = 23;
+#else
+constexpr int kFill = MADV_POPULATE_WRITE;
+#endif
+
+// New pages, which read as zeros and which nobody else uses yet.
+void fill(std::byte* data, size_t bytes) {
+  if (::madvise(data, bytes, kFill) == 0) return;
+  for (size_t at = 0; at < bytes; at += ClientArenas::kAlign) {  // before Linux 5.14
+    *const_cast<volatile std::byte*>(data + at) = std::byte{0};
   }
-  return nullptr;
+}
+
+}  // namespace
+
+// What has never been in a span lies at an arena's end, since the lowest free range is taken.
+std::shared_ptr<ClientArenas::Span> ClientArenas::carve(size_t bytes) {
+  Span span;
+  size_t known = bytes;  // that have pages
+  {
+    const std::lock_guard<std::mutex> held(mutex_);
+    for (Arena& arena : arenas_) {
+      const auto taken = arena.free.take(bytes);
+      if (!taken) continue;
+      span = {arena.space, taken->at, bytes, arena.memory.data() + taken->at};
+      if (taken->at + bytes > arena.filled) {
+        known = arena.filled > taken->at ? arena.filled - taken->at : 0;
+        arena.filled = taken->at + bytes;
+      }
+      break;
+    }
+  }
+  if (span.data == nullptr) return nullptr;
+  if (known < bytes) fill(span.data + known, bytes - known);
+  return hold(span);
+}
+
+std::shared_ptr<ClientArenas::Span> ClientArenas::hold(const Span& span) {
+  return {new Span(span), [this](const Span* done) {
+            give_back(*done);
+            delete done;
+          }};
 }
 
 Result<std::shared_ptr<ClientArenas::Span>> ClientArenas::take(size_t bytes) {
   bytes = (std::max<size_t>(bytes, 1) + kAlign - 1) / kAlign * kAlign;
-  const auto try_once = [&] {
-    const std::lock_guard<std::mutex> held(mutex_);
-    return carve(bytes);
-  };
-  if (auto span = try_once()) return span;
+  if (auto span = carve(bytes)) return span;
   const std::lock_guard<std::mutex> one(asking_);
-  if (auto span = try_once()) return span;
+  if (auto span = carve(bytes)) return span;
   const size_t size = std::max(bytes, kLeast);
   Result<Segment> made = Segment::create("torch-mcast arena", size);
   if (!made.ok()) return made.status();
   const Result<uint16_t> space = offer_(*made);
   if (!space.ok()) return space.status();
   made->close_fd();
-  const std::lock_guard<std::mutex> held(mutex_);
-  arenas_.push_back({*space, std::move(made).value(), FreeRanges(size)});
-  return carve(bytes);
+  // (Another thread takes none of the span that it is made for.)
+  FreeRanges rest(size);
+  (void)rest.take(bytes);
+  std::byte* const data = made->data();
+  fill(data, bytes);
+  const Span span{*space, 0, bytes, data};
+  {
+    const std::lock_guard<std::mutex> held(mutex_);
+    arenas_.push_back({*space, std::move(made).value(), std::move(rest), bytes});
+  }
+  return hold(span);
 }
 
 std::optional<uint16_t> ClientArenas::offer_pool(const ArenaPool& pool) {

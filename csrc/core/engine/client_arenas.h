@@ -24,8 +24,9 @@ class ClientArenas {
   using Offer = std::function<Result<uint16_t>(const Segment& segment)>;
   explicit ClientArenas(Offer offer) : offer_(std::move(offer)) {}
 
-  // A span of an arena; it goes back when the last copy of the pointer is gone, for which the
-  // arenas must still be there.
+  // A span of an arena, whose pages are on this process's account, not the engine's: whoever writes
+  // first pays (memory cgroup), and outputs are written by the engine. It goes back when the last
+  // copy of the pointer is gone, for which the arenas must still be there.
   struct Span {
     uint16_t space = 0;
     uint64_t offset = 0;  // in the arena, a multiple of kAlign
@@ -50,8 +51,10 @@ class ClientArenas {
     uint16_t space;
     Segment memory;
     FreeRanges free;
+    uint64_t filled = 0;  // [0, filled) has been in spans, and has pages
   };
-  std::shared_ptr<Span> carve(size_t bytes);  // mutex_ held; null: no room
+  std::shared_ptr<Span> carve(size_t bytes);  // null: no room
+  std::shared_ptr<Span> hold(const Span& span);
   void give_back(const Span& span);
 
   std::optional<uint16_t> offer_pool(const ArenaPool& pool);
