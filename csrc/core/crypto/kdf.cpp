@@ -63,10 +63,12 @@ uint32_t secret_id(const Key& root) noexcept {
   return wire::load<uint32_t>(out.data());
 }
 
-Key job_key(const Key& root, std::string_view name) noexcept {
+Key jobs_key(const Key& root) noexcept { return derive_key(root, "jobs"); }
+
+Key job_key(const Key& jobs, std::string_view name) noexcept {
   const Digest digest = sha256({bytes_of(name)});
   const ConstBytes context[] = {digest};
-  return derive_key(root, "job", context);
+  return derive_key(jobs, "job", context);
 }
 
 Key record_key(const Key& root) noexcept { return derive_key(root, "record"); }

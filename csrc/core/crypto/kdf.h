@@ -3,11 +3,10 @@
 // (tests/data/security_vectors.json). Needs an ok() of load_library(). Pure functions, any thread.
 // Integers that go into a key are little-endian.
 //
-//   secret -> root_key -> job_key -> record_key, hello_key, mix_key; secret_id is public
-//   records -> transcript T
-//   member 0: group_secret G, wrapped for each rank by wrap_key
-//   T, G -> group_root M -> filter_key of a lane, first_chain of a sender -> next_chain ...
-//   a pair of endpoints -> pair_key W -> connection_key C -> ack_key, confirm_key, stream_chain
+//   secret -> root_key -> jobs_key -> job_key -> record_key, hello_key, mix_key; secret_id is
+//   public records -> transcript T member 0: group_secret G, wrapped for each rank by wrap_key T, G
+//   -> group_root M -> filter_key of a lane, first_chain of a sender -> next_chain ... a pair of
+//   endpoints -> pair_key W -> connection_key C -> ack_key, confirm_key, stream_chain
 #pragma once
 
 #include <array>
@@ -32,8 +31,10 @@ Key derive_key(const Key& key, std::string_view label, Parts context = {}) noexc
 // --- From the job's secret (at least 16 bytes).
 Key root_key(ConstBytes secret) noexcept;      // PRK
 uint32_t secret_id(const Key& root) noexcept;  // "id": public, tells a wrong secret
+// "jobs": all that a process keeps of the root. No id and no role's key follows from it.
+Key jobs_key(const Key& root) noexcept;
 // "job": what ranks of one job have in place of the root, by the SHA-256 of the job's name.
-Key job_key(const Key& root, std::string_view name) noexcept;
+Key job_key(const Key& jobs, std::string_view name) noexcept;
 // --- From a job_key; of a role's daemons from the root of their secret.
 Key record_key(const Key& root) noexcept;  // "record": MAC of values in the store
 Key hello_key(const Key& root) noexcept;   // "hello": MAC of a stream's Hello

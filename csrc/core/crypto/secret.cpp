@@ -210,8 +210,8 @@ Result<std::shared_ptr<const JobSecret>> JobSecret::make(ConstBytes secret, std:
   if (Status status = load_library(); !status.ok()) return status;
   Result<SecretBox<Keys>> keys = SecretBox<Keys>::make();
   if (!keys.ok()) return keys.status();
-  (**keys).root = root_key(secret);
-  const Key& root = (**keys).root;
+  const Key root = root_key(secret);
+  (**keys).jobs = jobs_key(root);
   (**keys).record = record_key(root);
   (**keys).hello = hello_key(root);
   (**keys).mix = mix_key(root);
@@ -226,7 +226,7 @@ Result<std::shared_ptr<const JobSecret>> JobSecret::for_job(const std::string& n
   if (!ok_here()) return Status(Code::kUnavailable, "the secret is that of the parent process");
   Result<SecretBox<Keys>> keys = SecretBox<Keys>::make();
   if (!keys.ok()) return keys.status();
-  const Key job = job_key(keys_->root, name);
+  const Key job = job_key(keys_->jobs, name);
   (**keys).record = record_key(job);
   (**keys).hello = hello_key(job);
   (**keys).mix = mix_key(job);

@@ -53,7 +53,7 @@ class JobSecret {
 
  private:
   struct Keys {
-    Key root, record, hello, mix;
+    Key jobs, record, hello, mix;
     RoleKeys aggregators;
   };
   JobSecret(SecretBox<Keys> keys, uint32_t id, std::string origin);

@@ -35,7 +35,7 @@ TEST_F(SecondImplementation, KeysOfTheSecret) {
   EXPECT_EQ(hex(record_key(root).bytes()), v_.hex("record_key"));
   EXPECT_EQ(hex(hello_key(root).bytes()), v_.hex("hello_key"));
   EXPECT_EQ(hex(mix_key(root).bytes()), v_.hex("mix_key"));
-  EXPECT_EQ(hex(job_key(root, "run|node0|29500").bytes()), v_.hex("job_key"));
+  EXPECT_EQ(hex(job_key(jobs_key(root), "run|node0|29500").bytes()), v_.hex("job_key"));
   EXPECT_EQ(hex(role_key(root, 1, "rack 7").bytes()), v_.hex("role_key"));
   EXPECT_EQ(hex(record_mac(record_key(root), {"job/3", "rank/1", "default", 1, 4}, "a record")),
             v_.hex("record_mac"));

@@ -116,7 +116,9 @@ def collectives(ctx, options: dict, seed: int, count: int, world: int = 0) -> di
         return None
     join(ctx, options, world)
     rng, digest = random.Random(seed), hashlib.sha256()
-    part = dist.new_group(list(range(dist.get_world_size() - 1)))
+    part = dist.new_group(
+        list(range(dist.get_world_size() - 1)), pg_options=torch_mcast.Options(**options)
+    )
     for salt in range(count):
         digest.update(_one(rng, salt).numpy().tobytes())
     if dist.get_rank() < dist.get_world_size() - 1:

@@ -128,12 +128,15 @@ def check(told, logs, store, secret, paths=("shared memory",)):
     assert b"secret_id" in store
 
 
+JOB = "hygiene"
+
+
 def test_a_secret_in_a_file_is_nowhere_else_not_even_in_memory(tmp_path):
     secret = secrets.token_hex(32)
     path = tmp_path / "secret"
     path.write_text(secret + "\n")
     path.chmod(0o600)
-    env = {"MCAST_SECURITY": "sealed", "MCAST_SECRET_FILE": str(path)}
+    env = {"MCAST_SECURITY": "sealed", "MCAST_SECRET_FILE": str(path), "MCAST_JOB": JOB}
     seen = []
 
     def look(pids):
@@ -157,16 +160,18 @@ def test_a_secret_in_a_file_is_nowhere_else_not_even_in_memory(tmp_path):
 
 
 def keys_of(secret: str) -> dict[str, bytes]:
-    """What follows from a secret alone (docs/security.md, Keys)."""
+    """What follows from a secret and the name of a job (docs/security.md, Keys)."""
 
     def mac(key: bytes, data: bytes) -> bytes:
         return hmac.new(key, data, hashlib.sha256).digest()
 
     root = mac(b"torch-mcast secret 1", bytes.fromhex(secret))
+    jobs = mac(root, b"mcast1 jobs\0\1")
+    job = mac(jobs, b"mcast1 job\0" + hashlib.sha256(JOB.encode()).digest() + b"\1")
     keys = {
-        name: mac(root, b"mcast1 " + name.encode() + b"\0\1") for name in ("record", "hello", "mix")
+        name: mac(job, b"mcast1 " + name.encode() + b"\0\1") for name in ("record", "hello", "mix")
     }
-    return {"root": root, **keys}
+    return {"root": root, "job": job, **keys}
 
 
 def held(pid: int, wanted: dict[str, bytes]) -> set[str]:
@@ -233,7 +238,7 @@ def test_a_group_s_keys_are_in_pages_for_secrets_alone(tmp_path):
     path = tmp_path / "secret"
     path.write_text(secret)
     path.chmod(0o600)
-    env = {"MCAST_SECURITY": "sealed", "MCAST_SECRET_FILE": str(path)}
+    env = {"MCAST_SECURITY": "sealed", "MCAST_SECRET_FILE": str(path), "MCAST_JOB": JOB}
     # (libcrypto keeps this suite's keys as they are given, whatever instructions the CPU has.)
     env |= {"MCAST_SECURITY_SUITE": "chacha20poly1305", "MCAST_SHARED_MEMORY": "off"}
     directions = bytes([SEALED, CHACHA])
@@ -279,7 +284,7 @@ def test_with_an_engine_the_keys_are_in_the_engine_alone(tmp_path, monkeypatch, 
     path.write_text(secret + "\n")
     path.chmod(0o600)
     wanted = {"text": secret.encode(), "secret": bytes.fromhex(secret), **keys_of(secret)}
-    env = {"MCAST_SECURITY": "sealed", "MCAST_ENGINE": f"host:{socket}"}
+    env = {"MCAST_SECURITY": "sealed", "MCAST_ENGINE": f"host:{socket}", "MCAST_JOB": JOB}
     if way == "file":
         unread = secrets.token_hex(32)
         monkeypatch.setenv("MCAST_SECRET", unread)
