@@ -72,8 +72,8 @@ Status HostEngine::listen() {
   if (Status opened = drain_.open(options_.path, true); !opened.ok()) return opened;
   const std::string status = options_.path + ".status";
   if (Status opened = status_.open(status, "engine", true); !opened.ok()) return opened;
-  if (relay_) {
-    if (Status opened = relay_->listen(); !opened.ok()) return opened;
+  if (stores_.relay) {
+    if (Status opened = stores_.relay->listen(); !opened.ok()) return opened;
   }
   LocalListener::How how;
   how.type = SOCK_SEQPACKET;
@@ -133,7 +133,8 @@ void HostEngine::wait_and_serve() {
   drain_.watch(list);
   const size_t status_from = list.size();
   status_.watch(list);
-  if (relay_) list.push_back({relay_->fd(), POLLIN, 0});  // serve_stores() follows in any case
+  if (stores_.relay)
+    list.push_back({stores_.relay->fd(), POLLIN, 0});  // serve_stores() follows in any case
   (void)::poll(list.data(), list.size(), kAcceptMs);
   const std::span<const pollfd> all(list);
   const Nanos now = monotonic_now();
@@ -160,7 +161,7 @@ Status HostEngine::open_stores() {
   };
   auto relay = StoreRelay::open(options_.path, how, options_.store_port, admit, may_reach());
   if (!relay.ok()) return relay.status();
-  relay_ = std::move(relay).value();
+  stores_.relay = std::move(relay).value();
   serve_stores(monotonic_now());
   return {};
 }
@@ -168,19 +169,21 @@ Status HostEngine::open_stores() {
 // An engine that drains lets go of the port, which the next one is waiting for; stores that are in
 // use stay with the one that they are at.
 void HostEngine::serve_stores(Nanos now) {
-  if (!relay_) return;
-  relay_->serve();
+  if (!stores_.relay) return;
+  stores_.relay->serve();
   bool drains = false;
   {
     const std::lock_guard<std::mutex> held(mutex_);
     drains = until_ != kNever;
   }
-  if (drains && stores_) stores_->stop_listening();
-  if (drains || stores_) return;
+  if (drains && stores_.server) stores_.server->stop_listening();
+  if (drains || stores_.server) return;
+  const auto& allowed = options_.store_allow;
   auto started = StoreServer::start(
-      options_.store_port, [reach = store_reach_](uint32_t from) { return reach->includes(from); });
+      options_.store_port, [reach = allowed.empty() ? reach_ : std::make_shared<Reach>(allowed)](
+                               uint32_t from) { return reach->includes(from); });
   if (started.ok()) {
-    stores_ = std::move(started).value();
+    stores_.server = std::move(started).value();
   } else if (news_.stores.allow(now)) {
     log(LogLevel::kWarn, "stores of jobs: %s; tried again until it can be had",
         started.status().message().c_str());
@@ -188,7 +191,8 @@ void HostEngine::serve_stores(Nanos now) {
 }
 
 size_t HostEngine::stores_in_use() const {
-  return (stores_ ? stores_->connections() : 0) + (relay_ ? relay_->connections() : 0);
+  return (stores_.server ? stores_.server->connections() : 0) +
+         (stores_.relay ? stores_.relay->connections() : 0);
 }
 
 // Who may write to the folder may put another engine in this one's place.

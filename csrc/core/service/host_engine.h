@@ -109,10 +109,7 @@ class HostEngine {
   HostEngine(HostEngineOptions options, std::shared_ptr<const EngineSecurity> security)
       : options_(std::move(options)),
         security_(std::move(security)),
-        reach_(std::make_shared<Reach>(options_.peers)),
-        store_reach_(options_.store_allow.empty() ? reach_
-                                                  : std::make_shared<Reach>(options_.store_allow)) {
-  }
+        reach_(std::make_shared<Reach>(options_.peers)) {}
   Status open();
   Status listen();
   void run();
@@ -136,14 +133,16 @@ class HostEngine {
 
   const HostEngineOptions options_;
   const std::shared_ptr<const EngineSecurity> security_;
-  const std::shared_ptr<Reach> reach_, store_reach_;
+  const std::shared_ptr<Reach> reach_;
   StatusSocket status_;  // the thread's, as the next ones
   DrainSocket drain_;
   LocalListener listener_;
   std::vector<Refused> refused_;
-  bool replaced_ = false;                // another engine has the place of its socket
-  std::unique_ptr<StoreServer> stores_;  // null: none, or another engine has the port yet
-  std::unique_ptr<StoreRelay> relay_;
+  bool replaced_ = false;  // another engine has the place of its socket
+  struct {
+    std::unique_ptr<StoreServer> server;  // null: none, or another engine has the port yet
+    std::unique_ptr<StoreRelay> relay;
+  } stores_;
   struct {
     RateLimit drain{60 * kSecond}, stores{60 * kSecond}, trouble{10 * kSecond}, lost{10 * kSecond};
   } news_;
