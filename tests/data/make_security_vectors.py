@@ -121,7 +121,9 @@ def keys(v: dict[str, bytes]) -> None:
     v["secret_id"] = derive(v["root"], "id", size=4)
     for name in ("record", "hello", "mix"):
         v[f"{name}_key"] = derive(v["root"], name)
-    v["job_key"] = derive(derive(v["root"], "jobs"), "job", hashlib.sha256(b"run|node0|29500").digest())
+    v["job_key"] = derive(
+        derive(v["root"], "jobs"), "job", hashlib.sha256(b"run|node0|29500").digest()
+    )
     v["role_key"] = derive(v["root"], "role", bytes([1]) + b"rack 7")
     place = text("job/3") + text("rank/1") + text("default") + struct.pack("<II", 1, 4)
     v["record_mac"] = mac(v["record_key"], place + b"a record")
