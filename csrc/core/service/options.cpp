@@ -95,8 +95,7 @@ const std::vector<Row>& rows() {
         "networks whose hosts may ask: 10.0.0.0/8,192.168.1.7; can be given several times"},
        "IPv4 networks such as 10.0.0.0/8,192.168.1.7",
        [](const std::string& v, Options& o) { return read_allow(v, o.allow); }},
-      {{"--status", "PATH",
-        "/run/torch-mcast-aggregator/aggregator.sock, or below $XDG_RUNTIME_DIR",
+      {{"--status", "PATH", "/run/torch-mcast-aggregator/aggregator.sock or in $XDG_RUNTIME_DIR",
         "socket at which `torch-mcast aggregator status` asks"},
        "a path of at most 100 bytes",
        [](const std::string& v, Options& o) {
