@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from torch_mcast._load import close_after_users
 from torch_mcast._names import BACKEND
 from torch_mcast._register import register, register_with_torch, use_arenas
 
@@ -46,6 +47,7 @@ def _inside_import_torch() -> bool:
 
 
 try:
+    close_after_users()
     register_with_torch()
     use_arenas()
 except Exception:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from multiprocessing.util import Finalize
+import weakref
 from types import ModuleType
 
 _extension: ModuleType | None = None
 _ends_in = 0  # the process in which end_with_process() was called
 _left = 0  # the process that has shut the engine down at its end
+_raised = False  # an exception has ended the function of this worker
+_anchor: _Anchor | None = None
+_ends: set[str] = set()  # what has come to us at the end of the process
 
 # No index has a package of ours.
 REINSTALL = "pip install --force-reinstall --no-deps .  (in torch-mcast's source folder)"
@@ -34,11 +37,35 @@ def check_torch(built: str, present: str) -> None:
         )
 
 
+def close_after_users() -> None:
+    """The engine is closed when the interpreter goes, after all that users have registered for then: their
+    handlers may make the last calls of a job. Handlers run in reverse order of their registration, so this is
+    called at the import of the package, at the end of `import torch`. Finalizers of `weakref` are one of
+    the handlers, at the place of the first of them, and run in reverse order themselves: the engine is closed
+    when both orders have come to us. Idempotent."""
+    global _anchor
+    if _anchor is not None:
+        return
+    _anchor = _Anchor()
+    atexit.register(_reached, "handlers")
+    weakref.finalize(_anchor, _reached, "finalizers")
+
+
+class _Anchor:
+    """Lives as long as the process."""
+
+
+def _reached(which: str) -> None:
+    _ends.add(which)
+    if len(_ends) == 2 and _extension is not None:
+        _shutdown(_extension)
+
+
 def _shutdown(module: ModuleType) -> None:
     """Runs before the interpreter goes: small operations may still need to be confirmed to peers, and
     nothing may call into Python afterwards. A script that an exception ends (Ctrl-C too) does not wait
     for operations that it leaves in flight: other ranks learn of it at once."""
-    _leave(module, getattr(sys, "last_value", None) is not None)
+    _leave(module, _raised or getattr(sys, "last_value", None) is not None)
 
 
 def end_with_process() -> None:
@@ -48,12 +75,29 @@ def end_with_process() -> None:
     if _ends_in == os.getpid():
         return
     _ends_in = os.getpid()
+    from multiprocessing.util import Finalize
+
     Finalize(None, _end_worker, args=(extension(),), exitpriority=0)
 
 
 def _end_worker(module: ModuleType) -> None:
-    raised = sys.exc_info()[1]  # by the worker's function, on its way out
-    _leave(module, raised is not None and not isinstance(raised, SystemExit))
+    """At the end of a worker's function, or among the exit handlers of another process."""
+    global _raised
+    error = sys.exc_info()[1]
+    _raised = error is not None and not isinstance(error, SystemExit)
+    if not _exit_handlers_follow():
+        _leave(module, _raised)
+
+
+def _exit_handlers_follow() -> bool:
+    """Whether this process ends as the interpreter does: all but workers that `multiprocessing` has forked,
+    itself or by a server."""
+    from multiprocessing import current_process, get_start_method, parent_process
+
+    if parent_process() is None:
+        return True
+    own = getattr(current_process(), "_start_method", None)  # None: that of the default context
+    return (own or get_start_method(allow_none=True)) == "spawn"
 
 
 def _leave(module: ModuleType, give_up: bool) -> None:
@@ -81,6 +125,6 @@ def extension() -> ModuleType:
     check_torch(_build_info.TORCH_VERSION, str(torch.__version__))
     from torch_mcast import _C
 
-    atexit.register(_shutdown, _C)
+    close_after_users()
     _extension = _C
     return _C
