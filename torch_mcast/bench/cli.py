@@ -15,6 +15,7 @@ from torch_mcast.bench import document, peers
 from torch_mcast.bench.document import Document
 from torch_mcast.bench.formulas import OPS
 from torch_mcast.bench.plan import EXTERNAL, Plan, parse_sizes
+from torch_mcast.doctor import launcher
 from torch_mcast.lab import cli as lab_cli
 from torch_mcast.lab import rootless
 from torch_mcast.lab.calls import WorkerFailure
@@ -32,7 +33,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="torch-mcast bench",
         description=__doc__,
-        epilog="Without --hosts the ranks run on this host; under torchrun the environment decides.",
+        epilog="Without --hosts the ranks run on this host; under torchrun and srun the environment decides.",
         allow_abbrev=False,
     )
     add = parser.add_argument
@@ -282,7 +283,10 @@ def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     parser = _parser()
     args = parser.parse_args(argv)
-    launched = os.environ.keys() >= _LAUNCHER
+    job = launcher.job_of(os.environ)  # a task of srun has the variables of Slurm
+    launched = job.keys() >= _LAUNCHER
+    if launched:
+        os.environ.update(job)
     try:
         _refuse_what_is_not_used(parser, args, argv, launched)
         return _as_rank(args, argv) if launched else _as_driver(args, argv)

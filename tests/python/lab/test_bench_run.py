@@ -163,6 +163,31 @@ def test_under_a_launcher_rank_0_reports(tmp_path, lab_rights):
     assert "[h1/0]" in done.stdout and "all_gather" in done.stdout
 
 
+def test_tasks_of_srun_measure_one_job(tmp_path):
+    """By the variables that Slurm gives to the two tasks of a step on one node."""
+    shared = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("SLURM_")},
+        "SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_STEP_NODELIST": "localhost", "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_NODEID": "0",
+        "MCAST_SOCKET_IFNAME": "lo",
+    }  # fmt: skip
+    out = tmp_path / "bench.json"
+    small = ["--backends", "mcast", "--ops", "all_gather", "--sizes", "4k", "--repetitions", "1"]
+    tasks = [
+        subprocess.Popen(
+            [*BENCH, "--json", str(out), "--warmup", "1", *small],
+            env={**shared, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    outputs = [task.communicate(timeout=200)[0] for task in tasks]
+    assert [task.returncode for task in tasks] == [0, 0], outputs
+    [row] = json.loads(out.read_text())["rows"]
+    assert row["world"] == 2, row
+    assert ["ratio > 1" in output for output in outputs] == [True, False], outputs
+
+
 def test_a_backend_that_does_not_exist_is_an_error_that_says_so(tmp_path):
     done, _ = bench(tmp_path, "--backends", "nonsense", "--ops", "barrier", check=False)
     assert done.returncode == 2 and "nonsense" in done.stderr
