@@ -4,6 +4,9 @@
 // when its last group is gone. The same goes for a lane whose interface has got another address.
 #include "engine/lane_pool.h"
 
+#include <sched.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <thread>
@@ -11,6 +14,7 @@
 
 #include "base/log.h"
 #include "engine/fault_classifier.h"
+#include "engine/lane_cpu.h"
 #include "engine/security.h"
 #include "engine/transport_choice.h"
 #include "transport/interceptor.h"
@@ -22,14 +26,19 @@ constexpr Nanos kPoisonedPatience = 500 * kMilli;  // for the goodbye to peers t
 
 // So that XPS gives each lane a transmit queue of its own.
 int pin_cpu(const Config& config, LaneId lane) {
-  const auto cpus = static_cast<int>(std::thread::hardware_concurrency());
-  const char* local = getenv("LOCAL_WORLD_SIZE");
-  const char* rank = getenv("LOCAL_RANK");
-  const int lanes = int{kLanes} * (local != nullptr ? std::max(1, atoi(local)) : 1);
-  if (config.pin == 0 || cpus < lanes) return -1;
-  return (int{kLanes} * (rank != nullptr ? std::max(0, atoi(rank)) : 0) +
-          static_cast<int>(index_of(lane))) %
-         cpus;
+  cpu_set_t mask;
+  if (config.pin == 0 || ::sched_getaffinity(0, sizeof mask, &mask) != 0) return -1;
+  std::vector<int> allowed;
+  for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+    if (CPU_ISSET(static_cast<size_t>(cpu), &mask)) allowed.push_back(cpu);
+  }
+  const auto number = [](const char* name, int least) {
+    const char* const text = getenv(name);
+    return static_cast<size_t>(text != nullptr ? std::max(least, atoi(text)) : least);
+  };
+  const auto online = static_cast<size_t>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
+  return lane_cpu(allowed, online, kLanes, index_of(lane), number("LOCAL_WORLD_SIZE", 1),
+                  number("LOCAL_RANK", 0));
 }
 
 }  // namespace
