@@ -252,6 +252,10 @@ class Group {
 
   virtual GroupStats stats() const = 0;
 
+  // Runs once, at the group's first failure, of whatever kind and whoever found it; at once, if
+  // there is one already. On any thread; must not block, nor call the group. At most one listener.
+  virtual void on_failure(std::function<void(const Status&)> listener) = 0;
+
  protected:
   // What a call hands over; which of it counts is the kind's.
   struct Call {
@@ -270,6 +274,9 @@ struct GroupSpec {
   uint32_t size = 1;  // 1..65534
   Config config;
   Nanos timeout = 1800 * kSecond;  // for the creation
+  // What serves calls that the engine does not: "cpu=gloo,cuda=nccl". All ranks must say the same
+  // of a device type that both have. Empty: nothing is compared.
+  std::string fallback{};
   // Asked now and then on the calling thread while the creation waits; true: give it up (kAborted).
   std::function<bool()> interrupted;
   // Of groups that the engine makes as parts of others (engine/split.h). They are not traced.

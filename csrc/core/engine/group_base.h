@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "base/lane_id.h"
 #include "base/reach.h"
@@ -59,6 +60,10 @@ class GroupBase : public Group {
   // False in the child of a fork, where every call fails and no lock of the group may be taken:
   // another thread of the parent may have held it.
   bool here() const;
+
+  void on_failure(std::function<void(const Status&)> listener) override {
+    state_->listen(std::move(listener));
+  }
 
  protected:
   // Hands the post to the lane; state_->mutex is held. post.sequence is set.
@@ -111,10 +116,24 @@ class GroupBase : public Group {
     // The first one is kept: whether it is this. Whoever posts holds the mutex, and may wait for
     // the thread that says this: it has a mutex of its own.
     bool note_failure(const Status& why) {
-      const std::lock_guard<std::mutex> lock(failing_);
-      const bool first = failure_.ok();
-      if (first) failure_ = why;
-      return first;
+      std::function<void(const Status&)> listener;
+      {
+        const std::lock_guard<std::mutex> lock(failing_);
+        if (!failure_.ok()) return false;
+        failure_ = why;
+        listener = std::exchange(listener_, nullptr);
+      }
+      if (listener) listener(why);
+      return true;
+    }
+    void listen(std::function<void(const Status&)> listener) {
+      Status failure;
+      {
+        const std::lock_guard<std::mutex> lock(failing_);
+        failure = failure_;
+        if (failure.ok()) listener_ = std::move(listener);
+      }
+      if (!failure.ok()) listener(failure);
     }
     Status failure() const {
       const std::lock_guard<std::mutex> lock(failing_);
@@ -124,6 +143,7 @@ class GroupBase : public Group {
    private:
     mutable std::mutex failing_;
     Status failure_;
+    std::function<void(const Status&)> listener_;
   };
   std::shared_ptr<State> state_ = std::make_shared<State>();
 
