@@ -13,17 +13,30 @@ import torch
 import torch.distributed as dist
 
 
+def _candidates(choice: str, device: str) -> list[str]:
+    """Best first."""
+    if choice == "none" or device not in ("cpu", "cuda"):
+        return []
+    there = ["gloo"] if dist.is_gloo_available() else []
+    if choice == "auto" and device == "cuda" and dist.is_nccl_available():
+        there.insert(0, "nccl")
+    return there
+
+
+def offered(choice: str) -> str:
+    """ "cpu=gloo,cuda=nccl": what a group with this option would make, which ranks compare. Without a look at
+    the driver, which a process that makes groups of CPU tensors does not want to wait for."""
+    devices = ["cpu"] + (["cuda"] if torch.backends.cuda.is_built() else [])
+    return ",".join(f"{device}={[*_candidates(choice, device), 'none'][0]}" for device in devices)
+
+
 def kind(backend: Any, device: str) -> str:
     """ "gloo", "nccl" or "" (none) for tensors of this type of device."""
     choice = backend.options.fallback
-    if choice == "none" or device not in ("cpu", "cuda"):
+    there = _candidates(choice, device)
+    if not there or (device == "cuda" and not torch.cuda.is_available()):
         return ""
-    if device == "cuda" and not torch.cuda.is_available():
-        return ""
-    there = ["gloo"] if dist.is_gloo_available() else []
     if choice == "auto":
-        if device == "cuda" and dist.is_nccl_available():
-            there.insert(0, "nccl")
         mode, path = backend._mode_and_path()
         there = [name for name in there if not in_clear(name, mode, path, os.environ)]
     return there[0] if there else ""

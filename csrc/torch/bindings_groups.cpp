@@ -46,6 +46,16 @@ std::string fallback_kind(ProcessGroupMcast& group, const std::string& device) {
   }
 }
 
+std::string offered_fallback_of(const std::string& choice) {
+  const py::gil_scoped_acquire gil;
+  try {
+    return py::cast<std::string>(
+        py::module_::import("torch_mcast._fallback").attr("offered")(choice));
+  } catch (py::error_already_set& raised) {
+    throw_python(raised);
+  }
+}
+
 BackendPtr make_fallback(ProcessGroupMcast& group, const std::string& kind) {
   const py::gil_scoped_acquire gil;
   try {
@@ -117,7 +127,7 @@ void bind_groups(py::module_& module) {
         return lanes;
       },
       "The lane of each operation, on which a thread that waits for one helps.");
-  set_fallback_maker({fallback_kind, make_fallback});
+  set_fallback_maker({fallback_kind, make_fallback, offered_fallback_of});
   module.def(
       "named_group",
       [](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size) {

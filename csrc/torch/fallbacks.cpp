@@ -16,6 +16,10 @@ FallbackMaker& fallback_maker() {
 
 void set_fallback_maker(FallbackMaker maker) { fallback_maker() = std::move(maker); }
 
+std::string offered_fallback(const std::string& choice) {
+  return fallback_maker().offered ? fallback_maker().offered(choice) : "";
+}
+
 std::string Fallbacks::kind(c10::DeviceType device) {
   {
     const std::lock_guard lock(mutex_);

@@ -30,9 +30,13 @@ struct FallbackMaker {
   // none.
   std::function<std::string(ProcessGroupMcast&, const std::string& device)> kind;
   std::function<BackendPtr(ProcessGroupMcast&, const std::string& kind)> make;
+  // GroupSpec::fallback, by the option `fallback`.
+  std::function<std::string(const std::string& choice)> offered;
 };
 // Once, before the first group.
 void set_fallback_maker(FallbackMaker maker);
+// As the maker's; empty without one.
+std::string offered_fallback(const std::string& choice);
 
 class Fallbacks {
  public:

@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "fallbacks.h"
 #include "gil.h"
 #include "store.h"
 
@@ -68,6 +69,7 @@ void ProcessGroupMcast::Members::make(const c10::intrusive_ptr<c10d::Store>& sto
   if (spec.config.security != "off" && spec.config.job.empty())
     spec.config.job = job_name_of(*store);
   spec.timeout = pg.limit(timeout);
+  spec.fallback = offered_fallback(pg.options_->fallback);
   spec.interrupted = interrupted;
   auto made = Engine::instance().create_group(spec, adapter);
   if (raised) std::rethrow_exception(raised);

@@ -172,3 +172,15 @@ def sparse() -> None:
 
 def test_sparse(ranks):
     ranks(2, sparse)
+
+
+def other_fallbacks() -> None:
+    choice = ["gloo", "none"][dist.get_rank()]
+    with pytest.raises(dist.DistBackendError) as caught:
+        dist.new_group(pg_options=torch_mcast.Options(fallback=choice))
+    text = str(caught.value)
+    assert "ranks differ in fallback" in text and "cpu=gloo" in text and "cpu=none" in text, text
+
+
+def test_ranks_agree_on_the_fallback(ranks):
+    ranks(2, other_fallbacks)

@@ -54,6 +54,7 @@ void Bootstrap::describe_self() {
   mine_.host_name = host_name();
   mine_.random = secure_random64();
   mine_.rack = spec_.config.rack;
+  mine_.fallback = spec_.fallback;
   mine_.agreed = spec_.config.agreed_text();
   if (attachment_.ok()) mine_.shared = attachment_->address().encode();
   mine_.network = network_reason();

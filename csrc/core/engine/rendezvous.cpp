@@ -81,6 +81,7 @@ std::string RankRecord::encode() const {
   put("shared", shared);
   put("network", network);
   put("rack", rack);
+  put("fallback", fallback);
   if (security) {
     put("security", security->mode);
     put("suites", std::to_string(security->suites));
@@ -144,6 +145,7 @@ Result<RankRecord> RankRecord::decode(const std::string& text) {
   r.shared = fields["shared"];
   r.network = fields["network"];
   r.rack = fields["rack"];
+  r.fallback = fields["fallback"];
   if (const std::string mode = fields["security"]; !mode.empty()) {
     SecurityRecord& s = r.security.emplace();
     s.mode = mode;
@@ -173,6 +175,24 @@ Status same_version(const RankRecord& a, Member rank_a, const RankRecord& b, Mem
 
 namespace {
 
+// Whether two lists "cpu=gloo,cuda=nccl" say the same of each device that is in both.
+bool same_fallback(std::string_view a, std::string_view b) {
+  const auto each = [](std::string_view list, const auto& look) {
+    while (!list.empty()) {
+      const size_t comma = std::min(list.find(','), list.size());
+      if (!look(list.substr(0, comma))) return false;
+      list.remove_prefix(std::min(comma + 1, list.size()));
+    }
+    return true;
+  };
+  return each(a, [&](std::string_view one) {
+    return each(b, [&](std::string_view other) {
+      return one == other ||
+             one.substr(0, one.find('=') + 1) != other.substr(0, other.find('=') + 1);
+    });
+  });
+}
+
 Status compare(const RankRecord& mine, const RankRecord& r, Member rank) {
   if (Status status = same_version(mine, kConcluder, r, rank); !status.ok()) return status;
   if (r.transport != mine.transport) {
@@ -189,6 +209,12 @@ Status compare(const RankRecord& mine, const RankRecord& r, Member rank) {
                       std::to_string(stripes_of(*here)) + " (" + here->host + "), rank " +
                       std::to_string(rank) + " has " + std::to_string(stripes_of(*there)) + " (" +
                       there->host + "); see MCAST_SOCKET_IFNAME");
+  }
+  if (!same_fallback(mine.fallback, r.fallback)) {
+    return Status(
+        Code::kMismatch,
+        differ("fallback", mine.fallback, kConcluder, r.fallback, rank) +
+            "; give all ranks the same Options(fallback=...) and the same build of torch");
   }
   if (r.agreed != mine.agreed) {
     return Status(Code::kMismatch,

@@ -48,6 +48,7 @@ struct RankRecord {
   std::string network;  // why a group takes the network even if all are on its host; empty: it need
                         // not
   std::string rack;     // setting: of its host
+  std::string fallback;                    // GroupSpec::fallback
   std::optional<SecurityRecord> security;  // none: off
 
   // Empty: this transport works here.

@@ -189,6 +189,7 @@ Control control_of(uint64_t call, const GroupAsk& m) {
   Scalars s;
   s.add("name", m.name).add("rank", m.rank).add("size", m.size).add("timeout", m.timeout);
   if (!m.scope.empty()) s.add("scope", m.scope);
+  if (!m.fallback.empty()) s.add("fallback", m.fallback);
   Control out{ControlType::kGroupAsk, call, {s.text()}};
   for (const auto& [key, value] : m.settings) {
     out.parts.push_back(key);
@@ -203,6 +204,8 @@ bool read(const Control& from, GroupAsk& m) {
   m.settings.clear();
   m.scope.clear();
   (void)text_of(*f, "scope", m.scope);
+  m.fallback.clear();
+  (void)text_of(*f, "fallback", m.fallback);
   for (size_t i = 1; i < from.parts.size(); i += 2) m.settings[from.parts[i]] = from.parts[i + 1];
   return m.settings.size() == from.parts.size() / 2 && text_of(*f, "name", m.name) &&
          wire::number(*f, "rank", m.rank) && wire::number(*f, "size", m.size, kNoMember - 1) &&

@@ -95,7 +95,8 @@ struct GroupAsk {
   uint32_t size = 1;
   Nanos timeout = 0;
   std::map<std::string, std::string> settings;  // non_defaults()
-  std::string scope{};  // of its store, for a guarded group (KeyValueStore::scope())
+  std::string scope{};     // of its store, for a guarded group (KeyValueStore::scope())
+  std::string fallback{};  // GroupSpec::fallback
 };
 
 struct StoreSet {

@@ -221,6 +221,7 @@ Status Tenant::begin(uint64_t call, const ipc::GroupAsk& asked, Config config) {
   spec.size = asked.size;
   spec.timeout = asked.timeout;
   spec.config = std::move(config);
+  spec.fallback = asked.fallback;
   const auto& threads = maker_.context().threads;
   sweep(true);  // their places are free
   Result<std::shared_ptr<void>> place = threads ? threads->take(1) : std::shared_ptr<void>();
