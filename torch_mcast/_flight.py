@@ -57,7 +57,7 @@ def dump_flight_recorder(path: str | os.PathLike[str] | None = None) -> Path:
 
 
 def dump_if_asked() -> None:
-    """After a timeout: if the environment says so, as it does to NCCL's groups."""
+    """After the first failure of a group: if the environment says so, as it does to NCCL's groups."""
     for name in ("TORCH_FR_DUMP_ON_TIMEOUT", "TORCH_NCCL_DUMP_ON_TIMEOUT"):
         if name in os.environ:
             if os.environ[name].lower() in ("1", "true", "yes", "y", "on"):

@@ -198,7 +198,7 @@ c10::intrusive_ptr<McastWork> ProcessGroupMcast::make_work(Op op, c10d::OpType t
   description.size = size_;
   description.type = type;
   description.title = title;
-  description.sequence = point_to_point(op) ? sequence_.load() : sequence_.fetch_add(1) + 1;
+  description.sequence = point_to_point(op) ? ++messages_ : ++sequence_;
   Told told;
   told.op = op;
   told.type = type;
@@ -217,7 +217,6 @@ c10::intrusive_ptr<McastWork> ProcessGroupMcast::make_work(Op op, c10d::OpType t
   work->on_failure([first = members_->failure()](const Status& status) {
     Code none = Code::kOk;
     first->compare_exchange_strong(none, status.code());
-    if (status.code() == Code::kTimeout) FlightRecorder::timed_out();
   });
   work->set_helper([weak = std::weak_ptr(group(op_name(op))), lane = lane_of(op)](
                        const std::function<bool()>& done, Nanos until) {

@@ -233,7 +233,8 @@ class ProcessGroupMcast final : public c10d::Backend {
   // those are.
   std::shared_ptr<const std::string> place_;
   const pid_t pid_;
-  std::atomic<uint64_t> sequence_{0};
+  std::atomic<uint64_t> sequence_{0};  // of collectives
+  std::atomic<uint64_t> messages_{0};  // of sends and receives: not all ranks make them
   std::atomic<int64_t> timeout_ms_;
   const std::shared_ptr<std::atomic<int>> interrupted_ = std::make_shared<std::atomic<int>>(0);
   std::shared_ptr<Observer> observer_;

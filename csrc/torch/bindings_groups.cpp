@@ -65,6 +65,10 @@ BackendPtr make_fallback(ProcessGroupMcast& group, const std::string& kind) {
   }
 }
 
+// torch's analyser takes neighbours with equal numbers for one batch, also a collective and a
+// message: these have numbers that no collective has.
+constexpr uint64_t kFirstMessage = uint64_t{1} << 32;
+
 // In the format of torch's flight recorder, version 2.10.
 py::list flight_entries(const std::string& prefix) {
   py::list rows;
@@ -81,8 +85,8 @@ py::list flight_entries(const std::string& prefix) {
     row["pg_id"] = 0;
     row["process_group"] = py::make_tuple(entry->place->group, entry->place->description);
     row["collective_seq_id"] = entry->point_to_point ? 0 : entry->sequence;
-    row["p2p_seq_id"] = entry->point_to_point ? entry->sequence : 0;
-    row["op_id"] = entry->sequence;
+    row["p2p_seq_id"] = entry->point_to_point ? kFirstMessage + entry->sequence : 0;
+    row["op_id"] = entry->op_id;
     row["profiling_name"] = prefix + ":" + entry->name();
     row["time_created_ns"] = entry->created_ns;
     row["input_sizes"] = entry->inputs.sizes();
@@ -106,7 +110,7 @@ py::list flight_entries(const std::string& prefix) {
 }  // namespace
 
 void bind_groups(py::module_& module) {
-  FlightRecorder::on_timeout([] {
+  FlightRecorder::on_failure([] {
     const py::gil_scoped_acquire gil;
     try {
       py::module_::import("torch_mcast._flight").attr("dump_if_asked")();

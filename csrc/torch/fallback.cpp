@@ -62,7 +62,7 @@ WorkPtr ProcessGroupMcast::passed(Op op, c10d::OpType type, const at::Tensor& te
                              way_out(config_.security)));
   }
   observer_->calls().fallback(op);
-  const uint64_t sequence = point_to_point(op) ? sequence_.load() : ++sequence_;
+  const uint64_t sequence = point_to_point(op) ? ++messages_ : ++sequence_;
   const bool batched = coalescing_.touch(backend);
   const bool follows = is_gloo(*backend);  // others tell by themselves
   std::shared_ptr<Observer::Flight> flight;
@@ -96,7 +96,7 @@ WorkPtr ProcessGroupMcast::passed(Op op, c10d::OpType type, const at::Tensor& te
     description.flight = std::move(flight);
     description.failed = [first = members_->failure()] {
       Code none = Code::kOk;
-      first->compare_exchange_strong(none, Code::kUnavailable);
+      if (first->compare_exchange_strong(none, Code::kUnavailable)) FlightRecorder::failed();
     };
     auto followed = c10::make_intrusive<FallbackWork>(std::move(work), std::move(description));
     followed->follow();

@@ -60,7 +60,7 @@ std::vector<at::ScalarType> FlightShapes::types() const {
 }
 
 std::string FlightEntry::name() const {
-  const std::string other = peer < 0 ? "" : std::to_string(peer);
+  const std::string other = std::to_string(peer.load());
   switch (op) {
     case Op::all_gather_into_tensor:
       return "_all_gather_base";
@@ -75,18 +75,19 @@ std::string FlightEntry::name() const {
     case Op::send:
       return "send " + std::to_string(place->rank) + "->" + other;
     case Op::recv:
+    case Op::recv_any_source:
       return "recv " + std::to_string(place->rank) + "<-" + other;
     default:
       return op_name(op);
   }
 }
 
-void FlightRecorder::on_timeout(std::function<void()> action) {
+void FlightRecorder::on_failure(std::function<void()> action) {
   timeout_action() = std::move(action);
 }
 
-void FlightRecorder::timed_out() {
-  static std::atomic<bool> pending{false};  // many operations time out at once
+void FlightRecorder::failed() {
+  static std::atomic<bool> pending{false};  // many groups fail at once
   if (!timeout_action() || pending.exchange(true)) return;
   Background::instance().run("the dump of the flight recorder", [] {
     pending.store(false);

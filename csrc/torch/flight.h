@@ -43,10 +43,11 @@ struct FlightPlace {
 struct FlightEntry {
   uint64_t id = 0;  // given by add()
   std::shared_ptr<const FlightPlace> place;
-  uint64_t sequence = 0;  // of the group; point to point: of its sends and receives
+  uint64_t sequence = 0;  // of the group's collectives; point to point: of its messages
+  uint64_t op_id = 0;     // of the group: collectives and messages
   Op op = Op::barrier;
   bool point_to_point = false;
-  int peer = -1;  // of a send or receive; -1: any
+  std::atomic<int> peer{-1};  // of a send or receive; -1: any, as long as none has come
   FlightShapes inputs, outputs;
   int64_t timeout_ms = 0;
   int64_t created_ns = 0;  // since 1970
@@ -65,9 +66,9 @@ class FlightRecorder {
   static void end(FlightEntry& entry, bool ok);
   std::vector<FlightPtr> entries() const;  // oldest first
 
-  // What to do, on a thread of its own, when operations have timed out.
-  static void on_timeout(std::function<void()> action);
-  static void timed_out();
+  // What to do, on a thread of its own, when a group has failed.
+  static void on_failure(std::function<void()> action);
+  static void failed();
   // Does the same now, after the completion hooks of operations that have ended; then calls `done`.
   static void dump(std::function<void()> done);
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "fallbacks.h"
+#include "flight.h"
 #include "gil.h"
 #include "store.h"
 
@@ -78,6 +79,10 @@ void ProcessGroupMcast::Members::make(const c10::intrusive_ptr<c10d::Store>& sto
                  c10::str("mcast: rank ", pg.rank_, " of ", pg.size_, " could not make group '",
                           pg.name_, "'", global_ranks_text(pg.options_->global_ranks_in_group)));
   }
+  (*made)->on_failure([first = failure()](const Status&) {
+    // Not after this rank's own abort().
+    if (first->load() != Code::kAborted) FlightRecorder::failed();
+  });
   const std::lock_guard lock(pg.mutex_);
   pg.group_ = std::move(made).value();
   none = false;

@@ -102,7 +102,8 @@ std::shared_ptr<Observer::Flight> Observer::begin(const Told& told,
   if (recorder.enabled()) {
     entry.place = std::move(where);
     entry.op = told.op;
-    entry.peer = told.peer;
+    entry.peer.store(told.peer);
+    entry.op_id = ++op_id_;
     entry.point_to_point = told.point_to_point;
     for (const at::Tensor& tensor : told.inputs) entry.inputs.add(tensor);
     for (const std::vector<at::Tensor>& list : told.outputs) {

@@ -40,6 +40,8 @@ class Observer : public std::enable_shared_from_this<Observer> {
   class Flight {
    public:
     void end(bool ok);
+    // Of a receive from any rank. Before end().
+    void came_from(int rank) { entry_.peer.store(rank); }
     void tell();
     // Nobody will know when it ends.
     void abandon();
@@ -81,6 +83,7 @@ class Observer : public std::enable_shared_from_this<Observer> {
   std::shared_ptr<const FlightPlace> place_;
   std::condition_variable idle_;
   Hook hook_;
+  std::atomic<uint64_t> op_id_{0};
   uint64_t in_flight_ = 0;
 };
 

@@ -118,6 +118,7 @@ WorkPtr ProcessGroupMcast::reconfigure(const c10d::ReconfigureOptions& opts) {
   place_ = std::make_shared<const std::string>(members_->place());
   observer_->move_to(rank_, size_, wanted.global_ranks);
   sequence_ = 0;
+  messages_ = 0;
   // Completions of the members before keep theirs. The caller has dealt with their failures.
   devices_.reset();
   {

@@ -206,6 +206,8 @@ std::exception_ptr McastWork::device_error(const std::string& why) const {
 void McastWork::over(const std::exception_ptr& error) {
   // Whoever waits for this work may ask how long it took; whoever waits for all may ask whether
   // this one is completed.
+  const Member source = source_ ? source_->load(std::memory_order_acquire) : kNoMember;
+  if (flight_ && source != kNoMember) flight_->came_from(source);
   if (flight_) flight_->end(error == nullptr);
   finish(error);
   if (flight_) flight_->tell();

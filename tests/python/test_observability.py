@@ -183,26 +183,78 @@ def test_the_flight_recorder_keeps_as_many_as_it_was_told():
         workers.close()
 
 
+def analysed(folder: Path):
+    """What torch's analyser makes of the files of all ranks."""
+    details, version = read_dir(argparse.Namespace(prefix="trace_rank_", trace_dir=str(folder)))
+    asked = argparse.Namespace(
+        trace_dir=str(folder), just_print_entries=False, verbose=False, mismatch_cap=10,
+        print_stack_trace=False, allow_incomplete_ranks=False, transform_ft=False,
+    )  # fmt: skip
+    return build_db(details, asked, version)
+
+
+def every_kind(folder: str) -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    one, all_ones = torch.ones(1), [torch.ones(1) for _ in range(world)]
+    flat = torch.ones(world)
+    dist.all_reduce(one)
+    if rank == 0:  # the first message after the first collective
+        dist.send(one, 1)
+    elif rank == 1:
+        dist.recv(one)
+        last = torch_mcast.flight_recorder()["entries"][-1]
+        assert last["profiling_name"] == "gloo:recv 1<-0", last
+    dist.all_gather(all_ones, one)
+    dist.all_gather_into_tensor(flat, one)
+    dist.reduce_scatter(one, all_ones)
+    dist.reduce_scatter_tensor(one, flat)
+    dist.broadcast(one, 0)
+    dist.reduce(one, 0)
+    dist.gather(one, all_ones if rank == 0 else None, 0)
+    dist.scatter(one, all_ones if rank == 0 else None, 0)
+    dist.all_to_all([torch.ones(1) for _ in range(world)], all_ones)
+    dist.all_to_all_single(torch.ones(world), flat)
+    if rank < 2:
+        batch = [dist.P2POp(dist.isend, one, 1 - rank), dist.P2POp(dist.irecv, flat[:1], 1 - rank)]
+        for work in dist.batch_isend_irecv(batch):
+            work.wait()
+    with dist._coalescing_manager():
+        dist.all_reduce(one)
+        dist.all_reduce(flat)
+    dist.barrier()
+    entries = torch_mcast.flight_recorder()["entries"]
+    numbers = [entry["op_id"] for entry in entries]
+    assert numbers == sorted(set(numbers)), numbers
+    messages = [entry for entry in entries if entry["is_p2p"]]
+    assert len({entry["p2p_seq_id"] for entry in messages}) == len(messages) == [3, 3, 0][rank]
+    assert not {e["p2p_seq_id"] for e in messages} & {e["collective_seq_id"] for e in entries}
+    torch_mcast.dump_flight_recorder(f"{folder}/trace_rank_{rank}")
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_torchs_analyser_reads_every_kind_of_operation(tmp_path, world):
+    workers = Pool()  # whose recorders are empty
+    try:
+        workers.run(world, every_kind, str(tmp_path))
+    finally:
+        workers.close()
+    names = {call.collective_type for call in analysed(tmp_path).ncclcalls}
+    assert {"gloo:all_reduce", "gloo:all_to_all", "gloo:barrier"} <= names, names
+    assert any(name.split(" ")[0] in ("gloo:send", "gloo:recv") for name in names), names
+
+
 def left_behind(folder: str) -> None:
-    """Rank 1 does not make the call: all ranks write what they know, after the timeout."""
+    """Rank 1 does not make the call: all ranks write what they know, after the timeout, rank 1 as well."""
     rank = dist.get_rank()
     os.environ.update(TORCH_FR_DUMP_ON_TIMEOUT="1", TORCH_FR_DUMP_TEMP_FILE=f"{folder}/trace_rank_")
     group = limit(2, dist.new_group())
     dist.all_reduce(torch.ones(5), group=group)
-    written = Path(f"{folder}/trace_rank_{rank}")
     if rank != 1:
         with pytest.raises(dist.DistBackendError, match=r"rank\(s\) 1 have not called it"):
             dist.all_reduce(torch.ones(9), group=group)
         last = torch_mcast.flight_recorder()["entries"][-1]
         assert (last["state"], last["retired"]) == ("started", True)
-        until(written.exists, "the recorder's file")
-    else:
-        store = distributed_c10d._get_default_store()
-        store.wait(["others have written"], timedelta(seconds=50))
-        torch_mcast.dump_flight_recorder(written)
-    if rank == 0:
-        until(Path(f"{folder}/trace_rank_2").exists, "the file of rank 2")
-        distributed_c10d._get_default_store().set("others have written", "1")
+    until(Path(f"{folder}/trace_rank_{rank}").exists, "the recorder's file")
     dist.barrier()
 
 
@@ -212,15 +264,30 @@ def test_who_is_in_which_call_after_a_timeout(tmp_path):
         workers.run(3, left_behind, str(tmp_path))
     finally:
         workers.close()
-    details, version = read_dir(argparse.Namespace(prefix="trace_rank_", trace_dir=str(tmp_path)))
-    asked = argparse.Namespace(
-        trace_dir=str(tmp_path), just_print_entries=False, verbose=False, mismatch_cap=10,
-        print_stack_trace=False, allow_incomplete_ranks=False, transform_ft=False,
-    )  # fmt: skip
-    database = build_db(details, asked, version)
+    database = analysed(tmp_path)
     reduces = [c for c in database.collectives if c.collective_name == "gloo:all_reduce"]
     assert [c.input_sizes for c in reduces] == [[[5]], [[9]]]
     assert not reduces[0].missing_ranks and reduces[1].missing_ranks == {1}
+
+
+def disagreeing(folder: str) -> None:
+    rank = dist.get_rank()
+    os.environ.update(TORCH_FR_DUMP_ON_TIMEOUT="1", TORCH_FR_DUMP_TEMP_FILE=f"{folder}/trace_rank_")
+    group = dist.new_group()
+    with pytest.raises(dist.DistBackendError):
+        dist.all_reduce(torch.ones(5 + rank), group=group)
+    until(Path(f"{folder}/trace_rank_{rank}").exists, "the recorder's file")
+    dist.barrier()
+
+
+def test_all_ranks_write_what_they_know_after_a_mismatch(tmp_path):
+    workers = Pool()
+    try:
+        workers.run(3, disagreeing, str(tmp_path))
+    finally:
+        workers.close()
+    reduces = [c for c in analysed(tmp_path).collectives if c.collective_name == "gloo:all_reduce"]
+    assert reduces and reduces[-1].mismatch_collectives, reduces
 
 
 def test_a_trace_of_an_operation_that_failed_in_the_midst(tmp_path, monkeypatch):

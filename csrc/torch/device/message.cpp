@@ -40,7 +40,7 @@ WorkPtr ProcessGroupMcast::PointToPoint::post_device(c10d::OpType type, const Te
   PostOptions options = pg.post_options(op, *work, timeout, tensor.scalar_type());
   copies->hook(0, *work, options);
   const Status posted = engine_group->post_message(std::move(call), std::move(options));
-  if (!posted.ok()) throw_status(posted, pg.context(op_name(op), pg.sequence_));
+  if (!posted.ok()) throw_status(posted, pg.context(op_name(op), pg.messages_));
   copies->launch(DeviceCopies::Listener::of(work, engine_group));
   pg.devices_.note(tensor.device());
   return pg.served(op, receives ? tensor.nbytes() : 0, work);
