@@ -33,12 +33,19 @@ constexpr int kMostUnsent = 64 << 10;
 
 }  // namespace
 
-void TcpConnection::configure(int fd, Nanos liveness_limit, size_t stripes) {
+void TcpConnection::configure(int fd, const UdpTransportOptions& options, size_t stripes) {
   const auto set = [fd](int level, int name, int value) {
     (void)::setsockopt(fd, level, name, &value, sizeof value);
   };
-  const auto limit_ms = static_cast<int>(std::clamp<Nanos>(liveness_limit / kMilli, 100, INT_MAX));
+  const auto limit_ms =
+      static_cast<int>(std::clamp<Nanos>(options.liveness_limit / kMilli, 100, INT_MAX));
   set(IPPROTO_TCP, TCP_NODELAY, 1);
+  // A switch may carry less than the interfaces of its hosts, and drop what is longer without a
+  // word. Set before the connection is made it holds for both directions.
+  if (options.max_mtu < UdpTransportOptions().max_mtu) {
+    constexpr int kHeaders = 40;  // of IPv4 and TCP; options of TCP come out of the segment
+    set(IPPROTO_TCP, TCP_MAXSEG, static_cast<int>(options.max_mtu) - kHeaders);
+  }
   // Frames of a stripe are dealt out by what its connections hold: they must all have enough.
   if (stripes == 1) set(IPPROTO_TCP, TCP_NOTSENT_LOWAT, kMostUnsent);
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, limit_ms);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "transport/udp/busy_rate.h"
+#include "transport/udp/options.h"
 #include "transport/udp/send_queue.h"
 #include "transport/udp/socket.h"
 #include "transport/udp/stream_wire.h"
@@ -32,7 +33,7 @@ class TcpConnection {
 
   // Options that every connection has; failures of single ones are harmless. `stripes`: of the
   // endpoint.
-  static void configure(int fd, Nanos liveness_limit, size_t stripes);
+  static void configure(int fd, const UdpTransportOptions& options, size_t stripes);
 
   int fd() const noexcept { return fd_.get(); }
   Status watch(uint32_t events);  // starts to wait for `events`

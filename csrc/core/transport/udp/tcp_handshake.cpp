@@ -74,7 +74,7 @@ void TcpStream::connect_link(PeerId id, size_t line) {
     warn_of_limits(limit_warnings_, now_, error);
     return attempt_failed(id, line, error);
   }
-  TcpConnection::configure(fd->get(), options_.liveness_limit, stripe_.size());
+  TcpConnection::configure(fd->get(), options_, stripe_.size());
   // Leave by the chosen interface's address where a host has several, so that peers see one source.
   const bool to_loopback = (ntohl(to.sin_addr.s_addr) >> 24) == 127;
   if (!to_loopback && !stripe_[stripe].loopback) {
@@ -265,7 +265,7 @@ void TcpStream::accept_all(const TcpListeners::Listener& listener) {
       reset_connection(std::move(fd));
       continue;
     }
-    TcpConnection::configure(fd.get(), options_.liveness_limit, stripe_.size());
+    TcpConnection::configure(fd.get(), options_, stripe_.size());
     Source displaced;
     HalfOpen::Place* const place = half_open_.admit(std::move(fd), from, now_, displaced);
     if (displaced.address != 0) refusals_.note(Cause::crowded_out, displaced);
