@@ -101,6 +101,24 @@ def test_segments_of_tcp_keep_to_the_largest_mtu(ranks):
         assert largest and all(0 < one <= 1360 for one in largest), largest
 
 
+def by_network() -> None:
+    """Any network that holds loopback's address; the lanes are used again for the second group."""
+    used = []
+    for _ in range(2):
+        group = dist.new_group(pg_options=torch_mcast.Options(interface="127.0.0.0/8"))
+        dist.all_reduce(torch.ones(1), group=group)
+        used.append(torch_mcast.stats(group)["transport"])
+        dist.destroy_process_group(group)
+    assert used[0] == used[1] and used[0].startswith("udp lo 127."), used
+    with pytest.raises(dist.DistBackendError, match="matches no usable interface"):
+        dist.new_group(pg_options=torch_mcast.Options(interface="240.1.0.0/16"))
+
+
+@pytest.mark.network
+def test_the_interface_may_be_a_network(ranks):
+    ranks(2, by_network)
+
+
 def waiting_callbacks(count: int) -> None:
     """Each callback waits for what the last one does."""
     store = dist.distributed_c10d._get_default_store()

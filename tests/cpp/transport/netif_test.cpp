@@ -66,6 +66,30 @@ TEST(InterfacePattern, MatchesPrefixesOrWholeNames) {
   EXPECT_EQ(InterfacePattern::parse("=eth1,eth10")->match("eth10"), 1);
 }
 
+TEST(ChooseInterface, TakesAddressesAndNetworks) {
+  auto all = host();
+  EXPECT_EQ(chosen(all, "10.1.0.0/16"), "ib0");
+  EXPECT_EQ(chosen(all, "10.0.0.10"), "eth10");
+  EXPECT_EQ(chosen(all, "192.168.0.0/16,10.0.0.0/24"), "eth0");
+  EXPECT_EQ(chosen(all, "=10.1.0.0/16"), "ib0");
+  EXPECT_EQ(chosen(all, "^10.0.0.0/24"), "ib0");
+  EXPECT_THAT(chosen(all, "192.168.0.0/16"), HasSubstr("matches no usable interface"));
+  // Its second address.
+  in_addr second{};
+  inet_pton(AF_INET, "192.168.7.1", &second);
+  all[2].addresses = {all[2].address, second};
+  auto result = choose_interfaces(all, "192.168.0.0/16");
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->stripe.front().name, "eth0");
+  EXPECT_EQ(result->stripe.front().address.s_addr, second.s_addr);
+}
+
+TEST(ChooseInterface, SaysThatOnlyIPv6IsThere) {
+  std::vector<Interface> all = {make("eth0", nullptr)};
+  all[0].ipv6 = true;
+  EXPECT_THAT(chosen(all, ""), HasSubstr("eth0 (IPv6 only, which is not served)"));
+}
+
 TEST(ChooseInterface, FollowsThePattern) {
   const auto all = host();
   EXPECT_EQ(chosen(all, "eth"), "eth0");

@@ -4,6 +4,7 @@
 // excludes or is empty.
 #include "transport/udp/netif.h"
 
+#include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <sys/ioctl.h>
@@ -14,9 +15,11 @@
 #include <cstring>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <sstream>
 
 #include "base/errors.h"
+#include "base/ipv4_network.h"
 #include "transport/udp/socket.h"
 
 namespace mcast {
@@ -61,7 +64,9 @@ std::string inventory(const std::vector<Interface>& interfaces) {
     text += i.name;
     if (i.address.s_addr != 0) text += " " + to_text(i.address);
     if (!i.up) text += " (down)";
-    if (i.up && i.address.s_addr == 0) text += " (no IPv4 address)";
+    if (i.up && i.address.s_addr == 0) {
+      text += i.ipv6 ? " (IPv6 only, which is not served)" : " (no IPv4 address)";
+    }
   }
   return text.empty() ? "none" : text;
 }
@@ -111,11 +116,36 @@ const char* stripe_fault(const InterfacePattern& pattern, std::string_view entry
   return nullptr;
 }
 
-const Interface* find_usable(const std::vector<Interface>& interfaces, std::string_view name) {
-  const auto it = std::find_if(interfaces.begin(), interfaces.end(),
-                               [&](auto& i) { return i.name == name && i.usable(); });
-  return it == interfaces.end() ? nullptr : &*it;
+// The first address of the interface in the network that `entry` names; none: it names no network,
+// or there is no such address.
+std::optional<in_addr> address_in(std::string_view entry, const Interface& interface) {
+  const auto networks = parse_networks(entry, 1);
+  if (!networks.ok() || networks->empty()) return std::nullopt;
+  const auto inside = [&](in_addr address) {
+    return address.s_addr != 0 && networks->front().contains(ntohl(address.s_addr));
+  };
+  if (inside(interface.address)) return interface.address;
+  const auto it = std::find_if(interface.addresses.begin(), interface.addresses.end(), inside);
+  return it == interface.addresses.end() ? std::nullopt : std::optional(*it);
 }
+
+// With the address by which `entry` matches it.
+Interface as_matched(Interface interface, std::string_view entry) {
+  if (const auto address = address_in(entry, interface)) interface.address = *address;
+  return interface;
+}
+
+std::optional<Interface> find_usable(const std::vector<Interface>& interfaces,
+                                     std::string_view entry) {
+  for (const Interface& i : interfaces) {
+    if (i.usable() && (i.name == entry || address_in(entry, i))) return as_matched(i, entry);
+  }
+  return std::nullopt;
+}
+
+// An address of its own that another host may reach: not one that a host gives to itself because
+// nobody else did (RFC 3927).
+bool assigned(in_addr address) { return ntohl(address.s_addr) >> 16 != 0xa9fe; }
 
 }  // namespace
 
@@ -136,9 +166,10 @@ Result<InterfacePattern> InterfacePattern::parse(std::string_view text) {
     const std::string_view name = text.substr(0, comma);
     const char* const fault = name.empty() ? "has an empty name" : stripe_fault(pattern, name);
     if (fault != nullptr) {
-      return Status(Code::kInvalidArgument,
-                    "interface pattern \"" + whole + "\" " + fault + " (expected " +
-                        "\"eth,ib\", \"=eth0\", \"=eth0+eth1\", \"^docker\" or \"^=eth1\")");
+      return Status(
+          Code::kInvalidArgument,
+          "interface pattern \"" + whole + "\" " + fault + " (expected " +
+              "\"eth,ib\", \"=eth0\", \"=eth0+eth1\", \"^docker\", \"^=eth1\" or \"10.1.0.0/16\")");
     }
     pattern.names.emplace_back(name);
     if (comma == std::string_view::npos) return pattern;
@@ -151,6 +182,15 @@ int InterfacePattern::match(std::string_view name) const {
     if (exact ? name == names[i] : name.substr(0, names[i].size()) == names[i]) {
       return static_cast<int>(i);
     }
+  }
+  return -1;
+}
+
+int InterfacePattern::match(const Interface& interface) const {
+  for (size_t i = 0; i < names.size(); ++i) {
+    const bool named = exact ? interface.name == names[i]
+                             : interface.name.compare(0, names[i].size(), names[i]) == 0;
+    if (named || address_in(names[i], interface)) return static_cast<int>(i);
   }
   return -1;
 }
@@ -185,10 +225,18 @@ Result<std::vector<Interface>> list_interfaces() {
       out.push_back(i);
       it = out.end() - 1;
     }
-    if (a->ifa_addr != nullptr && a->ifa_addr->sa_family == AF_INET && it->address.s_addr == 0) {
+    if (a->ifa_addr == nullptr) continue;
+    if (a->ifa_addr->sa_family == AF_INET6) {
+      sockaddr_in6 address{};
+      std::memcpy(&address, a->ifa_addr, sizeof address);
+      it->ipv6 = it->ipv6 || (!it->loopback && !IN6_IS_ADDR_LINKLOCAL(&address.sin6_addr));
+    } else if (a->ifa_addr->sa_family == AF_INET) {
       sockaddr_in address{};
       std::memcpy(&address, a->ifa_addr, sizeof address);
-      it->address = address.sin_addr;
+      it->addresses.push_back(address.sin_addr);
+      if (it->address.s_addr == 0 || (!assigned(it->address) && assigned(address.sin_addr))) {
+        it->address = address.sin_addr;
+      }
     }
   }
   return out;
@@ -204,8 +252,8 @@ Result<std::vector<Interface>> exact_choice(const std::vector<Interface>& interf
     const auto names = stripe_names(entry);
     std::vector<Interface> stripe;
     for (const std::string_view name : names) {
-      if (const Interface* i = find_usable(interfaces, name)) {
-        stripe.push_back(*i);
+      if (auto i = find_usable(interfaces, name)) {
+        stripe.push_back(std::move(*i));
       } else if (names.size() > 1) {
         return Status(Code::kUnavailable, "stripes over " + std::string(name) +
                                               ", which is not there, down or has no IPv4 address");
@@ -221,10 +269,12 @@ std::vector<Interface> left_by(const std::vector<Interface>& interfaces,
                                const InterfacePattern& pattern, bool include) {
   std::vector<Interface> usable;
   for (const Interface& i : interfaces) {
-    if (i.usable() && (pattern.match(i.name) >= 0) == include) usable.push_back(i);
+    const int at = pattern.match(i);
+    if (!i.usable() || (at >= 0) != include) continue;
+    usable.push_back(include ? as_matched(i, pattern.names[static_cast<size_t>(at)]) : i);
   }
   std::stable_sort(usable.begin(), usable.end(), [&](const Interface& a, const Interface& b) {
-    return pattern.match(a.name) < pattern.match(b.name);
+    return pattern.match(a) < pattern.match(b);
   });
   return usable;
 }
@@ -259,7 +309,7 @@ Result<InterfaceChoice> choose_interfaces(const std::vector<Interface>& interfac
   // None that matches is usable.
   const bool unusable =
       include && std::any_of(interfaces.begin(), interfaces.end(),
-                             [&](const Interface& i) { return pattern->match(i.name) >= 0; });
+                             [&](const Interface& i) { return pattern->match(i) >= 0; });
   return unavailable(unusable ? "matches only interfaces that are down or have no IPv4 address"
                               : "matches no usable interface");
 }

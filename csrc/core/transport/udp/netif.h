@@ -6,8 +6,10 @@
 // into exact exclusions. Among several matches the earlier name of the list wins, then the system's
 // order. An exact list gives its i-th usable entry to lane i, from the start again at its end; an
 // entry of several names, "=eth0+eth1", stripes its lane over them, and all of them must be usable.
-// Empty, or with exclusions: the interface of the default route, else the first one that is up, has
-// an IPv4 address and multicast and is no loopback or container bridge, else loopback.
+// An entry may also be an IPv4 address or network, "10.1.0.0/16": the interface that has an address
+// there, which is then used. Empty, or with exclusions: the interface of the default route, else
+// the first one that is up, has an IPv4 address and multicast and is no loopback or container
+// bridge, else loopback.
 #pragma once
 
 #include <netinet/in.h>
@@ -23,8 +25,10 @@ namespace mcast {
 struct Interface {
   std::string name;
   int index = 0;
-  in_addr address{};  // IPv4; 0.0.0.0 if it has none
-  uint32_t mtu = 0;   // bytes of IP packet
+  in_addr address{};                 // IPv4, the one to be used; 0.0.0.0 if it has none
+  std::vector<in_addr> addresses{};  // IPv4, all of them; may be empty
+  bool ipv6 = false;                 // it has a global IPv6 address
+  uint32_t mtu = 0;                  // bytes of IP packet
   bool up = false;
   bool loopback = false;
   bool multicast = false;
@@ -43,6 +47,8 @@ struct InterfacePattern {
   static Result<InterfacePattern> parse(std::string_view text);
   // Position in `names` of the first that matches, or -1. Ignores `exclude`.
   int match(std::string_view name) const;
+  // By name or by one of its addresses.
+  int match(const Interface& interface) const;
 };
 
 // Its MTU now, bytes of IP packet; 0: there is no such interface any more. `fd`: any socket.

@@ -97,8 +97,10 @@ bool UdpTransport::has_its_address() const {
   const auto now = list_interfaces();
   if (!now.ok()) return true;  // not known
   return std::all_of(interfaces_.begin(), interfaces_.end(), [&](const Interface& ours) {
-    return std::any_of(now->begin(), now->end(),
-                       [&](const Interface& i) { return i.address.s_addr == ours.address.s_addr; });
+    return std::any_of(now->begin(), now->end(), [&](const Interface& i) {
+      return std::any_of(i.addresses.begin(), i.addresses.end(),
+                         [&](in_addr a) { return a.s_addr == ours.address.s_addr; });
+    });
   });
 }
 
