@@ -31,6 +31,11 @@ def program(tmp_path, monkeypatch):
     return put
 
 
+def test_a_document_instead_of_the_table(capsys):
+    assert cli.main([*SMALL, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"][0]["hosts"] == 2
+
+
 def test_results_are_kept_where_they_cannot_be_shown(tmp_path, monkeypatch):
     def fail(*_: object) -> None:
         raise ValueError("no table")

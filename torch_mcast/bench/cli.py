@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shlex
 import signal
@@ -26,6 +27,7 @@ from torch_mcast.lab.units import parse_rate
 _DEFAULT_OPS = "broadcast,all_gather,reduce_scatter,all_reduce,ag_rs,barrier"
 _UNTIL_THEN = "stopped before the end: these are the cases until then"
 _END_S = 30  # of what is ended in order after a signal
+_STDOUT = Path("-")  # --json without a file
 _LAUNCHER = {"RANK", "WORLD_SIZE", "MASTER_ADDR"}
 
 
@@ -59,7 +61,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--seed", type=int, default=1, help="of the order of backends")
     add("--no-check", action="store_true", help="do not compare results with the right ones")
-    add("--json", type=Path, help="write the result here, after every case")
+    add("--json", type=Path, nargs="?", const=_STDOUT, metavar="FILE",
+        help="print a JSON document, not the table; FILE: write it there, after every case")  # fmt: skip
     add("--plot", type=Path, help="write a PNG here")
     add("--wide", action="store_true", help="all columns: spread, bandwidths, bytes, CPU")
     add("--width", type=int, default=None, help="characters of the table")
@@ -132,7 +135,7 @@ def _document(
         "torch-mcast bench " + shlex.join(argv),
         peer=args.ratio_to if used else None,
         repetitions=plan.repetitions,
-        path=args.json,
+        path=None if args.json == _STDOUT else args.json,
         **more,
     )
 
@@ -145,7 +148,10 @@ def _finish(result: Document, args: argparse.Namespace, complete: bool = True) -
         return 0
     result.save(complete)
     whole = result.as_json(complete)
-    report.show(whole, args.width, args.wide)
+    if args.json == _STDOUT:
+        print(json.dumps(whole, indent=1))
+    else:
+        report.show(whole, args.width, args.wide)
     if args.plot:
         plot.draw(whole, args.plot)
     return 0 if all(row["right"] for row in result.rows) else 1

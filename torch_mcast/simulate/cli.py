@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ from torch_mcast.simulate import outputs
 from torch_mcast.simulate.helper import parse_hosts
 from torch_mcast.simulate.progress import compute
 
+STDOUT = Path("-")  # --json without a file
 # Options that are handed over as they are, with their help; `-` in an option is `_` in a key.
 _HANDED = {
     "topology": "star, leafspine:leaves=,spines=,links= or fattree:radix=[,pod=,cores=]; default star",
@@ -93,7 +95,8 @@ def _parser() -> argparse.ArgumentParser:
         help="a setting of the engine, such as window=2M (torch-mcast settings)",
     )
     add("--jobs", type=int, default=None, help="experiments at once; default: as many as cores")
-    add("--json", type=Path, help="write the results here")
+    add("--json", type=Path, nargs="?", const=STDOUT, metavar="FILE",
+        help="print a JSON document, not the table; FILE: write it there")  # fmt: skip
     add("--plot", type=Path, help="write a PNG here: time and traffic, and the load of each link")
     add("--plot-parts", metavar="A,B", help="of time, traffic, links and use; default all")
     add("--quiet-time", action="store_true", help="no wall times: equal runs give equal output")
@@ -178,7 +181,8 @@ def _simulate(args: argparse.Namespace, argv: Sequence[str]) -> int:
     from torch_mcast.simulate import plot, tables
 
     texts = experiments(args)
-    for path in filter(None, (args.json, args.plot)):  # not after an hour
+    file = None if args.json == STDOUT else args.json
+    for path in filter(None, (file, args.plot)):  # not after an hour
         outputs.check_file(path)
     if args.plot:
         outputs.check_plots("--plot")
@@ -187,9 +191,12 @@ def _simulate(args: argparse.Namespace, argv: Sequence[str]) -> int:
     parts = plot.parts_of(args.plot_parts) if args.plot_parts else plot.PARTS
     results = compute(texts, args.jobs, bool(args.plot), args.quiet_time)
     document = tables.document(results, "torch-mcast simulate " + shlex.join(argv))
-    if args.json:
-        tables.write_json(args.json, document)
-    tables.show(document, args.width)
+    if file:
+        tables.write_json(file, document)
+    if args.json == STDOUT:
+        print(json.dumps(document, indent=1))
+    else:
+        tables.show(document, args.width)
     if args.plot:
         plot.draw(document, args.plot, parts)
     notes = list(_notes(results))

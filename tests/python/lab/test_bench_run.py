@@ -163,6 +163,15 @@ def test_under_a_launcher_rank_0_reports(tmp_path, lab_rights):
     assert "[h1/0]" in done.stdout and "all_gather" in done.stdout
 
 
+def test_a_document_instead_of_the_table():
+    done = subprocess.run(
+        [*BENCH, "--json", "--backends", "mcast", "--ops", "barrier", "--ranks", "2", "--repetitions", "1"],
+        env={**os.environ, "MCAST_SOCKET_IFNAME": "lo"}, capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rows"][0]["op"] == "barrier"
+
+
 def test_tasks_of_srun_measure_one_job(tmp_path):
     """By the variables that Slurm gives to the two tasks of a step on one node."""
     shared = {
