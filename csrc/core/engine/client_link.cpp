@@ -423,8 +423,7 @@ Result<std::optional<ipc::GroupMade>> ClientLink::make_group(const GroupSpec& sp
   };
   if (Status told = tell(control_of(call, asked)); !told.ok()) return give_up(told);
   const Nanos deadline = later(monotonic_now() + 10 * kSecond, spec.timeout);
-  bool told = false;
-  while (monotonic_now() < deadline) {
+  for (bool told = false; monotonic_now() < deadline;) {
     auto message = creation->take(kBeat);
     if (!lost().ok()) return give_up(lost());
     if (!message) {

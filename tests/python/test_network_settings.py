@@ -1,0 +1,51 @@
+"""Settings of a group's network: which interface, how large a segment."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import torch_mcast
+
+
+def segments() -> list[int]:
+    """The largest segment of each TCP connection that this process has opened itself or accepted."""
+    before = {name for name in os.listdir("/proc/self/fd")}
+    group = dist.new_group(pg_options=torch_mcast.Options(max_mtu=1400, algorithm="ring"))
+    dist.all_reduce(torch.ones(1 << 16), group=group)
+    largest = []
+    for name in {name for name in os.listdir("/proc/self/fd")} - before:
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as one:
+            if one.family == socket.AF_INET and one.type == socket.SOCK_STREAM:
+                one.getpeername()  # of a listener: an error
+                largest.append(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG))
+    dist.destroy_process_group(group)
+    return largest
+
+
+def test_segments_of_tcp_keep_to_the_largest_mtu(ranks):
+    """A switch may carry less than the interfaces (here loopback's, of 65536) say."""
+    for largest in ranks(2, segments):
+        assert largest and all(0 < one <= 1360 for one in largest), largest
+
+
+def by_network() -> None:
+    """Any network that holds loopback's address; the lanes are used again for the second group."""
+    used = []
+    for _ in range(2):
+        group = dist.new_group(pg_options=torch_mcast.Options(interface="127.0.0.0/8"))
+        dist.all_reduce(torch.ones(1), group=group)
+        used.append(torch_mcast.stats(group)["transport"])
+        dist.destroy_process_group(group)
+    assert used[0] == used[1] and used[0].startswith("udp lo 127."), used
+    with pytest.raises(dist.DistBackendError, match="matches no usable interface"):
+        dist.new_group(pg_options=torch_mcast.Options(interface="240.1.0.0/16"))
+
+
+def test_the_interface_may_be_a_network(ranks):
+    ranks(2, by_network)
