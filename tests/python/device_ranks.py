@@ -78,7 +78,8 @@ class Runner:
         env = more.pop("env", {})
         if self.device == "cuda":
             options = {**NO_FALLBACK, **options}
-            env = {"MCAST_DEVICE_WAIT": "stream" if self.gate else "host", **env}
+        # Not left to the trial of device_wait=auto, which a busy machine may fail.
+        env = {"MCAST_DEVICE_WAIT": "stream" if self.gate else "host", **env}
         backend = f"cpu:mcast,{self.device}:mcast"
         return self.pool.run(
             world, function, *args, backend=backend, options=options, env=env, **more

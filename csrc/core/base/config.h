@@ -134,9 +134,10 @@ inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPO
     "operations kept for torch_mcast.trace(), per process")                                        \
   U(segment, "MCAST_SEGMENT", 1 << 20, 4096, 1 << 30, false, false,                                \
     "bytes of a device tensor per copy to or from the host, at least")                             \
-  S(device_wait, "MCAST_DEVICE_WAIT", "stream", false, false,                                      \
+  S(device_wait, "MCAST_DEVICE_WAIT", "auto", false, false,                                        \
     "wait() on device tensors blocks the stream where the device can do that, or the host "        \
-    "thread: stream or host")                                                                      \
+    "thread: stream or host; auto: stream, unless a stream that waits holds up the others, as "    \
+    "with CUDA_DEVICE_MAX_CONNECTIONS=1")                                                          \
   U(device_pinned, "MCAST_DEVICE_PINNED", 512 << 20, 65536, 1ull << 40, false, false,              \
     "bytes of pinned host memory that collectives on device tensors of this process may hold at "  \
     "once: a call beyond waits until earlier ones have ended, unless there are none")              \

@@ -5,6 +5,7 @@
 #include "device/gate.h"
 
 #include <ATen/Context.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/StreamGuard.h>
@@ -12,13 +13,19 @@
 #include <dlfcn.h>
 
 #include <array>
+#include <chrono>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
 
 #include "base/log.h"
 #include "device/said.h"
+#include "device/words.h"
 
 namespace mcast::pg {
 namespace {
@@ -141,6 +148,7 @@ struct Gates {
   std::mutex mutex;
   std::map<c10::DeviceType, const Gate*> foreign;
   std::map<c10::DeviceIndex, const Gate*> cuda;
+  std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, bool> passed;  // streams pass others
   std::map<c10::DeviceType, CaptureModeFunction> modes;
   std::map<c10::DeviceType, CapturedFunction> captured;
 };
@@ -188,7 +196,76 @@ const Gate* make_cuda_gate(c10::Device device) {
   return nullptr;
 }
 
+// Megatron sets it to 1, so that kernels start in the order of their launches.
+bool one_connection() {
+  const char* const text = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  return text != nullptr && std::strtol(text, nullptr, 10) == 1;
+}
+
+// Whether kernels and copies run on streams while another stream waits at a gate. Of several
+// streams some may share the queue of the one that waits: one that passes is enough.
+bool others_pass(const Gate& gate, c10::Device device) {
+  constexpr int kOthers = 3;
+  constexpr std::chrono::seconds kLimit(1);
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  const RelaxedCaptures relaxed(device.type());
+  const at::Tensor words =
+      at::empty({2 + kOthers}, at::TensorOptions().dtype(at::kInt).pinned_memory(true));
+  const at::Tensor there = at::empty({1}, at::TensorOptions().dtype(at::kInt).device(device));
+  auto* const word = static_cast<uint32_t*>(words.mutable_data_ptr());
+  for (int i = 0; i < 1 + kOthers; ++i) store(word + i, 0);
+  std::vector<c10::Stream> streams;
+  for (int i = 0; i < 1 + kOthers; ++i) {
+    streams.push_back(guard.getStreamFromGlobalPool(device, true));
+  }
+  gate.wait(streams[0], word, 1);
+  for (int i = 1; i <= kOthers; ++i) {
+    const c10::StreamGuard current(streams[static_cast<size_t>(i)]);
+    words.slice(0, 1 + kOthers).copy_(there, true);
+    gate.signal(streams[static_cast<size_t>(i)], word + i, 1);
+  }
+  bool passed = false;
+  const auto end = std::chrono::steady_clock::now() + kLimit;
+  while (!passed && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+    for (int i = 1; i <= kOthers; ++i) passed = passed || load(word + i) != 0;
+  }
+  store(word, 1);
+  for (const c10::Stream& stream : streams) guard.synchronizeStream(stream);
+  return passed;
+}
+
+// The answer of others_pass(), which is asked once.
+bool streams_pass(const Gate& gate, c10::Device device) {
+  static std::mutex asking;
+  const std::lock_guard once(asking);
+  Gates& all = gates();
+  const std::pair key(device.type(), device.index());
+  {
+    const std::lock_guard lock(all.mutex);
+    const auto found = all.passed.find(key);
+    if (found != all.passed.end()) return found->second;
+  }
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const bool connected = !device.is_cuda() || !one_connection();
+  const bool passed = connected && others_pass(gate, device);
+  if (!passed) {
+    log(LogLevel::kInfo, "%s: wait() blocks the calling thread, since %s (device_wait=auto)",
+        device.str().c_str(),
+        connected ? "a stream that waits holds up the others" : "CUDA_DEVICE_MAX_CONNECTIONS is 1");
+  }
+  const std::lock_guard lock(all.mutex);
+  return all.passed[key] = passed;
+}
+
 }  // namespace
+
+const Gate* gate_for(c10::Device device, const std::string& device_wait) {
+  if (device_wait == "host") return nullptr;
+  const Gate* const gate = gate_of(device);
+  if (gate == nullptr || device_wait == "stream") return gate;
+  return streams_pass(*gate, device) ? gate : nullptr;
+}
 
 const Gate* gate_of(c10::Device device) {
   Gates& all = gates();

@@ -13,6 +13,7 @@
 #include <c10/core/Stream.h>
 
 #include <cstdint>
+#include <string>
 
 namespace mcast::pg {
 
@@ -28,6 +29,11 @@ class Gate {
 
 // The gate of this device type, or null. Tried out on the first call for CUDA.
 const Gate* gate_of(c10::Device device);
+
+// The same as the setting `device_wait` wants it. auto: null also where a stream that waits at a
+// gate holds up other streams, since they share a hardware queue: kernels of the caller would wait
+// for the network. That is tried out on the first call, which takes a second where it is so.
+const Gate* gate_for(c10::Device device, const std::string& device_wait);
 
 // Whether commands on this stream go into a graph that is being captured.
 bool is_captured(const c10::Stream& stream);

@@ -33,13 +33,13 @@ SideStreams GroupDevices::streams(c10::Device device, bool reduces, const Group&
   for (const SideStreams& streams : streams_) {
     if (streams.in.device() == device && streams.reduces == reduces) return streams;
   }
-  streams_.push_back(
-      SideStreams::make(device, reduces, wait_ == "stream", piece_, engine_group.stats().chunk));
+  streams_.push_back(SideStreams::make(device, reduces, gate_for(device, wait_), piece_,
+                                       engine_group.stats().chunk));
   return streams_.back();
 }
 
 SideStreams GroupDevices::streams_of_messages(const c10::Stream& caller) const {
-  return SideStreams::of_messages(caller, wait_ == "stream", piece_);
+  return SideStreams::of_messages(caller, gate_for(caller.device(), wait_), piece_);
 }
 
 void GroupDevices::add(const c10::intrusive_ptr<McastWork>& work) {

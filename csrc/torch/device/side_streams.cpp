@@ -49,18 +49,16 @@ Pairs& pairs() {
 
 }  // namespace
 
-SideStreams SideStreams::make(c10::Device device, bool reduces, bool gated, size_t piece,
+SideStreams SideStreams::make(c10::Device device, bool reduces, const Gate* gate, size_t piece,
                               size_t chunk) {
   const size_t unit = chunk == 0 ? kAlign : chunk;
-  const Gate* const gate = gated ? gate_of(device) : nullptr;
   const std::lock_guard lock(pairs().mutex);
   const auto [out, in] = pairs().of(device, reduces ? kReduces : kGathers);
   return {out, in, reduces, gate, rounded(piece, unit), unit};
 }
 
-SideStreams SideStreams::of_messages(const c10::Stream& caller, bool gated, size_t piece) {
+SideStreams SideStreams::of_messages(const c10::Stream& caller, const Gate* gate, size_t piece) {
   const c10::Device device = caller.device();
-  const Gate* const gate = gated ? gate_of(device) : nullptr;
   const std::lock_guard lock(pairs().mutex);
   auto& callers = pairs().callers[{device.type(), device.index()}];
   const int next = static_cast<int>(callers.size()) % kMessagePairs;

@@ -20,11 +20,12 @@ struct SideStreams {
   size_t piece;      // bytes of a piece, at least; a multiple of `unit`
   size_t unit;
 
-  // Those of one lane on one device. `gated` false: no gate even if there is one. `chunk`: of the
-  // network, bytes; a piece that ends with one need not wait for the next piece to leave. 0: any.
-  static SideStreams make(c10::Device device, bool reduces, bool gated, size_t piece, size_t chunk);
+  // Those of one lane on one device. `gate` may be null. `chunk`: of the network, bytes; a piece
+  // that ends with one need not wait for the next piece to leave. 0: any.
+  static SideStreams make(c10::Device device, bool reduces, const Gate* gate, size_t piece,
+                          size_t chunk);
   // Those of messages that are posted on this stream of the caller's.
-  static SideStreams of_messages(const c10::Stream& caller, bool gated, size_t piece);
+  static SideStreams of_messages(const c10::Stream& caller, const Gate* gate, size_t piece);
 };
 
 }  // namespace mcast::pg

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from torch_mcast.doctor.checks import (
     buffers,
+    devices,
     engine,
     firewall,
     host,
@@ -42,6 +43,7 @@ ALL: tuple[Check, ...] = (
     rdma.run,
     limits.run,
     memory.run,
+    devices.run,
     security.run,
     engine.run,
     host.run,

@@ -1,0 +1,74 @@
+"""Streams that share hardware queues, as with CUDA_DEVICE_MAX_CONNECTIONS: one that waits at a gate holds up all that
+is behind it in its queue. On the fake device, whose streams share as many as its environment says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import device_ranks
+import devices
+import pytest
+import test_device
+import test_device_messages
+import test_device_reduce
+import torch
+import torch.distributed as dist
+from contents import content
+from device_ranks import PIECES, check, device, new_group, ops, store, upload
+from ranks import Pool
+
+library = device_ranks.library
+QUEUES = [1, 8, 32]
+CALLS = [
+    test_device.all_gather_into_tensor,
+    test_device.many_in_flight,
+    test_device_messages.in_any_order,
+    test_device_messages.ring,
+    test_device_reduce.every_reduction,
+]
+
+
+@pytest.fixture(scope="module", params=QUEUES)
+def queues(request, library) -> Iterator[tuple[int, Pool]]:
+    pool = Pool({"FAKE_DEVICE_QUEUES": str(request.param)})
+    pool.run(2, devices.take, "fake", library, True, store="none", limit_s=240)
+    yield request.param, pool
+    pool.close()
+
+
+def blocks(wait: str) -> bool:
+    """Whether wait() blocks rank 1 until rank 0 has posted."""
+    group = new_group(device_wait=wait, **PIECES)
+    tensor = upload(content(0, 9000, torch.float32))
+    if dist.get_rank() == 0:
+        store().wait(["rank 1 has posted"])
+        dist.broadcast(tensor, 0, group=group)
+        return False
+    gates = ops().gates()
+    target = torch.zeros(9000).to(device())
+    work = dist.broadcast(target, 0, group=group, async_op=True)
+    blocking = ops().gates() == gates or not work.get_future().done()
+    store().set("rank 1 has posted", "1")
+    work.wait(timedelta(seconds=40))
+    check(target, content(0, 9000, torch.float32), wait)
+    return blocking
+
+
+def test_auto_blocks_where_one_queue_is_all(queues):
+    count, pool = queues
+    run = {"backend": "cpu:mcast,fake:mcast"}
+    for _ in range(2):  # the trial, and what it has found
+        assert pool.run(2, blocks, "auto", **run)[1] == (count == 1)
+    assert not pool.run(2, blocks, "stream", **run)[1]
+    assert pool.run(2, blocks, "host", **run)[1]
+
+
+@pytest.mark.parametrize("wait", ["auto", "stream"])
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
+def test_operations_are_right_and_end(queues, call, wait):
+    _, pool = queues
+    arguments = [1] if call is test_device_messages.in_any_order else []
+    pool.run(
+        2, call, *arguments, backend="cpu:mcast,fake:mcast", options=PIECES | {"device_wait": wait}
+    )
