@@ -194,14 +194,15 @@ void GroupContext::fail(const Status& why, Member culprit) {
 }
 
 void GroupContext::fail_later(const Status& why, Nanos when) {
-  if (failed() || when >= suspicion_.until) return;
-  suspicion_ = {why, when};
+  if (failed() || when >= failure_.suspected_at) return;
+  failure_.suspected = why;
+  failure_.suspected_at = when;
 }
 
 void GroupContext::drive_suspicion(Nanos now) {
-  if (now < suspicion_.until) return;
-  if (!failed() && !suspicion_.why.ok()) MCAST_REACH(other_lane_fails);
-  fail(suspicion_.why, kNoMember);
+  if (now < failure_.suspected_at) return;
+  if (!failed() && !failure_.suspected.ok()) MCAST_REACH(other_lane_fails);
+  fail(Status(failure_.suspected), kNoMember);
 }
 
 const std::vector<Sequence>& GroupContext::take_maybe_complete() {

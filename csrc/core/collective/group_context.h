@@ -59,11 +59,11 @@ class GroupContext final : public MessageLink {
   OperationQueue ops;
   std::deque<Post> deferred;  // posts that wait for a line or for room
   uint32_t unfinished = 0;    // operations whose result is not there
-  bool closing = false;       // this member posts nothing more, and goes when all is confirmed
   struct {
-    Nanos when = 0, timeout = 0;
-  } last_limit;           // the latest of operations that were posted
-  bool any_left = false;  // a member posts nothing more; all before is complete everywhere
+    bool closing = false;          // this member posts nothing more, and goes when all is confirmed
+    bool any_left = false;         // a member has left: all before is complete everywhere
+    Nanos limit = 0, timeout = 0;  // the latest time limit of operations that were posted
+  } leaving;
   uint32_t large_in_flight = 0;
   // Results on their way to their callbacks, which GroupCore::deliver() runs.
   std::vector<std::pair<std::function<void(const Status&)>, Status>> ended;
@@ -74,13 +74,13 @@ class GroupContext final : public MessageLink {
   bool switching() const { return state == GroupState::kSwitching; }
   // Whether this member needs others for what it has posted: for results, and, while it closes, for
   // the word that all have theirs.
-  bool needs_others() const { return unfinished > 0 || (closing && !ops.empty()); }
+  bool needs_others() const { return unfinished > 0 || (leaving.closing && !ops.empty()); }
 
   // The group fails at the end of this event: the first reason wins. `culprit`: for the others.
   void fail(const Status& why, Member culprit);
   // As fail(), at `when`, unless a reason has been found until then. Of several the earliest.
   void fail_later(const Status& why, Nanos when);
-  Nanos suspicion_until() const { return suspicion_.until; }
+  Nanos suspicion_until() const { return failure_.suspected_at; }
   // Fails if fail_later() has said so, and it is time; at kNever it always is.
   void drive_suspicion(Nanos now);
   bool failed() const { return state == GroupState::kFailed; }
@@ -88,6 +88,10 @@ class GroupContext final : public MessageLink {
   Member culprit() const { return failure_.culprit; }
   // Runs once, at the failure, before the operations learn of it.
   std::function<void(const Status&)> on_failure;
+  // The operation, as in errors.
+  std::string op_text(const Post& post, Nanos now) const {
+    return describe_failed(post, params.name, self, now);
+  }
   // True once after the failure: it is to be told.
   bool take_news_of_failure() { return std::exchange(failure_.is_news, false); }
 
@@ -152,11 +156,9 @@ class GroupContext final : public MessageLink {
     Status why;
     Member culprit = kNoMember;
     bool is_news = false;
+    Status suspected;  // to be the reason from then on
+    Nanos suspected_at = kNever;
   } failure_;
-  struct {
-    Status why;
-    Nanos until = kNever;
-  } suspicion_;
   struct {
     std::vector<Sequence> noted, taken;
   } maybe_complete_;

@@ -121,12 +121,15 @@ void GroupCore::admit(Post post, Nanos now) {
     op.plan.small = op.plan.large = false;
   }
   op.deadline = op.post.deadline();
-  if (op.deadline >= g_.last_limit.when) g_.last_limit = {op.deadline, op.post.timeout};
+  if (op.deadline >= g_.leaving.limit) {
+    g_.leaving.limit = op.deadline;
+    g_.leaving.timeout = op.post.timeout;
+  }
   g_.ops.push(std::move(owned));
   small_.on_post(op, g_.path.by_ring(sequence) ? 0 : op.plan.ahead());
   g_.unfinished++;
   if (g_.failed()) {
-    finish(op, g_.failure().with_context(op_text(op.post, now)), now);
+    finish(op, g_.failure().with_context(g_.op_text(op.post, now)), now);
   } else if (may_start(op)) {
     start(op, now);
   }
@@ -294,7 +297,7 @@ void GroupCore::propose_stations(std::vector<wire::StationEntry> stations, Nanos
 }
 
 void GroupCore::close(Nanos now) {
-  if (std::exchange(g_.closing, true) || g_.failed()) return;
+  if (std::exchange(g_.leaving.closing, true) || g_.failed()) return;
   membership_.on_close();
   settle(now);
 }

@@ -220,8 +220,6 @@ class GroupCore {
   void on_abort(ConstBytes body, Sequence released, Nanos now);
   void answer_failed(const Frame& header);
   void tell_failure(Nanos now);
-  std::string op_text(const Post& post, Nanos now) const;
-  std::string unconfirmed_text() const;
 
   GroupContext g_;
   SmallOperations small_;

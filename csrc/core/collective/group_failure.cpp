@@ -17,30 +17,26 @@ void put_notice(wire::Writer& body, const GroupContext& g, Member culprit) {
                          static_cast<uint8_t>(g.path.first), why.message()});
 }
 
-}  // namespace
-
-std::string GroupCore::op_text(const Post& post, Nanos now) const {
-  return describe_failed(post, g_.params.name, g_.self, now);
+// What has ended here may have none of its bytes where it is late.
+std::string unconfirmed_text(const GroupContext& g) {
+  const OperationQueue::Entry* const oldest = g.ops.entry(g.ops.base());
+  if (oldest == nullptr || g.failed()) return "";
+  const wire::Descriptor what = oldest->op ? oldest->op->post.descriptor : oldest->descriptor();
+  return "operation " + std::to_string(g.ops.base()) + " (" + what.to_string() + ") of group '" +
+         g.params.name + "' is over on rank " + std::to_string(g.self) +
+         " and not confirmed by all ranks";
 }
+
+}  // namespace
 
 std::string GroupCore::unfinished_text(Nanos now) const {
   for (Sequence s = g_.ops.base(); s != g_.ops.next(); s++) {
     const Operation* const op = g_.ops.find(s);
-    if (op != nullptr && !op->finished) return op_text(op->post, now);
+    if (op != nullptr && !op->finished) return g_.op_text(op->post, now);
   }
-  if (!g_.deferred.empty()) return op_text(g_.deferred.front(), now);
+  if (!g_.deferred.empty()) return g_.op_text(g_.deferred.front(), now);
   const std::string message = messages_.unfinished_text();
-  return message.empty() ? unconfirmed_text() : message;
-}
-
-// What has ended here may have none of its bytes where it is late.
-std::string GroupCore::unconfirmed_text() const {
-  const OperationQueue::Entry* const oldest = g_.ops.entry(g_.ops.base());
-  if (oldest == nullptr || g_.failed()) return "";
-  const wire::Descriptor what = oldest->op ? oldest->op->post.descriptor : oldest->descriptor();
-  return "operation " + std::to_string(g_.ops.base()) + " (" + what.to_string() + ") of group '" +
-         g_.params.name + "' is over on rank " + std::to_string(g_.self) +
-         " and not confirmed by all ranks";
+  return message.empty() ? unconfirmed_text(g_) : message;
 }
 
 void GroupCore::fail(const Status& why, Member culprit, Nanos now) {
@@ -71,10 +67,11 @@ void GroupCore::tell_failure(Nanos now) {
   }
   for (Sequence s = g_.ops.base(); s < g_.ops.next(); s++) {
     Operation* const op = g_.find(s);
-    if (op != nullptr && !op->finished) finish(*op, why.with_context(op_text(op->post, now)), now);
+    if (op != nullptr && !op->finished)
+      finish(*op, why.with_context(g_.op_text(op->post, now)), now);
   }
   for (Post& p : std::exchange(g_.deferred, {})) {
-    if (p.done) g_.ended.emplace_back(std::move(p.done), why.with_context(op_text(p, now)));
+    if (p.done) g_.ended.emplace_back(std::move(p.done), why.with_context(g_.op_text(p, now)));
   }
   messages_.on_failure(why);
   path_.creation().give_up(why);

@@ -27,7 +27,7 @@ void LateInquiry::start_unconfirmed(Nanos now) {
   if (now < closing_deadline()) return;
   const OperationQueue::Entry& oldest = *g_.ops.entry(g_.ops.base());
   const wire::Descriptor what = oldest.op ? oldest.op->post.descriptor : oldest.descriptor();
-  start(g_.ops.base(), what, g_.last_limit.timeout, now);
+  start(g_.ops.base(), what, g_.leaving.timeout, now);
 }
 
 void LateInquiry::start(Sequence sequence, const wire::Descriptor& descriptor, Nanos limit,
@@ -68,7 +68,7 @@ void LateInquiry::check(Nanos now) {
   if (!asked_) return;
   // Over after all, here or (the top decides for all) everywhere: the limit was passed by a hair.
   const Operation* const op = g_.find(sequence_);
-  const bool confirmed = g_.tree.is_top(g_.self) || (g_.closing && now >= g_.last_limit.when);
+  const bool confirmed = g_.tree.is_top(g_.self) || (g_.leaving.closing && now >= g_.leaving.limit);
   const bool over = confirmed ? sequence_ < g_.ops.base()
                               : sequence_ < g_.ops.next() && (op == nullptr || op->finished);
   if (!over) {

@@ -26,8 +26,8 @@ class LateInquiry {
   // When that is to happen; kNever: nothing is to be confirmed, or the operations' own limits
   // count.
   Nanos closing_deadline() const {
-    const bool waits = g_.closing && !asked_ && !g_.ops.empty() && g_.unfinished == 0;
-    return waits ? g_.last_limit.when : kNever;
+    const bool waits = g_.leaving.closing && !asked_ && !g_.ops.empty() && g_.unfinished == 0;
+    return waits ? g_.leaving.limit : kNever;
   }
   bool under_way() const { return asked_; }
   // An operation waits in GroupContext::deferred: its limit counts although it was not admitted.

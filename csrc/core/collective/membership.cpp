@@ -87,7 +87,7 @@ bool Membership::on_leave(const Frame& header) {
   const auto member = static_cast<Member>(header.argument);
   all_here_ = false;
   left_[member] = std::min(left_[member], header.sequence);
-  g_.any_left = true;
+  g_.leaving.any_left = true;
   liveness_.forget(member);
   if (departed_ == member) departed_until_ = kNever;
   g_.flood(wire::FrameType::kLeave, header.sequence, header.argument, {}, header.member);

@@ -50,6 +50,9 @@ class PathSwitch {
   // The operation's blocks are here: has any come without the multicast being heard?
   void judge(const Operation& op, Nanos now);
 
+  // A member has left: what is being asked or agreed is so no more, and nothing is again.
+  void stop();
+
   // path_check.cpp: whether multicast reaches everybody, asked again
   bool checking() const { return check_.has_value(); }
   // Something is under way that drive() goes on with, whether operations are or not.
@@ -66,9 +69,6 @@ class PathSwitch {
 
   using Frame = wire::FrameHeader;
   void on_probe_frame(const Frame& header, ConstBytes body, Nanos now);
-
-  // A member has left: what is being asked or agreed is so no more, and nothing is again.
-  void stop();
 
   // Whether the ring would be faster.
   RateTest& rates() { return rates_; }

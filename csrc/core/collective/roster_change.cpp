@@ -49,7 +49,7 @@ void RosterChange::propose(std::vector<wire::StationEntry> stations) {
 }
 
 void RosterChange::drive(Nanos now) {
-  if (at_top() && proposed_ && !g_.switching() && !g_.any_left) {
+  if (at_top() && proposed_ && !g_.switching() && !g_.leaving.any_left) {
     std::vector<wire::StationEntry> stations = *std::exchange(proposed_, std::nullopt);
     given_up_ = given_up_ || stage_ == Stage::kTesting;
     stage_ = Stage::kIdle;
@@ -245,7 +245,7 @@ void RosterChange::on_lost(uint32_t version, Member station, const std::string& 
 
 void RosterChange::on_frame(const Frame& header, ConstBytes body, Nanos now) {
   using wire::FrameType;
-  if (g_.any_left) return g_.counters.add(Counter::stale);
+  if (g_.leaving.any_left) return g_.counters.add(Counter::stale);
   if (header.type == FrameType::kRoster) return on_roster(header, body, now);
   if (header.type == FrameType::kRosterReach) return on_reach(header, body, now);
   if (!is_current(body)) return;

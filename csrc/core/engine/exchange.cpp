@@ -93,8 +93,8 @@ bool describe_lanes(const Lanes& lanes, RankRecord& record) {
     record.transport = t.name();
     record.external = t.stream().address(false);
     record.loopback = t.stream().address(true);
-    record.datagram_external = t.datagram().max_datagram({1, 1, false});
-    record.datagram_loopback = t.datagram().max_datagram({1, 1, true});
+    record.datagram.external = t.datagram().max_datagram({1, 1, false});
+    record.datagram.loopback = t.datagram().max_datagram({1, 1, true});
     record.budget = t.datagram().receive_budget();
   });
   return multicast && lanes.reduce->call([&record](Lane& l, Nanos) {

@@ -47,7 +47,7 @@ LaneGroup& Lane::add_group(GroupParams params, const GroupAddress& address,
                                            std::move(counters));
   LaneGroup& group = *owned;
   groups_[tag] = std::move(owned);
-  wake(group);
+  turns_.wake(group);
   for (size_t m = 0; m < group.peers_.size(); m++) {
     const auto it = down_.find(group.peers_[m]);
     if (it != down_.end()) {
@@ -77,8 +77,8 @@ void Lane::remove_group(uint64_t tag) {
   if (last_ == it->second.get()) last_ = nullptr;
   keep_trying(tag, 0);
   others_.retire(tag, it->second->address_.hosts);
-  wake(*it->second);
-  awake_.erase(std::find(awake_.begin(), awake_.end(), it->second.get()));
+  turns_.wake(*it->second);
+  turns_.awake.erase(std::find(turns_.awake.begin(), turns_.awake.end(), it->second.get()));
   groups_.erase(it);
 }
 
@@ -98,22 +98,23 @@ void Lane::keep_trying(uint64_t tag, Nanos until) {
   }
 }
 
-void Lane::rouse(LaneGroup& group) {
-  asleep_.erase({group.due_, group.number_});
+void Lane::Turns::wake(LaneGroup& group) {
+  if (group.awake_) return;
+  asleep.erase({group.due_, group.number_});
   group.due_ = kNever;
   group.awake_ = true;
-  awake_.push_back(&group);
+  awake.push_back(&group);
 }
 
-void Lane::rest(Nanos now) {
+void Lane::Turns::rest(Nanos now) {
   const auto rests = [&](LaneGroup* group) {
     if (!group->core_.idle() || !group->met_down_.empty() || group->flooded_) return false;
     group->awake_ = false;
     group->due_ = group->core_.deadline(now);
-    if (group->due_ != kNever) asleep_[{group->due_, group->number_}] = group;
+    if (group->due_ != kNever) asleep[{group->due_, group->number_}] = group;
     return true;
   };
-  awake_.erase(std::remove_if(awake_.begin(), awake_.end(), rests), awake_.end());
+  awake.erase(std::remove_if(awake.begin(), awake.end(), rests), awake.end());
 }
 
 // Others are seen to have sent by nothing but their accounts: this lane looks again soon.
@@ -135,36 +136,39 @@ bool Lane::poll(Nanos now) {
   if (read_out) seen_.noise = 0;
   // Of echoes that never came, no more than a socket may hold are waited for.
   seen_.echoes = std::min(seen_.echoes, transport_->datagram().receive_budget());
-  while (!asleep_.empty() && asleep_.begin()->first.first <= now) wake(*asleep_.begin()->second);
+  while (!turns_.asleep.empty() && turns_.asleep.begin()->first.first <= now)
+    turns_.wake(*turns_.asleep.begin()->second);
   deliver();
-  busy_ = 0;
-  for (const LaneGroup* group : awake_) busy_ += group->core_.busy() ? 1 : 0;
+  turns_.busy = 0;
+  for (const LaneGroup* group : turns_.awake) turns_.busy += group->core_.busy() ? 1 : 0;
   bool more = false;
   // (One group may wake others.)
-  for (size_t i = 0; i < awake_.size(); i++) {
-    LaneGroup& group = *awake_[i];
-    visits_++;
+  for (size_t i = 0; i < turns_.awake.size(); i++) {
+    LaneGroup& group = *turns_.awake[i];
+    turns_.visits++;
     group.tell_met_down();
     if (std::exchange(group.flooded_, false)) group.core_.on_flood(now);
     more = group.core_.progress(now, read_out) || more;
   }
   // Before what is batched leaves: a caller that goes on has waited longest.
   const bool ended = deliver();
-  rest(now);
+  turns_.rest(now);
   const bool flushed = transport_->datagram().flush();
   return datagrams > 0 || events > 0 || ended || (more && flushed && !waits_);
 }
 
 bool Lane::deliver() {
   bool ended = false;
-  for (size_t i = 0; i < awake_.size(); i++) ended = awake_[i]->core_.deliver() || ended;
+  for (size_t i = 0; i < turns_.awake.size(); i++)
+    ended = turns_.awake[i]->core_.deliver() || ended;
   return ended;
 }
 
 Nanos Lane::deadline(Nanos now) const {
   Nanos next = waits_ ? now + kSharePause : kNever;
-  if (!asleep_.empty()) next = std::min(next, std::max(now, asleep_.begin()->first.first));
-  for (const LaneGroup* group : awake_) next = std::min(next, group->core_.deadline(now));
+  if (!turns_.asleep.empty())
+    next = std::min(next, std::max(now, turns_.asleep.begin()->first.first));
+  for (const LaneGroup* group : turns_.awake) next = std::min(next, group->core_.deadline(now));
   return next;
 }
 
@@ -173,7 +177,7 @@ Nanos Lane::coalesce(Nanos now) {
   const Nanos time = now - since;
   if (taken == 0 || time <= 0) return 0;
   size_t headroom = 0;
-  for (const LaneGroup* group : awake_) {
+  for (const LaneGroup* group : turns_.awake) {
     if (!group->core_.busy()) continue;
     const size_t s = group->core_.headroom();
     if (s == 0) return 0;
@@ -196,7 +200,7 @@ inline void Lane::note_received(size_t bytes) {
 
 void Lane::on_placed(const SliceName& name, uint32_t word, uint64_t bits) {
   if (LaneGroup* const group = find_group(name.tag)) {
-    wake(*group);
+    turns_.wake(*group);
     seen_.all += static_cast<uint64_t>(std::popcount(bits));
     seen_.verified += static_cast<uint64_t>(std::popcount(bits));
     note_received(group->core_.on_placed(name, word, bits, now_));
@@ -264,7 +268,7 @@ void Lane::on_datagram(ConstBytes datagram) {
   }
   LaneGroup* const group = group_of_datagram(header.group_tag);
   if (group == nullptr) return;
-  wake(*group);
+  turns_.wake(*group);
   if (header.lane != group->core_.params().lane) {
     seen_.foreign++;
     return refuse_datagram(Cause::foreign);
@@ -283,7 +287,7 @@ void Lane::on_guarded(ConstBytes datagram) {
   }
   LaneGroup* const group = group_of_datagram(header.inner.group_tag);
   if (group == nullptr) return;
-  wake(*group);
+  turns_.wake(*group);
   if (group->core_.params().multicast.guard == nullptr) {
     seen_.foreign++;
     return refuse_datagram(Cause::foreign);

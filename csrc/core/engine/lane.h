@@ -82,8 +82,8 @@ class LaneGroup final : public Port {
   const uint64_t number_;  // of the lane's groups, in the order of their making
   GroupAddress address_;
   Nanos keep_trying_ = 0;      // Lane::keep_trying()
-  bool awake_ = false;         // in Lane::awake_
-  Nanos due_ = kNever;         // in Lane::asleep_, unless kNever
+  bool awake_ = false;         // in Lane::Turns::awake
+  Nanos due_ = kNever;         // in Lane::Turns::asleep, unless kNever
   bool flooded_ = false;       // another group has left this address: to be told to the core
   std::vector<PeerId> peers_;  // by member; the own entry is kNoPeer
   std::map<Member, PeerId> stations_;
@@ -145,9 +145,9 @@ class Lane final : private DatagramSink, private StreamSink {
   uint64_t malformed() const { return seen_.malformed; }
   // All that was refused, also within groups.
   const Monitor& monitor() const { return monitor_; }
-  uint32_t busy_groups() const { return busy_; }
+  uint32_t busy_groups() const { return turns_.busy; }
   // Turns of groups so far: what having groups has cost.
-  uint64_t visits() const { return visits_; }
+  uint64_t visits() const { return turns_.visits; }
   // A peer's connections broke, so it can never be reached from this lane again, or may break yet.
   // Any thread.
   bool poisoned() const { return poisoned_.load(std::memory_order_relaxed); }
@@ -171,21 +171,12 @@ class Lane final : private DatagramSink, private StreamSink {
 
   // Whether the lane may send now, as far as others want to as well; if not, it is polled soon.
   bool has_share();
-  void sent(size_t bytes) {
+  void sent(size_t bytes, bool by_multicast) {
+    if (by_multicast) seen_.echoes += bytes;
     if (accounts_.share) accounts_.share->sent(bytes);
-  }
-  void sent_by_multicast(size_t bytes) {
-    seen_.echoes += bytes;
-    sent(bytes);
   }
   void on_datagram(ConstBytes datagram) override;
   void on_guarded(ConstBytes datagram);
-  void wake(LaneGroup& group) {
-    if (!group.awake_) rouse(group);
-  }
-  void rouse(LaneGroup& group);
-  // Idle groups leave `awake_`.
-  void rest(Nanos now);
   // Of this tag; null: it is none's here, and counted.
   LaneGroup* group_of_datagram(uint64_t tag);
   LaneGroup* look_up(uint64_t tag);
@@ -229,9 +220,15 @@ class Lane final : private DatagramSink, private StreamSink {
   std::unordered_map<uint64_t, std::unique_ptr<LaneGroup>> groups_;
   // Groups that have a turn in every poll: something is under way in them, or has just happened to
   // them. A group that is idle is not looked at until an event or its deadline.
-  std::vector<LaneGroup*> awake_;
-  std::map<std::pair<Nanos, uint64_t>, LaneGroup*> asleep_;  // by deadline and number
-  uint64_t groups_made_ = 0, visits_ = 0;
+  struct Turns {
+    std::vector<LaneGroup*> awake;
+    std::map<std::pair<Nanos, uint64_t>, LaneGroup*> asleep;  // by deadline and number
+    uint64_t made = 0, visits = 0;                            // groups, turns of groups
+    uint32_t busy = 0;                                        // of `awake`
+    void wake(LaneGroup& group);
+    // Those that are idle sleep.
+    void rest(Nanos now);
+  } turns_;
   LaneGroup* last_ = nullptr;  // the group of the last datagram: usually also of the next
   std::unordered_map<PeerId, Early> early_;
   std::vector<uint64_t> fresh_;  // tags of groups that were added since the last turn
@@ -268,12 +265,11 @@ class Lane final : private DatagramSink, private StreamSink {
     size_t noise = 0;                  // bytes of no use since the lane was drained
     size_t echoes = 0;                 // bytes that this lane sent, and may hear itself
   } seen_;
-  uint32_t busy_ = 0;
   Monitor monitor_;
 };
 
 inline GroupCore& LaneGroup::core() {
-  lane_.wake(*this);
+  if (!awake_) lane_.turns_.wake(*this);
   return core_;
 }
 

@@ -15,7 +15,7 @@ constexpr Nanos kProofAge = 130 * kSecond;
 LaneGroup::LaneGroup(Lane& lane, GroupParams params, const GroupAddress& address,
                      std::vector<PeerId> peers, std::shared_ptr<Counters> counters)
     : lane_(lane),
-      number_(lane.groups_made_++),
+      number_(lane.turns_.made++),
       address_(address),
       peers_(std::move(peers)),
       counters_(std::move(counters)),
@@ -27,7 +27,7 @@ Bytes LaneGroup::lend(size_t size) {
   return lane_.transport_->datagram().lend(address_.multicast, size, address_.echo);
 }
 void LaneGroup::commit(size_t size) {
-  lane_.sent_by_multicast(size);
+  lane_.sent(size, true);
   lane_.transport_->datagram().commit(size);
 }
 
@@ -40,7 +40,7 @@ bool LaneGroup::has_share() {
 size_t LaneGroup::gather_from() const { return lane_.transport_->datagram().gather_from(); }
 bool LaneGroup::commit_gather(size_t header, const Slice& block, size_t offset, size_t length) {
   if (!lane_.transport_->datagram().commit_gather(header, block, offset, length)) return false;
-  lane_.sent_by_multicast(header + length);
+  lane_.sent(header + length, true);
   return true;
 }
 
@@ -55,7 +55,7 @@ void LaneGroup::send(Member to, Channel channel, std::span<const ConstBytes> par
   if (to_peer == kNoPeer) return;
   size_t bytes = 0;
   for (const ConstBytes& part : parts) bytes += part.size();
-  lane_.sent(bytes);
+  lane_.sent(bytes, false);
   lane_.transport_->stream().send(to_peer, channel, parts);
 }
 
@@ -158,7 +158,7 @@ Status LaneGroup::receive_multicast(bool wanted) {
   for (const auto& [tag, group] : lane_.groups_) {
     if (!group->address_.joined || group->address() != address()) continue;
     group->flooded_ = true;
-    lane_.wake(*group);
+    lane_.turns_.wake(*group);
   }
   return {};
 }
@@ -177,7 +177,7 @@ bool LaneGroup::read(Member from, uint64_t address, uint32_t key, size_t length,
   return true;
 }
 
-uint32_t LaneGroup::busy_groups() const { return std::max(1u, lane_.busy_); }
+uint32_t LaneGroup::busy_groups() const { return std::max(1u, lane_.turns_.busy); }
 
 bool LaneGroup::reach_known(Nanos now) const {
   std::vector<PeerId> mine = peers_;

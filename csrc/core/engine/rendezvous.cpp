@@ -72,8 +72,8 @@ std::string RankRecord::encode() const {
   put("reduce_external_port", std::to_string(reduce_external.port));
   put("reduce_loopback", reduce_loopback.host);
   put("reduce_loopback_port", std::to_string(reduce_loopback.port));
-  put("datagram_external", std::to_string(datagram_external));
-  put("datagram_loopback", std::to_string(datagram_loopback));
+  put("datagram_external", std::to_string(datagram.external));
+  put("datagram_loopback", std::to_string(datagram.loopback));
   put("budget", std::to_string(budget));
   put("random", std::to_string(random));
   put("salt", salt);
@@ -124,8 +124,8 @@ Result<RankRecord> RankRecord::decode(const std::string& text) {
       !number(fields, "reduce_uid", reduce_uid) ||
       !number(fields, "reduce_external_port", reduce_port) ||
       !number(fields, "reduce_loopback_port", reduce_loopback_port) ||
-      !number(fields, "datagram_external", r.datagram_external, UINT32_MAX) ||
-      !number(fields, "datagram_loopback", r.datagram_loopback, UINT32_MAX) ||
+      !number(fields, "datagram_external", r.datagram.external, UINT32_MAX) ||
+      !number(fields, "datagram_loopback", r.datagram.loopback, UINT32_MAX) ||
       !number(fields, "budget", r.budget) || !number(fields, "random", r.random)) {
     return Status(Code::kMismatch,
                   "its rendezvous record cannot be read; all ranks must use backend mcast of the "
@@ -317,7 +317,7 @@ Result<Roster> conclude(const std::vector<RankRecord>& records, uint32_t part_in
   const RankRecord* narrowest = nullptr;
   out.datagram = out.budget = SIZE_MAX;
   for (const RankRecord& r : records) {
-    const size_t largest = out.address.loopback ? r.datagram_loopback : r.datagram_external;
+    const size_t largest = out.address.loopback ? r.datagram.loopback : r.datagram.external;
     if (largest < out.datagram) narrowest = &r;
     out.datagram = std::min(out.datagram, largest);
     out.budget = std::min(out.budget, r.budget);

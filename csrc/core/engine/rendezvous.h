@@ -39,11 +39,13 @@ struct RankRecord {
   std::string host_name;                           // for people
   StreamAddress external, loopback;                // of the multicast lane
   StreamAddress reduce_external, reduce_loopback;  // of the reduce lane
-  size_t datagram_external = 0, datagram_loopback = 0;  // largest datagram, bytes
-  size_t budget = 0;                                    // receive budget, bytes
-  uint64_t random = 0;                                  // rank 0's makes the group tag
-  std::string salt;                                     // tells jobs apart; rank 0's counts
-  std::string agreed;                                   // settings that must be equal
+  struct {
+    size_t external = 0, loopback = 0;  // bytes
+  } datagram;                           // the largest
+  size_t budget = 0;                    // receive budget, bytes
+  uint64_t random = 0;                  // rank 0's makes the group tag
+  std::string salt;                     // tells jobs apart; rank 0's counts
+  std::string agreed;                   // settings that must be equal
   std::string shared;   // HostAddress: where ranks of its host find its memory; empty: they cannot
   std::string network;  // why a group takes the network even if all are on its host; empty: it need
                         // not

@@ -61,7 +61,7 @@ RankRecord record_of(Member rank, uint32_t per_host = 8) {
   r.loopback = {r.external.uid, "127.0.0.1", r.external.port};
   r.reduce_external = {mix64(rank + 100000), ip, static_cast<uint16_t>(20000 + rank % 20000)};
   r.reduce_loopback = {r.reduce_external.uid, "127.0.0.1", r.reduce_external.port};
-  r.datagram_external = r.datagram_loopback = 1472;
+  r.datagram.external = r.datagram.loopback = 1472;
   r.budget = 266240;
   r.random = mix64(rank);
   r.salt = "|10.1.0.1|29500";

@@ -21,8 +21,8 @@ RankRecord record(uint64_t uid, const std::string& host) {
   r.host_name = "name of " + host;
   r.external = {uid, "10.0.0." + std::to_string(uid), static_cast<uint16_t>(1000 + uid)};
   r.loopback = {uid, "127.0.0.1", static_cast<uint16_t>(2000 + uid)};
-  r.datagram_external = 1472;
-  r.datagram_loopback = 8972;
+  r.datagram.external = 1472;
+  r.datagram.loopback = 8972;
   r.budget = 100'000 + uid;
   r.random = 7 * uid;
   r.salt = "job " + std::to_string(uid);
@@ -173,7 +173,7 @@ TEST(Agree, AllRanksConcludeTheSame) {
 TEST(Agree, TheLeastBudgetAndDatagramCount) {
   auto records = three();
   records[1].budget = 4000;
-  records[2].datagram_external = 1000;
+  records[2].datagram.external = 1000;
   auto result = agreed(records, 0);
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->agreed.budget, 4000u);
@@ -246,21 +246,21 @@ TEST(Agree, AGuardedDatagramIsLongerAndItsChunksMayBe) {
   EXPECT_EQ(agreed(records, 0, config)->agreed.guard, 0u);
   config.security = "auth";
   EXPECT_EQ(agreed(records, 1, config)->agreed.guard, wire::kGuardedExtra) << "plans go by it";
-  for (RankRecord& r : records) r.datagram_external = wire::kDatagramHeader + 1408;
+  for (RankRecord& r : records) r.datagram.external = wire::kDatagramHeader + 1408;
   EXPECT_EQ(agreed(records, 0)->agreed.chunk, 1408u - 64);
 }
 
 TEST(Agree, NoRoomForAChunk) {
   auto records = three();
-  records[0].datagram_external = wire::kDatagramHeader + 63;
+  records[0].datagram.external = wire::kDatagramHeader + 63;
   expect_refused(records, Code::kUnavailable,
                  {"rank 0 on host", "datagrams of 95 bytes", "no room for a chunk of 64 bytes"});
-  records[2].datagram_external = 0;
+  records[2].datagram.external = 0;
   expect_refused(records, Code::kUnavailable,
                  {"rank 2 on host", "datagrams of 0 bytes", "no room for a chunk of 64 bytes"});
   // A guarded one needs more.
   records = three();
-  records[0].datagram_external = wire::kDatagramHeader + 64 + wire::kGuardedExtra - 1;
+  records[0].datagram.external = wire::kDatagramHeader + 64 + wire::kGuardedExtra - 1;
   EXPECT_EQ(agreed(records, 0)->agreed.chunk, 64u);
   for (RankRecord& r : records) r.security.emplace();
   expect_refused(records, Code::kUnavailable, {"datagrams of 119 bytes"});

@@ -27,10 +27,11 @@ TEST(IpcControl, EachKindIsReadAsItWasWritten) {
   ASSERT_TRUE(read(sent(control_of(hello)), hello_read));
   EXPECT_EQ(bytes_of(control_of(hello_read)), bytes_of(control_of(hello)));
 
-  Welcome welcome{3 * kSecond, "auth,sealed", "5f1c02aa"}, welcome_read;
+  Welcome welcome{3 * kSecond, "auth,sealed", "5f1c02aa", "chunk,mtu"}, welcome_read;
   ASSERT_TRUE(read(sent(control_of(welcome)), welcome_read));
   EXPECT_EQ(welcome_read.security, "auth,sealed");
   EXPECT_EQ(welcome_read.secret_id, "5f1c02aa");
+  EXPECT_EQ(welcome_read.settings, "chunk,mtu");
   EXPECT_EQ(bytes_of(control_of(welcome_read)), bytes_of(control_of(welcome)));
 
   Verdict verdict;
@@ -40,23 +41,25 @@ TEST(IpcControl, EachKindIsReadAsItWasWritten) {
   ASSERT_TRUE(read(sent(control_of(ControlType::kClosed, 5, Verdict::of(Status()))), verdict));
   EXPECT_TRUE(verdict.status().ok());
 
-  GroupAsk ask{"default", 2, 4, kSecond, {{"mtu", "9000"}, {"faults", "drop:rate=0.1\nx"}},
-               "mcast/3/"},
+  GroupAsk ask{"default",  2,         4, kSecond, {{"mtu", "9000"}, {"faults", "drop:rate=0.1\nx"}},
+               "mcast/3/", "cpu=gloo"},
       ask_read;
   const Control asked = sent(control_of(9, ask));
   EXPECT_EQ(asked.call, 9u);
   ASSERT_TRUE(read(asked, ask_read));
   EXPECT_EQ(ask_read.settings, ask.settings);
   EXPECT_EQ(ask_read.scope, ask.scope);
+  EXPECT_EQ(ask_read.fallback, ask.fallback);
   EXPECT_EQ(bytes_of(control_of(9, ask_read)), bytes_of(control_of(9, ask)));
 }
 
 // What came later: an engine that says nothing of it guards nothing.
 TEST(IpcControl, AnOlderWelcomeServesNoGuardedGroup) {
-  Welcome welcome{kSecond, "sealed", "5f1c02aa"};
+  Welcome welcome{kSecond, "sealed", "5f1c02aa", "mtu"};
   ASSERT_TRUE(read(Control{ControlType::kWelcome, 0, {"silence=7\n"}}, welcome));
   EXPECT_EQ(welcome.security, "off");
   EXPECT_EQ(welcome.secret_id, "");
+  EXPECT_EQ(welcome.settings, "");
 }
 
 TEST(IpcControl, WhatMayHoldAnyBytesDoes) {

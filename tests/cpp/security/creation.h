@@ -176,7 +176,7 @@ class Creation : public ::testing::Test {
     mine.host_name = mine.host;
     mine.external = {100u + spec.rank, "10.0.0.1", 1};
     mine.reduce_external = {200u + spec.rank, "10.0.0.1", 2};
-    mine.datagram_external = mine.datagram_loopback = 1440;
+    mine.datagram.external = mine.datagram.loopback = 1440;
     mine.agreed = spec.config.agreed_text();
     return mine;
   }

@@ -36,6 +36,10 @@ class SimTransport final : public Transport, private Datagram, private Stream {
   };
   const Account& account() const { return account_; }
   void reset_account() { account_ = {{}, inbox_bytes_}; }
+  bool has_joined(const MulticastAddress& address) const {
+    return std::any_of(joined_.begin(), joined_.end(),
+                       [&](const auto& entry) { return entry.first == address; });
+  }
   // Its streams are guarded from now on; before they are used. Of those that are not: null.
   void guard(const sim::GuardOptions& options);
   const sim::GuardedStreams* guarded() const { return guard_.get(); }
@@ -77,10 +81,6 @@ class SimTransport final : public Transport, private Datagram, private Stream {
   size_t poll(StreamSink& sink, Nanos now) override;
   bool close_peers(Nanos now) override;
 
-  bool has_joined(const MulticastAddress& address) const {
-    return std::any_of(joined_.begin(), joined_.end(),
-                       [&](const auto& entry) { return entry.first == address; });
-  }
   // The train that is being made, begun for `address` if there is none that `size` bytes fit in.
   // False: an earlier one cannot be sent now.
   bool open_train(const MulticastAddress& address, size_t size);

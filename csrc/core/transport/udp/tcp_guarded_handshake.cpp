@@ -91,7 +91,7 @@ void TcpGuardedHandshake::on_hello(TcpStream& s, HalfOpen::Place& place) {
   who.welcome = s.guests_.welcome();
   if (known != s.by_uid_.end()) {
     TcpStream::Peer& peer = s.peers_[known->second];
-    link = &peer.links[s.line_of(hello->channel, hello->stripe)];
+    link = &peer.links[line_of(hello->channel, hello->stripe)];
     who = {!peer.down, &peer.address, link->stays(s.uid_, hello->source)};
   }
   crypto::AckBytes ack;
@@ -136,7 +136,7 @@ void TcpGuardedHandshake::on_confirm(TcpStream& s, HalfOpen::Place& place) {
     s.add_peer({hello.source, to_text(hello.listen_address), hello.listen_port, key,
                 s.peers_[id].address.aggregator});
   }
-  TcpStream::Link& link = s.peers_[id].links[s.line_of(hello.channel, hello.stripe)];
+  TcpStream::Link& link = s.peers_[id].links[line_of(hello.channel, hello.stripe)];
   // (Its key may have been told since the Hello.)
   if (s.peers_[id].down || !place.acceptor->fits(s.peers_[id].address) ||
       link.phase == TcpStream::Phase::kOpen || link.phase == TcpStream::Phase::kEnded) {

@@ -71,7 +71,7 @@ void TcpStream::connect_link(PeerId id, size_t line) {
   }
   if (!fd.ok()) {
     const int error = errno;
-    warn_of_limits(limit_warnings_, now_, error);
+    warn_of_limits(warnings_.limits, now_, error);
     return attempt_failed(id, line, error);
   }
   TcpConnection::configure(fd->get(), options_, stripe_.size());
@@ -256,7 +256,7 @@ void TcpStream::accept_all(const TcpListeners::Listener& listener) {
       if (errno == EMFILE && make_descriptor_room(kMoreDescriptors)) continue;
       if (errno == EAGAIN || errno == EWOULDBLOCK) return;
       ++stats_.accept_errors;
-      warn_of_limits(limit_warnings_, now_, errno);
+      warn_of_limits(warnings_.limits, now_, errno);
       return listeners_.pause(now_ + kDescriptorPause);
     }
     const Source from{ntohl(address.sin_addr.s_addr), ntohs(address.sin_port)};
@@ -297,7 +297,8 @@ void TcpStream::run_timers(Nanos now) {
     if (c->state == TcpConnection::State::kOpen) continue;
     // Also for a Challenge, though an endpoint without security never sends one: modes were
     // compared before, so a silent peer most likely stands still.
-    const Nanos until = give_up_at(c->peer, line_of(c->channel, c->stripe), now);
+    const Nanos until =
+        peers_[c->peer].give_up_at(line_of(c->channel, c->stripe), options_.liveness_limit, now);
     if (now >= until) {
       expired.push_back(c.get());
     } else {
@@ -327,17 +328,17 @@ void TcpStream::keep_trying(PeerId peer, Nanos until) {
   timers_.touch();
 }
 
-Nanos TcpStream::give_up_at(PeerId id, size_t line, Nanos now) {
-  Link& link = peers_[id].links[line];
+Nanos TcpStream::Peer::give_up_at(size_t line, Nanos liveness_limit, Nanos now) {
+  Link& link = links[line];
   if (link.trying_since == kNever) link.trying_since = now;
-  return std::max(link.trying_since + options_.liveness_limit, peers_[id].keep_trying);
+  return std::max(link.trying_since + liveness_limit, keep_trying);
 }
 
 void TcpStream::run_link_timer(PeerId id, size_t line, Nanos now) {
   Link& link = peers_[id].links[line];
   if (link.phase != Phase::kRetry && link.phase != Phase::kYielded) return;
   const bool retry = link.phase == Phase::kRetry;
-  const Nanos give_up = give_up_at(id, line, now);
+  const Nanos give_up = peers_[id].give_up_at(line, options_.liveness_limit, now);
   if (!link.deadline_set) {
     link.deadline = retry                 ? std::min(now + link.backoff, give_up)
                     : link.awaits_confirm ? now + HalfOpen::kPatience
@@ -364,14 +365,14 @@ void TcpStream::run_link_timer(PeerId id, size_t line, Nanos now) {
     const std::string who = endpoint_text(peers_[id].address, line / kChannels);
     return fail_peer(id, Status(Code::kPeerLost, who + " announced a connection that never came"));
   }
-  const std::string text = connect_error(id, line);
+  const std::string text = peers_[id].connect_error(line);
   if (!out_of_descriptors(link.error)) return fail_peer(id, Status(Code::kPeerLost, text));
   fail_peer(id, Status(Code::kResourceExhausted, text + "; " + descriptor_text()));
 }
 
-std::string TcpStream::connect_error(PeerId id, size_t line) const {
-  const int error = peers_[id].links[line].error;
-  return "cannot connect to " + endpoint_text(peers_[id].address, line / kChannels) + ": " +
+std::string TcpStream::Peer::connect_error(size_t line) const {
+  const int error = links[line].error;
+  return "cannot connect to " + endpoint_text(address, line / kChannels) + ": " +
          (error == TcpGuardedHandshake::kNoWord ? guarded::no_challenge().message()
                                                 : std::strerror(error));
 }
@@ -382,9 +383,10 @@ void TcpStream::warn_of_failing(PeerId id, size_t line, Nanos now) {
   const Nanos failing = now - link.trying_since;
   if (link.warned || failing < kWarnAfter || out_of_descriptors(link.error)) return;
   link.warned = true;
-  if (!failing_warnings_.allow(now)) return;
-  log(LogLevel::kWarn, "%s, for %s; trying for %s more", connect_error(id, line).c_str(),
-      seconds_text(failing).c_str(), seconds_text(give_up_at(id, line, now) - now).c_str());
+  if (!warnings_.failing.allow(now)) return;
+  log(LogLevel::kWarn, "%s, for %s; trying for %s more", peers_[id].connect_error(line).c_str(),
+      seconds_text(failing).c_str(),
+      seconds_text(peers_[id].give_up_at(line, options_.liveness_limit, now) - now).c_str());
 }
 
 }  // namespace mcast

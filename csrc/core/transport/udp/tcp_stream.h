@@ -35,6 +35,11 @@ inline constexpr size_t kOpenedSize = kMaxBulkFrame + kFrameNumber;
 // lane.
 inline constexpr size_t kAcceptsPerPoll = 64;
 
+// A line is a (channel, stripe) pair; the control channel has stripe 0 only.
+inline size_t line_of(Channel channel, size_t stripe) {
+  return stripe * kChannels + static_cast<size_t>(channel);
+}
+
 class TcpStream final : public Stream {
  public:
   // `stats` outlives the endpoint.
@@ -114,6 +119,10 @@ class TcpStream final : public Stream {
     size_t stripes = 0;       // interfaces it is reached by; 0: known from its Hello only
     std::vector<Link> links;  // by line
     std::array<uint32_t, kChannels> next_out{}, next_in{};  // numbers of frames, which wrap
+
+    // When attempts to open this link end, and why the last one failed.
+    Nanos give_up_at(size_t line, Nanos liveness_limit, Nanos now);
+    std::string connect_error(size_t line) const;
   };
   struct Report {
     PeerId peer;
@@ -124,10 +133,6 @@ class TcpStream final : public Stream {
 
   struct Taker;  // of the frames of a connection
 
-  // A line is a (channel, stripe) pair; the control channel has stripe 0 only.
-  static size_t line_of(Channel channel, size_t stripe) {
-    return stripe * kChannels + static_cast<size_t>(channel);
-  }
   Link& link_of(const TcpConnection& c) {
     return peers_[c.peer].links[line_of(c.channel, c.stripe)];
   }
@@ -160,10 +165,7 @@ class TcpStream final : public Stream {
   void fail_peer(PeerId id, Status why, bool graceful = false);
   void run_timers(Nanos now);
   void run_link_timer(PeerId id, size_t line, Nanos now);
-  // When attempts to open this link end.
-  Nanos give_up_at(PeerId id, size_t line, Nanos now);
   void warn_of_failing(PeerId id, size_t line, Nanos now);
-  std::string connect_error(PeerId id, size_t line) const;
 
   TcpStats& stats_;
   UdpTransportOptions options_;
@@ -183,7 +185,9 @@ class TcpStream final : public Stream {
   RefusedConnections refusals_;
   std::unique_ptr<std::byte[]> scratch_;  // and behind it, of guarded endpoints, an opened frame
 
-  RateLimit limit_warnings_{10 * kSecond}, failing_warnings_{10 * kSecond};
+  struct {
+    RateLimit limits{10 * kSecond}, failing{10 * kSecond};
+  } warnings_;
   Nanos now_ = 0;  // of the last poll
   TimerWatch timers_;
   bool closing_ = false;
