@@ -1,3 +1,4 @@
+// What a failure behind a wait() leads to, by the setting device_failure.
 #include "device/failure_policy.h"
 
 #include <c10/util/Exception.h>

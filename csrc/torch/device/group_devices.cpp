@@ -1,3 +1,4 @@
+// A group's devices: which it has used, and what a failure has left on them.
 #include "device/group_devices.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>

@@ -53,7 +53,9 @@ constexpr std::string_view kEngineOrder[] = {
     "admission admission_link name_lookup record_link",  // an aggregator, as a group knows it
     "egress_share context",  // what an engine of the host gives a client
     "rendezvous roster transport_choice security guarded_store",  // what ranks agree on
-    "lane lane_driver lane_early lane_group lane_loop lane_thread lane_pool",  // what drives groups
+    "lane lane_driver lane_early lane_group lane_loop lane_thread lane_cpu lane_pool",  // what
+                                                                                        // drives
+                                                                                        // groups
     "exchange group_base group_posts",            // what all groups do alike
     "split",                                      // carrying one out by others
     "registrar registrar_core registrar_thread",  // asking aggregators

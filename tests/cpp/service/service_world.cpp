@@ -168,6 +168,7 @@ Ranks::Ranks(uint32_t count, uint64_t tag) : tag_(tag) {
   UdpTransportOptions options;
   options.interface = "=lo";
   options.rcvbuf = 1 << 20;
+  options.liveness_limit = 2 * kSecond;  // a station that does not let one in is tried as long
   for (uint32_t r = 0; r < count; r++) {
     auto rank = std::make_unique<Rank>();
     auto transport = make_udp_transport(options);
