@@ -1,6 +1,6 @@
 // Keys below a store's root:
-//   <base>over            how many makings with these members are over, at least
-//   <base><n>/over        making n is over: added to by each rank that has ended it
+//   <base>over            how many makings with these members rank 0 has ended
+//   <base><n>/over/<rank> this rank has ended making n
 //   <base><n>/conflict    why it can never be complete
 //   mcast/list/<global>   "<base><n>/" and the list of members that this rank makes the group with
 // <base> is "mcast/", and "of-<hash of the members>/" where these are known.
@@ -17,6 +17,7 @@ namespace mcast::pg {
 namespace {
 
 constexpr const char* kOver = "over";
+constexpr const char* kOverForAll = "over/0";
 constexpr const char* kConflict = "conflict";
 // So that a store in which all numbers are over is an error, and no loop.
 constexpr int64_t kMostOver = 1000;
@@ -59,7 +60,10 @@ const std::string& Making::prefix() {
   const int64_t first = store_->add(base_ + kOver, 0) + 1;
   int64_t number = first;
   const auto keys_of = [this](int64_t n) { return base_ + std::to_string(n) + "/"; };
-  while (store_->check({keys_of(number) + kOver})) {
+  const auto over = [&](int64_t n) {
+    return store_->check({keys_of(n) + kOverForAll}) || store_->check({keys_of(n) + own_over()});
+  };
+  while (over(number)) {
     if (++number - first == kMostOver) {
       throw std::runtime_error("the makings " + std::to_string(first) + " to " +
                                std::to_string(number - 1) + " are over");
@@ -73,10 +77,12 @@ const std::string& Making::prefix() {
   return prefix_;
 }
 
+std::string Making::own_over() const { return "over/" + std::to_string(rank_); }
+
 void Making::end() noexcept {
   if (!joined()) return;
   try {
-    if (store_->add(prefix_ + kOver, 1) == 1) store_->add(base_ + kOver, 1);
+    if (store_->add(prefix_ + own_over(), 1) == 1 && rank_ == 0) store_->add(base_ + kOver, 1);
   } catch (...) {
     // The store is gone, and the numbers with it.
   }
@@ -90,7 +96,7 @@ std::string Making::conflict(const std::vector<size_t>& waited_for) {
     const std::string listed = text_at(*store_, list_key(members_[rank]));
     const size_t line = std::min(listed.find('\n'), listed.size() - 1);
     const std::string theirs = listed.substr(0, line), list = listed.substr(line + 1);
-    if (list == list_ || theirs.empty() || store_->check({theirs + kOver})) continue;
+    if (list == list_ || theirs.empty() || store_->check({theirs + kOverForAll})) continue;
     const std::string why = "ranks differ in the members of the group: global rank " +
                             std::to_string(members_[rank_]) + " makes it with " + list_ +
                             ", global rank " + std::to_string(members_[rank]) + " with " + list;
