@@ -198,7 +198,7 @@ ARENAS = [
     Mutant(
         "store-outlives-its-clients",
         "service/store_table.cpp",
-        "stores_.erase(it->second.store);",
+        "stores_.erase(member.store);",
         "",
         "service",
         "StoreTableTest*",
@@ -238,7 +238,7 @@ ARENAS = [
     Mutant(
         "engine-goes-anywhere",
         "service/reach.cpp",
-        "if (within && port >= kLeastPort) return {};",
+        "if (includes(address) && port >= kLeastPort) return {};",
         "if (port >= kLeastPort) return {};",
         "service",
         "ReachTest*",

@@ -42,8 +42,8 @@ TORCH = [
     Mutant(
         "messages-take-sequence-numbers",
         "csrc/torch/backend.cpp",
-        "point_to_point(op) ? sequence_.load() : sequence_.fetch_add(1) + 1;",
-        "sequence_.fetch_add(1) + 1;",
+        "point_to_point(op) ? ++messages_ : ++sequence_;",
+        "++sequence_;",
         "pytest",
         "tests/python/test_fallback.py -k 'test_movement and network'",
     ),

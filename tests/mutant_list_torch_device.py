@@ -32,7 +32,7 @@ TORCH_DEVICE = [
     Mutant(
         "device-copy-does-not-wait-for-the-caller",
         "csrc/torch/device/device_copies.cpp",
-        """  caller_.block(streams_.out);
+        """  events_.caller.block(streams_.out);
 """,
         "",
         "pytest",
@@ -41,7 +41,7 @@ TORCH_DEVICE = [
     Mutant(
         "callers-stream-does-not-wait",
         "csrc/torch/device/device_copies.cpp",
-        """  in_end_.block(guard.getStream(streams_.in.device()));
+        """  events_.in_end.block(guard.getStream(streams_.in.device()));
 """,
         "",
         "pytest",
@@ -49,7 +49,7 @@ TORCH_DEVICE = [
     ),
     Mutant(
         "device-failure-not-told-to-peers",
-        "csrc/torch/device/device_copies.cpp",
+        "csrc/torch/device/copies_failure.cpp",
         """  listener_.abort("the device failed: " + why);
 """,
         "",
