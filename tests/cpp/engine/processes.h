@@ -36,7 +36,8 @@ struct Ended {
   int signal = 0;
 };
 
-// Runs body(rank, store) in `ranks` forked processes of at most `seconds` each.
+// Runs body(rank, store) in `ranks` forked processes, each of which is ended if it hangs: after
+// `seconds`, and some minutes at least.
 std::vector<Ended> run_ranks(uint32_t ranks, unsigned seconds,
                              const std::function<bool(Member rank, DirectoryStore& store)>& body);
 
