@@ -5,6 +5,7 @@ from mutant_list_aggregation import AGGREGATION
 from mutant_list_arenas import ARENAS
 from mutant_list_copies import COPIES
 from mutant_list_dpa import DPA
+from mutant_list_package import PACKAGE
 from mutant_list_placing import PLACING
 from mutant_list_repair import LOSS_AND_REPAIR
 from mutant_list_security import SECURITY
@@ -484,4 +485,5 @@ MUTANTS = [
     *SWARM,
     *SECURITY,
     *TORCH,
+    *PACKAGE,
 ]
