@@ -158,7 +158,9 @@ const char* Job::fault_of(const Operation& op, Member from, const wire::ReduceDa
   if (!op.leads(from, entry)) return "a contribution that another rank brings";
   if (data.segment >= op.granted()) return "a contribution that was not asked for";
   if (data.segment > op.next_of(from)) return "a contribution out of order";
-  if (data.payload.size() != entry.bytes) return "a contribution of another length";
+  if (data.payload.size() != op.rule().contribution_bytes(entry.bytes)) {
+    return "a contribution of another length";
+  }
   if (op.partial().is_excused(from)) return "a contribution that it has withdrawn";
   return "";
 }

@@ -22,7 +22,7 @@ const char* fault_of_sum(const Operation& op, const Operation::Partner& leaf, co
       sum.contributors != racks.members(leaf.who.rack).size()) {
     return "a sum of other contributions";
   }
-  const size_t bytes = SegmentFold::accumulator_bytes(op.rule(), op.at(sum.number).bytes);
+  const size_t bytes = op.rule().accumulator_bytes(op.at(sum.number).bytes);
   return sum.payload.size() == bytes ? "" : "a sum of another length";
 }
 

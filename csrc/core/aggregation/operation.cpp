@@ -10,17 +10,15 @@ namespace mcast::aggregation {
 namespace {
 
 // As ranks fold among hosts: where a host has folded before, the factors are in its contribution
-// already, and 16-bit floats have been divided.
+// already.
 FoldRule rule_of(const wire::Descriptor& d, const Hosts& hosts) {
   FoldRule rule;
   rule.element = static_cast<Element>(d.element);
   rule.reduction = static_cast<Reduction>(d.reduction);
   rule.divisor = hosts.members();
   if (hosts.flat()) return rule;
-  const bool wide = accumulator_size(rule.element) != element_size(rule.element);
-  if (rule.reduction == Reduction::kPremulSum || (rule.reduction == Reduction::kAvg && wide)) {
-    rule.reduction = Reduction::kSum;
-  }
+  rule.wide = contributes_wide(rule.element, rule.reduction);
+  if (rule.reduction == Reduction::kPremulSum) rule.reduction = Reduction::kSum;
   return rule;
 }
 

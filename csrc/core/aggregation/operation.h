@@ -22,7 +22,7 @@ namespace mcast::aggregation {
 struct ListEntry {
   uint32_t segment = 0;   // of the owner's shard
   Member owner = 0;       //
-  uint32_t bytes = 0;     // of one contribution: whole elements, at least one
+  uint32_t bytes = 0;     // in elements of the result, at least one
   bool own_kept = false;  // the owner's host does not contribute: the owner adds its own last
 };
 

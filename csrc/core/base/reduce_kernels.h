@@ -19,6 +19,13 @@ constexpr size_t accumulator_size(Element e) noexcept {
   return e == Element::kFloat16 || e == Element::kBFloat16 ? 4 : element_size(e);
 }
 
+// Whether the sum or product of a few elements may be outside their range, or below it, although
+// that of all is within and the accumulator holds both. Then who folds for several contributes
+// elements of the accumulator. (bfloat16 has float32's range.)
+constexpr bool contributes_wide(Element e, Reduction r) noexcept {
+  return e == Element::kFloat16 && r != Reduction::kMin && r != Reduction::kMax;
+}
+
 // acc[i] = source[i] (first contribution); PREMUL_SUM: source[i] * factor.
 void fold_first(Element e, Reduction r, double factor, const std::byte* source, std::byte* acc,
                 size_t count);

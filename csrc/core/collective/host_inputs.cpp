@@ -1,8 +1,7 @@
 // A contribution is folded when it is sent, a segment at a time, straight from the others' memory:
 // nothing is kept, and what was read is folded while it is in the cache. Between hosts it travels
-// in the tensor's type, so 16-bit floats are rounded once per host and once at the end. Their
-// average is divided before the first of these, since a sum of what one host has may be too large
-// for them.
+// in the tensor's type, so bfloat16 is rounded once per host and once at the end; but sums of
+// float16, which a few ranks' may be too large for, travel as they are accumulated.
 #include "collective/host_inputs.h"
 
 #include "base/fence.h"
@@ -19,18 +18,12 @@ HostInputs::HostInputs(const Hosts& hosts, Member self, const ReduceArgs& args, 
       counters_(counters),
       within_(args.reduction),
       between_(args.reduction),
-      factor_(1),
+      wide_(contributes_wide(args.element, args.reduction)),
       self_(self),
       addresses_(std::make_shared<std::vector<uint64_t>>()),
       live_(std::make_shared<std::atomic<uint64_t>>(cookie | 1)) {
-  const bool wide = accumulator_size(args.element) != element_size(args.element);
-  if (args.reduction == Reduction::kAvg) {
-    within_ = wide ? Reduction::kPremulSum : Reduction::kSum;
-    between_ = wide ? Reduction::kSum : Reduction::kAvg;
-    factor_ = 1.0 / hosts.members();
-  } else if (args.reduction == Reduction::kPremulSum) {
-    between_ = Reduction::kSum;
-  }
+  if (args.reduction == Reduction::kAvg) within_ = Reduction::kSum;
+  if (args.reduction == Reduction::kPremulSum) between_ = Reduction::kSum;
   for (const Member m : hosts.members(hosts.host_of(self))) {
     sources_.push_back({m, std::nullopt, {}, false});
     if (m != self) others_.push_back(m);
@@ -95,7 +88,7 @@ std::optional<ConstBytes> HostInputs::fold(Member owner, size_t offset, size_t b
                                            Scratch& scratch) {
   const Element e = args_.element;
   const size_t count = bytes / element_size(e);
-  if (others_.empty() && within_ != Reduction::kPremulSum) {
+  if (others_.empty() && within_ != Reduction::kPremulSum && !wide_) {
     return ConstBytes(own(owner) + offset, bytes);
   }
   scratch.read.resize(bytes);
@@ -114,7 +107,6 @@ std::optional<ConstBytes> HostInputs::fold(Member owner, size_t offset, size_t b
       source = scratch.read.data();
       factor = s.offer->factor;
     }
-    if (args_.reduction == Reduction::kAvg) factor = factor_;
     (first ? fold_first : fold_next)(e, within_, factor, source, scratch.sum.data(), count);
     first = false;
   }
@@ -130,7 +122,7 @@ std::optional<ConstBytes> HostInputs::fold(Member owner, size_t offset, size_t b
     refused_ = s.member;
     return std::nullopt;
   }
-  if (accumulator_size(e) == element_size(e)) return ConstBytes(scratch.sum.data(), bytes);
+  if (wide_ || accumulator_size(e) == element_size(e)) return ConstBytes(scratch.sum);
   scratch.out.resize(bytes);
   fold_finish(e, within_, 1, scratch.sum.data(), scratch.out.data(), count);
   return ConstBytes(scratch.out.data(), bytes);

@@ -64,10 +64,12 @@ class HostInputs {
   // Nobody reads our input any more.
   bool all_taken() const { return reading_ == 0; }
 
-  // How the hosts' contributions are folded then, and by what an average is divided.
+  // How the hosts' contributions are folded then.
   Reduction reduction() const { return between_; }
+  // Whether they are in elements of the accumulator.
+  bool wide() const { return wide_; }
 
-  // The contribution of this host to `owner`: `bytes` of it from `offset`, whole elements. Valid
+  // The contribution of this host to `owner`: of `bytes` of it from `offset`, whole elements. Valid
   // until the next call with the same scratch. Nothing: refused() cannot be read.
   std::optional<ConstBytes> fold(Member owner, size_t offset, size_t bytes, Scratch& scratch);
   std::optional<Member> refused() const { return refused_; }
@@ -89,7 +91,7 @@ class HostInputs {
   const HostReader& read_;
   Counters& counters_;
   Reduction within_, between_;
-  double factor_;  // of every rank, if not its own
+  const bool wide_;
   std::vector<Member> others_;
   std::vector<Source> sources_;  // by rank; ours without an offer
   Member self_;

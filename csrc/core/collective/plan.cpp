@@ -51,11 +51,11 @@ void plan_reduction(Plan& plan, const Agreed& agreed, size_t element) {
     reduce.share = block_share(d.bytes, element, members);
     reduce.way = d.kind == wire::Kind::kReduce ? ReduceWay::kToRoot : ReduceWay::kGather;
   }
-  const size_t others = other_contributors(agreed);
-  reduce.segment = reduce_segment(agreed, static_cast<Element>(d.element));
+  const size_t others = other_contributors(agreed), ratio = contribution_ratio(agreed, d);
+  reduce.segment = reduce_segment(agreed, d);
   reduce.lookahead = static_cast<uint32_t>(
-      std::clamp<size_t>(agreed.incast / (others * reduce.segment), 2, kMostLookahead));
-  reduce.unasked = reduce.share <= std::min(kUnaskedBlock, reduce.segment);
+      std::clamp<size_t>(agreed.incast / (others * reduce.segment * ratio), 2, kMostLookahead));
+  reduce.unasked = reduce.share <= std::min(kUnaskedBlock / ratio, reduce.segment);
   plan.large = !reduce.unasked;
   if (reduce.way != ReduceWay::kGather) return;
   plan.roots = agreed.members;
@@ -75,10 +75,18 @@ size_t contribution_segment(const Agreed& agreed) {
   return std::clamp<size_t>(share, kMinSegment, kMaxSegment) / 64 * 64;
 }
 
-size_t reduce_segment(const Agreed& agreed, Element element) {
-  const size_t segment = contribution_segment(agreed);
-  const bool wider = accumulator_size(element) > element_size(element);
-  return !agreed.racks.flat() && wider ? std::min(segment, kMaxSegment / 2 / 64 * 64) : segment;
+size_t contribution_ratio(const Agreed& agreed, const wire::Descriptor& descriptor) {
+  const auto element = static_cast<Element>(descriptor.element);
+  const bool hosts = agreed.contributors != 0 && agreed.contributors != agreed.members;
+  if (!hosts || !contributes_wide(element, static_cast<Reduction>(descriptor.reduction))) return 1;
+  return accumulator_size(element) / element_size(element);
+}
+
+size_t reduce_segment(const Agreed& agreed, const wire::Descriptor& descriptor) {
+  const auto element = static_cast<Element>(descriptor.element);
+  const size_t sums = agreed.racks.flat() ? 1 : accumulator_size(element) / element_size(element);
+  const size_t segment = contribution_segment(agreed) / contribution_ratio(agreed, descriptor);
+  return std::min(segment, kMaxSegment / sums) / 64 * 64;
 }
 
 Plan make_plan(const wire::Descriptor& descriptor, const Agreed& agreed, size_t element) {

@@ -48,7 +48,7 @@ enum class ReduceWay : uint8_t {
 struct ReducePlan {
   ReduceWay way = ReduceWay::kNone;
   size_t share = 0;        // bytes of one member's block; the last may be shorter
-  size_t segment = 0;      // bytes of one contribution frame
+  size_t segment = 0;      // bytes of the block that one contribution frame is for
   uint32_t lookahead = 0;  // segments a contributor may have at an owner
   bool unasked = false;    // contributions are sent without a grant
 };
@@ -99,8 +99,11 @@ inline constexpr size_t kMinSegment = 4u << 10;
 inline constexpr size_t kMaxSegment = 60u << 10;
 // Bytes of a segment of any reduction.
 size_t contribution_segment(const Agreed& agreed);
-// Of a reduction of these elements, where a rack's sum must fit a frame too.
-size_t reduce_segment(const Agreed& agreed, Element element);
+// The same of a given reduction, in bytes of the block, where what hosts have folded and a rack's
+// sum must fit a frame too.
+size_t reduce_segment(const Agreed& agreed, const wire::Descriptor& descriptor);
+// Bytes of a contribution for each byte of the block.
+size_t contribution_ratio(const Agreed& agreed, const wire::Descriptor& descriptor);
 // Segments that a contributor may have been asked for and that are not folded: at most.
 inline constexpr uint32_t kMostLookahead = 16;
 // Segments of one grant, where `most` (2 at least) may be outstanding per contributor: few frames,

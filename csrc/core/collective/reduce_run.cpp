@@ -89,6 +89,7 @@ void ReduceRun::make_owner(Sequence sequence) {
   shape.divisor = members_;
   shape.element = args_.element;
   shape.reduction = host ? host->reduction() : args_.reduction;
+  shape.wide = host && host->wide();
   shape.factor = factor();
   shape.bytes = length(self_);
   shape.segment = plan_.reduce.segment;

@@ -64,6 +64,10 @@ class ReduceRun {
   // Our contribution to member `m`, folded with those of the other ranks of this host where that is
   // done; only what is readable(). Valid until the next call. Nothing: host->refused().
   std::optional<ConstBytes> payload(Member m, size_t offset, size_t bytes);
+  // Of a payload for `bytes` of a block.
+  size_t contribution_bytes(size_t bytes) const {
+    return host && host->wide() ? FoldRule{args_.element}.accumulator_bytes(bytes) : bytes;
+  }
   // PREMUL_SUM: what the owner still has to multiply the payload with.
   double factor() const { return host ? 1 : args_.factor; }
   // Who contributes to our block, in the order of folding; one of them is this member.

@@ -113,7 +113,8 @@ void Reductions::send_contributions(Operation& op, bool& more, Nanos now) {
     const auto& [owner, segment, number] = entry;
     const size_t bytes = length(owner, segment);
     if (!run.readable(owner, segment * segment_bytes + bytes)) return false;
-    if (op.plan.reduce.unasked && !unasked_.room(owner, op.post.sequence, cost(bytes), oldest)) {
+    if (op.plan.reduce.unasked &&
+        !unasked_.room(owner, op.post.sequence, cost(run.contribution_bytes(bytes)), oldest)) {
       return false;
     }
     const bool full = g_.port.queued(target(list), Channel::kReduce) >= kOwnerQueueLimit;
@@ -128,9 +129,9 @@ void Reductions::send_contributions(Operation& op, bool& more, Nanos now) {
       return;
     }
     const auto& [owner, segment, number] = next->entry;
-    const size_t bytes = length(owner, segment);
-    const auto payload = run.payload(owner, segment * segment_bytes, bytes);
+    const auto payload = run.payload(owner, segment * segment_bytes, length(owner, segment));
     if (!payload) return;
+    const size_t bytes = payload->size();
     wire::Writer head;
     wire::put_reduce_head(head, number, run.factor());
     g_.send_frame(target(next->list), Channel::kReduce, wire::FrameType::kReduceData,

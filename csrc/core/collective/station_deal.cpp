@@ -105,6 +105,7 @@ StationDeal deal_out(const wire::Descriptor& descriptor, const Agreed& agreed, u
   input.contributors = agreed.contributors != 0 ? agreed.contributors : agreed.members;
   input.segment = plan.reduce.segment;
   input.ratio = static_cast<uint32_t>(accumulator_size(element) / bytes);
+  input.wide = static_cast<uint32_t>(contribution_ratio(agreed, descriptor));
   input.own = own_shard(element, agreed);
   input.mode = agreed.aggregate;
   const std::vector<uint16_t> tops = tops_of(stations, agreed.racks);

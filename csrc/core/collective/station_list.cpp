@@ -88,8 +88,7 @@ class TreeList final : public aggregation::WorkList {
 size_t list_bytes(const wire::Descriptor& descriptor, const Agreed& agreed, size_t stations) {
   const bool scatter = descriptor.kind == wire::Kind::kReduceScatter;
   const uint64_t share = scatter ? descriptor.bytes : descriptor.bytes / agreed.members;
-  const uint64_t rows =
-      share / reduce_segment(agreed, static_cast<Element>(descriptor.element)) + 2;
+  const uint64_t rows = share / reduce_segment(agreed, descriptor) + 2;
   const size_t deal = Deal::most_bytes(rows, agreed.members, stations);
   if (agreed.racks.flat()) return deal;
   size_t sum = 0;

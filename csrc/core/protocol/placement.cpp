@@ -5,15 +5,18 @@
 // capacities.)
 //
 // In units of S, with K contributors, stations of s links together, c = (K-1)/K; k = K where the
-// owner sends its own contribution, K-1 where it keeps it; z = `ratio` where it keeps it, else 1:
+// owner sends its own contribution, K-1 where it keeps it; z = `ratio` where it keeps it, else 1;
+// w = `wide`:
 //
-//   reduce_scatter   worker in f z/K + (1-f) c, out f k/K + (1-f) c; stations in f k/s, out f z/s
+//   reduce_scatter   worker in f z/K + (1-f) c w, out f k w/K + (1-f) c w; stations in f k w/s,
+//                    out f z/s
 //   all_gather       worker in c, out 1/K, by multicast
 //   all_reduce       both
 //   all_reduce with results multicast by the stations:
-//                    worker in f + 2 (1-f) c, out 1; stations in f K/s, out f/s
-//   in a tree        leaves of a rack of m in f m/s, out f z/s (z = `ratio`); at the top in the sum
-//                    over racks of f z/s, or f m/s where the rack has no leaves
+//                    worker in f + (1-f) c (w+1), out f w + (1-f) (c w + 1/K); stations in f K w/s,
+//                    out f/s
+//   in a tree        leaves of a rack of m in f m w/s, out f z/s (z = `ratio`); at the top in the
+//                    sum over racks of f z/s, or f m w/s where the rack has no leaves
 // Of a tree's stations the slowest count, which is the same one for every f.
 #include "protocol/placement.h"
 
@@ -28,7 +31,7 @@ using Wide = unsigned __int128;
 struct PlacementLinks {
   uint64_t contributors;
   uint64_t capacity;  // of all stations, not 0
-  uint64_t ratio;
+  uint64_t ratio, wide;
   uint64_t tree = 0;  // multiples of f that pass the tree's slowest stations, of `capacity`
 
   Wide denominator() const { return static_cast<Wide>(contributors) * capacity; }
@@ -36,16 +39,17 @@ struct PlacementLinks {
   // The busiest direction of a reduce_scatter, with an all_gather beside it if `gather`.
   Wide reduced(uint32_t part, bool kept, bool gather) const {
     const uint64_t others = contributors - 1;
-    const uint64_t result = kept ? ratio : 1, sent = kept ? others : contributors;
-    const uint64_t direct = (kWhole - part) * others;
+    const uint64_t result = kept ? ratio : 1, sent = (kept ? others : contributors) * wide;
+    const uint64_t direct = (kWhole - part) * others * wide;
     const uint64_t in = part * result + direct + (gather ? kWhole * others : 0);
     const uint64_t out = part * sent + direct + (gather ? kWhole : 0);
     return busiest(std::max(in, out), part * (tree != 0 ? tree : std::max(sent, result)));
   }
   // The same of an all_reduce whose results the stations multicast.
   Wide served(uint32_t part) const {
-    const uint64_t in = part * contributors + 2 * (kWhole - part) * (contributors - 1);
-    return busiest(std::max(in, kWhole * contributors), part * contributors);
+    const uint64_t others = contributors - 1, sent = part * contributors * wide;
+    const uint64_t in = part * contributors + (kWhole - part) * others * (wide + 1);
+    return busiest(std::max(in, sent + (kWhole - part) * (others * wide + 1)), sent);
   }
   // What passes a worker's link as if one contributor had S/K, what passes the stations' in S.
   Wide busiest(uint64_t worker, uint64_t stations) const {
@@ -92,12 +96,12 @@ uint32_t best_part(const PlacementLinks& links, bool kept, bool careful) {
 
 // `capacity`: of the stations at the top, not 0.
 PlacementLinks links_of(const PlacementInput& input, uint64_t capacity) {
-  PlacementLinks links{input.contributors, capacity, input.ratio};
+  PlacementLinks links{input.contributors, capacity, input.ratio, input.wide};
   for (const PlacementRack& rack : input.racks) {
-    links.tree += rack.leaves > 0 ? input.ratio : rack.contributors;
+    links.tree += rack.leaves > 0 ? input.ratio : rack.contributors * input.wide;
   }
   for (const PlacementRack& rack : input.racks) {
-    const uint64_t load = std::max(rack.contributors, input.ratio);
+    const uint64_t load = std::max(rack.contributors * input.wide, input.ratio);
     if (rack.leaves == 0 || Wide{load} * links.capacity <= Wide{links.tree} * rack.capacity)
       continue;
     links.tree = load;

@@ -50,6 +50,7 @@ struct PlacementInput {
   uint32_t contributors = 1;  // to a segment: hosts. Each counts as one worker's link
   uint64_t segment = 1;       // bytes; at least 1
   uint32_t ratio = 1;         // bytes of an accumulator / bytes of an element
+  uint32_t wide = 1;          // bytes of a contribution / bytes of the shard that it is for
   OwnShard own = OwnShard::kSent;
   AggregateMode mode = AggregateMode::kCareful;
   // Of the stations, in a tree of those at its top, in 1/65536 of a worker's link.

@@ -40,7 +40,7 @@ void RackFold::begin(const FoldRule& rule, const FoldRun& run, size_t bytes, std
     if (only && r != *only) continue;
     std::byte* at = accumulator;
     if (!only && r > 0) {
-      rack.sum = sums_->take(SegmentFold::accumulator_bytes(rule, bytes));
+      rack.sum = sums_->take(rule.accumulator_bytes(bytes));
       at = rack.sum.data();
     }
     begin_rack(r, run, at);
@@ -74,7 +74,7 @@ bool RackFold::excuse(uint32_t contributor) {
 bool RackFold::add_rack(uint32_t r, ConstBytes sum) {
   if (racks_->flat() || only_ || r >= folds_.size()) return false;
   Rack& rack = folds_[r];
-  if (rack.given || rack.begun || sum.size() != SegmentFold::accumulator_bytes(rule_, bytes_)) {
+  if (rack.given || rack.begun || sum.size() != rule_.accumulator_bytes(bytes_)) {
     return false;
   }
   rack.given = true;

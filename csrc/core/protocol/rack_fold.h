@@ -44,9 +44,7 @@ class RackFold {
   bool complete() const;
   // When complete(): as of SegmentFold.
   void finish(std::byte* out) const;
-  ConstBytes partial() const {
-    return {accumulator_, SegmentFold::accumulator_bytes(rule_, bytes_)};
-  }
+  ConstBytes partial() const { return {accumulator_, rule_.accumulator_bytes(bytes_)}; }
 
  private:
   struct Rack {

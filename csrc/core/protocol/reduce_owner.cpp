@@ -15,7 +15,8 @@ ReduceOwner::ReduceOwner(const ReduceShape& shape, const std::byte* own, std::by
       own_(own),
       out_(out),
       pool_(pool),
-      rule_{shape.element, shape.reduction, shape.divisor != 0 ? shape.divisor : shape.members},
+      rule_{shape.element, shape.reduction, shape.divisor != 0 ? shape.divisor : shape.members,
+            shape.wide},
       run_{first_folded(shape.order, shape.self, shape.members), shape.members},
       listed_(shape.list.has_value()),
       segments_(static_cast<uint32_t>((shape.bytes + shape.segment - 1) / shape.segment)),
@@ -75,7 +76,7 @@ void ReduceOwner::open(uint32_t first) {
     Accumulation& s = accumulation(place);
     std::byte* accumulator = out_ + static_cast<size_t>(segment) * shape_.segment;
     if (!direct_) {
-      if (s.own.empty()) s.own = pool_.take(SegmentFold::accumulator_bytes(rule_, shape_.segment));
+      if (s.own.empty()) s.own = pool_.take(rule_.accumulator_bytes(shape_.segment));
       accumulator = s.own.data();
     }
     s.fold.begin(rule_, run_, length(segment), accumulator);
@@ -134,8 +135,8 @@ bool ReduceOwner::place_partial(uint32_t segment, ConstBytes partial, ConstBytes
   const size_t bytes = length(segment);
   const bool excused = std::find(excused_.members.begin(), excused_.members.end(), shape_.self) !=
                        excused_.members.end();
-  if ((!excused && own.size() != bytes) ||
-      partial.size() != SegmentFold::accumulator_bytes(rule_, bytes)) {
+  if ((!excused && own.size() != rule_.contribution_bytes(bytes)) ||
+      partial.size() != rule_.accumulator_bytes(bytes)) {
     return false;
   }
   std::vector<std::byte> sum = pool_.take(partial.size());
@@ -156,7 +157,8 @@ void ReduceOwner::take_over(uint32_t segment) {
 
 bool ReduceOwner::accept(Member from, uint32_t place, double factor, ConstBytes payload) {
   if (from >= shape_.members || from == shape_.self || place >= granted_ ||
-      place != arrived_.of[from] || payload.size() != length(segment_at(place))) {
+      place != arrived_.of[from] ||
+      payload.size() != rule_.contribution_bytes(length(segment_at(place)))) {
     return false;
   }
   arrived_.in_all++;

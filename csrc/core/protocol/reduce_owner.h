@@ -29,11 +29,12 @@ struct ReduceShape {
   const Racks* racks = nullptr;  // of the contributors, outlive the owner; null: one
   bool contributed = false;      // our own contribution comes by contribute(), it is not read here
   uint32_t divisor = 0;          // AVG: of the sum; 0: members
+  bool wide = false;             // contributions are in elements of the accumulator
   Element element = Element::kFloat32;
   Reduction reduction = Reduction::kSum;
   double factor = 1;                // PREMUL_SUM: ours
   size_t bytes = 0;                 // of the block, a multiple of the element
-  size_t segment = 1;               // bytes, a multiple of every element
+  size_t segment = 1;               // bytes of the block, a multiple of every element
   uint32_t window = 1;              // segments
   uint64_t own_ready = UINT64_MAX;  // how far our own contribution can be read, bytes
   bool granted = false;             // contributors send without being asked (small blocks)

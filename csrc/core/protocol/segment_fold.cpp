@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cstring>
 
 namespace mcast {
 
@@ -47,14 +48,14 @@ bool SegmentFold::has(uint32_t contributor) const {
 
 bool SegmentFold::add(uint32_t contributor, double factor, ConstBytes contribution) {
   if (contributor >= contributors() || place(contributor) >= run_.count || has(contributor) ||
-      contribution.size() != bytes_) {
+      contribution.size() != rule_.contribution_bytes(bytes_)) {
     return false;
   }
   Contribution& c = contributions_[contributor];
   if (!in_turn(contributor)) {
     c.state = State::kWaiting;
     c.factor = factor;
-    c.bytes = pool_->take(bytes_);
+    c.bytes = pool_->take(contribution.size());
     std::copy(contribution.begin(), contribution.end(), c.bytes.begin());
     return true;
   }
@@ -91,8 +92,14 @@ void SegmentFold::fold_waiting() {
 
 void SegmentFold::fold(Contribution& c, double factor, const std::byte* source) {
   const size_t count = bytes_ / element_size(rule_.element);
-  (empty_ ? fold_first : fold_next)(rule_.element, rule_.reduction, factor, source, accumulator_,
-                                    count);
+  if (!rule_.wide) {
+    (empty_ ? fold_first : fold_next)(rule_.element, rule_.reduction, factor, source, accumulator_,
+                                      count);
+  } else if (empty_) {
+    std::memcpy(accumulator_, source, rule_.accumulator_bytes(bytes_));
+  } else {
+    fold_partial(rule_.element, rule_.reduction, source, accumulator_, count);
+  }
   empty_ = false;
   c.state = State::kFolded;
   folded_++;

@@ -21,6 +21,15 @@ struct FoldRule {
   Element element = Element::kFloat32;
   Reduction reduction = Reduction::kSum;
   uint32_t divisor = 1;  // AVG: of the sum
+  bool wide = false;     // contributions are in elements of the accumulator: of several, folded
+
+  // Of a segment that has `bytes` in elements of the result.
+  constexpr size_t accumulator_bytes(size_t bytes) const noexcept {
+    return bytes / element_size(element) * accumulator_size(element);
+  }
+  constexpr size_t contribution_bytes(size_t bytes) const noexcept {
+    return wide ? accumulator_bytes(bytes) : bytes;
+  }
 };
 
 // Whether the order of contributions does not show: they are folded as they come. (Not for floats,
@@ -44,10 +53,10 @@ class SegmentFold {
   SegmentFold(SegmentFold&&) noexcept = default;
   SegmentFold& operator=(SegmentFold&&) = delete;
 
-  // The next segment; what is left of the one before is forgotten. `bytes`: of one contribution,
-  // whole elements. `accumulator`: of accumulator_bytes(), not the memory of any contribution,
-  // must last until the next begin(). `folded`: of the run, so many are in it already (a partial
-  // result from elsewhere). `run.count` <= contributors.
+  // The next segment; what is left of the one before is forgotten. `bytes`: of the
+  // result, whole elements. `accumulator`: of rule.accumulator_bytes(bytes), not the memory of any
+  // contribution, must last until the next begin(). `folded`: of the run, so many are in it already
+  // (a partial result from elsewhere). `run.count` <= contributors.
   void begin(const FoldRule& rule, const FoldRun& run, size_t bytes, std::byte* accumulator,
              uint32_t folded = 0);
 
@@ -71,16 +80,11 @@ class SegmentFold {
   bool complete() const { return folded_ == run_.count; }
 
   // When complete(), and not all are excused. The result: divided, rounded to the element. `out`:
-  // as many bytes as a contribution has; may be the accumulator where that has elements of the same
+  // of the `bytes` of begin(); may be the accumulator where that has elements of the same
   // size.
   void finish(std::byte* out) const;
   // The accumulator: a partial result, to be gone on with by begin(..., folded) elsewhere.
-  ConstBytes partial() const { return {accumulator_, accumulator_bytes(rule_, bytes_)}; }
-
-  // Of a segment with contributions of `bytes`.
-  static constexpr size_t accumulator_bytes(const FoldRule& rule, size_t bytes) noexcept {
-    return bytes / element_size(rule.element) * accumulator_size(rule.element);
-  }
+  ConstBytes partial() const { return {accumulator_, rule_.accumulator_bytes(bytes_)}; }
 
  private:
   enum class State : uint8_t { kMissing, kWaiting, kFolded, kExcused };

@@ -88,34 +88,38 @@ std::vector<std::byte> folded_in_brackets(
   return out;
 }
 
-// Folds in two steps, with the rules written out: AVG of 16-bit floats is divided before the first
-// rounding, other averages at the end; factors are used within the hosts.
+// Folds in two steps, with the rules written out: averages are divided at the end, factors are used
+// within the hosts, and what hosts contribute is rounded but for sums and products of float16.
 std::vector<std::byte> reduced_by_hosts(uint64_t op, uint32_t ranks, Element element,
                                         Reduction reduction, size_t from, size_t bytes,
                                         const std::vector<uint32_t>& host_of,
                                         const std::vector<std::vector<uint32_t>>& racks) {
   const size_t count = bytes / element_size(element);
-  const bool half = element == Element::kFloat16 || element == Element::kBFloat16;
-  const bool average = reduction == Reduction::kAvg;
-  const bool scaled = reduction == Reduction::kPremulSum || (average && half);
-  const Reduction within = scaled ? Reduction::kPremulSum : average ? Reduction::kSum : reduction;
-  const Reduction between = average && !half ? Reduction::kAvg
-                            : scaled         ? Reduction::kSum
-                                             : reduction;
+  const bool extreme = reduction == Reduction::kMin || reduction == Reduction::kMax;
+  const bool wide = element == Element::kFloat16 && !extreme;
+  const Reduction within = reduction == Reduction::kAvg ? Reduction::kSum : reduction;
+  const Reduction between = reduction == Reduction::kPremulSum ? Reduction::kSum : reduction;
   const auto of_host = [&](uint32_t lead) {
     std::vector<std::byte> sum(count * accumulator_size(element)), part(bytes);
     for (uint32_t r = lead; r < ranks; r++) {
       if (host_of[r] != host_of[lead]) continue;
       std::vector<std::byte> own(bytes);
       fill_pattern(op, r, own, from);
-      (r == lead ? fold_first : fold_next)(element, within, average ? 1.0 / ranks : factor_of(r),
-                                           own.data(), sum.data(), count);
+      (r == lead ? fold_first : fold_next)(element, within, factor_of(r), own.data(), sum.data(),
+                                           count);
     }
+    if (wide) return sum;
     fold_finish(element, within, 1, sum.data(), part.data(), count);
     return part;
   };
-  return folded_in_brackets(racks, element, between, bytes, ranks, of_host,
-                            [](uint32_t) { return 1.0; });
+  const auto one = [](uint32_t) { return 1.0; };
+  if (!wide) return folded_in_brackets(racks, element, between, bytes, ranks, of_host, one);
+  const std::vector<std::byte> sum = folded_in_brackets(
+      racks, Element::kFloat32, between == Reduction::kAvg ? Reduction::kSum : between,
+      count * sizeof(float), ranks, of_host, one);
+  std::vector<std::byte> out(bytes);
+  fold_finish(element, between, ranks, sum.data(), out.data(), count);
+  return out;
 }
 
 }  // namespace

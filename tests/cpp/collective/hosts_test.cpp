@@ -1,6 +1,9 @@
 // Several ranks on a host: their inputs are folded there, one contribution per host goes over the
 // network, and nobody's memory is read after it was given back.
+#include <algorithm>
 #include <map>
+#include <set>
+#include <span>
 #include <utility>
 
 #include "support/program.h"
@@ -40,6 +43,72 @@ TEST(Hosts, BytesBetweenThemDoNotGrowWithTheirRanks) {
     // Uneven: (hosts - 1) contributions to every block.
     EXPECT_EQ(sent({0, 0, 0, 0, 1, 2}, kind, kBytes), 2 * kBytes);
   }
+}
+
+// The float16 that every rank has as the result where rank r gives all elements the bits inputs[r].
+std::set<uint16_t> reduced_halves(const std::vector<uint32_t>& host_of, Reduction reduction,
+                                  const std::vector<uint16_t>& inputs, size_t count) {
+  Cluster c(on_hosts(host_of));
+  std::set<uint16_t> results;
+  const auto halves = [](std::byte* data, size_t bytes) {
+    return std::span(reinterpret_cast<uint16_t*>(data), bytes / 2);
+  };
+  c.adjust = [&](Member r, Post& post) {
+    const Slice& input = post.reduce->inputs[0];
+    std::ranges::fill(halves(input.data(), input.length), inputs[r]);
+  };
+  c.at_done = [&](const OpRun& run) {
+    for (const uint16_t half : halves(run.memory->data(), run.block)) results.insert(half);
+  };
+  wire::Descriptor d;
+  d.kind = Kind::kAllreduce;
+  d.element = static_cast<uint8_t>(Element::kFloat16);
+  d.reduction = static_cast<uint8_t>(reduction);
+  d.bytes = 2 * count;
+  Runs runs;
+  for (Member r = 0; r < c.size(); r++) runs.push_back(c.call(r, d, 3));
+  EXPECT_TRUE(c.run([&] { return all_done(runs); }, 10 * kSecond));
+  for (const auto& run : runs) EXPECT_TRUE(run->status.ok()) << run->status.to_string();
+  return results;
+}
+
+constexpr size_t kTwoSteps = 100'003;  // elements: more than goes in one step
+
+TEST(Hosts, SumsBeyondTheRangeOfOneHostAreRight) {
+  // 40000 + 40000 - 40000 - 39008 = 992.
+  EXPECT_EQ(
+      reduced_halves({0, 0, 1, 1}, Reduction::kSum, {0x78e2, 0x78e2, 0xf8e2, 0xf8c3}, kTwoSteps),
+      std::set<uint16_t>{0x63c0});
+  // 1024 * 1024 * 2^-10 * 2^-10 = 1.
+  EXPECT_EQ(reduced_halves({0, 0, 1, 1}, Reduction::kProduct, {0x6400, 0x6400, 0x1400, 0x1400},
+                           kTwoSteps),
+            std::set<uint16_t>{0x3c00});
+}
+
+TEST(Hosts, SmallAveragesDoNotVanish) {
+  // The average of equal values is that value, 3 * 2^-24, also where a host has one rank.
+  const std::vector<uint16_t> inputs(9, 3);
+  EXPECT_EQ(reduced_halves({0, 0, 0, 0, 1, 1, 1, 1, 2}, Reduction::kAvg, inputs, kTwoSteps),
+            std::set<uint16_t>{3});
+}
+
+TEST(Hosts, SumsOfHalvesTakeTwiceTheBytesBetweenThemAndNoOthers) {
+  const auto bytes = [](Element element, Reduction reduction) {
+    Cluster c(on_hosts({0, 0, 1, 1}));
+    wire::Descriptor d;
+    d.kind = Kind::kReduceScatter;
+    d.element = static_cast<uint8_t>(element);
+    d.reduction = static_cast<uint8_t>(reduction);
+    d.bytes = 2 * kTwoSteps;
+    Runs runs;
+    for (Member r = 0; r < c.size(); r++) runs.push_back(c.call(r, d, 3));
+    finish(c, runs);
+    return c.total(Counter::reduce_bytes_sent);
+  };
+  const uint64_t once = 4 * 2 * kTwoSteps;
+  EXPECT_EQ(bytes(Element::kFloat16, Reduction::kSum), 2 * once);
+  EXPECT_EQ(bytes(Element::kFloat16, Reduction::kMax), once);
+  EXPECT_EQ(bytes(Element::kBFloat16, Reduction::kAvg), once);
 }
 
 TEST(Hosts, SmallBlocksToo) {

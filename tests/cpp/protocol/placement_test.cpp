@@ -65,16 +65,20 @@ double least_of_all(Times times, uint32_t stride) {
 
 // The formulas of placement.cpp's head once more, in floating point and for any part.
 struct PlacedLoads {
-  double ranks, links, ratio;
+  double ranks, links, ratio, wide;
 
   double reduced(double f, bool kept, bool gather) const {
-    const double c = (ranks - 1) / ranks, z = kept ? ratio : 1, k = kept ? ranks - 1 : ranks;
-    const double in = f * z / ranks + (1 - f) * c + (gather ? c : 0);
-    const double out = f * k / ranks + (1 - f) * c + (gather ? 1 / ranks : 0);
+    const double c = (ranks - 1) / ranks, z = kept ? ratio : 1;
+    const double k = (kept ? ranks - 1 : ranks) * wide;
+    const double in = f * z / ranks + (1 - f) * c * wide + (gather ? c : 0);
+    const double out = f * k / ranks + (1 - f) * c * wide + (gather ? 1 / ranks : 0);
     return std::max(std::max(in, out), f / links * std::max(k, z));
   }
   double served(double f) const {
-    return std::max(std::max(1.0, f + 2 * (1 - f) * (ranks - 1) / ranks), f * ranks / links);
+    const double c = (ranks - 1) / ranks;
+    const double in = f + (1 - f) * c * (wide + 1);
+    const double out = f * wide + (1 - f) * (c * wide + 1 / ranks);
+    return std::max(std::max(in, out), f * ranks * wide / links);
   }
   // The best time with an all_gather beside it.
   double best(bool kept, bool careful, uint32_t stride) const {
@@ -95,6 +99,7 @@ PlacementInput drawn_input(Rng& rng) {
   input.bytes = rng.next() >> (24 + rng.below(20));  // up to 2^40
   input.segment = (1 + rng.below(15)) << 12;
   input.ratio = rng.chance(0.3) ? 2 : 1;
+  input.wide = input.ratio == 2 && rng.chance(0.5) ? 2 : 1;
   input.own = static_cast<OwnShard>(rng.below(3));
   input.scatter = rng.chance(0.5);
   input.mode = static_cast<AggregateMode>(rng.below(2));
@@ -130,7 +135,7 @@ std::string wrong_plan(const PlacementInput& input, uint32_t stride) {
     return placement.planned == placement.workers ? "" : "a gain without stations";
 
   const PlacedLoads loads{static_cast<double>(input.contributors), whole(links),
-                          static_cast<double>(input.ratio)};
+                          static_cast<double>(input.ratio), static_cast<double>(input.wide)};
   const bool careful = input.scatter && input.mode == AggregateMode::kCareful;
   double best = loads.best(input.own != OwnShard::kSent, careful, stride);
   if (input.own == OwnShard::kEither) best = std::min(best, loads.best(false, careful, stride));

@@ -48,7 +48,7 @@ struct RackCase {
     }
   }
   size_t bytes() const { return count * element_size(rule.element); }
-  size_t accumulator() const { return SegmentFold::accumulator_bytes(rule, bytes()); }
+  size_t accumulator() const { return rule.accumulator_bytes(bytes()); }
   bool in_rack(uint32_t c, uint32_t rack) const { return racks.flat() || racks.rack_of(c) == rack; }
 
   // One bracket, in the run's order.

@@ -36,7 +36,7 @@ struct Case {
     }
   }
   size_t bytes() const { return count * element_size(rule.element); }
-  size_t accumulator() const { return SegmentFold::accumulator_bytes(rule, bytes()); }
+  size_t accumulator() const { return rule.accumulator_bytes(bytes()); }
 
   // One after the other in the run's order, without SegmentFold.
   Block sum(const FoldRun& run) const {
@@ -97,6 +97,36 @@ TEST(SegmentFold, TheBitsAreThoseOfTheOrder) {
       ASSERT_TRUE(fold.complete());
       fold.finish(out.data());
       EXPECT_EQ(out, c.result(run)) << element_name(e) << " " << reduction_name(r);
+    });
+  }
+}
+
+// Hosts' sums, as they were accumulated: the same as of what they were folded from, in that order.
+TEST(SegmentFold, WideContributionsAreFoldedAsTheyWereAccumulated) {
+  for (const uint64_t seed : seeds(40)) {
+    SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
+    Rng rng(seed);
+    BufferPool pool;
+    const auto k = static_cast<uint32_t>(1 + rng.below(7));
+    SegmentFold fold(k, pool);
+    for_all_types([&](Element e, Reduction r) {
+      if (r == Reduction::kPremulSum) return;  // hosts have multiplied
+      const Case c(e, r, k, rng);
+      std::vector<Block> wide(k, Block(c.accumulator()));
+      for (uint32_t i = 0; i < k; i++) {
+        fold_first(e, r, 1, c.inputs[i].data(), wide[i].data(), c.count);
+      }
+      FoldRule rule = c.rule;
+      rule.wide = true;
+      Block acc(c.accumulator()), out(c.bytes());
+      fold.begin(rule, {0, k}, c.bytes(), acc.data());
+      for (const uint32_t m : shuffled(k, rng)) {
+        EXPECT_EQ(c.accumulator() == c.bytes(), fold.add(m, 1, c.inputs[m]));
+        EXPECT_EQ(c.accumulator() != c.bytes(), fold.add(m, 1, wide[m]));
+      }
+      ASSERT_TRUE(fold.complete());
+      fold.finish(out.data());
+      EXPECT_EQ(out, c.result({0, k})) << element_name(e) << " " << reduction_name(r);
     });
   }
 }
