@@ -170,7 +170,15 @@ wire::Writer StationWorld::contribution(Member rank, Sequence op, uint32_t numbe
   wire::put_reduce_head(body, number, factor_of(host));
   const std::byte* const from =
       c.inputs[host].data() + e.owner * c.share + size_t{e.segment} * options_.segment;
-  for (uint32_t i = 0; i < e.bytes; i++) body.put<uint8_t>(static_cast<uint8_t>(from[i]));
+  const auto element = static_cast<Element>(c.descriptor.element);
+  std::vector<std::byte> payload(from, from + e.bytes);
+  if (!params_.hosts.flat() &&
+      contributes_wide(element, static_cast<Reduction>(c.descriptor.reduction))) {
+    const size_t count = e.bytes / element_size(element);
+    payload.resize(count * accumulator_size(element));
+    fold_first(element, Reduction::kSum, 1, from, payload.data(), count);
+  }
+  for (const std::byte b : payload) body.put<uint8_t>(static_cast<uint8_t>(b));
   return body;
 }
 
@@ -344,11 +352,7 @@ std::vector<std::byte> StationWorld::expected(const Call& c, const ListEntry& e)
   const auto element = static_cast<Element>(c.descriptor.element);
   auto reduction = static_cast<Reduction>(c.descriptor.reduction);
   const uint32_t hosts = params_.hosts.count(), own = params_.hosts.host_of(e.owner);
-  const bool wide = accumulator_size(element) != element_size(element);
-  if (!params_.hosts.flat() &&
-      (reduction == Reduction::kPremulSum || (reduction == Reduction::kAvg && wide))) {
-    reduction = Reduction::kSum;
-  }
+  if (!params_.hosts.flat() && reduction == Reduction::kPremulSum) reduction = Reduction::kSum;
   std::vector<uint32_t> order;
   for (uint32_t h = 0; h < hosts; h++) {
     order.push_back(options_.fold == FoldOrder::kTurn ? (own + 1 + h) % hosts : h);
