@@ -226,8 +226,8 @@ MUTANTS = [
     Mutant(
         "unasked-contributions-without-bound",
         "collective/reductions.cpp",
-        "if (op.plan.reduce.unasked && !unasked_.room(owner, op.post.sequence, cost(bytes), oldest)) {",
-        "if (op.plan.reduce.unasked && cost(bytes) == 0 && oldest) {",
+        "!unasked_.room(owner, op.post.sequence, cost(run.contribution_bytes(bytes)), oldest)",
+        "cost(run.contribution_bytes(bytes)) == 0 && oldest",
         "collective",
         "Reductions.AreSentAhead*",
     ),

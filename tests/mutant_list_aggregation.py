@@ -97,8 +97,8 @@ RANKS = [
     Mutant(
         "roster-in-force-where-each-rank-stands",
         "collective/roster_change.cpp",
-        "StationSet set{roster_.version, from, {}};",
-        "StationSet set{roster_.version, g_.ops.next(), {}};",
+        "StationSet set{roster_.version, from, roster_.resting, {}};",
+        "StationSet set{roster_.version, g_.ops.next(), roster_.resting, {}};",
         "collective",
         "Roster*",
     ),

@@ -154,8 +154,8 @@ STATIONS = [
     Mutant(
         "factors-of-hosts-applied-twice",
         "aggregation/operation.cpp",
-        "if (rule.reduction == Reduction::kPremulSum || (",
-        "if ((",
+        "if (rule.reduction == Reduction::kPremulSum) rule.reduction = Reduction::kSum;",
+        "",
         "aggregation",
         "StationSchedules*",
     ),
@@ -178,8 +178,8 @@ STATIONS = [
     Mutant(
         "contribution-of-any-length-taken",
         "aggregation/job.cpp",
-        "if (data.payload.size() != entry.bytes)",
-        "if (data.payload.size() > entry.bytes)",
+        "if (data.payload.size() != op.rule().contribution_bytes(entry.bytes))",
+        "if (data.payload.size() > op.rule().contribution_bytes(entry.bytes))",
         "aggregation",
         "Violations*",
     ),

@@ -75,8 +75,9 @@ def stats(group: Any = None) -> dict[str, Any]:
                 groups of several hosts): {"sequence", "bytes" of a rank's whole input, "reason":
                 "placed", or why ranks fold all of it, "part" that aggregators fold, "own"
                 contribution of a segment's owner: "kept" or "sent", "stations": [{"address",
-                "capacity" in links of a rank, "part", "lost"}], "planned" and "workers": time with
-                aggregators and without, in bytes / rate of a link, "ratio" of these}
+                "capacity" in links of a rank, "part", "lost"}], "measured": on rank 0 {"with_ms",
+                "without_ms"} aggregators, or None, "planned" and "workers": the same as planned,
+                in bytes / rate of a link, "ratio" of these}
     waiting     on rank 0, while aggregators miss contributions: {"sequence" of the operation,
                 "ranks", "ms" since the last contribution to that segment}; else None
     partial     reductions that ended without late ranks: {"limit_ms" (setting `partial`),

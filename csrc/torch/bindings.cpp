@@ -144,6 +144,13 @@ py::dict plan_row(const AggregationReport::Plan& plan) {
   row["part"] = whole(placement.part);
   row["own"] = placement.part == 0 ? "" : placement.kept ? "kept" : "sent";
   row["stations"] = stations;
+  row["measured"] = py::none();
+  if (plan.with != 0 && plan.without != 0) {
+    py::dict measured;
+    measured["with_ms"] = static_cast<double>(plan.with) / kMilli;
+    measured["without_ms"] = static_cast<double>(plan.without) / kMilli;
+    row["measured"] = measured;
+  }
   row["planned"] = whole(placement.planned);
   row["workers"] = whole(placement.workers);
   row["ratio"] = placement.workers == 0 ? 1.0

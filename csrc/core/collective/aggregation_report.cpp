@@ -13,6 +13,9 @@ AggregationReport GroupCore::aggregation_report(Nanos now) const {
     plan.sequence = planned.sequence;
     plan.bytes = planned.bytes;
     plan.placement = planned.placement;
+    const StationTrial::Times times = stations_.times(kind, planned.bytes);
+    plan.with = static_cast<uint64_t>(times.with);
+    plan.without = static_cast<uint64_t>(times.without);
     for (const Station& s : planned.stations) {
       plan.stations.push_back({stations_.roster().address_of(s.member), s.capacity, s.out});
     }

@@ -25,6 +25,8 @@ struct AggregationReport {
     uint64_t bytes = 0;  // of a rank's whole input
     Placement placement;
     std::vector<Station> stations;  // as in placement.stations
+    // At the top: what such operations have taken with stations and without; 0: not measured.
+    uint64_t with = 0, without = 0;  // ns
   };
   std::vector<Plan> plans;
 

@@ -250,7 +250,10 @@ void GroupCore::finish(Operation& op, const Status& status, Nanos now) {
   if (g_.params.trace) {
     g_.params.trace->record(trace_event(op, op.plan.descriptor, g_.params, now, status.ok()));
   }
-  if (status.ok()) path_.rates().on_finished(op, now);
+  if (status.ok()) {
+    path_.rates().on_finished(op, now);
+    stations_.on_finished(op, now);
+  }
   if (op.post.moments) *op.post.moments = {op.first_byte, op.last_byte, now};
   // Its machines hold pointers into the caller's memory.
   if (op.reduce) op.reduce->drop_memory();

@@ -44,24 +44,40 @@ RosterChange::RosterChange(GroupContext& context, Stations& stations)
 
 void RosterChange::propose(std::vector<wire::StationEntry> stations) {
   if (stations.size() > wire::kMostStations) stations.resize(wire::kMostStations);
-  while (roster_body({0, stations}).size() > kMostRosterBytes) stations.pop_back();
+  while (roster_body({0, false, stations}).size() > kMostRosterBytes) stations.pop_back();
   proposed_ = std::move(stations);
+}
+
+bool RosterChange::rest(bool resting) {
+  const StationSet* const latest = g_.stations.latest();
+  const bool agreed = latest != nullptr && latest->version == roster_.version &&
+                      stage_ == Stage::kIdle && !changes_something(roster_.stations);
+  if (!agreed || proposed_ || g_.leaving.any_left) return false;
+  rests_ = resting;
+  proposed_ = roster_.stations;
+  return true;
 }
 
 void RosterChange::drive(Nanos now) {
   if (at_top() && proposed_ && !g_.switching() && !g_.leaving.any_left) {
-    std::vector<wire::StationEntry> stations = *std::exchange(proposed_, std::nullopt);
-    given_up_ = given_up_ || stage_ == Stage::kTesting;
-    stage_ = Stage::kIdle;
-    parting_ = true;
-    if (changes_something(stations)) {
-      begin({roster_.version + 1, std::move(stations)}, now);
-    } else {
-      settle();
-    }
+    propose_to_all(*std::exchange(proposed_, std::nullopt), now);
   }
   if (stage_ == Stage::kTesting) test(now);
   part_unused();
+}
+
+void RosterChange::propose_to_all(std::vector<wire::StationEntry> stations, Nanos now) {
+  given_up_ = given_up_ || stage_ == Stage::kTesting;
+  stage_ = Stage::kIdle;
+  parting_ = true;
+  const bool others = changes_something(stations);
+  if (others) rests_ = false;
+  const StationSet* const latest = g_.stations.latest();
+  if (others || (latest != nullptr && rests_ != latest->resting)) {
+    begin({roster_.version + 1, rests_, std::move(stations)}, now);
+  } else {
+    settle();
+  }
 }
 
 void RosterChange::stop() {
@@ -169,23 +185,25 @@ void RosterChange::draw(Nanos now) {
     stage_ = Stage::kIdle;
     parting_ = true;
     if (!changes_something(reached)) return settle();
-    begin({roster_.version + 1, std::move(reached)}, now);
+    begin({roster_.version + 1, rests_ = false, std::move(reached)}, now);
     if (stage_ != Stage::kTested) return;  // else nobody is left to be tried
   }
   const std::vector<std::byte> version = version_body(roster_.version);
-  if (const auto first = line_.stop(0, version, version)) in_force(*first);
+  if (const auto first = line_.stop(0, version, version)) in_force(*first, now);
 }
 
 // The line is drawn. The stations are told before anything else of this version: what they fold
 // follows from it.
-void RosterChange::in_force(Sequence from) {
-  StationSet set{roster_.version, from, {}};
+void RosterChange::in_force(Sequence from, Nanos now) {
+  StationSet set{roster_.version, from, roster_.resting, {}};
   const std::vector<uint64_t> hashes = wire::station_hashes(roster_);
   for (size_t i = 0; i < members_.size(); i++) {
     const wire::StationEntry& entry = roster_.stations[i];
     set.stations.push_back({members_[i], entry.capacity, hashes[i], entry.rack, false});
   }
+  const bool others = changes_something(roster_.stations);
   g_.stations.install(std::move(set));
+  stations_.on_roster(others, now);
   g_.stations.released(g_.ops.base());
   g_.counters.add(Counter::roster_changes);
   stage_ = Stage::kIdle;
@@ -249,10 +267,10 @@ void RosterChange::on_frame(const Frame& header, ConstBytes body, Nanos now) {
   if (header.type == FrameType::kRoster) return on_roster(header, body, now);
   if (header.type == FrameType::kRosterReach) return on_reach(header, body, now);
   if (!is_current(body)) return;
-  if (header.type == FrameType::kRosterLine) return on_line(header, body);
+  if (header.type == FrameType::kRosterLine) return on_line(header, body, now);
   const auto first =
       header.type == FrameType::kRosterAt ? line_.on_at(header) : line_.on_ready(header);
-  if (first) in_force(*first);
+  if (first) in_force(*first, now);
 }
 
 bool RosterChange::is_current(ConstBytes body) {
@@ -297,12 +315,12 @@ void RosterChange::on_reach(const Frame& header, ConstBytes body, Nanos now) {
   test(now);
 }
 
-void RosterChange::on_line(const Frame& header, ConstBytes body) {
+void RosterChange::on_line(const Frame& header, ConstBytes body, Nanos now) {
   if (!g_.from_parent(header.member) || g_.switching()) {
     g_.counters.add(Counter::malformed);
     return;
   }
-  if (const auto first = line_.stop(0, body, body)) in_force(*first);
+  if (const auto first = line_.stop(0, body, body)) in_force(*first, now);
 }
 
 }  // namespace mcast

@@ -42,6 +42,10 @@ class RosterChange {
   // proposed before and is not in force is given up.
   void propose(std::vector<wire::StationEntry> stations);
 
+  // At the top: those in force fold nothing from a line on, or fold again. False: that cannot be
+  // agreed on now.
+  bool rest(bool resting);
+
   void drive(Nanos now);
   // At the top: all ranks have answered. draw() it when no other line is about to be drawn and no
   // rank has left, which would never answer.
@@ -76,13 +80,13 @@ class RosterChange {
   void meet(const wire::StationEntry& entry);
   void test(Nanos now);
   void subtree_tested();
-  void in_force(Sequence from);
+  void in_force(Sequence from, Nanos now);
   void settle();
   void part_unused();
 
   void on_roster(const Frame& header, ConstBytes body, Nanos now);
   void on_reach(const Frame& header, ConstBytes body, Nanos now);
-  void on_line(const Frame& header, ConstBytes body);
+  void on_line(const Frame& header, ConstBytes body, Nanos now);
   // Of the version that is being agreed; else counted.
   bool is_current(ConstBytes body);
 
@@ -90,6 +94,7 @@ class RosterChange {
   std::vector<uint64_t> uids_in_force() const;
   Nanos patience() const { return std::max(kPatience, g_.params.aggregator_patience / 2); }
   bool changes_something(const std::vector<wire::StationEntry>& stations) const;
+  void propose_to_all(std::vector<wire::StationEntry> stations, Nanos now);
   bool at_top() const { return g_.tree.is_top(g_.self); }
 
   GroupContext& g_;
@@ -97,6 +102,7 @@ class RosterChange {
   RosterEvents events_;
   Line line_;
   std::optional<std::vector<wire::StationEntry>> proposed_;
+  bool rests_ = false;  // what is wanted of those in force
 
   Stage stage_ = Stage::kIdle;
   wire::StationRoster roster_;   // the latest that this rank has heard of

@@ -83,6 +83,15 @@ size_t StationDeal::length(Member owner, uint32_t number) const {
   return static_cast<size_t>(std::min<uint64_t>(segment, end - at));
 }
 
+void StationDeal::rest() {
+  deal.reset();
+  kept = placement.kept = false;
+  placement.reason = PlacementReason::kSlower;
+  placement.part = 0;
+  placement.owner = kWhole;
+  std::fill(placement.stations.begin(), placement.stations.end(), 0);
+}
+
 StationDeal deal_out(const wire::Descriptor& descriptor, const Agreed& agreed, uint64_t tag,
                      std::span<const Station> stations) {
   StationDeal out;

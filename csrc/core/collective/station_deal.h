@@ -30,6 +30,8 @@ struct StationDeal {
 
   // Bytes of a segment.
   size_t length(Member owner, uint32_t number) const;
+  // The stations fold nothing of it after all.
+  void rest();
 };
 
 // `agreed`: of it members, contributors, racks, incast, fold and aggregate count. `tag`: of the

@@ -30,7 +30,8 @@ struct Station {
 
 struct StationSet {
   uint32_t version = 0;
-  Sequence from = 0;  // first operation
+  Sequence from = 0;     // first operation
+  bool resting = false;  // they fold nothing
   std::vector<Station> stations;
 
   const Station* find(Member member) const {

@@ -30,13 +30,38 @@ std::unique_ptr<StationShare> Stations::share_of(const Operation& op) {
   if (op.post.delegated || (!shown && set == nullptr)) return nullptr;
   const std::vector<Station> stations = set == nullptr ? std::vector<Station>() : set->stations;
   StationDeal deal = deal_out(d, g_.params.agreed, g_.params.tag, stations);
-  if (shown) {
-    const uint64_t all = d.kind == wire::Kind::kReduceScatter ? d.bytes * g_.size : d.bytes;
-    planned_[d.kind] = {sequence, all, deal.placement, stations};
+  if (set != nullptr && set->resting && deal.deal) {
+    deal.rest();
+    if (compares()) rested_.push_back(sequence);
   }
+  if (shown) planned_[d.kind] = {sequence, input_bytes(d), deal.placement, stations};
   if (!deal.deal) return nullptr;
   g_.counters.add(Counter::agg_operations);
   return std::make_unique<StationShare>(*set, std::move(deal));
+}
+
+uint64_t Stations::input_bytes(const wire::Descriptor& d) const {
+  return d.kind == wire::Kind::kReduceScatter ? d.bytes * g_.size : d.bytes;
+}
+
+void Stations::on_roster(bool others, Nanos now) {
+  if (others) return trial_.reset(now);
+  trial_.on_change(g_.stations.latest()->resting, now);
+}
+
+// From the call on, in both states: who comes late slows both alike. What was diverted, or ended
+// without some ranks, is no example of either.
+void Stations::on_finished(const Operation& op, Nanos now) {
+  if (!compares()) return;
+  const bool rested = !rested_.empty() && rested_.front() == op.post.sequence;
+  while (!rested_.empty() && rested_.front() <= op.post.sequence) rested_.pop_front();
+  if (!op.reduce || op.reduce->partial || (!rested && !op.reduce->stations)) return;
+  if (!rested) {
+    const std::vector<bool>& off = op.reduce->stations->off;
+    if (std::find(off.begin(), off.end(), true) != off.end()) return;
+  }
+  const wire::Descriptor& d = op.plan.descriptor;
+  trial_.add({d.kind == wire::Kind::kReduceScatter, input_bytes(d)}, rested, op.post.posted, now);
 }
 
 void Stations::start(Operation& op) {
@@ -266,6 +291,9 @@ void Stations::drive(Nanos now, bool drained) {
   const StationSet* const set = g_.stations.latest();
   if (set == nullptr) return;  // none has ever been in force
   open_ready();
+  if (compares() && trial_.wants_change(now) && !roster_.rest(!trial_.resting())) {
+    trial_.put_off(now);
+  }
   // One that was lost before its set was in force, or that we have never met.
   for (const Station& s : set->stations) {
     const StationTable::Contact* const contact = g_.stations.contact(s.member);

@@ -15,6 +15,7 @@
 #include "collective/roster_change.h"
 #include "collective/straggler_reports.h"
 #include "protocol/liveness.h"
+#include "protocol/station_trial.h"
 
 namespace mcast {
 
@@ -53,6 +54,11 @@ class Stations {
   RosterChange& roster() { return roster_; }
   const RosterChange& roster() const { return roster_; }
 
+  // A set is in force; `others`: its stations are not those of the one before.
+  void on_roster(bool others, Nanos now);
+  // Of every operation that has ended well, before its memory is given back.
+  void on_finished(const Operation& op, Nanos now);
+
   // With every turn; `drained`: the transport's receive side was seen empty.
   void drive(Nanos now, bool drained);
   Nanos deadline() const { return watch_.deadline(); }
@@ -64,6 +70,10 @@ class Stations {
     Placement placement;
     std::vector<Station> stations;
   };
+  // At the top: what such operations have taken, with stations and without.
+  StationTrial::Times times(wire::Kind kind, uint64_t bytes) const {
+    return trial_.times({kind == wire::Kind::kReduceScatter, bytes});
+  }
   const std::map<wire::Kind, Planned>& planned() const { return planned_; }
   // At the top: whom stations wait for.
   const StragglerReports& stragglers() const { return stragglers_; }
@@ -77,6 +87,12 @@ class Stations {
   Fault on_result(Operation& op, uint16_t station, ConstBytes body);
   Fault on_decline(Operation& op, uint16_t station, ConstBytes body);
 
+  // Their times are compared.
+  bool compares() const {
+    return g_.tree.is_top(g_.self) && g_.params.agreed.aggregate == AggregateMode::kCareful;
+  }
+  // Of a rank, whole.
+  uint64_t input_bytes(const wire::Descriptor& d) const;
   bool openable(const Operation& op) const;
   void open(Operation& op);
   // Station `j` folds nothing of the operation any more; in a tree none does, and they are told.
@@ -94,6 +110,8 @@ class Stations {
   std::deque<Sequence> unopened_;  // of these
   Liveness watch_;                 // of stations that have a part in what is in flight
   std::map<wire::Kind, Planned> planned_;
+  std::deque<Sequence> rested_;  // operations in flight that they would have a part in
+  StationTrial trial_;
   StragglerReports stragglers_;
 };
 

@@ -157,6 +157,8 @@ void tell_plan(Way& way, Plan& plan, const std::string& at) {
   way(at + "workers", placement.workers);
   way(at + "alone", placement.alone);
   way(at + "served", placement.served);
+  way(at + "with", plan.with);
+  way(at + "without", plan.without);
   way.rows(at + "dealt", placement.stations,
            [&](auto& part, const std::string& key) { way(key + "part", part); });
   way.rows(at + "stations", plan.stations, [&](auto& station, const std::string& key) {

@@ -54,7 +54,8 @@ Deal::Deal(const DealShape& shape) : segments_(shape.segments), lengths_(shape.s
   for (const uint32_t n : segments_) rows_ = std::max(rows_, n);
   executors_.assign(size_t{rows_} * owners(), kOwner);
   if (lengths_.empty()) return;
-  for (uint32_t m = 0; m < owners(); m++) deal_shard(shape, static_cast<Member>(m));
+  std::vector<uint64_t> given(lengths_.size());
+  for (uint32_t m = 0; m < owners(); m++) deal_shard(shape, static_cast<Member>(m), given);
   noted_.resize((rows_ + kStride - 1) / kStride * lengths_.size());
   for (uint32_t row = 0; row < rows_; row++) {
     if (row % kStride == 0) {
@@ -68,14 +69,30 @@ Deal::Deal(const DealShape& shape) : segments_(shape.segments), lengths_(shape.s
   }
 }
 
-// A short shard is dealt to the first of its ranking only, which share what all would have.
-void Deal::deal_shard(const DealShape& shape, Member owner) {
+std::vector<uint16_t> Deal::takers(std::vector<uint16_t> ranking, uint32_t segments,
+                                   std::span<const DealShape::Station> stations,
+                                   std::span<const uint64_t> given) {
+  std::erase_if(ranking, [&](uint16_t j) { return stations[j].leaf || stations[j].weight == 0; });
+  const size_t most = segments / kLeastOfAStation;
+  if (ranking.size() <= most) return ranking;
+  std::vector<uint16_t> order = ranking;
+  std::stable_sort(order.begin(), order.end(), [&](uint16_t a, uint16_t b) {
+    return given[a] * stations[b].weight < given[b] * stations[a].weight;
+  });
+  order.resize(most);
+  std::erase_if(ranking, [&order](uint16_t j) {
+    return std::find(order.begin(), order.end(), j) == order.end();
+  });
+  return ranking;
+}
+
+// The takers of a short shard share what all would have.
+void Deal::deal_shard(const DealShape& shape, Member owner, std::vector<uint64_t>& given) {
   const uint32_t segments = segments_[owner];
-  std::vector<uint16_t> order = ranking(shape.tag, owner, shape.stations);
+  const std::vector<uint16_t> order =
+      takers(ranking(shape.tag, owner, shape.stations), segments, shape.stations, given);
   uint64_t all = 0, used = 0;
   for (const DealShape::Station& s : shape.stations) all += s.weight;
-  std::erase_if(order, [&shape](uint16_t j) { return shape.stations[j].leaf; });
-  order.resize(std::min<size_t>(order.size(), segments / kLeastOfAStation));
   for (const uint16_t j : order) used += shape.stations[j].weight;
   if (used == 0) return;
   std::vector<Executor> executors;
@@ -92,6 +109,7 @@ void Deal::deal_shard(const DealShape& shape, Member owner) {
       if (e.due(uint64_t{segment} + 1) && (next == nullptr || e.end() < next->end())) next = &e;
     }
     next->given++;
+    if (next->who != kOwner) given[next->who]++;
     executors_[size_t{segment} * owners() + owner] = next->who;
   }
 }

@@ -4,8 +4,8 @@
 // Every shard (an owner's block) is dealt by itself, in shares that hold at every prefix: of the
 // first i segments of a shard an executor has its share of i, give or take less than one. So all
 // executors are fed from the start, and the final prefix of a block grows while the operation runs.
-// Where it does not matter who is next, stations are ranked by rendezvous hashing: one that leaves
-// changes nothing in the order of the others.
+// A shard that is too short for all stations goes to those that have the least of the shards before
+// it; where it does not matter who is next, stations are ranked by rendezvous hashing.
 //
 // Memory: 2 bytes for each segment of the vector (4 to 60 KiB); for each station a quarter byte for
 // each segment of a shard.
@@ -77,11 +77,16 @@ class Deal {
   // Stations in the order that decides where shares do not, for `owner`'s shard.
   static std::vector<uint16_t> ranking(uint64_t tag, Member owner,
                                        std::span<const DealShape::Station> stations);
+  // Those of a ranking, in its order, that fold a shard of so many segments, where stations have
+  // been dealt `given` segments of the shards before it.
+  static std::vector<uint16_t> takers(std::vector<uint16_t> ranking, uint32_t segments,
+                                      std::span<const DealShape::Station> stations,
+                                      std::span<const uint64_t> given);
 
  private:
   static constexpr uint32_t kStride = 16;  // rows between two notes of how long the lists are
 
-  void deal_shard(const DealShape& shape, Member owner);
+  void deal_shard(const DealShape& shape, Member owner, std::vector<uint64_t>& given);
   // The owner at place `place` of row `segment`.
   Member at(uint32_t segment, uint32_t place) const {
     return static_cast<Member>((segment + place) % owners());

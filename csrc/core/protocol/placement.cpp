@@ -161,6 +161,8 @@ const char* placement_text(PlacementReason reason) noexcept {
       return "fewer than 4 segments for a station";
     case PlacementReason::kSmallGain:
       return "the gain is less than the cost";
+    case PlacementReason::kSlower:
+      return "measured: slower than without";
   }
   return "unknown";
 }

@@ -67,6 +67,7 @@ enum class PlacementReason : uint8_t {
   kSmall,
   kFewSegments,
   kSmallGain,
+  kSlower,  // as measured (station_trial.h)
 };
 // For people: why the stations fold nothing, or "placed".
 const char* placement_text(PlacementReason reason) noexcept;

@@ -181,6 +181,7 @@ bool parse_partial(ConstBytes body, PartialResult& out) {
 
 void put_roster(Writer& out, const StationRoster& roster) {
   out.put<uint32_t>(roster.version);
+  out.put<uint8_t>(roster.resting ? 1 : 0);
   for (const StationEntry& s : roster.stations) {
     out.put<uint64_t>(s.process);
     out.put<uint64_t>(s.uid);
@@ -199,7 +200,10 @@ void put_roster(Writer& out, const StationRoster& roster) {
 bool parse_roster(ConstBytes body, StationRoster& out) {
   Reader in(body);
   out.version = in.get<uint32_t>();
+  const auto resting = in.get<uint8_t>();
+  out.resting = resting == 1;
   out.stations.clear();
+  if (resting > 1) return false;
   while (in.remaining() > 0) {
     StationEntry s;
     s.process = in.get<uint64_t>();

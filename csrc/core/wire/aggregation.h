@@ -109,6 +109,7 @@ struct StationEntry {
 };
 struct StationRoster {
   uint32_t version = 0;
+  bool resting = false;  // they stay connected and fold nothing
   std::vector<StationEntry> stations;
 };
 void put_roster(Writer& out, const StationRoster& roster);

@@ -330,7 +330,7 @@ TEST(Roster, WordsOutOfPlaceAreCounted) {
   wire::Writer version, later, empty, reach, gone;
   version.put<uint32_t>(1);
   later.put<uint32_t>(2);
-  wire::put_roster(empty, {2, {}});
+  wire::put_roster(empty, {2, false, {}});
   wire::put_roster_reach(reach, {1, {true}, {false}});
   wire::put_agg_gone(gone, {1, 1, "rank 1 is no station"});
   using wire::FrameType;

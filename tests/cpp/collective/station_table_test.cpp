@@ -10,7 +10,7 @@ namespace mcast {
 namespace {
 
 StationSet set_of(uint32_t version, Sequence from, std::initializer_list<Member> members) {
-  StationSet set{version, from, {}};
+  StationSet set{version, from, false, {}};
   for (const Member m : members) set.stations.push_back({m, 65536, 100u + m, "", false});
   return set;
 }

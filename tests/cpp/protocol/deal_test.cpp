@@ -48,10 +48,12 @@ void expect_shares(const DealShape& shape, const Deal& deal) {
     for (const auto& s : shape.stations) sum += s.weight;
     return sum;
   }();
+  std::vector<uint64_t> before(shape.stations.size());
   for (uint32_t m = 0; m < deal.owners(); m++) {
     const auto owner = static_cast<Member>(m);
-    auto order = Deal::ranking(shape.tag, owner, shape.stations);
-    order.resize(std::min<size_t>(order.size(), deal.segments(owner) / 4));
+    const auto order = Deal::takers(Deal::ranking(shape.tag, owner, shape.stations),
+                                    deal.segments(owner), shape.stations, before);
+    ASSERT_LE(order.size(), deal.segments(owner) / 4);
     double used = 0;
     for (const uint16_t j : order) used += shape.stations[j].weight;
     std::map<uint16_t, double> weight, given;
@@ -64,6 +66,7 @@ void expect_shares(const DealShape& shape, const Deal& deal) {
       const uint16_t who = deal.executor(owner, i);
       ASSERT_TRUE(weight.count(who)) << "station " << who << " is not of the first";
       given[who]++;
+      if (who != Deal::kOwner) before[who]++;
       for (const auto& [e, w] : weight) {
         ASSERT_LT(std::abs(w * (i + 1) / kOne - given[e]), 1) << "after segment " << i;
       }
@@ -165,13 +168,31 @@ TEST(Deal, EqualStationsTakeTurns) {
   }
 }
 
-// Shards that only one station can have a part of: which one differs from owner to owner, so that
-// all stations have about as many.
-TEST(Deal, ShortShardsAreSpreadOverAllStations) {
-  DealShape shape{99, std::vector<uint32_t>(256, Deal::kLeastOfAStation), {}};
-  for (uint64_t j = 0; j < 8; j++) shape.stations.push_back({j, DealShape::kWhole / 8});
+// Shards that only some stations can have a part of: those that have least, so that however few
+// shards there are no station has more than its share by more than one shard.
+TEST(Deal, ShortShardsAreSpreadEvenlyOverAllStations) {
+  for (const uint32_t each : {1u, 3u}) {
+    for (const uint32_t owners : {8u, 16u, 256u}) {
+      const uint32_t segments = each * Deal::kLeastOfAStation;
+      DealShape shape{99, std::vector<uint32_t>(owners, segments), {}};
+      for (uint64_t j = 0; j < 8; j++) shape.stations.push_back({j, DealShape::kWhole / 8});
+      const Deal deal(shape);
+      for (uint16_t j = 0; j < 8; j++) {
+        EXPECT_NEAR(deal.length(j), owners * segments / 8.0, Deal::kLeastOfAStation) << j;
+      }
+    }
+  }
+}
+
+TEST(Deal, ShortShardsAreSpreadByWeight) {
+  DealShape shape{99, std::vector<uint32_t>(64, Deal::kLeastOfAStation), {}};
+  for (const uint32_t part : {1u, 1u, 2u, 4u}) {
+    shape.stations.push_back({part, part * (DealShape::kWhole / 8)});
+  }
   const Deal deal(shape);
-  for (uint16_t j = 0; j < 8; j++) EXPECT_NEAR(deal.length(j), 128, 64) << j;
+  for (uint16_t j = 0; j < 4; j++) {
+    EXPECT_NEAR(deal.length(j), 64 * 4 * shape.stations[j].weight / 65536.0, 8) << j;
+  }
 }
 
 }  // namespace

@@ -213,7 +213,7 @@ size_t Cluster::add_group(const GroupParams& base, Nanos limit) {
 size_t Cluster::make_stations(const std::vector<uint32_t>& capacities, uint32_t version,
                               Sequence from, const std::vector<std::string>& racks) {
   const size_t first = stations_.size();
-  set_ = {version, from, {}};
+  set_ = {version, from, false, {}};
   set_at_.clear();
   for (const uint32_t capacity : capacities) {
     const auto number = static_cast<Member>(options_.ranks + first + set_.stations.size());

@@ -3,6 +3,9 @@
 
 #include <utility>
 
+#include "wire/frame.h"
+#include "wire/station_hash.h"
+
 namespace mcast::test {
 namespace {
 
@@ -25,13 +28,14 @@ StationNode::StationNode(std::unique_ptr<SimTransport> transport, const GroupPar
                          uint32_t version, std::vector<Station> stations, uint16_t index, Nanos now)
     : transport_(std::move(transport)),
       group_(group),
-      version_(version),
-      stations_(std::move(stations)),
+      sets_{{version, std::move(stations)}},
       index_(index),
       now_(now),
-      station_(job_params(group, stations_[index].member), *this, *this, counters_, now) {}
+      station_(job_params(group, sets_[version][index].member), *this, *this, counters_, now) {}
 
 bool StationNode::poll(Nanos now) {
+  if (now < next_) return false;
+  next_ = now + every;
   now_ = now;
   const size_t events = transport_->stream().poll(*this, now);
   station_.advance(now);
@@ -50,12 +54,27 @@ size_t StationNode::queued(Member to, Channel channel) const {
 
 Result<std::unique_ptr<const aggregation::WorkList>> StationNode::plan(
     uint32_t roster, const wire::Descriptor& descriptor, size_t room) const {
-  if (roster != version_) return Status(Code::kUnavailable, "another roster");
+  const auto set = sets_.find(roster);
+  if (set == sets_.end()) return Status(Code::kUnavailable, "another roster");
   if (declines) return Status(Code::kResourceExhausted, "no memory for this one");
-  return make_station_list(descriptor, group_.agreed, group_.tag, stations_, index_, room);
+  return make_station_list(descriptor, group_.agreed, group_.tag, set->second, index_, room);
+}
+
+// The same stations, in the same order, as a roster has them.
+void StationNode::learn(const wire::StationRoster& roster) {
+  std::vector<Station> stations = sets_.begin()->second;
+  const std::vector<uint64_t> hashes = wire::station_hashes(roster);
+  for (size_t i = 0; i < stations.size(); i++) stations[i].hash = hashes[i];
+  sets_.try_emplace(roster.version, std::move(stations));
 }
 
 void StationNode::on_frame(PeerId peer, Channel, ConstBytes frame) {
+  wire::FrameHeader header;
+  wire::StationRoster roster;
+  if (wire::parse_frame(frame, header) && header.type == wire::FrameType::kRoster &&
+      wire::parse_roster(frame.subspan(wire::kFrameHeader), roster)) {
+    return learn(roster);
+  }
   if (!station_.closed()) station_.on_frame(static_cast<Member>(peer), frame, now_);
 }
 

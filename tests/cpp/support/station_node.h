@@ -1,6 +1,7 @@
 // A station of an aggregator as a node of the simulated network, for one group.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "collective/group_params.h"
 #include "collective/station_list.h"
 #include "transport/sim/sim_network.h"
+#include "wire/aggregation.h"
 
 namespace mcast::test {
 
@@ -26,7 +28,7 @@ class StationNode final : private aggregation::Outlet,
   size_t endpoint() const { return transport_->index(); }
   // False: it has nothing to do before deadline().
   bool poll(Nanos now);
-  Nanos deadline() const { return station_.deadline(); }
+  Nanos deadline() const { return every != 0 ? next_ : station_.deadline(); }
 
   aggregation::Station& station() { return station_; }
   const Counters& counters() const { return counters_; }
@@ -36,6 +38,8 @@ class StationNode final : private aggregation::Outlet,
   bool spent() const { return sent_ >= last; }
   // Operations that it declines, whatever they are.
   bool declines = false;
+  // It looks at its streams only so often: slow.
+  Nanos every = 0;
 
  private:
   void send(Member to, Channel channel, std::span<const ConstBytes> parts) override;
@@ -45,14 +49,14 @@ class StationNode final : private aggregation::Outlet,
                                                             const wire::Descriptor& descriptor,
                                                             size_t room) const override;
   void on_frame(PeerId peer, Channel channel, ConstBytes frame) override;
+  void learn(const wire::StationRoster& roster);
   void on_peer_down(PeerId peer, const Status& why, bool graceful) override;
 
   std::unique_ptr<SimTransport> transport_;
   const GroupParams group_;
-  const uint32_t version_;
-  const std::vector<Station> stations_;
+  std::map<uint32_t, std::vector<Station>> sets_;  // by version: the first, and what ranks tell
   const uint16_t index_;
-  Nanos now_;
+  Nanos now_, next_ = 0;
   uint64_t sent_ = 0;
   Counters counters_;
   aggregation::Station station_;

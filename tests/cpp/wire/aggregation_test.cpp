@@ -154,23 +154,27 @@ TEST(AggregationBodies, PartialResult) {
 }
 
 TEST(AggregationBodies, Roster) {
-  StationRoster roster{4, {{1, 2, 65536, 7117, "10.0.0.9", "a"}, {1, 3, 9, 7118, "h", ""}}};
+  StationRoster roster{4, true, {{1, 2, 65536, 7117, "10.0.0.9", "a"}, {1, 3, 9, 7118, "h", ""}}};
   roster.stations[1].key.fill(std::byte{7});  // of a guarded group
   Writer out;
   put_roster(out, roster);
   StationRoster back;
   EXPECT_TRUE(parse_roster(out.bytes(), back));
   EXPECT_EQ(back.version, 4u);
+  EXPECT_TRUE(back.resting);
   EXPECT_EQ(back.stations, roster.stations);
+  std::vector<std::byte> strange(out.bytes().begin(), out.bytes().end());
+  strange[4] = std::byte{2};
+  EXPECT_FALSE(parse_roster(strange, back)) << "neither resting nor at work";
   size_t whole = 0;  // prefixes that are rosters of fewer stations
   for (size_t cut = 0; cut < out.size(); cut++) {
     whole += parse_roster(out.bytes().first(cut), back) ? 1 : 0;
   }
   EXPECT_EQ(whole, 2u);
   Writer none;
-  put_roster(none, {1, {{1, 2, 3, 4, "", ""}}});
+  put_roster(none, {1, false, {{1, 2, 3, 4, "", ""}}});
   EXPECT_FALSE(parse_roster(none.bytes(), back)) << "a station without an address";
-  StationRoster many{1, std::vector<StationEntry>(kMostStations + 1, roster.stations[0])};
+  StationRoster many{1, false, std::vector<StationEntry>(kMostStations + 1, roster.stations[0])};
   Writer big;
   put_roster(big, many);
   EXPECT_FALSE(parse_roster(big.bytes(), back));
