@@ -11,7 +11,9 @@ CMAKE_ARGS (more arguments for cmake), CMAKE_BUILD_TYPE. The C++ tests are built
 `make test-cpp`: the core is compiled once for both.
 """
 
+import importlib.util
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -23,6 +25,39 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent.resolve()
+TORCH_VERSIONS = "torch>=2.11,<2.16"
+
+
+def torch_folder() -> str:
+    """Of the torch that is installed, "" if there is none; it is not imported."""
+    spec = importlib.util.find_spec("torch")
+    if spec is not None and spec.origin is not None:
+        return str(Path(spec.origin).parent)
+    # pip hides by these variables what is installed (cmake/TorchExtension.cmake looks past them, too).
+    hiding = ("PYTHONPATH", "PYTHONNOUSERSITE")
+    open_ = {name: value for name, value in os.environ.items() if name not in hiding}
+    question = "import importlib.util as u; s = u.find_spec('torch'); print(s.origin if s else '')"
+    command = [sys.executable, "-c", question]
+    done = subprocess.run(command, env=open_, capture_output=True, text=True, check=False)
+    return str(Path(done.stdout.strip()).parent) if done.stdout.strip() else ""
+
+
+def torch_requirement() -> str:
+    """The minor version of torch that is installed here, for which the extension is built: it is good for no
+    other one. The archive of the sources is good for all that are served, as is a machine without torch."""
+    if "sdist" in sys.argv:
+        return TORCH_VERSIONS
+    if not (folder := torch_folder()):
+        return TORCH_VERSIONS
+    text = (Path(folder) / "version.py").read_text()
+    return f"torch=={re.findall('__version__ = .([0-9]+[.][0-9]+)', text)[0]}.*"
+
+
+def without_debug(files: list[Path]) -> None:
+    """Drops the debug information, four fifths of a file, from what is installed elsewhere. Where there is no
+    strip it stays."""
+    if strip := shutil.which("strip"):
+        subprocess.run([strip, "--strip-debug", *map(str, files)], check=False)
 
 
 def lacking() -> str:
@@ -88,6 +123,8 @@ class CMakeBuild(build_ext):
         checked([cmake, "--build", str(build), "--target", *targets, "-j", jobs])
         names = ["_build_info.py", *(f"mcast-{name}" for name in programs)]
         self._beside = [target / name for name in names]
+        if not (self.inplace or getattr(self, "editable_mode", False)):
+            without_debug([Path(self.get_ext_fullpath(ext.name)), *self._beside[1:]])
 
     def copy_extensions_to_source(self) -> None:
         """With --inplace and for an editable install, which build elsewhere and bring back only the
@@ -103,4 +140,5 @@ class CMakeBuild(build_ext):
 setup(
     ext_modules=[Extension("torch_mcast._C", sources=[])],
     cmdclass={"build_ext": CMakeBuild},
+    install_requires=[torch_requirement(), "packaging", "rich>=13"],
 )

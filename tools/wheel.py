@@ -236,13 +236,10 @@ def source_of(minor: str) -> Path:
             shutil.copy(folder / "LICENSE", copy / name)
     project = copy / "pyproject.toml"
     text = project.read_text()
-    for old, new in (
-        (r'"torch>=2\.11,<[\d.]+"', f'"torch=={minor}.*"'),
-        (r'(?m)^version = "([\d.]+)"$', rf'version = "\1+torch{minor}"'),
-    ):
-        text, changes = re.subn(old, new, text)
-        if changes != 1:
-            raise WheelError(f"pyproject.toml: no line like {old}")
+    line = r'(?m)^version = "([\d.]+)"$'
+    text, changes = re.subn(line, rf'version = "\1+torch{minor}"', text)
+    if changes != 1:
+        raise WheelError(f"pyproject.toml: no line like {line}")
     project.write_text(text)
     return copy
 

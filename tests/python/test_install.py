@@ -4,6 +4,7 @@ the sources. Indexes and repositories are stand-ins on this machine."""
 from __future__ import annotations
 
 import base64
+import email
 import hashlib
 import importlib.util
 import os
@@ -19,6 +20,7 @@ import time
 import zipfile
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -46,7 +48,7 @@ def test_setup_and_package_ask_for_the_same():
     assert listed("BENCH_PIP") == set(extras["bench"])
     assert listed("RUN_PIP") | listed("TEST_PIP") >= set(extras["dev"])
     assert (listed("RUN_PIP") | listed("TEST_PIP")) - set(extras["dev"]) == {"rich", "packaging"}
-    assert any(row.startswith("rich") for row in project()["project"]["dependencies"])
+    assert '"rich>=13"' in (ROOT / "setup.py").read_text()
     asked = {re.match(r"[\w-]+", row)[0] for row in project()["build-system"]["requires"]}
     assert asked == {"setuptools", "cmake", "ninja"}  # not torch: the one that is installed counts
 
@@ -372,6 +374,63 @@ def test_without_libraries_and_network_the_build_says_what_to_install(tmp_path, 
     )
     assert why in text and "Install it (Debian, Ubuntu: libhwy-dev)" in text
     assert not (tmp_path / "build" / "fetched" / "highway").exists()
+
+
+# -- the metadata -------------------------------------------------------------------------------------
+
+
+def requirements(folder: Path, call: str) -> list[str]:
+    """Of a build in which pip hides what is installed."""
+    program = f"import setuptools.build_meta as b; print(b.{call}({str(folder)!r}))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True,
+        timeout=240,
+    )  # fmt: skip
+    made = folder / done.stdout.strip().splitlines()[-1]
+    if made.is_dir():
+        text = (made / "METADATA").read_text()
+    else:
+        with tarfile.open(made) as tar:
+            (info,) = (
+                m for m in tar.getmembers() if m.name.count("/") == 1 and "PKG-INFO" in m.name
+            )
+            text = tar.extractfile(info).read().decode()
+    return email.message_from_string(text).get_all("Requires-Dist")
+
+
+def test_what_is_built_requires_the_minor_of_torch_that_it_is_built_for(tmp_path):
+    minor = ".".join(version("torch").split(".")[:2])
+    rows = requirements(tmp_path, "prepare_metadata_for_build_wheel")
+    assert f"torch=={minor}.*" in rows
+    assert not [row for row in rows if row.startswith("torch") and "==" not in row]
+
+
+def test_the_sources_require_any_torch_that_is_served(tmp_path):
+    rows = requirements(tmp_path, "build_sdist")
+    assert [row for row in rows if row.startswith("torch")] == ["torch<2.16,>=2.11"]
+
+
+def test_what_is_installed_has_no_debug_information(tmp_path, monkeypatch):
+    program = tmp_path / "program"
+    source = "int main() { return 0; }"
+    subprocess.run(
+        ["c++", "-g", "-x", "c++", "-o", program, "-"], input=source, text=True, check=True
+    )
+
+    def sections() -> str:
+        return subprocess.run(
+            ["readelf", "-S", program], capture_output=True, text=True, check=True
+        ).stdout
+
+    assert ".debug_info" in sections()
+    monkeypatch.setattr(sys, "argv", ["setup.py", "--name"])
+    monkeypatch.chdir(ROOT)
+    without_debug = runpy.run_path(str(ROOT / "setup.py"))["without_debug"]
+    without_debug([program])
+    assert ".debug_info" not in sections()
+    assert subprocess.run([program], check=False).returncode == 0
+    monkeypatch.setenv("PATH", "")
+    without_debug([program])  # nothing to do it with
 
 
 # -- the archive of the sources ---------------------------------------------------------------------
