@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/log.h"
+#include "base/test_clock.h"
 #include "base/version.h"
 #include "service/aggregator.h"
 #include "service/deal_work.h"
@@ -64,6 +65,9 @@ int main(int argc, char** argv) {
   if (line->action == service::Action::kVersion) {
     std::printf("torch-mcast aggregator %s\n", version());
     return 0;
+  }
+  if (const Status clock = test_clock::use_environment(); !clock.ok()) {
+    return fail(1, clock.message().c_str());
   }
   try {
     return run(line->options);

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/log.h"
+#include "base/test_clock.h"
 #include "base/version.h"
 #include "crypto/ipsec_mb.h"
 #include "service/drain_socket.h"
@@ -53,6 +54,9 @@ int main(int argc, char** argv) {
   }
   set_log_level(parse_log_level(variable("MCAST_DEBUG")).value_or(LogLevel::kInfo));
   if (variable("MCAST_SECURITY_LIBRARY") == "libcrypto") crypto::use_libcrypto_only();
+  if (const Status clock = test_clock::use_environment(); !clock.ok()) {
+    return fail(1, clock.message().c_str());
+  }
   try {
     return line->drain ? drain(*line->drain) : service::run_engine(line->options, [] {});
   } catch (const std::exception& error) {  // no thread, no memory

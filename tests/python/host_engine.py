@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tempfile
 from pathlib import Path
@@ -15,9 +16,9 @@ class Engine(subprocess.Popen[str]):
     """What it logs goes to a file: a pipe that nobody reads is full after a hundred groups, and who then writes to
     it waits for good."""
 
-    def __init__(self, *command: str) -> None:
+    def __init__(self, *command: str, env: dict[str, str] | None = None) -> None:
         with tempfile.NamedTemporaryFile("w") as log:
-            super().__init__(command, stderr=log, text=True)
+            super().__init__(command, stderr=log, text=True, env={**os.environ, **(env or {})})
             self.stderr = open(log.name)  # noqa: SIM115 - as long as the process
 
     def communicate(self, input: None = None, timeout: float | None = None) -> tuple[str, str]:
@@ -26,8 +27,9 @@ class Engine(subprocess.Popen[str]):
         return "", self.stderr.read()
 
 
-def start(socket: Path, *options: str) -> Engine:
-    process = Engine(_program.find_program("mcast-engine"), "--socket", str(socket), *options)
+def start(socket: Path, *options: str, env: dict[str, str] | None = None) -> Engine:
+    program = _program.find_program("mcast-engine")
+    process = Engine(program, "--socket", str(socket), *options, env=env)
     assert process.stderr is not None
     line = ""
 

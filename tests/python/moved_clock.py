@@ -14,14 +14,14 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-VARIABLE = "MCAST_TEST_CLOCK"  # names the file to `use`
+VARIABLE = "MCAST_TEST_CLOCK"  # names the file to `use`; engines and aggregators read it themselves
 GUARD_S = 60.0
 # No more than the engine counts of one tick of another's silence in shared memory: 0.2 s.
 STEP_S = 0.2
 # How often a thread sleeps in each step: a ping that is due is sent before the first of these, and what
 # has come is read before the others.
 NAPS = 4
-LANES = re.compile(r"mcast-(lane|red|host)\d+\n")
+LANES = re.compile(r"mcast-(lane|red|host|agg\d+\.)\d+\n")
 
 
 def use() -> None:
@@ -33,7 +33,7 @@ def use() -> None:
 
 
 def naps(processes: Iterable[int]) -> dict[int, int]:
-    """By thread of a lane: how often it has slept, and for how many hundredths of a second it has run."""
+    """By thread of a lane or of an aggregator's station: how often it has slept, and for how many hundredths of a second it has run."""
     found = {}
     for process in processes:
         for task in glob.glob(f"/proc/{process}/task/*"):

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <cstdlib>
 
 #include "base/fd.h"
 
@@ -26,6 +27,11 @@ Status use(const std::string& path) {
   if (at == MAP_FAILED) return Status::system(errno, "map " + path);
   page.store(static_cast<const std::atomic<int64_t>*>(at), std::memory_order_relaxed);
   return {};
+}
+
+Status use_environment() {
+  const char* const path = std::getenv("MCAST_TEST_CLOCK");
+  return path == nullptr ? Status() : use(path);
 }
 
 }  // namespace mcast::test_clock

@@ -1,5 +1,6 @@
 // Lets a test move the clock of this process: nanoseconds in a mapped file are added to
-// CLOCK_MONOTONIC (engine/clock.h). No setting and no environment variable leads here. A process
+// CLOCK_MONOTONIC (engine/clock.h). No setting leads here: a rank's test calls use(), and the
+// programs of the engine and the aggregator look at MCAST_TEST_CLOCK when they start. A process
 // without such a clock pays one load and one branch per reading.
 #pragma once
 
@@ -18,6 +19,9 @@ extern std::atomic<const std::atomic<int64_t>*> page;
 // Maps the first 8 bytes of a file, for the life of the process. Call it before the first group is
 // made: time that jumps back is not expected by anybody.
 Status use(const std::string& path);
+
+// For a program that no test can call: use() of the file that MCAST_TEST_CLOCK names, if it is set.
+Status use_environment();
 
 inline Nanos offset() noexcept {
   const auto* const at = page.load(std::memory_order_relaxed);

@@ -9,6 +9,7 @@
 #include <exception>
 
 #include "base/signals_blocked.h"
+#include "base/test_clock.h"
 #include "engine/clock.h"
 
 namespace mcast::service {
@@ -87,7 +88,9 @@ bool StationThread::turn() {
 void StationThread::sleep() {
   Nanos until = std::min(station_.deadline(), now_ + kLongestSleep);
   if (station_.changed()) until = std::min(until, published_ + kReportEvery);
-  if (const Nanos now = monotonic_now(); until > now) station_.transport().wait(until - now);
+  if (const Nanos now = monotonic_now(); until > now) {
+    station_.transport().wait(test_clock::nap(until - now));
+  }
 }
 
 void StationThread::say_goodbye() {

@@ -16,7 +16,9 @@ TEST(TestClock, OffsetOfTheMappedFileIsAddedAndNapsAreShort) {
   EXPECT_EQ(test_clock::nap(kSecond), kSecond);
   EXPECT_EQ(test_clock::nap(kNever), kNever);
 
-  EXPECT_EQ(test_clock::use("/nowhere").code(), Code::kSystem);
+  EXPECT_TRUE(test_clock::use_environment().ok()) << "without the variable";
+  ASSERT_EQ(::setenv("MCAST_TEST_CLOCK", "/nowhere", 1), 0);
+  EXPECT_EQ(test_clock::use_environment().code(), Code::kSystem);
   char path[] = "/tmp/mcast_clock_XXXXXX";
   const Fd file(::mkstemp(path));
   ASSERT_TRUE(file.valid());
@@ -26,7 +28,9 @@ TEST(TestClock, OffsetOfTheMappedFileIsAddedAndNapsAreShort) {
 
   int64_t offset = 60 * kSecond;
   ASSERT_EQ(::pwrite(file.get(), &offset, sizeof offset, 0), 8);
-  const Status used = test_clock::use(path);
+  ASSERT_EQ(::setenv("MCAST_TEST_CLOCK", path, 1), 0);
+  const Status used = test_clock::use_environment();
+  ::unsetenv("MCAST_TEST_CLOCK");
   ::unlink(path);
   ASSERT_TRUE(used.ok()) << used.to_string();
   EXPECT_EQ(test_clock::offset(), 60 * kSecond);
