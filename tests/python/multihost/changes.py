@@ -38,3 +38,19 @@ def until_told(ctx, size, options=None) -> dict:
     except dist.DistBackendError as error:
         ctx.notify("raised", (time.monotonic(), str(error)))
         raise
+
+
+def connect_when_told(ctx, size) -> dict:
+    """Every rank first sends to every other one after the driver has said so: those that are no neighbors of
+    each other have no connection until then. Every byte is checked."""
+    programs.join(ctx)
+    programs.all_gather(size, 0)
+    ctx.notify("running")
+    ctx.wait("go")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    received = torch.zeros(size * world, dtype=torch.uint8)
+    sent = torch.cat([programs.pattern(size, rank, to) for to in range(world)])
+    dist.all_to_all_single(received, sent)
+    expected = torch.cat([programs.pattern(size, source, rank) for source in range(world)])
+    assert torch.equal(received, expected)
+    return torch_mcast.stats()

@@ -10,6 +10,7 @@ import programs
 import pytest
 
 from torch_mcast.lab import faults, system
+from torch_mcast.lab.pool import Pool
 from torch_mcast.lab.topology import NIC
 
 # Of ranks that are to be lost. No rank that runs is silent for as long, however busy the machine is.
@@ -140,6 +141,55 @@ def test_an_interface_mtu_that_shrinks_in_the_middle(four):
         system.ip_batch([f"link set {NIC} mtu 1500"], host.namespace)
     rows = goes_on(call)
     assert [row["counters"]["fragmented"] > 0 for row in rows] == [False, False, True, False]
+
+
+@pytest.fixture
+def fresh(four):
+    """Workers that have no connections of earlier groups."""
+    with Pool.in_lab(four.lab, programs.PRELOAD) as pool:
+        yield pool
+
+
+@contextlib.contextmanager
+def no_connections(cluster, verdict):
+    """Connection attempts between hosts are refused, or vanish, as with a firewall that is reloaded or a network
+    that is set up late; connections that exist go on. The store, at a port below, can be reached."""
+    rule = f"tcp dport 32768-65535 tcp flags & (syn | ack) == syn counter {verdict}"
+    hook = "type filter hook input priority 0"
+    spaces = [cluster.lab.host(number).namespace for number in range(4)]
+    for space in spaces:
+        system.nft(space, f"table ip closed {{ chain closed {{\n{hook}; {rule}\n}}\n}}\n")
+    try:
+        yield
+        told = [system.shell(space, "nft list table ip closed") for space in spaces]
+        refused = sum(int(re.search(r"counter packets (\d+)", text)[1]) for text in told)
+        assert refused > 1, "nobody tried again"
+    finally:
+        for space in spaces:
+            system.nft(space, "delete table ip closed\n")
+
+
+# (Of SYNs that vanish, the kernel sends the next one 1, 3 and 7 s after the first.)
+REFUSALS = {"refused": "reject with tcp reset", "unreachable": "reject", "dropped": "drop"}
+CLOSED_S = 4.0
+
+
+@pytest.mark.parametrize("verdict", REFUSALS.values(), ids=REFUSALS)
+def test_connections_that_fail_at_the_creation_cost_time_only(four, fresh, verdict):
+    with no_connections(four, verdict):
+        call = fresh.start(programs.rounds, SIZE, 1)
+        time.sleep(CLOSED_S)  # the length of the fault
+    assert all(not row["failure"] for row in call.results(60))
+
+
+@pytest.mark.parametrize("verdict", REFUSALS.values(), ids=REFUSALS)
+def test_connections_that_fail_in_mid_life_cost_time_only(four, fresh, verdict):
+    call = fresh.start(changes.connect_when_told, SIZE)
+    call.wait("running")
+    with no_connections(four, verdict):
+        call.signal("go")
+        time.sleep(CLOSED_S)  # the length of the fault
+    assert all(not row["failure"] for row in call.results(60))
 
 
 @pytest.mark.all_tier
