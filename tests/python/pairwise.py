@@ -84,6 +84,7 @@ RULES: dict[str, tuple[tuple[str, ...], Choose]] = {
     "test_fsdp1": (("original", "rank0_only"), spread),
     "test_exits": (("job",), spread),
     "test_failures": (("job",), spread),
+    "test_late": (("way",), spread),
     "test_signals": (("job",), spread),
     "test_device": (("either", "gated", "hosted"), spread),
     "test_device_limits": (("either", "gated", "hosted"), spread),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
@@ -19,6 +20,7 @@ from torch_mcast.aggregator import NoAggregator, find_program, read, socket_path
 from torch_mcast.aggregator.cli import main
 from torch_mcast.aggregator.table import job_rows, show, station_rows, summary
 from torch_mcast.aggregator.units import amount, duration
+from torch_mcast.lab import Lab
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "aggregators.md"
@@ -34,12 +36,17 @@ def run(*arguments: str, command: Sequence[str] = ()) -> subprocess.CompletedPro
     )
 
 
-def start(path: Path) -> subprocess.Popen[str]:
-    """One that listens on loopback and tells its status there."""
+def start(
+    path: Path, env: dict[str, str] | None = None, lab: Lab | None = None
+) -> subprocess.Popen[str]:
+    """One that listens on loopback, or in the last host of a lab, and tells its status there."""
+    listen = f"{lab.workers[-1].address if lab else '127.0.0.1'}:0"
+    command = [find_program(), "--listen", listen, "--status", str(path), "--quota", "64M"]
     process = subprocess.Popen(
-        [find_program(), "--listen", "127.0.0.1:0", "--status", str(path), "--quota", "64M"],
+        lab.inside(lab.workers[-1].name, command) if lab else command,
         stderr=subprocess.PIPE,
         text=True,
+        env={**os.environ, **(env or {})},
     )
 
     def answers() -> bool:

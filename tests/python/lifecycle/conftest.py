@@ -12,6 +12,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from job import Job, Zygote
 from moved_clock import MovedClock
 
+from torch_mcast.lab import pytest_plugin
+
+lab_rights = pytest_plugin.lab_rights
+
 
 @pytest.fixture
 def clock(tmp_path: Path) -> MovedClock:

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -118,10 +119,10 @@ class Job(contextlib.AbstractContextManager):
     def __init__(
         self, zygote: Zygote, world: int, scenario: str, *args: Any,
         env: dict[str, str] | None = None, limits: dict[str, int] | None = None,
-        by_rank: dict[int, dict[str, str]] | None = None, netns: str = "",
+        by_rank: dict[int, dict[str, str]] | None = None, netns: str | Sequence[str] = "",
     ) -> None:  # fmt: skip
         """`env` for all ranks, `by_rank` on top for some. `limits`: {"RLIMIT_NOFILE": 40}. `netns`:
-        path of a network namespace."""
+        path of a network namespace, or one for each rank."""
         self.zygote = zygote
         self.folder = Path(tempfile.mkdtemp(prefix="mcast_life_"))
         self._listener = socket.socket(socket.AF_UNIX)
@@ -133,15 +134,16 @@ class Job(contextlib.AbstractContextManager):
         self.world = world
         self._order = {
             "folder": str(self.folder), "module": module, "function": function, "args": args,
-            "world": world, "limits": limits or {}, "netns": netns,
+            "world": world, "limits": limits or {},
         }  # fmt: skip
         for number in range(world):
-            self._start(number, {**(env or {}), **(by_rank or {}).get(number, {})})
+            there = netns if isinstance(netns, str) else netns[number]
+            self._start(number, {**(env or {}), **(by_rank or {}).get(number, {})}, there)
         for _ in range(world):
             self._accept()
 
-    def _start(self, number: int, env: dict[str, str]) -> None:
-        pid = self.zygote.start({**self._order, "rank": number, "env": env})
+    def _start(self, number: int, env: dict[str, str], netns: str) -> None:
+        pid = self.zygote.start({**self._order, "rank": number, "env": env, "netns": netns})
         self.ranks.append(Rank(self, number, pid))
 
     def _accept(self) -> None:

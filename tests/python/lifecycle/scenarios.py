@@ -35,17 +35,18 @@ def tcp_store(link: Any) -> Any:
 
 
 def join(
-    link: Any, timeout_s: float = 60, incarnation: str = "", store: Any = None, **options: Any
-) -> None:
+    link: Any, timeout_s: float = 60, incarnation: str = "", store: Any = None, backend: str = "mcast",
+    **options: Any,
+) -> None:  # fmt: skip
     moved_clock.use()
     path = str(link.folder / f"store{incarnation}")
     dist.init_process_group(
-        "mcast",
+        backend,
         store=dist.FileStore(path, link.world) if store is None else store,
         rank=link.rank,
         world_size=link.world,
         timeout=timedelta(seconds=timeout_s),
-        pg_options=torch_mcast.Options(**options),
+        pg_options=torch_mcast.Options(**options) if backend == "mcast" else None,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
@@ -9,6 +10,9 @@ import torch
 import torch.distributed as dist
 from scenarios import caught, join
 from scenarios_exit import say_when_in_wait
+from waiting import until
+
+import torch_mcast
 
 LATE = 2
 
@@ -35,14 +39,42 @@ def call(what: str, group: Any = None) -> None:
         dist.reduce(mine, LATE, group=group)
         if rank == LATE:
             assert torch.equal(mine, torch.full((4,), world * (world + 1) / 2)), mine
+    elif what == "all_reduce":
+        large = torch.full(
+            (1 << 20,), float(rank + 1)
+        )  # which aggregators fold, where there are any
+        dist.all_reduce(large, group=group)
+        assert torch.equal(large, torch.full_like(large, world * (world + 1) / 2)), large
     else:
         dist.barrier(group=group)
 
 
-def leaves(link: Any, what: str, how: str) -> None:
+def placed(group: Any) -> bool:
+    """Aggregators have folded the last large all_reduce, and none of them was lost."""
+    last = torch_mcast.stats(group)["aggregation"]["all_reduce"]
+    return last["reason"] == "placed" and not any(row["lost"] for row in last["stations"])
+
+
+def prove_service(group: Any) -> None:
+    """All ranks see aggregators come at the same call."""
+
+    def served() -> bool:
+        call("all_reduce", group)
+        return placed(group)
+
+    until(
+        served,
+        lambda: [torch_mcast.stats(group)[key] for key in ("aggregators", "aggregation")],
+        20,
+    )
+
+
+def leaves(link: Any, what: str, how: str, backend: str = "mcast") -> None:
     """The others destroy the group or end without a word; of a subgroup, they go on."""
-    join(link)
-    group = dist.new_group(backend="mcast") if how == "subgroup" else None
+    join(link, backend=backend)
+    group = dist.new_group(backend=backend) if how == "subgroup" else None
+    if os.environ.get("MCAST_AGGREGATORS"):
+        prove_service(group)
     dist.barrier()
     if link.rank == LATE:
         link.say("late")
@@ -50,6 +82,8 @@ def leaves(link: Any, what: str, how: str) -> None:
     else:
         link.say("calls")
     call(what, group)
+    if what == "all_reduce" and os.environ.get("MCAST_AGGREGATORS"):
+        assert placed(group), torch_mcast.stats(group)["aggregation"]
     if how == "subgroup":
         dist.destroy_process_group(group)
         dist.barrier()

@@ -2,34 +2,141 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
+import host_engine
 import pytest
+import test_aggregator
+from job import Job, Zygote
+from moved_clock import MovedClock
 from scenarios_late import LATE
 
-WAIT_S = 45.0  # twice the liveness limit, within the time limit of operations
+from torch_mcast.aggregator import read
+from torch_mcast.lab import Lab, LabSpec
+from torch_mcast.lab.system import NETNS_DIR
+from torch_mcast.lab.topology import NIC
+
+# How tensors travel: settings of the ranks, and which services run beside them. docs/lifecycles.md has the table.
+PATHS = {
+    "network": {"MCAST_SHARED_MEMORY": "off"},
+    "host": {"MCAST_SHARED_MEMORY": "auto"},
+    "engine": {"MCAST_SHARED_MEMORY": "off"},
+    "engine-host": {"MCAST_SHARED_MEMORY": "auto"},
+    "aggregators": {"MCAST_INCAST": "128K"},  # short segments, so that it pays to have 4 MiB folded
+}
+# Below and at twice the liveness limit, which is 20 s; within the time limit of operations.
+WAITS_S = (12.0, 40.0)
+WAIT_S = WAITS_S[-1]
 
 
+@dataclass
+class Way:
+    """One of PATHS, with its services running on the test's clock."""
+
+    name: str
+    start: Callable[..., Job]
+    clock: MovedClock
+    services: list[int] = field(default_factory=list)  # processes
+
+    def run(self, seconds: float, job: Job) -> None:
+        self.clock.run(seconds, [*self.services, *(rank.pid for rank in job.ranks)])
+
+
+@pytest.fixture
+def lab(lab_rights: None) -> Iterator[Lab]:
+    with Lab(LabSpec(hosts=4)) as lab:
+        yield lab
+
+
+@pytest.fixture(params=PATHS)
+def way(
+    zygote: Zygote, clock: MovedClock, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Way]:
+    env = {**PATHS[request.param], **clock.env}
+    services: list[subprocess.Popen[str]] = []
+    more: dict[str, Any] = {}
+    if request.param.startswith("engine"):
+        socket = tmp_path / "engine.sock"
+        services.append(host_engine.start(socket, "--guardian", "off", env=clock.env))
+        env["MCAST_ENGINE"] = f"host:{socket}"
+    if request.param == "aggregators":  # which groups of one host do not ask
+        lab, socket = request.getfixturevalue("lab"), tmp_path / "aggregator.sock"
+        services.append(test_aggregator.start(socket, clock.env, lab))
+        env |= {"MCAST_AGGREGATORS": read(socket)["address"], "MCAST_SOCKET_IFNAME": NIC}
+        more["netns"] = [str(NETNS_DIR / host.namespace) for host in lab.workers[:3]]
+
+    def start(world: int, *scenario: Any) -> Job:
+        return Job(zygote, world, *scenario, env=env, **more)
+
+    yield Way(request.param, start, clock, [service.pid for service in services])
+    for service in services:
+        host_engine.end(service)
+
+
+def row(name: str, what: str, how: str, wait_s: float, job: Job) -> str:
+    """For the table, just before the late rank makes its call (pytest -rP)."""
+    gone = [rank.number for rank in job.others(LATE) if not rank.events.empty()]
+    return f"late: {name}, {what}, {how}, {wait_s:g} s: ranks that have gone before: {gone}"
+
+
+OPERATIONS = ("broadcast", "all_gather", "gather", "reduce", "all_reduce", "barrier")
+
+
+@pytest.mark.parametrize("wait_s", WAITS_S)
 @pytest.mark.parametrize("how", ["destroy", "exit", "subgroup"])
-@pytest.mark.parametrize("what", ["broadcast", "all_gather", "gather", "reduce", "barrier"])
-def test_who_leaves_waits_for_a_late_rank(job, clock, what, how):
-    with job(3, "scenarios_late.leaves", what, how, env=clock.env) as it:
+@pytest.mark.parametrize("what", OPERATIONS)
+def test_who_leaves_waits_for_a_late_rank(way, what, how, wait_s):
+    with way.start(3, "scenarios_late.leaves", what, how) as it:
         it.ranks[LATE].expect("late")
         for rank in it.others(LATE):
             rank.expect("calls")
-        clock.run(WAIT_S, [rank.pid for rank in it.ranks])
+        way.run(wait_s, it)
+        print(row(way.name, what, how, wait_s, it))
         it.ranks[LATE].order("go")
         it.expect("good")
         it.end()
         assert "closed:" not in it.output(), it.output()
 
 
-def test_who_never_calls_is_named(network_job, clock):
+@pytest.mark.all_tier
+def test_gloo_ends_alike(zygote):
+    """All at once: nobody can move Gloo's clock."""
+    with contextlib.ExitStack() as jobs:
+        started = [
+            jobs.enter_context(Job(zygote, 3, "scenarios_late.leaves", what, "destroy", "gloo"))
+            for what in OPERATIONS
+            for _ in WAITS_S
+        ]
+        for it in started:
+            it.ranks[LATE].expect("late")
+        passed = 0.0
+        for number, wait_s in enumerate(WAITS_S):
+            time.sleep(wait_s - passed)  # how late the rank is
+            passed = wait_s
+            for what, it in zip(OPERATIONS, started[number :: len(WAITS_S)], strict=True):
+                for rank in it.others(LATE):
+                    rank.expect("calls")
+                print(row("gloo", what, "destroy", wait_s, it))
+                it.ranks[LATE].order("go")
+                it.expect("good")
+                it.end()
+
+
+@pytest.mark.parametrize("way", ["network", "engine"], indirect=True)
+def test_who_never_calls_is_named(way, clock):
     """The operation's own limit, 60 s, ends the wait on all ranks. (In shared memory what a root has given
     stays when it leaves.)"""
-    with network_job(3, "scenarios_late.never_comes", env=clock.env) as it:
+    with way.start(3, "scenarios_late.never_comes") as it:
         it.ranks[0].expect("calls")
-        it.pass_time(clock, "destroyed", [it.ranks[0]])
+        processes = [*way.services, it.ranks[0].pid]
+        clock.run_until(lambda: it.ranks[0].events.qsize() > 0, "destroyed", processes)
         it.ranks[0].expect("destroyed")
         assert clock.moved_s > WAIT_S
         for rank in it.others(0):
