@@ -61,7 +61,7 @@ class GroupContext final : public MessageLink {
   uint32_t unfinished = 0;    // operations whose result is not there
   struct {
     bool closing = false;          // this member posts nothing more, and goes when all is confirmed
-    bool any_left = false;         // a member has left: all before is complete everywhere
+    bool all_here = true;          // no member has left or is gone: all can agree on something new
     Nanos limit = 0, timeout = 0;  // the latest time limit of operations that were posted
   } leaving;
   uint32_t large_in_flight = 0;

@@ -53,7 +53,7 @@ void Membership::greet() {
 }
 
 std::optional<std::pair<Member, Status>> Membership::misses(Sequence sequence) const {
-  if (all_here_) return std::nullopt;
+  if (g_.leaving.all_here) return std::nullopt;
   for (uint32_t m = 0; m < g_.size; m++) {
     const auto member = static_cast<Member>(m);
     if (left_[m] <= sequence) {
@@ -74,7 +74,7 @@ bool Membership::all_stay_for(Sequence sequence) {
 
 void Membership::leave() {
   if (leaving() || g_.failed()) return;
-  all_here_ = false;
+  g_.leaving.all_here = false;
   left_[g_.self] = g_.ops.next();
   g_.flood(wire::FrameType::kLeave, g_.ops.next(), g_.self, {}, kNoMember);
 }
@@ -85,9 +85,8 @@ bool Membership::on_leave(const Frame& header) {
     return false;
   }
   const auto member = static_cast<Member>(header.argument);
-  all_here_ = false;
+  g_.leaving.all_here = false;
   left_[member] = std::min(left_[member], header.sequence);
-  g_.leaving.any_left = true;
   liveness_.forget(member);
   if (departed_ == member) departed_until_ = kNever;
   g_.flood(wire::FrameType::kLeave, header.sequence, header.argument, {}, header.member);
@@ -116,7 +115,7 @@ void Membership::on_ping(const Frame& header, ConstBytes body) {
 
 void Membership::on_peer_down(Member peer, const Status& why, bool graceful, Nanos now) {
   if (g_.failed() || !g_.gone[peer].ok()) return;
-  all_here_ = false;
+  g_.leaving.all_here = false;
   const bool probing = g_.state == GroupState::kProbing;
   const bool left = left_[peer] != UINT32_MAX;
   const bool missed = !left && (g_.unfinished > 0 || probing || !g_.deferred.empty());

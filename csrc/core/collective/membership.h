@@ -58,7 +58,6 @@ class Membership {
 
   GroupContext& g_;
   Liveness liveness_;
-  bool all_here_ = true;        // nobody has left or is gone: misses() need not look
   std::vector<Sequence> left_;  // by member: first op it will not post; UINT32_MAX while it stays
   // A member closed in order while we still wait: its last word may be on its way through others.
   Member departed_ = kNoMember;

@@ -41,7 +41,7 @@ void PathSwitch::watch_flood(Nanos now) {
 
 // With every turn of a group that has something to do.
 void PathSwitch::drive(Nanos now) {
-  if (g_.leaving.any_left) return;
+  if (!g_.leaving.all_here) return;
   rates_.drive(now);  // whatever else is under way: its deadline would pass unheeded
   if (check_) return drive_check(now);
   watch_flood(now);
@@ -129,7 +129,7 @@ void PathSwitch::end_round(bool heard, const std::string& why, Nanos now) {
 
 void PathSwitch::on_probe_frame(const Frame& header, ConstBytes body, Nanos now) {
   if (header.sequence == 0) return creation_.on_frame(header, body, now);
-  if (g_.leaving.any_left) return g_.counters.add(Counter::stale);
+  if (!g_.leaving.all_here) return g_.counters.add(Counter::stale);
   using wire::FrameType;
   const bool up = header.type == FrameType::kProbeStatus;
   const bool known = up ? g_.tree.is_child(header.member, g_.self) : g_.from_parent(header.member);

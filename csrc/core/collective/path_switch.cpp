@@ -25,7 +25,7 @@ void PathSwitch::stop() {
 }
 
 void PathSwitch::judge(const Operation& op, Nanos now) {
-  if (g_.path.on_ring() || check_ || g_.switching() || g_.leaving.any_left) return;
+  if (g_.path.on_ring() || check_ || g_.switching() || !g_.leaving.all_here) return;
   if (op.flow.late) return;  // this rank was not there to hear it, or its socket was full
   for (uint32_t stream = 0; stream < op.receivers.size(); stream++) {
     if (op.own.stream == stream) continue;
@@ -41,7 +41,7 @@ void PathSwitch::judge(const Operation& op, Nanos now) {
 }
 
 void PathSwitch::on_flood(const std::string& why, Nanos now) {
-  if (g_.params.multicast.required || g_.leaving.any_left) return;
+  if (g_.params.multicast.required || !g_.leaving.all_here) return;
   flood_.believe();
   if (g_.path.on_ring()) return check_ ? void() : flood_.on_path(true, now);
   if (g_.state == GroupState::kOpen && !check_) tell_top(kFlooded, why, now);
@@ -105,7 +105,7 @@ void PathSwitch::change(Sequence first, Nanos now) {
 
 void PathSwitch::on_switch_frame(const Frame& header, ConstBytes body, Nanos now) {
   using wire::FrameType;
-  if (g_.leaving.any_left) return g_.counters.add(Counter::stale);
+  if (!g_.leaving.all_here) return g_.counters.add(Counter::stale);
   const bool from_parent = g_.from_parent(header.member);
   const std::string text(wire::Reader(body).rest_text().substr(0, 300));
   if (header.type == FrameType::kDeaf && g_.tree.is_top(g_.self) && header.argument <= kFlooded) {

@@ -52,14 +52,14 @@ bool RosterChange::rest(bool resting) {
   const StationSet* const latest = g_.stations.latest();
   const bool agreed = latest != nullptr && latest->version == roster_.version &&
                       stage_ == Stage::kIdle && !changes_something(roster_.stations);
-  if (!agreed || proposed_ || g_.leaving.any_left) return false;
+  if (!agreed || proposed_ || !g_.leaving.all_here) return false;
   rests_ = resting;
   proposed_ = roster_.stations;
   return true;
 }
 
 void RosterChange::drive(Nanos now) {
-  if (at_top() && proposed_ && !g_.switching() && !g_.leaving.any_left) {
+  if (at_top() && proposed_ && !g_.switching() && g_.leaving.all_here) {
     propose_to_all(*std::exchange(proposed_, std::nullopt), now);
   }
   if (stage_ == Stage::kTesting) test(now);
@@ -263,7 +263,7 @@ void RosterChange::on_lost(uint32_t version, Member station, const std::string& 
 
 void RosterChange::on_frame(const Frame& header, ConstBytes body, Nanos now) {
   using wire::FrameType;
-  if (g_.leaving.any_left) return g_.counters.add(Counter::stale);
+  if (!g_.leaving.all_here) return g_.counters.add(Counter::stale);
   if (header.type == FrameType::kRoster) return on_roster(header, body, now);
   if (header.type == FrameType::kRosterReach) return on_reach(header, body, now);
   if (!is_current(body)) return;

@@ -150,12 +150,16 @@ void GroupBase::begin_close(Nanos limit, bool force, Completion then) {
   }
 }
 
+bool GroupBase::await_close(const std::future<Status>& closed, const std::function<bool()>& hurry) {
+  while (closed.wait_for(kLook) != std::future_status::ready) {
+    if (hurry && hurry()) return false;
+  }
+  return true;
+}
+
 Status GroupBase::close_in_order(const std::function<bool()>& hurry) {
   std::future<Status> future = start_close(kNever, false);
-  while (future.wait_for(kLook) != std::future_status::ready) {
-    if (hurry && hurry()) return close(config_.linger, true);
-  }
-  return future.get();
+  return await_close(future, hurry) ? future.get() : close(config_.linger, true);
 }
 
 Status GroupBase::close(Nanos limit, bool force) {

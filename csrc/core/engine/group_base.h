@@ -49,6 +49,8 @@ class GroupBase : public Group {
   Status close_with_linger() { return close(config_.linger); }
   // The first half of that: the future is ready soon after the limit. For closing many at once.
   std::future<Status> start_close(Nanos limit, bool force);
+  // Waits for a future of start_close(). False: `hurry`, which may be null, ended the wait.
+  static bool await_close(const std::future<Status>& closed, const std::function<bool()>& hurry);
   // The same for who does not wait: `closed` runs once, maybe in this call.
   void begin_close(Nanos limit, bool force, Completion closed);
   Nanos linger() const { return config_.linger; }

@@ -114,9 +114,7 @@ void close_all(const Groups& groups, const std::function<bool()>& hurry) {
     closing.emplace_back(group.get(), group->start_close(kNever, false));
   }
   for (auto& [group, closed] : closing) {
-    while (closed.wait_for(std::chrono::milliseconds(200)) != std::future_status::ready) {
-      if (hurry && hurry()) return give_up_all(groups);
-    }
+    if (!GroupBase::await_close(closed, hurry)) return give_up_all(groups);
     if (const Status outcome = closed.get(); !outcome.ok()) {
       log(LogLevel::kWarn, "group '%s' closed: %s", group->name().c_str(),
           outcome.message().c_str());
