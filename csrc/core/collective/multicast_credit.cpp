@@ -3,6 +3,7 @@
 // every root its limit down the path to it.
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "collective/multicast.h"
 
@@ -21,12 +22,15 @@ void Multicast::start_credit(Operation& op) {
   report_credit(op, true);
 }
 
+// All groups of an endpoint that receive large streams at the same time share half of what its
+// socket can queue, in equal parts. As their number changes, so does what each was told: a limit
+// may shrink, and the latest one counts.
 void Multicast::report_credit(Operation& op, bool first) {
   const Plan& plan = op.plan;
-  const Chunk least = std::min<Chunk>(plan.window, plan.quantum + plan.batch);
   const uint32_t groups = std::max(1u, g_.port.busy_groups());
-  const Chunk share = groups == 1 ? plan.widest : std::max<Chunk>(least, plan.window / groups);
-  if (first && share == least && least < plan.window) g_.counters.add(Counter::budget_overcommits);
+  const Chunk part = plan.window / groups;
+  const Chunk share = groups == 1 ? plan.widest : std::max(kLeastWindow, part);
+  if (first && part < kLeastWindow) g_.counters.add(Counter::budget_overcommits);
   const auto report = [&](uint32_t stream) {
     const BlockReceiver& r = op.receivers[stream];
     op.flow.reported[stream] = r.high_water();
@@ -34,18 +38,21 @@ void Multicast::report_credit(Operation& op, bool first) {
         std::min<uint64_t>(plan.chunks, static_cast<uint64_t>(r.high_water()) + share);
     op.flow.credit->set_own(stream, {r.high_water(), static_cast<Chunk>(limit), r.lost()});
   };
-  if (first) {
+  if (std::exchange(op.flow.groups, groups) != groups) {
     for (uint32_t stream = 0; stream < plan.roots; stream++) {
-      if (op.own.stream != stream) report(stream);
+      const bool ended = op.flow.reported[stream] == plan.chunks;
+      if (op.own.stream != stream && (first || !ended)) report(stream);
     }
-    if (op.own.stream) op.flow.credit->set_own(*op.own.stream, CreditTree::unbounded());
+    if (first && op.own.stream) op.flow.credit->set_own(*op.own.stream, CreditTree::unbounded());
     return;
   }
+  // A part of the share, so that the stream does not stand while it is reported.
+  const Chunk quantum = std::min(plan.quantum, std::max<Chunk>(1, share / 4));
   op.flow.active.visit([&](uint32_t stream) {
     const BlockReceiver& r = op.receivers[stream];
     const Chunk news = r.high_water() - op.flow.reported[stream];
     const bool ended = r.high_water() == plan.chunks;
-    if (news >= plan.quantum || (ended && news > 0)) report(stream);
+    if (news >= quantum || (ended && news > 0)) report(stream);
     return !(ended && r.complete());
   });
 }

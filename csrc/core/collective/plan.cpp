@@ -133,7 +133,7 @@ Plan make_plan(const wire::Descriptor& descriptor, const Agreed& agreed, size_t 
   // twice the chains' windows together, which shallow queues must hold.
   const size_t most = plan.roots > plan.chains ? incast / 2 / plan.chains : incast;
   const size_t wanted = agreed.window != 0 ? agreed.window : std::min(share, most);
-  plan.window = std::max<Chunk>(4, queued_chunks(std::min(wanted, share), agreed));
+  plan.window = std::max(kLeastWindow, queued_chunks(std::min(wanted, share), agreed));
   plan.widest =
       std::max(plan.window, agreed.window != 0 ? 0 : queued_chunks(pool / plan.chains, agreed));
   plan.batch = std::clamp<Chunk>(to_chunks(agreed.batch, plan.chunk), 1,

@@ -53,6 +53,10 @@ struct ReducePlan {
   bool unasked = false;    // contributions are sent without a grant
 };
 
+// Chunks of a stream that may be under way whatever the receive budget is; a share of it that is
+// less than this is not worth the reports.
+inline constexpr Chunk kLeastWindow = 4;
+
 struct Plan {
   wire::Descriptor descriptor;
   uint32_t hash = 0;

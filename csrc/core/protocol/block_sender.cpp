@@ -96,7 +96,8 @@ void BlockSender::on_credit(Chunk high_water, Chunk limit, uint32_t lost, Nanos 
     if (announced_ == 0) next_position_ = now + patience();
   }
   lost_ = std::max(lost_, lost);
-  limit_ = std::max(limit_, limit);
+  // The latest limit counts: it shrinks where receivers have more groups to share a socket among.
+  if (high_water_ <= high_water) limit_ = limit;
 }
 
 // How long it takes between two reports while data flows. What a Position has brought about is no

@@ -47,7 +47,8 @@ class BlockSender {
   // A taken run's tail was not accepted by the transport.
   void put_back(ChunkRange rest, bool again);
 
-  // Least high-water mark, limit and most losses over all receivers.
+  // Least high-water mark, limit and most losses over all receivers. The mark never goes back, the
+  // limit may.
   void on_credit(Chunk high_water, Chunk limit, uint32_t lost, Nanos now);
   bool has_credit() const { return credited_; }
   Chunk high_water() const { return high_water_; }

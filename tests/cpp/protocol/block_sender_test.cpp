@@ -61,6 +61,20 @@ TEST(BlockSender, CreditNeverGoesBack) {
   EXPECT_EQ(s.high_water(), 10u);
 }
 
+// Receivers have other groups to share their sockets with, and later fewer of them.
+TEST(BlockSender, TheLatestLimitCounts) {
+  BlockSender s(sender(100, 0, 50));
+  s.on_credit(0, 40, 0, 1);
+  EXPECT_EQ(take(s, 10), (ChunkRange{0, 10}));
+  s.on_credit(0, 20, 0, 2);
+  EXPECT_EQ(take(s), (ChunkRange{10, 20}));
+  s.on_credit(10, 15, 0, 3);  // less than has been sent
+  EXPECT_FALSE(s.can_send());
+  EXPECT_EQ(s.sent(), 20u);
+  s.on_credit(20, 60, 0, 4);
+  EXPECT_EQ(take(s), (ChunkRange{20, 60}));
+}
+
 TEST(BlockSender, PutBackIsSentNextTime) {
   BlockSender s(sender(10, 10, 20));
   EXPECT_EQ(take(s, 6), (ChunkRange{0, 6}));
