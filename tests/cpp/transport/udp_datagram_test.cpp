@@ -218,21 +218,61 @@ TEST_F(UdpDatagramTest, ABatchThatCannotBeSentIsDroppedAndCounted) {
   EXPECT_EQ(stats(0).datagrams_sent, 0u);
 }
 
-TEST_F(UdpDatagramTest, SixteenAddressesAndNoMore) {
+// A port for each set of members: a rank of a large job is in groups with many.
+TEST_F(UdpDatagramTest, HundredsOfPortsAreReadAndLeftOneByOne) {
+  constexpr int kPorts = 300;
   make_nodes(2);
-  for (int i = 0; i < static_cast<int>(kMaxJoined); ++i) {
-    ASSERT_TRUE(node(1).dg().join(world_.address(i)).ok()) << i;
+  const auto port = [&](int i) {
+    MulticastAddress at = world_.address(0);
+    at.port = static_cast<uint16_t>(at.port + 2 * i);
+    return at;
+  };
+  for (int i = 0; i < kPorts; ++i) ASSERT_TRUE(node(1).dg().join(port(i)).ok()) << i;
+  EXPECT_TRUE(node(1).dg().join(port(3)).ok());  // counted, not a new socket
+  const auto send_to_all = [&] {
+    for (int i = 0; i < kPorts; ++i) {
+      ASSERT_TRUE(send_datagram(node(0), port(i), pattern(100, static_cast<uint64_t>(i))));
+    }
+    ASSERT_TRUE(flush(node(0)));
+  };
+  send_to_all();
+  ASSERT_TRUE(pump([&] { return node(1).datagrams.size() == kPorts; }));
+  // Those that are read in every call, and others.
+  for (const int i : {0, 1, 3, 5, kPorts - 1}) node(1).dg().leave(port(i));
+  node(1).datagrams.clear();
+  send_to_all();
+  ASSERT_TRUE(pump([&] { return node(1).datagrams.size() == kPorts - 4; })) << "3: joined twice";
+  for (const int i : {0, 1}) ASSERT_TRUE(node(1).dg().join(port(i)).ok());
+  node(1).datagrams.clear();
+  send_to_all();
+  ASSERT_TRUE(pump([&] { return node(1).datagrams.size() == kPorts - 2; }));
+}
+
+// Else a rank in hundreds of groups would pay for all of them in each turn.
+TEST_F(UdpDatagramTest, IdleSocketsCostNoCalls) {
+  make_nodes(1);
+  MulticastAddress at = world_.address(0);
+  struct Nothing final : DatagramSink {
+    void on_datagram(ConstBytes) override {}
+  } nothing;
+  uint64_t cost[2] = {};
+  for (const int round : {0, 1}) {
+    for (int i = 0; i < 250; ++i, at.port += 2) ASSERT_TRUE(node(0).dg().join(at).ok());
+    const uint64_t before = stats(0).empty_reads;
+    for (int i = 0; i < 100; ++i) EXPECT_EQ(node(0).dg().receive(nothing, 1 << 20), 0u);
+    cost[round] = stats(0).empty_reads - before;
   }
-  const auto extra = world_.address(static_cast<int>(kMaxJoined));
-  EXPECT_EQ(node(1).dg().join(extra).code(), Code::kResourceExhausted);
-  EXPECT_TRUE(node(1).dg().join(world_.address(3)).ok());  // counted, not a new socket
-  for (int i = 0; i < static_cast<int>(kMaxJoined); ++i) {
-    ASSERT_TRUE(send_datagram(node(0), world_.address(i), pattern(100, static_cast<uint64_t>(i))));
-  }
-  ASSERT_TRUE(flush(node(0)));
-  ASSERT_TRUE(pump([&] { return node(1).datagrams.size() == kMaxJoined; }));
-  node(1).dg().leave(world_.address(5));
-  EXPECT_TRUE(node(1).dg().join(extra).ok());
+  EXPECT_EQ(cost[0], cost[1]);
+  EXPECT_LE(cost[1], 300u);
+}
+
+TEST_F(UdpDatagramTest, AddressesBeyondTheLimitAreRefused) {
+  make_nodes(1);
+  MulticastAddress at = world_.address(0);
+  for (size_t i = 0; i < kMaxJoined; ++i, at.port++) ASSERT_TRUE(node(0).dg().join(at).ok()) << i;
+  EXPECT_EQ(node(0).dg().join(at).code(), Code::kResourceExhausted);
+  node(0).dg().leave(world_.address(0));
+  EXPECT_TRUE(node(0).dg().join(at).ok());
 }
 
 // A program that took the port without SO_REUSEADDR: the group learns which address it was.

@@ -1,13 +1,16 @@
 // Each joined address has a socket bound to exactly that group and port, with IP_MULTICAST_ALL off
 // and its interfaces given by index, so it sees neither the groups of other sockets nor other
 // interfaces. receive() takes one super-packet per socket in turn until all are empty or the
-// caller's limit is reached, and cuts each at the segment size the kernel reports.
+// caller's limit is reached, and cuts each at the segment size the kernel reports. Sockets beyond
+// the first ones are only read if epoll says that they have something, so that groups which are
+// idle cost no calls.
 #include "transport/udp/datagram_receiver.h"
 
 #include <netinet/udp.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 
@@ -28,6 +31,17 @@ DatagramReceiver::~DatagramReceiver() {
   for (const auto& socket : sockets_) {
     if (socket->fd.valid()) poller_.remove(socket->fd.get());
   }
+}
+
+Status DatagramReceiver::watch(Socket& socket) {
+  if (Status status = poller_.add(socket.fd.get(), EPOLLIN, this); !status.ok()) return status;
+  if (sockets_.size() - asked_ < kRead) return {};
+  Status status = ready_.fd() >= 0 ? Status() : ready_.open();
+  if (status.ok()) status = ready_.add(socket.fd.get(), EPOLLIN, &socket);
+  socket.asked = status.ok();
+  asked_ += socket.asked ? 1 : 0;
+  if (!status.ok()) poller_.remove(socket.fd.get());
+  return status;
 }
 
 Status DatagramReceiver::open(const UdpTransportOptions& options, std::span<const Interface> stripe,
@@ -107,8 +121,8 @@ Status DatagramReceiver::join(const MulticastAddress& wanted) {
   auto socket = std::make_unique<Socket>();
   socket->address = address;
   socket->granted = configure(fd->get());
-  if (Status status = poller_.add(fd->get(), EPOLLIN, this); !status.ok()) return status;
   socket->fd = std::move(fd.value());
+  if (Status status = watch(*socket); !status.ok()) return status;
   sockets_.push_back(std::move(socket));
   return {};
 }
@@ -119,6 +133,12 @@ void DatagramReceiver::leave(const MulticastAddress& wanted) {
                                [&](const auto& s) { return s->address == address; });
   if (it == sockets_.end() || --(*it)->joins > 0) return;
   poller_.remove((*it)->fd.get());
+  if ((*it)->asked) {
+    ready_.remove((*it)->fd.get());
+    asked_--;
+  }
+  std::erase(waiting_, it->get());
+  if (current_ == it->get()) current_ = nullptr;
   sockets_.erase(it);
 }
 
@@ -129,29 +149,35 @@ size_t DatagramReceiver::granted() const noexcept {
   return least;
 }
 
-size_t DatagramReceiver::receive(DatagramSink& sink, size_t max_bytes) {
-  ++call_;
-  size_t datagrams = 0, bytes = 0, dry = 0;
-  // The list may change under a sink: nothing of it is kept across read_one().
-  while (dry < sockets_.size() && bytes < max_bytes) {
-    next_ = next_ + 1 < sockets_.size() ? next_ + 1 : 0;
-    Socket& socket = *sockets_[next_];
-    if (socket.dry_in == call_) {
-      ++dry;
-      continue;
-    }
-    socket.dry_in = call_;
-    const int fd = socket.fd.get();
-    // Marked dry first, because `socket` may be gone after the sink has run.
-    if (read_one(fd, sink, datagrams, bytes)) {
-      dry = 0;
-      for (auto& s : sockets_) {
-        if (s->fd.get() == fd) s->dry_in = 0;
-      }
-    } else {
-      ++dry;
-    }
+// Looks once in each call: what comes meanwhile to a socket that was seen empty waits for the next.
+void DatagramReceiver::find_ready() {
+  waiting_.clear();
+  if (asked_ < sockets_.size()) {
+    for (const auto& socket : sockets_)
+      if (!socket->asked) waiting_.push_back(socket.get());
   }
+  if (asked_ > 0) {
+    std::array<epoll_event, 64> events;
+    const size_t n = ready_.wait(events, 0);
+    for (size_t i = 0; i < n; i++) waiting_.push_back(static_cast<Socket*>(events[i].data.ptr));
+  }
+  // Not always the same one first: the caller's limit may be less than all have.
+  if (waiting_.empty()) return;
+  std::rotate(waiting_.begin(),
+              waiting_.begin() + static_cast<ptrdiff_t>(calls_++ % waiting_.size()),
+              waiting_.end());
+}
+
+size_t DatagramReceiver::receive(DatagramSink& sink, size_t max_bytes) {
+  size_t datagrams = 0, bytes = 0;
+  find_ready();
+  while (!waiting_.empty() && bytes < max_bytes) {
+    current_ = waiting_.front();
+    waiting_.pop_front();
+    const bool more = read_one(current_->fd.get(), sink, datagrams, bytes);
+    if (more && current_ != nullptr) waiting_.push_back(current_);
+  }
+  current_ = nullptr;
   return datagrams;
 }
 
@@ -174,6 +200,7 @@ bool DatagramReceiver::read_one(int fd, DatagramSink& sink, size_t& datagrams, s
   if (got < 0) {
     // A pending error was cleared by reporting it; the socket counts as empty until the next call.
     if (errno != EAGAIN && errno != EWOULDBLOCK) ++stats_.receive_errors;
+    ++stats_.empty_reads;
     return false;
   }
   ++stats_.receive_calls;

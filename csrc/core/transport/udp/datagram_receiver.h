@@ -2,6 +2,7 @@
 // the kernel offers them (UDP_GRO). Used by the lane's thread only.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <span>
 #include <vector>
@@ -15,8 +16,9 @@
 
 namespace mcast {
 
-// Distinct addresses joined at once; the engine shares addresses beyond it.
-inline constexpr size_t kMaxJoined = 16;
+// Distinct addresses and ports joined at once: one for each set of members that this process makes
+// groups with.
+inline constexpr size_t kMaxJoined = 1024;
 
 class DatagramReceiver {
  public:
@@ -42,6 +44,8 @@ class DatagramReceiver {
   size_t granted() const noexcept;
   // Clears errors that would keep the sockets readable.
   void clear_errors();
+  // See Transport. Whoever has the poller closes the sockets.
+  void abandon() noexcept { ready_.abandon(); }
 
  private:
   struct Socket {
@@ -49,12 +53,15 @@ class DatagramReceiver {
     Fd fd;
     int joins = 1;
     size_t granted = 0;
-    uint64_t dry_in = 0;  // the receive() call that saw it empty
+    bool asked = false;  // by ready_, too
   };
 
   Result<Fd> open_joined(const MulticastAddress& address) const;
   size_t configure(int fd) const;  // returns the granted buffer
   MulticastAddress normalized(MulticastAddress address) const noexcept;
+  Status watch(Socket& socket);
+  // Fills waiting_.
+  void find_ready();
   // Reads one super-packet. False: empty.
   bool read_one(int fd, DatagramSink& sink, size_t& datagrams, size_t& bytes);
 
@@ -65,8 +72,14 @@ class DatagramReceiver {
   Interface loopback_;
   size_t scratch_granted_ = 0;
   std::vector<std::unique_ptr<Socket>> sockets_;
-  size_t next_ = 0;    // socket whose turn it is
-  uint64_t call_ = 0;  // number of the running receive()
+  // The first kRead sockets are read in every call, and whether others have something is asked for
+  // all of them at once.
+  static constexpr size_t kRead = 2;
+  Epoll ready_;                  // none unless there are others
+  size_t asked_ = 0;             // sockets that it watches
+  std::deque<Socket*> waiting_;  // sockets to be read in this call, the next one first
+  uint64_t calls_ = 0;
+  Socket* current_ = nullptr;  // that is being read; null: it was left meanwhile
   std::unique_ptr<std::byte[]> buffer_;
   sockaddr_in from_{};  // of the last super-packet, if options_.monitor
   const SourceFilter* allow_ = nullptr;

@@ -70,6 +70,7 @@ struct UdpStats {
   uint64_t datagrams_received = 0;
   uint64_t truncated = 0;  // received beyond the buffer; dropped
   uint64_t receive_errors = 0;
+  uint64_t empty_reads = 0;  // system calls that found nothing
 };
 
 // Likewise.

@@ -37,6 +37,8 @@ class UdpDatagram final : public Datagram {
   std::vector<uint32_t> sources_of(const StreamAddress& endpoint) const override;
   void restrict_to(const SourceFilter& allow) { receiver_.restrict_to(allow); }
 
+  void abandon() noexcept { receiver_.abandon(); }
+
   const DatagramSender& sender() const noexcept { return sender_; }
   const DatagramReceiver& receiver() const noexcept { return receiver_; }
   // Clears pending errors of all sockets, which would keep them ready.

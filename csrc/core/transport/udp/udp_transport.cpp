@@ -108,6 +108,7 @@ void UdpTransport::abandon_after_fork() noexcept {
   // All that is open is watched by one of the two (the stream's instance by the other: closed
   // twice, which hits nothing, since nothing is opened in between). What owns it may be half
   // changed.
+  datagram_.abandon();
   stream_.abandon();
   poller_.abandon_watched();
   wake_fd_.forget();  // others may still call wake()

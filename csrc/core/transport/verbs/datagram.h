@@ -17,8 +17,8 @@
 
 namespace mcast::verbs {
 
-// Distinct groups joined at once, as with sockets; the engine shares groups beyond it.
-inline constexpr size_t kMaxGroups = 16;
+// Distinct groups joined at once, as with sockets. Devices allow a queue pair 248 and more.
+inline constexpr size_t kMaxGroups = 240;
 
 class UdEndpoint final : public Datagram {
  public:
