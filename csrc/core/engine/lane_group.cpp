@@ -154,9 +154,13 @@ Status LaneGroup::receive_multicast(bool wanted) {
   }
   address_.joined = false;
   medium.leave(address_.multicast);
-  // As long as others stay the flood does, too. Their cores are told in the next turn.
+  // As long as others stay the flood does, too, at whatever port: the host is then still a member
+  // of the address. Their cores are told in the next turn.
+  const MulticastAddress& left = address();
   for (const auto& [tag, group] : lane_.groups_) {
-    if (!group->address_.joined || group->address() != address()) continue;
+    const MulticastAddress& its = group->address();
+    if (!group->address_.joined || its.group != left.group || its.loopback != left.loopback)
+      continue;
     group->flooded_ = true;
     lane_.turns_.wake(*group);
   }

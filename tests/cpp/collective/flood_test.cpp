@@ -254,7 +254,8 @@ TEST_P(Flood, WhereTheRingIsForbiddenItCostsTimeOnly) {
   EXPECT_EQ(c.total(Counter::path_switches), 0u);
 }
 
-// Groups of the same ranks have an address in common: while one stays, the flood comes.
+// Groups over the same hosts have an address in common, at ports of their own: while one stays, the
+// flood of the other comes.
 TEST_P(Flood, AnIdleGroupLeavesTheAddressTogetherWithTheOther) {
   ClusterOptions o = options();
   o.one_address = true;

@@ -164,8 +164,9 @@ Cluster::~Cluster() {
 
 size_t Cluster::add_group(const GroupParams& base, Nanos limit) {
   const size_t g = groups_.size();
-  const MulticastAddress address{static_cast<uint32_t>(options_.one_address ? 1 : g + 1), 7000,
-                                 false};
+  const bool one = options_.one_address;
+  const MulticastAddress address{one ? 1 : static_cast<uint32_t>(g + 1),
+                                 static_cast<uint16_t>(one ? 7000 + 2 * g : 7000), false};
   groups_.emplace_back(options_.ranks, nullptr);
   auto ready = std::make_shared<uint32_t>(0);
   for (Member r = 0; r < options_.ranks; r++) {

@@ -63,9 +63,9 @@ crypto::Mode security_of_environment();
 struct ClusterOptions {
   uint32_t ranks = 4;
   SimOptions net;
-  GroupParams group;                         // self, tag and agreed.members are filled in
-  bool one_address = false;                  // for the multicast of all groups
-  std::vector<std::string> racks;            // by rank; the same for ranks of one host
+  GroupParams group;               // self, tag and agreed.members are filled in
+  bool one_address = false;        // for the multicast of all groups, which have ports of their own
+  std::vector<std::string> racks;  // by rank; the same for ranks of one host
   std::function<void(SimNetwork&)> prepare;  // before the first group is made
   // Another medium than the simulated network, which then stands idle.
   std::function<std::unique_ptr<Transport>()> transport;
