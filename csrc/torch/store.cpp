@@ -67,13 +67,17 @@ std::string prefixes_of(const c10::intrusive_ptr<c10d::Store>& store) {
   return all;
 }
 
+// That all groups of a job have, whatever is put before their keys. Null: `store` itself.
+c10::intrusive_ptr<c10d::Store> innermost(c10d::Store& store) {
+  auto* prefixed = dynamic_cast<c10d::PrefixStore*>(&store);
+  return prefixed == nullptr ? nullptr : prefixed->getUnderlyingNonPrefixStore();
+}
+
 }  // namespace
 
 std::string job_name_of(c10d::Store& store) {
   if (const std::string named = job_salt(); !named.empty()) return named;
-  c10::intrusive_ptr<c10d::Store> base;
-  auto* prefixed = dynamic_cast<c10d::PrefixStore*>(&store);
-  if (prefixed != nullptr) base = prefixed->getUnderlyingNonPrefixStore();
+  const c10::intrusive_ptr<c10d::Store> base = innermost(store);
   c10d::Store* const at = base ? base.get() : &store;
   if (auto* const tcp = dynamic_cast<c10d::TCPStore*>(at)) {
     return tcp->getHost() + ":" + std::to_string(tcp->getPort());
@@ -112,6 +116,16 @@ Result<std::string> StoreAdapter::scope() {
     return Status(
         Code::kUnavailable,
         std::string("the rendezvous store gave no number for the group: ") + error.what());
+  }
+}
+
+Result<std::string> StoreAdapter::claim(const std::string& key, const std::string& owner) {
+  try {
+    const c10::intrusive_ptr<c10d::Store> base = innermost(*store_);
+    const auto has = (base ? *base : *store_).compareSet("mcast/" + key, {}, bytes_of_text(owner));
+    return std::string(has.begin(), has.end());
+  } catch (const std::exception& error) {
+    return Status(Code::kUnavailable, error.what());
   }
 }
 

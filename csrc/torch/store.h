@@ -40,6 +40,7 @@ class StoreAdapter final : public KeyValueStore {
   Result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys,
                                              Nanos timeout) override;
   Result<std::string> scope() override;
+  Result<std::string> claim(const std::string& key, const std::string& owner) override;
   // What keys of this making of the group begin with. Throws what the store throws.
   const std::string& prefix() { return making_.prefix(); }
 

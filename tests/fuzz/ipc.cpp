@@ -58,6 +58,7 @@ void read_control(ConstBytes packet) {
   again(Verdict());
   again(GroupAsk());
   again(StoreSet());
+  again(StoreClaim());
   again(StoreGet());
   again(StoreAnswer());
   again(GroupMade());

@@ -26,6 +26,9 @@ class Prefixed final : public KeyValueStore {
     return store_.multi_get(full, timeout);
   }
   Result<std::string> scope() override { return store_.scope(); }
+  Result<std::string> claim(const std::string& key, const std::string& owner) override {
+    return store_.claim(key, owner);
+  }
 
  private:
   KeyValueStore& store_;

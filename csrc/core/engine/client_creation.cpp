@@ -92,6 +92,12 @@ std::optional<ipc::StoreAnswer> answer_of(const ipc::Control& question, KeyValue
   if (question.type == ipc::ControlType::kStoreSet && read(question, set)) {
     return ipc::StoreAnswer{ipc::Verdict::of(store.set(set.key, set.value)), {}};
   }
+  ipc::StoreClaim claim;
+  if (question.type == ipc::ControlType::kStoreClaim && read(question, claim)) {
+    Result<std::string> owner = store.claim(claim.key, claim.owner);
+    if (!owner.ok()) return ipc::StoreAnswer{ipc::Verdict::of(owner.status()), {}};
+    return ipc::StoreAnswer{ipc::Verdict::of(Status()), {std::move(owner).value()}};
+  }
   if (question.type == ipc::ControlType::kStoreGet && read(question, get)) {
     return look_up(get, store);
   }

@@ -399,8 +399,8 @@ Result<ipc::Memory> ClientLink::offer(const ipc::MemoryOffer& memory, int descri
 
 Result<std::optional<ipc::GroupMade>> ClientLink::make_group(const GroupSpec& spec,
                                                              KeyValueStore& store) {
-  ipc::GroupAsk asked{spec.name, spec.rank,    spec.size, spec.timeout, non_defaults(spec.config),
-                      "",        spec.fallback};
+  ipc::GroupAsk asked{spec.name, spec.rank,     spec.size, spec.timeout, non_defaults(spec.config),
+                      "",        spec.fallback, true};
   if (spec.config.security != "off") {
     // The engine's MACs say where values belong, as those of ranks without an engine do.
     Result<std::string> scope = store.scope();

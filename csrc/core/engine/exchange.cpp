@@ -59,6 +59,23 @@ Result<std::vector<RankRecord>> decode_all(const std::vector<std::string>& texts
   return records;
 }
 
+// A port of the address that no group with other members has, as far as the store knows them: what
+// is sent to these then never comes to a socket of this group. After so many that are taken it is
+// one that is shared, where the tag tells datagrams apart.
+void take_port(Round& round, Roster& roster) {
+  constexpr uint32_t kTries = 64;
+  const std::string owner = std::to_string(roster.members);
+  const std::string address = std::to_string(roster.address.group) + "/";
+  for (uint32_t i = 0; i < kTries; i++) {
+    const uint16_t port = multicast_port(roster.members, i);
+    const Result<std::string> has = round.claim("port/" + address + std::to_string(port), owner);
+    if (!has.ok()) return;
+    if (*has != owner) continue;
+    roster.address.port = port;
+    return;
+  }
+}
+
 // On rank 0. `first`: the records of the round before, if this is the second.
 Result<Roster> roster_of(const GroupSpec& spec, const std::vector<RankRecord>& now,
                          const std::vector<RankRecord>& first) {
@@ -178,6 +195,7 @@ Result<Roster> exchange_records(const GroupSpec& spec, Round& round, const RankR
     if (!all.ok()) return all.status();
     Result<Roster> roster = roster_of(spec, *all, records);
     if (!roster.ok()) return roster.status();
+    if (!roster->again) take_port(round, *roster);
     const std::vector<RankRecord> before = std::exchange(records, std::move(all).value());
     if (security == nullptr || roster->again) return roster->encode();
     const bool fallen_back = !before.empty() && roster->transport == fallback_transport().name;

@@ -35,6 +35,10 @@ class Round {
   // Instead of hearing on. Rank 0 tells the others; they look, after a kTimeout, whose answers are
   // missing. The reason, with these.
   Status give_up(const Status& why, const std::string& doing);
+  // KeyValueStore::claim().
+  Result<std::string> claim(const std::string& key, const std::string& owner) {
+    return store_.claim(key, owner);
+  }
   // The answers of some.
   Result<std::vector<std::string>> answers(const std::vector<Member>& of, Nanos timeout);
 

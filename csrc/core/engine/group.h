@@ -39,6 +39,12 @@ class KeyValueStore {
   // What tells the keys of this group and incarnation from those of others in the same store: goes
   // into the MACs of guarded groups.
   virtual Result<std::string> scope() { return std::string(); }
+  // Writes `owner` under `key`, which is the same for all groups whose stores are parts of one,
+  // unless something is there already. Returns what is there then. A store that has nothing in
+  // common with others gives every key to who asks.
+  virtual Result<std::string> claim(const std::string& /*key*/, const std::string& owner) {
+    return owner;
+  }
 };
 
 // How contributions become one (base/reduce_kernels.h has the numerics contract: a fixed order,

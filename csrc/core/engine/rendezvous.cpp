@@ -249,21 +249,20 @@ constexpr uint32_t kSecondOctets = 254;  // 1 .. 254
 // The address is the hosts', since switches prune by it and keep an entry for each. The port is the
 // members': a socket then queues only what is sent to its own groups, whose windows its buffer is
 // shared out to.
-MulticastAddress address_of(const std::set<std::string>& hosts,
-                            const std::map<uint64_t, size_t>& uids, const std::string& salt,
-                            uint32_t part_index) {
+void choose_address(const std::set<std::string>& hosts, const std::map<uint64_t, size_t>& uids,
+                    uint32_t part_index, Roster& roster) {
   uint64_t host_set = hash_text("hosts", 1);
   for (const std::string& h : hosts) host_set = hash_text(h, host_set);
-  const uint64_t job = hash_text(salt, 2);
+  const uint64_t job = hash_text(roster.salt, 2);
   uint64_t members = 0;
   for (const auto& [uid, rank] : uids) members = mix64(members ^ uid);
   const uint64_t base = job + (host_set + part_index) % kAddressesPerJob;
-  // 239.1.0.0 - 239.254.255.255, ports below the ephemeral range.
-  MulticastAddress address;
+  roster.members = mix64(job ^ members);
+  // 239.1.0.0 - 239.254.255.255.
+  MulticastAddress& address = roster.address;
   address.group = static_cast<uint32_t>((1 + base % kSecondOctets) << 16 | (base >> 16 & 0xffff));
-  address.port = static_cast<uint16_t>(20000 + mix64(job ^ members) % 5000 * 2);
+  address.port = multicast_port(roster.members);
   address.loopback = hosts.size() == 1;
-  return address;
 }
 
 // That of the reduce lane: another one, since a host that leaves an address which is flooded still
@@ -289,6 +288,11 @@ size_t port_queue_of(const Config& config) {
 
 }  // namespace
 
+// Below the ephemeral range.
+uint16_t multicast_port(uint64_t members, uint32_t choice) {
+  return static_cast<uint16_t>(20000 + (members + choice) % kPortsPerAddress * 2);
+}
+
 Result<Roster> conclude(const std::vector<RankRecord>& records, uint32_t part_index) {
   const RankRecord& first = records[kConcluder];
   std::set<std::string> hosts;
@@ -313,7 +317,8 @@ Result<Roster> conclude(const std::vector<RankRecord>& records, uint32_t part_in
     out.ranks.push_back({host, r.external, r.loopback, r.reduce_external, r.reduce_loopback});
   }
   if (Status status = note_racks(records, out); !status.ok()) return status;
-  out.address = address_of(hosts, uids, first.salt, part_index);
+  out.salt = first.salt;
+  choose_address(hosts, uids, part_index, out);
   const RankRecord* narrowest = nullptr;
   out.datagram = out.budget = SIZE_MAX;
   for (const RankRecord& r : records) {
@@ -333,7 +338,6 @@ Result<Roster> conclude(const std::vector<RankRecord>& records, uint32_t part_in
   }
   out.datagram -= smaller;
   out.tag = mix64(first.random ^ 0x6d63617374ULL);
-  out.salt = first.salt;
   return out;
 }
 

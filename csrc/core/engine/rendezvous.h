@@ -75,6 +75,9 @@ inline constexpr const char* kRecordsRound = "rank";
 // filters).
 inline constexpr uint32_t kAddressesPerJob = 16;
 
+// Ports of lane 0 at each of them: one for each set of members that makes groups there.
+inline constexpr uint32_t kPortsPerAddress = 5000;
+
 // Chunks are multiples of it: they then start on cache lines of an aligned tensor.
 inline constexpr size_t kChunkUnit = 64;
 
@@ -107,6 +110,7 @@ struct Roster {
   uint64_t tag = 0;
   std::string salt;  // see JobSalt
   MulticastAddress address;
+  uint64_t members = 0;  // hash of who they are and of their job; not published
   struct Rank {
     uint32_t host = 0;  // numbered by their lowest rank
     StreamAddress external, loopback, reduce_external, reduce_loopback;
@@ -122,6 +126,9 @@ struct Roster {
 // What rank 0 makes of the records, `records[i]` being rank i's. Fails with both sides' values
 // where ranks differ in what must be equal. `part_index`: as in GroupSpec.
 Result<Roster> conclude(const std::vector<RankRecord>& records, uint32_t part_index = 0);
+// Ports of lane 0 that a set of members may have, by its Roster::members; `choice` 0 is the
+// conclusion's, further ones are for where that is taken.
+uint16_t multicast_port(uint64_t members, uint32_t choice = 0);
 // Whether two ranks speak the same language at all.
 Status same_version(const RankRecord& a, Member rank_a, const RankRecord& b, Member rank_b);
 // The roster as rank `self` sees it. `link_sharers`: as in GroupSpec.

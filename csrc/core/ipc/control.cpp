@@ -75,7 +75,7 @@ bool known(uint16_t type) {
   };
   return between(ControlType::kHello, ControlType::kDrain) ||
          between(ControlType::kWelcome, ControlType::kDraining) || is(ControlType::kLook) ||
-         is(ControlType::kMemoryOffer) || is(ControlType::kMemory);
+         is(ControlType::kMemoryOffer) || is(ControlType::kMemory) || is(ControlType::kStoreClaim);
 }
 
 size_t length_of(const Control& message) {
@@ -190,6 +190,7 @@ Control control_of(uint64_t call, const GroupAsk& m) {
   s.add("name", m.name).add("rank", m.rank).add("size", m.size).add("timeout", m.timeout);
   if (!m.scope.empty()) s.add("scope", m.scope);
   if (!m.fallback.empty()) s.add("fallback", m.fallback);
+  if (m.claims) s.add("claims", 1);
   Control out{ControlType::kGroupAsk, call, {s.text()}};
   for (const auto& [key, value] : m.settings) {
     out.parts.push_back(key);
@@ -206,6 +207,8 @@ bool read(const Control& from, GroupAsk& m) {
   (void)text_of(*f, "scope", m.scope);
   m.fallback.clear();
   (void)text_of(*f, "fallback", m.fallback);
+  m.claims = false;
+  (void)flag_of(*f, "claims", m.claims);
   for (size_t i = 1; i < from.parts.size(); i += 2) m.settings[from.parts[i]] = from.parts[i + 1];
   return m.settings.size() == from.parts.size() / 2 && text_of(*f, "name", m.name) &&
          wire::number(*f, "rank", m.rank) && wire::number(*f, "size", m.size, kNoMember - 1) &&
@@ -217,6 +220,16 @@ Control control_of(uint64_t call, const StoreSet& m) {
 }
 
 bool read(const Control& from, StoreSet& m) {
+  if (from.parts.size() != 2) return false;
+  m = {from.parts[0], from.parts[1]};
+  return true;
+}
+
+Control control_of(uint64_t call, const StoreClaim& m) {
+  return {ControlType::kStoreClaim, call, {m.key, m.owner}};
+}
+
+bool read(const Control& from, StoreClaim& m) {
   if (from.parts.size() != 2) return false;
   m = {from.parts[0], from.parts[1]};
   return true;

@@ -48,6 +48,7 @@ enum class ControlType : uint16_t {
   kStats = 40,
   kDraining = 41,
   kMemory = 56,
+  kStoreClaim = 57,  // where GroupAsk says so
   // From both: there are records in the ring.
   kLook = 64,
 };
@@ -97,10 +98,16 @@ struct GroupAsk {
   std::map<std::string, std::string> settings;  // non_defaults()
   std::string scope{};     // of its store, for a guarded group (KeyValueStore::scope())
   std::string fallback{};  // GroupSpec::fallback
+  bool claims = false;     // it knows StoreClaim
 };
 
 struct StoreSet {
   std::string key, value;
+};
+
+// KeyValueStore::claim(); its answer has the owner for a value.
+struct StoreClaim {
+  std::string key, owner;
 };
 
 struct StoreGet {
@@ -163,6 +170,7 @@ Control control_of(const Welcome& m);
 Control control_of(ControlType type, uint64_t call, const Verdict& m);
 Control control_of(uint64_t call, const GroupAsk& m);
 Control control_of(uint64_t call, const StoreSet& m);
+Control control_of(uint64_t call, const StoreClaim& m);
 Control control_of(uint64_t call, const StoreGet& m);
 Control control_of(uint64_t call, const StoreAnswer& m);
 Control control_of(uint64_t call, const GroupMade& m);
@@ -178,6 +186,7 @@ bool read(const Control& from, Welcome& m);
 bool read(const Control& from, Verdict& m);
 bool read(const Control& from, GroupAsk& m);
 bool read(const Control& from, StoreSet& m);
+bool read(const Control& from, StoreClaim& m);
 bool read(const Control& from, StoreGet& m);
 bool read(const Control& from, StoreAnswer& m);
 bool read(const Control& from, GroupMade& m);

@@ -48,6 +48,18 @@ Status RelayStore::set(const std::string& key, const std::string& value) {
   return answer.ok() ? answer->verdict.status() : answer.status();
 }
 
+Result<std::string> RelayStore::claim(const std::string& key, const std::string& owner) {
+  if (!claims_) return owner;
+  auto answer = ask(control_of(call_, ipc::StoreClaim{key, owner}), kSetPatience);
+  if (!answer.ok()) return answer.status();
+  if (Status status = answer->verdict.status(); !status.ok()) return status;
+  if (answer->values.size() != 1) {
+    return Status(Code::kInternal,
+                  "the client's store has answered other keys than were asked for");
+  }
+  return std::move(answer->values.front());
+}
+
 Result<std::vector<std::string>> RelayStore::multi_get(const std::vector<std::string>& keys,
                                                        Nanos timeout) {
   const Nanos deadline = later(monotonic_now(), timeout);

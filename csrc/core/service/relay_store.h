@@ -13,17 +13,20 @@
 
 namespace mcast::service {
 
-// set() and multi_get() by one thread, the creation's; answered(), give_up() by any.
+// Its store's calls by one thread, the creation's; answered(), give_up() by any.
 class RelayStore final : public KeyValueStore {
  public:
-  // `tell` sends a message to the client; `scope`: of its store, as it says.
-  RelayStore(uint64_t call, std::function<void(const ipc::Control&)> tell, std::string scope = "")
-      : call_(call), tell_(std::move(tell)), scope_(std::move(scope)) {}
+  // `tell` sends a message to the client; `scope`: of its store, as it says; `claims`: whether it
+  // answers a StoreClaim.
+  RelayStore(uint64_t call, std::function<void(const ipc::Control&)> tell, std::string scope = "",
+             bool claims = false)
+      : call_(call), tell_(std::move(tell)), scope_(std::move(scope)), claims_(claims) {}
 
   Status set(const std::string& key, const std::string& value) override;
   Result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys,
                                              Nanos timeout) override;
   Result<std::string> scope() override { return scope_; }
+  Result<std::string> claim(const std::string& key, const std::string& owner) override;
 
   void answered(ipc::StoreAnswer answer);
   // The client is gone: every question fails.
@@ -35,6 +38,7 @@ class RelayStore final : public KeyValueStore {
   const uint64_t call_;
   const std::function<void(const ipc::Control&)> tell_;
   const std::string scope_;
+  const bool claims_;
   std::mutex mutex_;
   std::condition_variable there_;
   std::optional<ipc::StoreAnswer> answer_;

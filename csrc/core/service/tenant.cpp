@@ -227,7 +227,7 @@ Status Tenant::begin(uint64_t call, const ipc::GroupAsk& asked, Config config) {
   Result<std::shared_ptr<void>> place = threads ? threads->take(1) : std::shared_ptr<void>();
   if (!place.ok()) return place.status();
   auto store = std::make_unique<RelayStore>(
-      call, [link = link_](const ipc::Control& m) { link->tell(m); }, asked.scope);
+      call, [link = link_](const ipc::Control& m) { link->tell(m); }, asked.scope, asked.claims);
   Creation& creation = creations_[call];
   creation.place = std::move(place).value();
   creation.store = std::move(store);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <set>
 
 #include "base/rng.h"
 
@@ -82,6 +83,67 @@ void publish(KeyValueStore& store, uint32_t size) {
     const auto rank = static_cast<Member>(r);
     ASSERT_TRUE(Round(store, "rank", rank, size).say(record_of(rank).encode()).ok());
   }
+}
+
+// A job's store, of which each group has a part of its own.
+struct JobStore {
+  std::map<std::string, std::string> owners;
+  Status broken;
+};
+
+class GroupsStore final : public CountingStore {
+ public:
+  explicit GroupsStore(JobStore& job) : job_(job) {}
+  Result<std::string> claim(const std::string& key, const std::string& owner) override {
+    if (!job_.broken.ok()) return job_.broken;
+    return job_.owners.emplace(key, owner).first->second;
+  }
+
+ private:
+  JobStore& job_;
+};
+
+// Of a group of two processes, over the same two hosts whatever they are: `first`, and the next.
+MulticastAddress address_of_pair(JobStore& job, uint32_t first) {
+  GroupsStore store(job);
+  const auto record = [first](Member rank) {
+    RankRecord r = record_of(rank, 1);
+    r.external.uid = r.loopback.uid = mix64(first + rank);
+    return r;
+  };
+  EXPECT_TRUE(Round(store, "rank", 1, 2).say(record(1).encode()).ok());
+  const auto roster = run(store, spec_of(0, 2), record(0));
+  EXPECT_TRUE(roster.ok()) << roster.status().to_string();
+  return roster.ok() ? roster->address : MulticastAddress{};
+}
+
+// With ports by hash alone a thousand groups would have some 100 pairs that share one.
+TEST(Exchange, GroupsOfOtherMembersOverTheSameHostsNeverShareAPort) {
+  JobStore job;
+  std::map<uint16_t, uint32_t> ports;
+  std::set<uint32_t> addresses;
+  for (uint32_t g = 0; g < 1000; g++) {
+    const MulticastAddress at = address_of_pair(job, 2 * g);
+    addresses.insert(at.group);
+    const auto [other, fresh] = ports.emplace(at.port, g);
+    EXPECT_TRUE(fresh) << "groups " << other->second << " and " << g << " have port " << at.port;
+    EXPECT_EQ(at.port % 2, 0) << "the next one is the reduce lane's";
+  }
+  EXPECT_EQ(addresses.size(), 1u) << "switches have one entry for all of them";
+  for (uint32_t g = 0; g < 1000; g += 50)
+    EXPECT_EQ(ports.at(address_of_pair(job, 2 * g).port), g) << "the same members share it";
+}
+
+// Where the store does not say, or all ports are taken, groups are made as before: the tag tells
+// their datagrams apart.
+TEST(Exchange, WithoutPortsToClaimGroupsAreMadeByHash) {
+  JobStore job, broken, full;
+  broken.broken = Status(Code::kUnavailable, "no compare_set");
+  const MulticastAddress at = address_of_pair(job, 7);
+  for (uint32_t port = 20000; port < 30000; port += 2)
+    full.owners["port/" + std::to_string(at.group) + "/" + std::to_string(port)] = "another";
+  EXPECT_EQ(address_of_pair(broken, 7), at);
+  EXPECT_EQ(address_of_pair(full, 7), at);
 }
 
 TEST(Exchange, TheStoreHandsOutLittlePerRank) {

@@ -41,8 +41,13 @@ class MapStore final : public KeyValueStore {
     return Status(Code::kTimeout,
                   std::to_string(missing) + " of " + std::to_string(keys.size()) + " keys missing");
   }
+  Result<std::string> claim(const std::string& key, const std::string& owner) override {
+    if (!claims.ok()) return claims;
+    return owners.emplace(key, owner).first->second;
+  }
 
-  std::map<std::string, std::string> values;
+  std::map<std::string, std::string> values, owners;
+  Status claims;
   int questions = 0;
 };
 
@@ -80,8 +85,11 @@ Status create(MapStore& store, const std::function<Status(service::RelayStore&)>
         const int memory = link->memory().fd();
         link->tell(control_of(ipc::Welcome{}), std::span<const int>(&memory, 1));
       } else if (message->type == ipc::ControlType::kGroupAsk) {
+        ipc::GroupAsk asked;
+        EXPECT_TRUE(read(*message, asked));
         relay = std::make_unique<service::RelayStore>(
-            message->call, [link](const ipc::Control& m) { link->tell(m); });
+            message->call, [link](const ipc::Control& m) { link->tell(m); }, asked.scope,
+            asked.claims);
         creating = std::thread([&creation, &relay, link, call = message->call] {
           const ipc::Verdict end = ipc::Verdict::of(creation(*relay));
           link->tell(control_of(ipc::ControlType::kGroupFailed, call, end));
@@ -106,6 +114,12 @@ Status create(MapStore& store, const std::function<Status(service::RelayStore&)>
   return end;
 }
 
+// As who claims it.
+std::string owner_of(service::RelayStore& relay, const std::string& key) {
+  const Result<std::string> owner = relay.claim(key, "this");
+  return owner.ok() ? *owner : owner.status().to_string();
+}
+
 constexpr char kDone[] = "done";  // a creation that went well must end somehow
 
 TEST(RelayStore, ManyValuesComeInSeveralMessages) {
@@ -124,6 +138,35 @@ TEST(RelayStore, ManyValuesComeInSeveralMessages) {
   });
   EXPECT_EQ(end.message(), kDone) << end.to_string();
   EXPECT_LT(store.questions, 15) << "about 31 values fit a message";
+}
+
+TEST(RelayStore, TheClientsStoreSaysWhoHasAKey) {
+  MapStore store;
+  store.owners["port/1/20000"] = "another";
+  const Status end = create(store, [&](service::RelayStore& relay) {
+    EXPECT_EQ(owner_of(relay, "port/1/20000"), "another");
+    EXPECT_EQ(owner_of(relay, "port/1/20002"), "this");
+    return Status(Code::kAborted, kDone);
+  });
+  EXPECT_EQ(end.message(), kDone) << end.to_string();
+  EXPECT_EQ(store.owners["port/1/20002"], "this");
+}
+
+TEST(RelayStore, AClaimThatTheStoreRefusesIsAnError) {
+  MapStore store;
+  store.claims = Status(Code::kUnavailable, "it compares nothing");
+  const Status end = create(store, [&](service::RelayStore& relay) {
+    return relay.claim("port/1/20000", "this").status();
+  });
+  EXPECT_EQ(end.message(), "it compares nothing") << end.to_string();
+}
+
+// A client of an earlier version would not answer.
+TEST(RelayStore, WhoDoesNotKnowClaimsIsNotAsked) {
+  int asked = 0;
+  service::RelayStore relay(1, [&asked](const ipc::Control&) { asked++; });
+  EXPECT_EQ(owner_of(relay, "port/1/20000"), "this");
+  EXPECT_EQ(asked, 0);
 }
 
 TEST(RelayStore, MoreKeysThanAQuestionHolds) {

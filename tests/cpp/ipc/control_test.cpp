@@ -50,6 +50,10 @@ TEST(IpcControl, EachKindIsReadAsItWasWritten) {
   EXPECT_EQ(ask_read.settings, ask.settings);
   EXPECT_EQ(ask_read.scope, ask.scope);
   EXPECT_EQ(ask_read.fallback, ask.fallback);
+  EXPECT_FALSE(ask_read.claims) << "as of a client that does not know StoreClaim";
+  ask.claims = true;
+  ASSERT_TRUE(read(sent(control_of(9, ask)), ask_read));
+  EXPECT_TRUE(ask_read.claims);
   EXPECT_EQ(bytes_of(control_of(9, ask_read)), bytes_of(control_of(9, ask)));
 }
 
@@ -67,6 +71,11 @@ TEST(IpcControl, WhatMayHoldAnyBytesDoes) {
   const std::string any("a\0b\n=", 5);
   ASSERT_TRUE(read(sent(control_of(1, StoreSet{"key", any})), set));
   EXPECT_EQ(set.value, any);
+
+  StoreClaim claim;
+  ASSERT_TRUE(read(sent(control_of(1, StoreClaim{"port/1/20000", any})), claim));
+  EXPECT_EQ(claim.key, "port/1/20000");
+  EXPECT_EQ(claim.owner, any);
 
   StoreGet get;
   ASSERT_TRUE(read(sent(control_of(1, StoreGet{kMilli, {"a", "b", ""}})), get));
