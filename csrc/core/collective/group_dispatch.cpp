@@ -189,7 +189,8 @@ Judged GroupCore::take_datagram(const wire::DatagramHeader& header, Verifier& da
     MCAST_REACH(abort_by_datagram);
     on_abort(datagram.payload(), header.sequence, now);
   } else {
-    path_.on_probe(header.member, header.sequence);
+    const bool full = datagram.payload().size() >= g_.params.agreed.chunk;
+    path_.on_probe(header.member, header.sequence, full);
   }
   settle(now);
   return judged;

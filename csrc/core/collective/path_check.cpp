@@ -83,12 +83,7 @@ void PathSwitch::begin_round(uint32_t round, Nanos now) {
 }
 
 void PathSwitch::drive_check(Nanos now) {
-  if (check_->send_due(now)) {
-    const std::vector<std::byte> padding(g_.params.agreed.chunk);
-    if (g_.send_datagram(wire::DatagramType::kProbe, round_, 0, 0, padding)) {
-      g_.counters.add(Counter::probes_sent);
-    }
-  }
+  if (check_->send_due(now)) send_probes(g_, *check_, round_);
   bool ok = false;
   std::string why;
   if (flood_.listening(now) || !check_->verdict(now, ok, why)) return;

@@ -27,6 +27,19 @@ ReachProbe::Params probe_params(const GroupContext& g) {
   return probe;
 }
 
+void send_probes(GroupContext& g, const ReachProbe& probe, Sequence round) {
+  const auto send = [&g, round](ConstBytes padding) {
+    if (g.send_datagram(wire::DatagramType::kProbe, round, 0, 0, padding)) {
+      g.counters.add(Counter::probes_sent);
+    }
+  };
+  // The small one first: behind the other it could become the end of a super-packet, which virtual
+  // links carry whatever their MTU.
+  if (probe.small_due()) send({});
+  // Full size, so that a path whose MTU is smaller than claimed is found out here.
+  send(std::vector<std::byte>(g.params.agreed.chunk));
+}
+
 void PathProbe::start(Nanos now, std::function<void(const Status&)> ready) {
   if (g_.failed()) {
     ready(g_.failure());
@@ -56,13 +69,7 @@ void PathProbe::start(Nanos now, std::function<void(const Status&)> ready) {
 void PathProbe::drive(Nanos now) {
   if (!probe_) return;
   if (probe_->joining()) return drive_joining(now);
-  if (probe_->send_due(now)) {
-    // Full size, so that a path whose MTU is smaller than claimed is found out here.
-    const std::vector<std::byte> padding(g_.params.agreed.chunk);
-    if (g_.send_datagram(wire::DatagramType::kProbe, 0, 0, 0, padding)) {
-      g_.counters.add(Counter::probes_sent);
-    }
-  }
+  if (probe_->send_due(now)) send_probes(g_, *probe_, 0);
   bool ok = false;
   std::string why;
   if (!probe_->verdict(now, ok, why)) return;

@@ -15,6 +15,8 @@ namespace mcast {
 
 // What a reach probe of this group is made with.
 ReachProbe::Params probe_params(const GroupContext& g);
+// Multicasts the probes that are due, of a round of the path check or, 0, of the creation.
+void send_probes(GroupContext& g, const ReachProbe& probe, Sequence round);
 
 class PathProbe {
  public:
@@ -26,8 +28,8 @@ class PathProbe {
   void drive(Nanos now);
   Nanos deadline() const { return probe_ ? probe_->deadline() : kNever; }
   void on_frame(const wire::FrameHeader& header, ConstBytes body, Nanos now);
-  void on_probe(Member from) {
-    if (probe_) probe_->on_probe(from);
+  void on_probe(Member from, bool full) {
+    if (probe_) probe_->on_probe(from, full);
   }
   // Only while it is under way; passed on to the children.
   void decide(bool multicast, const std::string& why, Nanos now);

@@ -62,9 +62,9 @@ class PathSwitch {
     return std::min({check_ ? check_->deadline() : kNever, rates_.deadline(), flood_.deadline()});
   }
   // Probes and their frames; round 0 is the creation's.
-  void on_probe(Member from, uint32_t round) {
-    if (round == 0) return creation_.on_probe(from);
-    if (check_ && round == round_) check_->on_probe(from);
+  void on_probe(Member from, uint32_t round, bool full) {
+    if (round == 0) return creation_.on_probe(from, full);
+    if (check_ && round == round_) check_->on_probe(from, full);
   }
 
   using Frame = wire::FrameHeader;

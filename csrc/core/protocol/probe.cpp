@@ -23,6 +23,8 @@ constexpr int kSlower = 4;                  // later sweeps, than the first
 constexpr int kSweeps = 4;                  // that fit into any time limit
 constexpr int kOvertime = 4;                // part of the time so far that passes without a probe
 constexpr size_t kMaxWhy = 600;
+constexpr size_t kNamed = 8;       // ranks, in a reason
+constexpr size_t kIpHeaders = 28;  // of IPv4 and UDP, before a datagram
 
 Nanos sweep_of(uint32_t members, size_t bytes) {
   return static_cast<Nanos>(members * static_cast<uint64_t>(bytes) *
@@ -35,12 +37,14 @@ Nanos sweep_of(uint32_t members, size_t bytes) {
 ReachProbe::ReachProbe(Params params, Nanos now)
     : self_(params.self),
       heard_(params.members, false),
+      heard_small_(params.members, false),
       deaf_to_(params.members - 1),
       children_(params.children),
       reach_(params.reach),
       why_(std::move(params.why)),
       timeout_(params.timeout),
       sweep_(sweep_of(params.members, params.bytes)),
+      bytes_(params.bytes),
       next_news_(now + kNewsInterval),
       interval_(kFirstInterval) {
   heard_[self_] = true;
@@ -95,8 +99,11 @@ void ReachProbe::start(Nanos now) {
   next_send_ = now + sweep_ * self_ / static_cast<Nanos>(heard_.size());
 }
 
-void ReachProbe::on_probe(Member from) {
-  if (from < heard_.size() && !heard_[from]) {
+void ReachProbe::on_probe(Member from, bool full) {
+  if (from >= heard_.size()) return;
+  if (!full) {
+    heard_small_[from] = true;
+  } else if (!heard_[from]) {
     heard_[from] = true;
     deaf_to_--;
   }
@@ -112,6 +119,7 @@ bool ReachProbe::send_due(Nanos now) {
   const Nanos overtime = now > give_up_ ? (now - begun_) / kOvertime : 0;
   next_send_ = now + std::max({interval_, kSlower * sweep_, overtime});
   interval_ = std::min(kMaxInterval, interval_ * 2);
+  sent_++;
   return true;
 }
 
@@ -131,13 +139,22 @@ bool ReachProbe::verdict(Nanos now, bool& ok, std::string& why) {
 }
 
 std::string ReachProbe::unheard() const {
-  std::string text = "rank " + std::to_string(self_) + " does not hear rank";
-  int named = 0;
-  for (size_t m = 0; m < heard_.size() && named < 8; m++) {
-    if (!heard_[m]) text += (named++ ? ", " : " ") + std::to_string(m);
-  }
-  if (deaf_to_ > 8) text += " and " + std::to_string(deaf_to_ - 8) + " more";
-  return text;
+  const auto list = [this](bool small) {
+    std::string text;
+    size_t found = 0;
+    for (size_t m = 0; m < heard_.size(); m++) {
+      if (heard_[m] || heard_small_[m] != small) continue;
+      if (found++ < kNamed) text += (found > 1 ? ", " : "") + std::to_string(m);
+    }
+    return text + (found > kNamed ? " and " + std::to_string(found - kNamed) + " more" : "");
+  };
+  const std::string self = "rank " + std::to_string(self_);
+  const std::string deaf = list(false), cut = list(true);
+  std::string text = deaf.empty() ? "" : self + " does not hear rank " + deaf;
+  if (cut.empty()) return text;
+  return text + (text.empty() ? "" : "; ") + self + " hears only small datagrams of rank " + cut +
+         ": IP packets of " + std::to_string(bytes_ + kIpHeaders) +
+         " bytes are lost, so the path has a smaller MTU; set MCAST_MAX_MTU to it on all ranks";
 }
 
 std::string ReachProbe::missing_text(Member first_child, const Here& here) const {

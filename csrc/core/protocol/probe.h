@@ -1,6 +1,8 @@
 // The reach probe at group creation: does every member hear every other by multicast, with
-// datagrams of full chunk size? It is also the barrier of the creation. First all join, however
-// late some are; only then is anything probed and does a time limit run. Pure; time is an argument.
+// datagrams of full chunk size? From the second probe on a small one goes beside each, so that a
+// path of a smaller MTU is told from one without multicast. It is also the barrier of the creation.
+// First all join, however late some are; only then is anything probed and does a time limit run.
+// Pure; time is an argument.
 #pragma once
 
 #include <functional>
@@ -45,11 +47,14 @@ class ReachProbe {
 
   // All have joined: probes are sent and the time limit runs.
   void start(Nanos now);
-  void on_probe(Member from);
+  // `full`: of full size, not one of the small ones beside it.
+  void on_probe(Member from, bool full = true);
   // A child's verdict about its subtree: hears all, or the reason why not.
   void on_status(uint32_t child, bool ok, const std::string& why);
   // A probe datagram is due.
   bool send_due(Nanos now);
+  // A small one is due beside it: after send_due() that returned true.
+  bool small_due() const { return sent_ > 1; }
   // The subtree's verdict, once: to be sent up, or acted on at the top. False: not yet.
   bool verdict(Nanos now, bool& ok, std::string& why);
 
@@ -72,7 +77,7 @@ class ReachProbe {
   std::string missing_text(Member first_child, const Here& here) const;
 
   Member self_;
-  std::vector<bool> heard_;
+  std::vector<bool> heard_, heard_small_;
   uint32_t deaf_to_;  // members not heard
   std::vector<Child> children_;
   Reach reach_;
@@ -80,6 +85,8 @@ class ReachProbe {
   Nanos timeout_, sweep_;  // the time in which every member sends one probe
   bool told_joined_ = false, started_ = false, told_ = false;
   Nanos begun_ = kNever;  // sending probes
+  uint32_t sent_ = 0;     // probes
+  size_t bytes_;          // of a probe
   Nanos next_news_, give_up_ = kNever, next_send_ = kNever, interval_;
 };
 

@@ -123,6 +123,27 @@ TEST(ReachProbe, NamesWhomItDoesNotHear) {
   EXPECT_EQ(why, "rank 2 does not hear rank 0, 3");
 }
 
+TEST(ReachProbe, ReasonNamesTheMtuWhereOnlySmallProbesArrive) {
+  ReachProbe p = started(2, 5, 0);
+  EXPECT_TRUE(p.send_due(kMilli));
+  EXPECT_FALSE(p.small_due()) << "one sweep of full ones is normally enough";
+  EXPECT_TRUE(p.send_due(p.deadline()));
+  EXPECT_TRUE(p.small_due());
+  p.on_probe(0, false);
+  p.on_probe(1);
+  p.on_probe(3, false);
+  p.on_probe(3);
+  bool ok = true;
+  std::string why;
+  EXPECT_FALSE(p.verdict(kSecond - 1, ok, why)) << "small ones prove no reach";
+  EXPECT_TRUE(p.verdict(kSecond + 10 * kMilli, ok, why));
+  EXPECT_FALSE(ok);
+  EXPECT_EQ(why,
+            "rank 2 does not hear rank 4; rank 2 hears only small datagrams of rank 0: IP packets "
+            "of 1468 bytes are lost, so the path has a smaller MTU; set MCAST_MAX_MTU to it on all "
+            "ranks");
+}
+
 TEST(ReachProbe, AChildsReasonTravelsUp) {
   ReachProbe p = started(0, 3, 2);
   bool ok = true;
