@@ -164,9 +164,9 @@ ARENAS = [
         "HostDirectory*",
     ),
     Mutant(
-        "writes-beside-a-withdrawn-slice-lost",
+        "pages-that-others-write-to-exchanged",
         "host/arena_pool.cpp",
-        "for (const Edge& edge : edges) edge.catch_up();",
+        "if (!alone(at, bytes)) return false;",
         "",
         "host",
         "ArenaPool*",

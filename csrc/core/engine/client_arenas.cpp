@@ -105,7 +105,7 @@ std::optional<ClientArenas::Place> ClientArenas::find(const std::byte* data, siz
   ArenaPool* const pool = ArenaPool::of_process();
   if (pool == nullptr || bytes == 0) return std::nullopt;
   const std::optional<uint64_t> at = pool->offset_of(data, bytes);
-  if (!at) return std::nullopt;
+  if (!at || !pool->has_pages_alone(data, bytes)) return std::nullopt;
   const std::optional<uint16_t> space = offer_pool(*pool);
   if (!space) return std::nullopt;
   return Place{*space, *at};

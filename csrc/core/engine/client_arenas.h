@@ -38,8 +38,8 @@ class ClientArenas {
 
   Result<std::shared_ptr<Span>> take(size_t bytes);
 
-  // Where a tensor is that lies in the process's ArenaPool, which the engine then has mapped; none:
-  // it lies elsewhere, or the engine would not.
+  // Where memory is that has pages of the process's ArenaPool alone, which the engine then has
+  // mapped; none: it has not, or the engine would not.
   struct Place {
     uint16_t space;
     uint64_t offset;

@@ -3,8 +3,11 @@
 // memory (and as far from a cache line's start). An all-gather's own input is put where its own
 // output lies: for the engine it is in place, and it is copied once.
 //
-// Slices that lie in the process's ArenaPool need none of that: the engine has it mapped. Nor do
-// others where the engine copies: it does the same in its own memory (service/transfer.cpp).
+// Ranges that lie in the process's ArenaPool and have their pages alone need none of that: the
+// engine has them mapped. Ranges that share a page with other memory get a span: their pages could
+// not be taken away from an engine that is lost without keeping all writers out. Where the engine
+// copies, the others need no span either: it does the same in its own memory
+// (service/transfer.cpp).
 #include "engine/client_staging.h"
 
 #include <algorithm>
@@ -42,9 +45,34 @@ ClientStaging::Memory ClientStaging::memory_of(const Post& post, Member self) {
   }
 }
 
-Status ClientStaging::cover(std::vector<Range> wanted) {
+void ClientStaging::find_ranges(const std::vector<const std::vector<Slice>*>& slices) {
+  std::vector<Range> wanted;
+  for (const auto* list : slices) {
+    for (const Slice& s : *list) {
+      if (s.length > 0) wanted.push_back({address_of(s), address_of(s) + s.length, {}, {}});
+    }
+  }
+  ranges_.clear();
   join_ranges(std::move(wanted), ranges_);
+  if (!roads_.mapped) return;
   for (Range& range : ranges_) {
+    range.mapped = arenas_.find(range.data(), range.end - range.begin);
+  }
+}
+
+ClientStaging::Range* ClientStaging::range_of(const Slice& slice) {
+  const uintptr_t at = address_of(slice);
+  const auto next = std::upper_bound(ranges_.begin(), ranges_.end(), at,
+                                     [](uintptr_t a, const Range& r) { return a < r.begin; });
+  if (slice.length == 0 || next == ranges_.begin() || at >= std::prev(next)->end) return nullptr;
+  return &*std::prev(next);
+}
+
+bool ClientStaging::needs_span(const Range& range) const { return !roads_.moved && !range.mapped; }
+
+Status ClientStaging::cover() {
+  for (Range& range : ranges_) {
+    if (!needs_span(range)) continue;
     auto span = arenas_.take(range.end - range.begin + range.begin % 64);
     if (!span.ok()) return span.status();
     range.span = std::move(span).value();
@@ -52,46 +80,28 @@ Status ClientStaging::cover(std::vector<Range> wanted) {
   return {};
 }
 
-void ClientStaging::add_run(const std::byte* there, uint64_t length, ipc::Role role,
-                            const Range& range) {
-  const auto offset = static_cast<uint64_t>(there - range.span->data);
-  ipc::add_slice(runs_, static_cast<ipc::Space>(range.span->space), role,
-                 range.span->offset + offset, length);
-}
-
-// Looked up once more: a tensor that was in the pool a moment ago may be there no more.
-Status ClientStaging::place(const Slice& slice, ipc::Role role, Piece& piece) {
-  if (slice.length == 0) {
+ClientStaging::Piece ClientStaging::place(const Slice& slice, ipc::Role role) {
+  const Range* const range = range_of(slice);
+  if (range == nullptr) {
     ipc::add_slice(runs_, ipc::Space::kNone, role, 0, 0);
-    piece = {slice, nullptr, 0};
-    return {};
+    return {slice, nullptr, 0};
   }
-  const uintptr_t at = address_of(slice);
-  const auto next = std::upper_bound(ranges_.begin(), ranges_.end(), at,
-                                     [](uintptr_t a, const Range& r) { return a < r.begin; });
-  if (next != ranges_.begin() && at < std::prev(next)->end) {
-    const auto range = std::prev(next);
-    std::byte* const there = range->base() + (at - range->begin);
-    add_run(there, slice.length, role, *range);
-    piece = {slice, there, 0};
-    return {};
+  const uint64_t within = address_of(slice) - range->begin;
+  if (range->span) {
+    std::byte* const there = range->base() + within;
+    ipc::add_slice(runs_, static_cast<ipc::Space>(range->span->space), role,
+                   range->span->offset + static_cast<uint64_t>(there - range->span->data),
+                   slice.length);
+    return {slice, there, 0};
   }
-  const auto there = in_pool(slice);
-  if (!there && roads_.moved) {
+  if (!range->mapped) {
     ipc::add_slice(runs_, ipc::Space::kOwn, role, address_of(slice), slice.length);
-    piece = {slice, slice.data(), 0, true};
-    return {};
+    return {slice, slice.data(), 0, true};
   }
-  if (!there) return Status(Code::kUnavailable, "its memory was withdrawn from the engine");
-  ipc::add_slice(runs_, static_cast<ipc::Space>(there->space), role, there->offset, slice.length);
+  ipc::add_slice(runs_, static_cast<ipc::Space>(range->mapped->space), role,
+                 range->mapped->offset + within, slice.length);
   if (role == ipc::Role::kOutput) ArenaPool::of_process()->populate(slice.data(), slice.length);
-  piece = {slice, slice.data(), 0};
-  return {};
-}
-
-std::optional<ClientArenas::Place> ClientStaging::in_pool(const Slice& slice) {
-  if (!roads_.mapped) return std::nullopt;
-  return arenas_.find(slice.data(), slice.length);
+  return {slice, slice.data(), 0};
 }
 
 Result<std::unique_ptr<ClientStaging>> ClientStaging::make(const Post& post, Member self,
@@ -111,30 +121,19 @@ Result<std::unique_ptr<ClientStaging>> ClientStaging::make(const Slice& message,
 Result<std::unique_ptr<ClientStaging>> ClientStaging::make(Memory memory, ClientArenas& arenas,
                                                            ClientRoads roads) {
   std::unique_ptr<ClientStaging> staging(new ClientStaging(arenas, roads));
+  staging->find_ranges({&memory.outputs, &memory.inputs});
   // An input that the engine reaches is copied by the engine.
-  const bool in_place = memory.own != kNoMember && staging->needs_span(memory.inputs[0]);
-  std::vector<Range> wanted;
-  const auto want = [&](const Slice& s) {
-    if (staging->needs_span(s))
-      wanted.push_back({address_of(s), address_of(s) + s.length, nullptr});
-  };
-  for (const Slice& s : memory.outputs) want(s);
-  if (!in_place) {
-    for (const Slice& s : memory.inputs) want(s);
-  }
-  if (Status status = staging->cover(std::move(wanted)); !status.ok()) return status;
+  const Range* const own = memory.own != kNoMember ? staging->range_of(memory.inputs[0]) : nullptr;
+  const bool in_place = own != nullptr && staging->needs_span(*own);
+  if (in_place) staging->find_ranges({&memory.outputs});
+  if (Status status = staging->cover(); !status.ok()) return status;
   for (const Slice& s : memory.inputs) {
-    Piece piece;
-    const Slice& where = in_place ? memory.outputs[memory.own] : s;
-    if (Status status = staging->place(where, ipc::Role::kInput, piece); !status.ok())
-      return status;
+    Piece piece = staging->place(in_place ? memory.outputs[memory.own] : s, ipc::Role::kInput);
     piece.slice = s;
     staging->inputs_.push_back(std::move(piece));
   }
   for (const Slice& s : memory.outputs) {
-    Piece piece;
-    if (Status status = staging->place(s, ipc::Role::kOutput, piece); !status.ok()) return status;
-    staging->outputs_.push_back(std::move(piece));
+    staging->outputs_.push_back(staging->place(s, ipc::Role::kOutput));
   }
   return staging;
 }
@@ -171,16 +170,13 @@ void ClientStaging::copy_out() const {
 
 bool ClientStaging::withdraw(bool may_run) const {
   uint64_t late = 0;
-  for (const auto* pieces : {&inputs_, &outputs_}) {
-    for (const Piece& piece : *pieces) {
-      if (piece.slice.length == 0 || !piece.direct()) continue;
-      if (piece.moved) {
-        if (may_run && pieces == &outputs_) late += piece.slice.length;
-        continue;
-      }
-      if (ArenaPool::of_process()->make_private(piece.slice.data(), piece.slice.length)) continue;
-      late += piece.slice.length;
-    }
+  for (const Range& range : ranges_) {
+    if (!range.mapped) continue;
+    const size_t bytes = range.end - range.begin;
+    if (!ArenaPool::of_process()->make_private(range.data(), bytes)) late += bytes;
+  }
+  for (const Piece& piece : outputs_) {
+    if (may_run && piece.moved) late += piece.slice.length;
   }
   if (late == 0) return true;
   log(LogLevel::kError,

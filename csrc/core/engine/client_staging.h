@@ -1,8 +1,10 @@
-// The memory of one operation of a client: the caller's slices where they lie, if that is in the
-// process's ArenaPool or the engine copies by itself, else spans of arenas that stand for them.
+// The memory of one operation of a client: the caller's slices where they lie, if they have pages
+// of the process's ArenaPool alone or the engine copies by itself, else spans of arenas that stand
+// for them.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/region.h"
@@ -14,7 +16,7 @@ namespace mcast {
 
 // How the engine reaches what this process does not copy.
 struct ClientRoads {
-  bool mapped = false;  // slices stay where they lie, if that is in the pool
+  bool mapped = false;  // slices stay where they lie, if they have pages of the pool alone
   bool moved = false;   // the engine copies the others
 };
 
@@ -64,15 +66,15 @@ class ClientStaging {
   struct Range {
     uintptr_t begin, end;
     std::shared_ptr<ClientArenas::Span> span;
+    std::optional<ClientArenas::Place> mapped;  // by the engine
     std::byte* base() const { return span->data + begin % 64; }
+    std::byte* data() const { return reinterpret_cast<std::byte*>(begin); }
   };
-  Status cover(std::vector<Range> wanted);
-  std::optional<ClientArenas::Place> in_pool(const Slice& slice);
-  bool needs_span(const Slice& slice) {
-    return slice.length > 0 && !roads_.moved && !in_pool(slice);
-  }
-  Status place(const Slice& slice, ipc::Role role, Piece& piece);
-  void add_run(const std::byte* there, uint64_t length, ipc::Role role, const Range& range);
+  void find_ranges(const std::vector<const std::vector<Slice>*>& slices);
+  Range* range_of(const Slice& slice);  // null: of 0 bytes, or in none
+  bool needs_span(const Range& range) const;
+  Status cover();
+  Piece place(const Slice& slice, ipc::Role role);
 
   ClientArenas& arenas_;
   const ClientRoads roads_;

@@ -200,13 +200,14 @@ bool ArenaPool::release_any(std::byte* data) noexcept {
 
 std::byte* ArenaPool::allocate(size_t bytes) noexcept try {
   if (bytes > memory_.size()) return nullptr;
+  const size_t asked = std::max<size_t>(bytes, 1);
   bytes = whole_pages(bytes);
   const std::lock_guard<std::mutex> held(mutex_);
   if (forked_) return nullptr;
   if (!withheld_.empty()) settle();
   const auto taken = free_.take(bytes);
   if (!taken) return nullptr;
-  blocks_[taken->at] = {.bytes = bytes, .born = forks_};
+  blocks_[taken->at] = {.bytes = bytes, .asked = asked, .born = forks_};
   kept_ -= taken->touched;
   in_use_ += bytes;
   return memory_.data() + taken->at;
@@ -287,61 +288,31 @@ void ArenaPool::populate(const std::byte* data, size_t bytes) noexcept {
   (void)::madvise(memory_.data() + begin, end - begin, kPopulate);
 }
 
-// Memory on a page of a slice that is not the slice's: its owner may write to it while the page is
-// exchanged. What went to the old page after it had been copied is found there, and brought along,
-// byte by byte within words that are exchanged whole; a byte that was written to the new page
-// already is newer. (Until then, some microseconds, who has written there may read what was
-// before.)
-class ArenaPool::Edge {
- public:
-  // Of the page at `page`, of which `copy` is: [from, to) of the pool, maybe empty.
-  Edge(const ArenaPool& pool, uint64_t page, const std::byte* copy, uint64_t from, uint64_t to)
-      : pool_(pool), page_(page), from_(from), to_(to) {
-    std::memcpy(before_, copy, kPage);
-  }
-  void catch_up() const {
-    uint64_t old[kWords];
-    if (from_ >= to_ || ::pread(pool_.memory_.fd(), old, kPage, static_cast<off_t>(page_)) !=
-                            static_cast<ssize_t>(kPage)) {
-      return;
-    }
-    auto* const now = reinterpret_cast<uint64_t*>(pool_.memory_.data() + page_);
-    for (size_t i = 0; i < kWords; i++) {
-      const uint64_t lost = changed(before_[i], old[i], page_ + i * sizeof(uint64_t));
-      std::atomic_ref<uint64_t> word(now[i]);
-      uint64_t seen = word.load(std::memory_order_relaxed);
-      while (lost != 0) {
-        const uint64_t newer = changed(before_[i], seen, page_ + i * sizeof(uint64_t));
-        const uint64_t take = lost & ~newer;
-        if (word.compare_exchange_weak(seen, (seen & ~take) | (old[i] & take))) break;
-      }
-    }
-  }
+// A thread may write at any time to what shares a page with a slice, and no merge of two copies of
+// such a page knows which of two values of a word is the newer one. So these pages are never
+// exchanged, and operations do not lend them (client_staging.cpp).
+bool ArenaPool::alone(uint64_t at, size_t bytes) const noexcept {
+  if (at % kPage != 0) return false;
+  if ((at + bytes) % kPage == 0) return true;
+  const auto next = blocks_.upper_bound(at + bytes);
+  if (next == blocks_.begin()) return false;
+  const auto& [begin, block] = *std::prev(next);
+  return begin + block.asked == at + bytes;
+}
 
- private:
-  static constexpr size_t kWords = kPage / sizeof(uint64_t);
-  // The bytes that differ, of those that are of the edge.
-  uint64_t changed(uint64_t a, uint64_t b, uint64_t at) const {
-    uint64_t mask = 0;
-    for (uint64_t byte = 0; a != b && byte < sizeof(uint64_t); byte++) {
-      const uint64_t one = uint64_t{0xff} << (8 * byte);
-      if (at + byte >= from_ && at + byte < to_ && ((a ^ b) & one) != 0) mask |= one;
-    }
-    return mask;
-  }
-
-  const ArenaPool& pool_;
-  const uint64_t page_, from_, to_;
-  uint64_t before_[kWords];
-};
+bool ArenaPool::has_pages_alone(const std::byte* data, size_t bytes) const noexcept {
+  if (!inside(data, bytes)) return false;
+  const std::lock_guard<std::mutex> held(mutex_);
+  return alone(static_cast<uint64_t>(data - memory_.data()), bytes);
+}
 
 bool ArenaPool::make_private(std::byte* data, size_t bytes) noexcept {
   if (bytes == 0 || !inside(data, bytes)) return true;
   const std::lock_guard<std::mutex> held(mutex_);
   const auto at = static_cast<uint64_t>(data - memory_.data());
-  uint64_t begin = at / kPage * kPage;
-  uint64_t end = begin + whole_pages(at + bytes - begin);
-  // Pages that are private already are not exchanged again: their edges are somebody's.
+  if (!alone(at, bytes)) return false;
+  uint64_t begin = at, end = at + whole_pages(bytes);
+  // Pages that are private already stay as they are.
   if (const auto first = private_.upper_bound(begin);
       first != private_.begin() && std::prev(first)->second > begin) {
     begin = std::min(std::prev(first)->second, end);
@@ -355,16 +326,11 @@ bool ArenaPool::make_private(std::byte* data, size_t bytes) noexcept {
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (copy == MAP_FAILED) return false;
   std::memcpy(copy, memory_.data() + begin, end - begin);
-  // What else lies on the first and the last page, in that moment.
-  const auto* const copied = static_cast<const std::byte*>(copy);
-  const Edge edges[] = {Edge(*this, begin, copied, begin, at),
-                        Edge(*this, end - kPage, copied + (end - kPage - begin), at + bytes, end)};
   if (::mremap(copy, end - begin, end - begin, MREMAP_MAYMOVE | MREMAP_FIXED,
                memory_.data() + begin) == MAP_FAILED) {
     ::munmap(copy, end - begin);
     return false;
   }
-  for (const Edge& edge : edges) edge.catch_up();
   for (auto it = private_.begin(); it != private_.end();) {  // joined with those it touches
     if (it->second < begin || it->first > end) {
       ++it;

@@ -49,10 +49,13 @@ class ArenaPool {
   // Puts pages of [data, data + bytes) that nobody has touched on this process's account: whoever
   // writes first pays (memory cgroup).
   void populate(const std::byte* data, size_t bytes) noexcept;
-  // Puts private pages with the same contents in the place of those of [data, data + bytes): who
-  // has the segment mapped reaches them no more. Nobody may write to [data, data + bytes)
-  // meanwhile; to what else lies on its first and last page others may. For operations whose memory
-  // must go back although somebody else may still write to it. False: it cannot.
+  // Returns true if the pages of [data, data + bytes) hold nothing else that this process uses: it
+  // begins with a page, and ends with one or with its block.
+  bool has_pages_alone(const std::byte* data, size_t bytes) const noexcept;
+  // Puts private pages with the same contents in the place of those of [data, data + bytes), which
+  // must have them alone: processes that map the segment reach them no more. Nobody may write to
+  // [data, data + bytes) meanwhile. For operations whose memory must go back although somebody else
+  // may still write to it. Returns false if that is impossible; the pages are as before then.
   bool make_private(std::byte* data, size_t bytes) noexcept;
 
   const Segment& segment() const noexcept { return memory_; }
@@ -61,9 +64,8 @@ class ArenaPool {
   size_t kept() const noexcept;
 
  private:
-  class Edge;
   struct Block {
-    size_t bytes;
+    size_t bytes, asked;                 // in whole pages; of the caller
     uint64_t filled = 0, filled_to = 0;  // pages that have been populated, of the segment
     uint64_t born = 0;                   // forks before it was allocated
   };
@@ -90,6 +92,7 @@ class ArenaPool {
   void give_back(uint64_t at, size_t bytes);
   void trim();
   bool inside(const std::byte* data, size_t bytes) const noexcept;
+  bool alone(uint64_t at, size_t bytes) const noexcept;
 
   const Segment memory_;
   mutable std::mutex mutex_;  // of what follows
