@@ -243,6 +243,23 @@ TEST_P(Flood, OneThatDoesNoHarmAndLossAloneChangeNothing) {
   }
 }
 
+// The group is on the ring for another reason: noise that would not take it there keeps nobody from
+// coming back.
+TEST_P(Flood, NoiseThatDoesNoHarmKeepsNobodyOnTheRing) {
+  Cluster c(options());
+  Flooder flooder(c, 5);
+  const auto switched = [&c](uint64_t times) {
+    return [&c, times] { return c.total(Counter::path_switches) == times * kRanks; };
+  };
+  c.net().block_multicast(0, 2);
+  work(c, switched(1), 30 * kSecond);
+  ASSERT_TRUE(switched(1)());
+  c.net().block_multicast(0, 2, false);
+  work(c, switched(2), 30 * kSecond);
+  EXPECT_TRUE(switched(2)());
+  EXPECT_EQ(c.total(Counter::floods_left), 0u);
+}
+
 TEST_P(Flood, WhereTheRingIsForbiddenItCostsTimeOnly) {
   ClusterOptions o = options();
   o.group.multicast.required = true;
