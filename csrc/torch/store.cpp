@@ -67,23 +67,37 @@ std::string prefixes_of(const c10::intrusive_ptr<c10d::Store>& store) {
   return all;
 }
 
-// That all groups of a job have, whatever is put before their keys. Null: `store` itself.
+// Below all prefixes: what all groups of a job have.
 c10::intrusive_ptr<c10d::Store> innermost(c10d::Store& store) {
-  auto* prefixed = dynamic_cast<c10d::PrefixStore*>(&store);
-  return prefixed == nullptr ? nullptr : prefixed->getUnderlyingNonPrefixStore();
+  if (auto* const prefixed = dynamic_cast<c10d::PrefixStore*>(&store)) {
+    return prefixed->getUnderlyingNonPrefixStore();
+  }
+  return c10::intrusive_ptr<c10d::Store>::unsafe_reclaim_from_nonowning(&store);
+}
+
+// The same, of a kind; null: it is another one.
+template <typename Kind>
+c10::intrusive_ptr<Kind> store_of_kind(c10d::Store& store) {
+  const auto at = innermost(store);
+  auto* const kind = dynamic_cast<Kind*>(at.get());
+  if (kind == nullptr) return {};
+  return c10::intrusive_ptr<Kind>::unsafe_reclaim_from_nonowning(kind);
 }
 
 }  // namespace
 
 std::string job_name_of(c10d::Store& store) {
   if (const std::string named = job_salt(); !named.empty()) return named;
-  const c10::intrusive_ptr<c10d::Store> base = innermost(store);
-  c10d::Store* const at = base ? base.get() : &store;
-  if (auto* const tcp = dynamic_cast<c10d::TCPStore*>(at)) {
+  if (const auto tcp = store_of_kind<c10d::TCPStore>(store)) {
     return tcp->getHost() + ":" + std::to_string(tcp->getPort());
   }
-  if (auto* const file = dynamic_cast<c10d::FileStore*>(at)) return "file " + file->getPath();
+  if (const auto file = store_of_kind<c10d::FileStore>(store)) return "file " + file->getPath();
   return "";
+}
+
+std::string StoreAdapter::host() const {
+  const auto tcp = store_of_kind<c10d::TCPStore>(*store_);
+  return tcp ? tcp->getHost() : "";
 }
 
 StoreAdapter::StoreAdapter(c10::intrusive_ptr<c10d::Store> store, int rank,
@@ -121,8 +135,7 @@ Result<std::string> StoreAdapter::scope() {
 
 Result<std::string> StoreAdapter::claim(const std::string& key, const std::string& owner) {
   try {
-    const c10::intrusive_ptr<c10d::Store> base = innermost(*store_);
-    const auto has = (base ? *base : *store_).compareSet("mcast/" + key, {}, bytes_of_text(owner));
+    const auto has = innermost(*store_)->compareSet("mcast/" + key, {}, bytes_of_text(owner));
     return std::string(has.begin(), has.end());
   } catch (const std::exception& error) {
     return Status(Code::kUnavailable, error.what());

@@ -41,6 +41,7 @@ class StoreAdapter final : public KeyValueStore {
                                              Nanos timeout) override;
   Result<std::string> scope() override;
   Result<std::string> claim(const std::string& key, const std::string& owner) override;
+  std::string host() const override;
   // What keys of this making of the group begin with. Throws what the store throws.
   const std::string& prefix() { return making_.prefix(); }
 

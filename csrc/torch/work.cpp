@@ -22,6 +22,7 @@
 #include <utility>
 
 #include "background.h"
+#include "base/errors.h"
 #include "device/device_copies.h"
 #include "engine/clock.h"
 #include "gil.h"
@@ -34,8 +35,14 @@ constexpr std::chrono::milliseconds kSlice(200);
 
 std::atomic<unsigned long> main_thread{0};
 
-std::string first_line_hint(Code code) {
-  switch (code) {
+std::string first_line_hint(const Status& status) {
+  const auto named = find_error(status.message());
+  if (named && named->id == ErrorId::rank_unreached) {
+    return " Hint: is the interface named here on the network of the job? MCAST_SOCKET_IFNAME takes"
+           " another one, an address or a network. A firewall between the hosts must let in TCP"
+           " (MCAST_PORT_RANGE); 'torch-mcast doctor' under torchrun finds out more.";
+  }
+  switch (status.code()) {
     case Code::kTimeout:
       return " Hint: look at the ranks named here first; the limit is the timeout of the group or"
              " of the call.";
@@ -110,7 +117,7 @@ void HeldSignal::raise_later() {
 
 void throw_status(const Status& status, const std::string& context) {
   const std::string text =
-      (context.empty() ? "" : context + ": ") + status.to_string() + first_line_hint(status.code());
+      (context.empty() ? "" : context + ": ") + status.to_string() + first_line_hint(status);
   if (status.code() == Code::kInvalidArgument) C10_THROW_ERROR(ValueError, text);
   C10_THROW_ERROR(DistBackendError, text);
 }

@@ -48,8 +48,8 @@ inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPO
     " ring: always the unicast ring")                                                              \
   S(interface, "MCAST_SOCKET_IFNAME", "", false, true,                                             \
     "network interface, NCCL grammar: prefix list \"eth,ib\", exact \"=eth0\", exclude "           \
-    "\"^docker\";"                                                                                 \
-    " empty: the interface of the default route, else one with multicast, else loopback. An "      \
+    "\"^docker\"; or an address or network, \"10.1.0.0/16\"; empty: on the fastest network that "  \
+    "all ranks have and reach each other by, else the way to the job's store. An "                 \
     "exact list \"=eth0,eth1\" gives the multicast lane the first, the reduce lane the second; "   \
     "\"=eth0+eth1\" stripes a lane over several")                                                  \
   S(faults, "MCAST_FAULTS", "", false, true,                                                       \

@@ -25,6 +25,7 @@ namespace mcast {
   X(rank_ended, kPeerLost,                                                                         \
     "rank {#rank} is lost (its process {#pid} has ended); look at its log for the first error")    \
   X(rank_lost, kPeerLost, "rank {#rank} is lost ({why}); look at its log for the first error")     \
+  X(rank_unreached, kPeerLost, "rank {#rank} cannot be reached ({why})")                           \
   X(rank_left, kClosed, "rank {#rank} has left the group (it called {#operations} operations;")    \
   X(rank_left_before, kClosed,                                                                     \
     "rank {#rank} left the group without calling operation {#sequence}")                           \

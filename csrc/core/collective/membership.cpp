@@ -126,11 +126,14 @@ void Membership::on_peer_down(Member peer, const Status& why, bool graceful, Nan
     if (missed) g_.fail(g_.gone[peer], g_.self);
     return;
   }
-  g_.gone[peer] = graceful ? Status(Code::kPeerLost,
-                                    "rank " + std::to_string(peer) +
-                                        " closed its connections; look at its log for the first "
-                                        "error")
-                           : make_error<ErrorId::rank_lost>(peer, why.message());
+  // Before the first connection the peer itself has not failed, as far as anybody knows.
+  const bool unreached = why.code() == Code::kUnavailable;
+  g_.gone[peer] = graceful    ? Status(Code::kPeerLost,
+                                       "rank " + std::to_string(peer) +
+                                           " closed its connections; look at its log for the first "
+                                              "error")
+                  : unreached ? make_error<ErrorId::rank_unreached>(peer, why.message())
+                              : make_error<ErrorId::rank_lost>(peer, why.message());
   if (left) return;
   // A peer whose end nobody waits for harms nothing until the next call. One that closed in order
   // knew everything of its own to be complete everywhere; that news comes down the tree and may be

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/host.h"
+#include "base/log.h"
 #include "base/random.h"
 #include "base/version.h"
 #include "engine/clock.h"
@@ -19,6 +20,14 @@
 #include "wire/datagram.h"
 
 namespace mcast {
+namespace {
+
+// Whether the setting leaves it to the group which interface is used.
+bool interface_is_open(const Config& config) {
+  return config.interface.empty() || config.interface[0] == '^';
+}
+
+}  // namespace
 
 Bootstrap::Bootstrap(Resources& resources, const GroupSpec& spec, KeyValueStore& store,
                      SecureCreation* security)
@@ -28,6 +37,7 @@ Bootstrap::Bootstrap(Resources& resources, const GroupSpec& spec, KeyValueStore&
       security_(security),
       deadline_(monotonic_now() + std::min<Nanos>(spec.timeout, kNever / 2)),
       records_(store, kRecordsRound, spec.rank, spec.size),
+      lane_config_(spec.config),
       attachment_(Status(Code::kUnavailable, "shared_memory is off")) {}
 
 Result<std::shared_ptr<GroupBase>> Bootstrap::run() {
@@ -53,7 +63,7 @@ void Bootstrap::describe_self() {
   mine_.host = host_id();
   mine_.host_name = host_name();
   mine_.random = secure_random64();
-  mine_.rack = spec_.config.rack;
+  mine_.place.rack = spec_.config.rack;
   mine_.fallback = spec_.fallback;
   mine_.agreed = spec_.config.agreed_text();
   if (attachment_.ok()) mine_.shared = attachment_->address().encode();
@@ -71,11 +81,49 @@ Status Bootstrap::exchange_all() {
   std::vector<RankRecord> records;
   const TransportType* const asked = find_transport(spec_.config.transport);
   const TransportType& first = asked != nullptr ? *asked : fallback_transport();
+  guess_interface(first);
   Status status = exchange_on(first, records_, records);
+  if (status.ok() && roster_.again && roster_.transport == first.name) {
+    status = change_network(first, records);
+  }
   if (!status.ok() || !roster_.again) return status;
   const TransportType& better = *find_transport(roster_.transport);
   Round again(store_, better.name, spec_.rank, spec_.size);
   return exchange_on(better, again, records);
+}
+
+void Bootstrap::guess_interface(const TransportType& type) {
+  if (type.addresses == nullptr) return;
+  own_ = type.addresses(spec_.config, store_.host());
+  mine_.place.addresses = addresses_text(own_);
+  const OwnAddress* const guess = first_guess(own_, resources_.networks().last());
+  if (guess != nullptr && interface_is_open(spec_.config)) {
+    lane_config_.interface = ipv4_text(guess->address);
+  }
+}
+
+// All ranks make lanes on the network that rank 0 has chosen, and say where these are.
+Status Bootstrap::change_network(const TransportType& type, std::vector<RankRecord>& records) {
+  const std::string network = roster_.network;
+  const OwnAddress* const address = best_address(own_, network);
+  if (interface_is_open(spec_.config)) {
+    resources_.lanes().retire(std::exchange(lanes_, {}));
+    lane_config_.interface =
+        address != nullptr ? ipv4_text(address->address) : spec_.config.interface;
+    log(LogLevel::kInfo, "group '%s': network %s instead of the first choice of each rank",
+        spec_.name.c_str(), network == kByRoute ? "of the way to the store" : network.c_str());
+  }
+  resources_.networks().note(network);
+  mine_.place.addresses.clear();
+  records.clear();
+  Round again(store_, kNetworkRound, spec_.rank, spec_.size);
+  return exchange_on(type, again, records);
+}
+
+void Bootstrap::describe_interface() {
+  for (const OwnAddress& a : own_) {
+    if (ipv4_text(a.address) == mine_.external.host) mine_.place.interface = a.interface;
+  }
 }
 
 // Lanes over this transport, and who is where on which of them.
@@ -83,7 +131,8 @@ Status Bootstrap::exchange_on(const TransportType& type, Round& round,
                               std::vector<RankRecord>& records) {
   Result<Lanes> made = Status(Code::kUnavailable, mine_.problem_of(type.name));
   if (mine_.problem_of(type.name).empty()) {
-    made = resources_.lanes().lanes_for(spec_.config, type, spec_.lane,
+    const Config& config = type.addresses == nullptr ? spec_.config : lane_config_;
+    made = resources_.lanes().lanes_for(config, type, spec_.lane,
                                         security_ ? &security_->secret() : nullptr);
   }
   if (!made.ok() && &type == &fallback_transport()) return made.status();
@@ -93,6 +142,7 @@ Status Bootstrap::exchange_on(const TransportType& type, Round& round,
   if (made.ok() && !describe_lanes(*made, mine_)) {
     return Status(Code::kClosed, "the engine is shut down");
   }
+  describe_interface();
   if (security_ != nullptr && made.ok()) {
     const SecureCreation::Identities lanes{made->multicast->identity(), made->reduce->identity()};
     if (Status status = security_->describe(lanes, mine_); !status.ok()) return status;
@@ -100,8 +150,15 @@ Status Bootstrap::exchange_on(const TransportType& type, Round& round,
     // Without keys: the transport that was asked for fails here, and nothing else is to be told.
     if (Status status = security_->describe_mode(mine_); !status.ok()) return status;
   }
-  Result<Roster> roster =
-      exchange_records(spec_, round, mine_, exchange_started_, deadline_, records, security_);
+  const bool open = !mine_.place.addresses.empty() && type.addresses != nullptr;
+  Reaches reaches;
+  if (open) {
+    reaches = [this](const OwnAddress& own, const std::vector<FarAddress>& far) {
+      return resources_.networks().reaches(own, far);
+    };
+  }
+  Result<Roster> roster = exchange_records(spec_, round, mine_, exchange_started_, deadline_,
+                                           records, security_, reaches);
   if (!roster.ok()) return roster.status();
   roster_ = std::move(roster).value();
   if (made.ok() && (roster_.again || roster_.transport == type.name)) lanes_ = *made;

@@ -36,6 +36,10 @@ class Bootstrap {
   void describe_self();
   Status exchange_all();
   Status exchange_on(const TransportType& type, Round& round, std::vector<RankRecord>& records);
+  // Of exchange_all(): the interface to begin with, and the one that rank 0 has chosen.
+  void guess_interface(const TransportType& type);
+  Status change_network(const TransportType& type, std::vector<RankRecord>& records);
+  void describe_interface();
   Status agree();
   Result<std::shared_ptr<GroupBase>> share_memory();
   Status find_neighbours();
@@ -63,7 +67,9 @@ class Bootstrap {
   KeyValueStore& store_;
   SecureCreation* const security_;
   const Nanos deadline_;
-  Round records_;  // in which all ranks' records are exchanged
+  Round records_;                // in which all ranks' records are exchanged
+  Config lane_config_;           // spec.config, with an address of this host for its interface
+  std::vector<OwnAddress> own_;  // among which the group chooses
   Nanos exchange_started_ = 0;
 
   PeerRegistry* registry_ = nullptr;  // null: nothing is shared

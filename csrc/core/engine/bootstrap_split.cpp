@@ -29,6 +29,7 @@ class Prefixed final : public KeyValueStore {
   Result<std::string> claim(const std::string& key, const std::string& owner) override {
     return store_.claim(key, owner);
   }
+  std::string host() const override { return store_.host(); }
 
  private:
   KeyValueStore& store_;

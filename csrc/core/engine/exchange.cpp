@@ -78,7 +78,14 @@ void take_port(Round& round, Roster& roster) {
 
 // On rank 0. `first`: the records of the round before, if this is the second.
 Result<Roster> roster_of(const GroupSpec& spec, const std::vector<RankRecord>& now,
-                         const std::vector<RankRecord>& first) {
+                         const std::vector<RankRecord>& first, const Reaches& reaches) {
+  if (const std::string network = reaches ? choose_network(now, reaches) : ""; !network.empty()) {
+    Roster roster;
+    roster.again = true;
+    roster.transport = now[kConcluder].transport;
+    roster.network = network;
+    return roster;
+  }
   const std::string& setting = spec.config.transport;
   const TransportType* tried = nullptr;  // by all, since the first round
   if (!first.empty()) {
@@ -171,7 +178,7 @@ Status Round::missing() {
 
 Result<Roster> exchange_records(const GroupSpec& spec, Round& round, const RankRecord& mine,
                                 Nanos start, Nanos deadline, std::vector<RankRecord>& records,
-                                SecureCreation* security) {
+                                SecureCreation* security, const Reaches& reaches) {
   const auto left = [deadline] { return std::max<Nanos>(0, deadline - monotonic_now()); };
   const auto waiting = [&](const Status& why) {
     // The store works, but what it holds is not what a rank has written there.
@@ -193,7 +200,7 @@ Result<Roster> exchange_records(const GroupSpec& spec, Round& round, const RankR
   const auto concluded = [&](const std::vector<std::string>& answers) -> Result<std::string> {
     Result<std::vector<RankRecord>> all = decode_all(answers, mine, spec.rank, spec.config);
     if (!all.ok()) return all.status();
-    Result<Roster> roster = roster_of(spec, *all, records);
+    Result<Roster> roster = roster_of(spec, *all, records, reaches);
     if (!roster.ok()) return roster.status();
     if (!roster->again) take_port(round, *roster);
     const std::vector<RankRecord> before = std::exchange(records, std::move(all).value());

@@ -10,6 +10,7 @@
 #include "engine/group.h"
 #include "engine/lane.h"
 #include "engine/lane_driver.h"
+#include "engine/network_choice.h"
 #include "engine/rendezvous.h"
 #include "engine/security.h"
 
@@ -57,9 +58,11 @@ class Round {
 // What all ranks are and where, for the first round and the one that may follow (Roster::again).
 // Every rank but 0 also reads rank 0's record, so that different versions are found out whatever
 // else they differ in. `records`: on rank 0, everybody's, for the second round. `security`: of a
-// guarded group, whose store is a GuardedStore.
+// guarded group, whose store is a GuardedStore. `reaches`: for choose_network(); null: nothing is
+// chosen.
 Result<Roster> exchange_records(const GroupSpec& spec, Round& round, const RankRecord& mine,
                                 Nanos start, Nanos deadline, std::vector<RankRecord>& records,
-                                SecureCreation* security = nullptr);
+                                SecureCreation* security = nullptr,
+                                const Reaches& reaches = nullptr);
 
 }  // namespace mcast

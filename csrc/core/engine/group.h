@@ -45,6 +45,8 @@ class KeyValueStore {
   virtual Result<std::string> claim(const std::string& /*key*/, const std::string& owner) {
     return owner;
   }
+  // Where it is, a name or a number; empty: not known, or on this host.
+  virtual std::string host() const { return ""; }
 };
 
 // How contributions become one (base/reduce_kernels.h has the numerics contract: a fixed order,

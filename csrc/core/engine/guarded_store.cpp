@@ -30,7 +30,7 @@ Member rank_of(const std::string& key) {
 // What a round of records is made of (Bootstrap::exchange_all).
 bool of_records(const std::string& key) {
   const std::string round = key.substr(0, key.find('/'));
-  return round == kRecordsRound || find_transport(round) != nullptr;
+  return round == kRecordsRound || round == kNetworkRound || find_transport(round) != nullptr;
 }
 
 }  // namespace

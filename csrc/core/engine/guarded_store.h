@@ -26,6 +26,7 @@ class GuardedStore final : public KeyValueStore {
   Result<std::string> claim(const std::string& key, const std::string& owner) override {
     return inner_.claim(key, owner);
   }
+  std::string host() const override { return inner_.host(); }
 
  private:
   // Its parts live as long as the arguments.

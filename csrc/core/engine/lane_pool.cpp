@@ -99,6 +99,20 @@ Result<Lanes> LanePool::lanes_for(const Config& config, const TransportType& typ
   return made;
 }
 
+void LanePool::retire(Lanes lanes) {
+  const std::lock_guard<std::mutex> held(mutex_);
+  for (const LaneId id : kBothLanes) {
+    LaneDriver* const which = lanes[id].get();
+    lanes[id].reset();
+    const auto it = std::find_if(lanes_.begin(), lanes_.end(), [which](const auto& entry) {
+      return entry.second.get() == which;
+    });
+    if (it == lanes_.end() || it->second.use_count() > 1) continue;
+    it->second->stop(0);
+    lanes_.erase(it);
+  }
+}
+
 std::string LanePool::problem_of(const TransportType& type, const Config& config) {
   const std::string key =
       std::string(type.name) + "\n" + config.transport + "\n" + config.lane_key();

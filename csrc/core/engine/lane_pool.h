@@ -27,6 +27,8 @@ class LanePool {
   // kClosed after close().
   Result<Lanes> lanes_for(const Config& config, const TransportType& type, uint32_t number,
                           const crypto::JobSecret* secret = nullptr);
+  // Ends those of them that no group uses; a later lanes_for() makes them again.
+  void retire(Lanes lanes);
   // Empty, or why the transport does not work here. Asked once per set of settings.
   std::string problem_of(const TransportType& type, const Config& config);
   // What all multicast lanes together have received, bytes: they share the link.

@@ -80,7 +80,9 @@ std::string RankRecord::encode() const {
   put("agreed", agreed);
   put("shared", shared);
   put("network", network);
-  put("rack", rack);
+  put("rack", place.rack);
+  put("interface", place.interface);
+  put("addresses", place.addresses);
   put("fallback", fallback);
   if (security) {
     put("security", security->mode);
@@ -144,7 +146,9 @@ Result<RankRecord> RankRecord::decode(const std::string& text) {
   r.agreed = fields["agreed"];
   r.shared = fields["shared"];
   r.network = fields["network"];
-  r.rack = fields["rack"];
+  r.place.rack = fields["rack"];
+  r.place.interface = fields["interface"];
+  r.place.addresses = fields["addresses"];
   r.fallback = fields["fallback"];
   if (const std::string mode = fields["security"]; !mode.empty()) {
     SecurityRecord& s = r.security.emplace();
@@ -228,11 +232,11 @@ Status compare(const RankRecord& mine, const RankRecord& r, Member rank) {
 Status note_racks(const std::vector<RankRecord>& records, Roster& out) {
   std::map<uint32_t, size_t> lowest;  // rank, by host
   for (size_t i = 0; i < records.size(); i++) {
-    const std::string& rack = records[i].rack;
+    const std::string& rack = records[i].place.rack;
     const size_t other = lowest.emplace(out.ranks[i].host, i).first->second;
-    if (records[other].rack != rack) {
+    if (records[other].place.rack != rack) {
       return Status(Code::kMismatch,
-                    differ("the rack of host " + records[i].host_name, records[other].rack,
+                    differ("the rack of host " + records[i].host_name, records[other].place.rack,
                            static_cast<Member>(other), rack, i) +
                         "; give all ranks of a host the same MCAST_RACK");
     }
@@ -240,6 +244,40 @@ Status note_racks(const std::vector<RankRecord>& records, Roster& out) {
     const auto at = std::find(out.racks.begin(), out.racks.end(), rack);
     out.ranks[i].rack = static_cast<uint32_t>(at - out.racks.begin()) + 1;
     if (at == out.racks.end()) out.racks.push_back(rack);
+  }
+  return {};
+}
+
+std::string place_text(const RankRecord& r, size_t rank) {
+  return "rank " + std::to_string(rank) + " on host " + r.host_name + " has " + r.external.host +
+         (r.place.interface.empty() ? "" : " (interface " + r.place.interface + ")");
+}
+
+// Between hosts an address must be one that the others can reach, and its rank's host's alone.
+Status tell_hosts_apart(const std::vector<RankRecord>& records) {
+  static constexpr const char* kHint =
+      "; name an interface, or a network on which each host has an address of its own, by "
+      "MCAST_SOCKET_IFNAME";
+  std::map<std::string, size_t> first;  // rank, by address
+  for (size_t rank = 0; rank < records.size(); rank++) {
+    const RankRecord& r = records[rank];
+    const auto other = std::find_if(records.begin(), records.end(), [&](const RankRecord& o) {
+      return o.host != r.host && host_known(o.host) && host_known(r.host);
+    });
+    if (other == records.end()) return {};
+    if (r.external.host.rfind("127.", 0) == 0) {
+      return Status(Code::kUnavailable,
+                    place_text(r, rank) + ", which is loopback: " +
+                        place_text(*other, static_cast<size_t>(other - records.begin())) +
+                        " and cannot reach it" + kHint);
+    }
+    const auto [at, fresh] = first.emplace(r.external.host, rank);
+    if (fresh || records[at->second].host == r.host || !host_known(records[at->second].host)) {
+      continue;
+    }
+    return Status(Code::kUnavailable, place_text(records[at->second], at->second) + ", and " +
+                                          place_text(r, rank) + ": the same address on two hosts" +
+                                          kHint);
   }
   return {};
 }
@@ -317,6 +355,7 @@ Result<Roster> conclude(const std::vector<RankRecord>& records, uint32_t part_in
     out.ranks.push_back({host, r.external, r.loopback, r.reduce_external, r.reduce_loopback});
   }
   if (Status status = note_racks(records, out); !status.ok()) return status;
+  if (Status status = tell_hosts_apart(records); !status.ok()) return status;
   out.salt = first.salt;
   choose_address(hosts, uids, part_index, out);
   const RankRecord* narrowest = nullptr;

@@ -49,7 +49,11 @@ struct RankRecord {
   std::string shared;   // HostAddress: where ranks of its host find its memory; empty: they cannot
   std::string network;  // why a group takes the network even if all are on its host; empty: it need
                         // not
-  std::string rack;     // setting: of its host
+  struct {
+    std::string rack;       // setting: of its host
+    std::string interface;  // that has the address `external`, for people
+    std::string addresses;  // addresses_text(): among which it may choose; empty: it may not
+  } place;
   std::string fallback;                    // GroupSpec::fallback
   std::optional<SecurityRecord> security;  // none: off
 
@@ -71,6 +75,8 @@ inline constexpr uint32_t kProtocolVersion = 16;
 inline constexpr Member kConcluder = 0;
 // The round in which ranks exchange their first records; a second is called as its transport.
 inline constexpr const char* kRecordsRound = "rank";
+// The round after rank 0 has chosen another network.
+inline constexpr const char* kNetworkRound = "network";
 // Multicast addresses that one job uses at most on each lane; host sets beyond share them (the tag
 // filters).
 inline constexpr uint32_t kAddressesPerJob = 16;
@@ -102,7 +108,8 @@ struct Roster {
   std::string transport_reason;
   bool again = false;       // all ranks can use it and make endpoints now: a second round of
                             // records follows, nothing below counts
-  std::string network;      // why a rank takes the network even on one host; empty: none does
+  std::string network;      // why a rank takes the network even on one host; empty: none does.
+                            // With `again` and the transport of this round: choose_network()
   bool shared = false;      // all have told where ranks of their host find their memory
   bool hosts_known = true;  // two hosts that differ are not the same
   size_t datagram = 0;      // the least of all, bytes, less what a guarded one is longer

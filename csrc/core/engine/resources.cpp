@@ -40,7 +40,8 @@ NameLookup::Resolve resolve_within(const MayReach& may_reach) {
 Resources::Resources(EngineContext context)
     : context_(std::move(context)),
       lanes_(context_),
-      registrar_(resolve_within(context_.may_reach)) {}
+      registrar_(resolve_within(context_.may_reach)),
+      networks_(context_.may_reach) {}
 
 Result<PeerRegistry*> Resources::registry() {
   const std::lock_guard<std::mutex> held(mutex_);

@@ -12,6 +12,7 @@
 #include "engine/context.h"
 #include "engine/group_base.h"
 #include "engine/lane_pool.h"
+#include "engine/network_memory.h"
 #include "engine/registrar_thread.h"
 #include "engine/rendezvous.h"
 #include "host/peer_registry.h"
@@ -26,6 +27,7 @@ class Resources {
   const EngineContext& context() const { return context_; }
   LanePool& lanes() { return lanes_; }
   RegistrarThread& registrar() { return registrar_; }
+  NetworkMemory& networks() { return networks_; }
 
   // Made at the first call; lives as long as this. Not ok: no memory can be shared.
   Result<PeerRegistry*> registry();
@@ -59,6 +61,7 @@ class Resources {
   const EngineContext context_;
   LanePool lanes_;
   RegistrarThread registrar_;
+  NetworkMemory networks_;
   mutable std::mutex mutex_;
   std::unique_ptr<PeerRegistry> registry_;  // from the first group on that may use shared memory
   JobSalt salt_{secure_random64()};

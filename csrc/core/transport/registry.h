@@ -10,6 +10,7 @@
 #include "base/config.h"
 #include "base/lane_id.h"
 #include "base/status.h"
+#include "transport/own_address.h"
 #include "transport/transport.h"
 
 namespace mcast {
@@ -30,6 +31,9 @@ struct TransportType {
   // are none.
   Result<std::unique_ptr<Transport>> (*make)(const Config& config, LaneId lane,
                                              std::shared_ptr<const crypto::Identity> identity);
+  // Addresses of this host among which a group may choose, where the settings leave that open;
+  // `store`: host of the job's store, may be empty. Null: the endpoints are where `make` puts them.
+  std::vector<OwnAddress> (*addresses)(const Config& config, const std::string& store) = nullptr;
 };
 
 // In the order of MCAST_TRANSPORTS. The first one is there on every host.

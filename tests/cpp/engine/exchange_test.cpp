@@ -298,14 +298,15 @@ TEST(Exchange, WhereAllHaveVerbsASecondRoundDecides) {
 TEST(Roster, ReadsOnlyWhatIsWhole) {
   std::vector<RankRecord> records;
   for (Member r = 0; r < 9; r++) records.push_back(record_of(r));
-  records[3].external.host = "10.0.0.1+10.0.1.1:5000";
-  for (RankRecord& r : records) r.external.host = records[3].external.host;
+  for (Member r = 0; r < 9; r++) {
+    records[r].external.host = "10.0.0." + std::to_string(r) + "+10.0.1.1:5000";
+  }
   auto roster = conclude(records);
   ASSERT_TRUE(roster.ok()) << roster.status().to_string();
   const std::string whole = roster->encode();
   ASSERT_TRUE(Roster::decode(whole).ok());
   EXPECT_EQ(Roster::decode(whole)->encode(), whole);
-  EXPECT_EQ(Roster::decode(whole)->ranks[8].external.host, "10.0.0.1+10.0.1.1:5000");
+  EXPECT_EQ(Roster::decode(whole)->ranks[8].external.host, "10.0.0.8+10.0.1.1:5000");
   for (size_t cut = 0; cut < whole.size(); cut++) {
     EXPECT_FALSE(Roster::decode(whole.substr(0, cut)).ok()) << cut;
   }

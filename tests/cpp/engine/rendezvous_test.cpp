@@ -57,7 +57,9 @@ void expect_refused(std::vector<RankRecord> records, Code code,
 }
 
 TEST(RankRecord, SurvivesTheStore) {
-  const RankRecord a = record(5, "boot-id/net-4026531840");
+  RankRecord a = record(5, "boot-id/net-4026531840");
+  a.place.interface = "eth0";
+  a.place.addresses = "10.0.0.5/16@1000r";
   auto b = RankRecord::decode(a.encode());
   ASSERT_TRUE(b.ok()) << b.status().to_string();
   EXPECT_EQ(b->encode(), a.encode());
@@ -67,6 +69,31 @@ TEST(RankRecord, SurvivesTheStore) {
   EXPECT_EQ(b->loopback.port, 2005);
   EXPECT_EQ(b->budget, a.budget);
   EXPECT_EQ(b->salt, a.salt);
+  EXPECT_EQ(b->place.interface, "eth0");
+  EXPECT_EQ(b->place.addresses, "10.0.0.5/16@1000r");
+}
+
+TEST(Conclusion, RefusesAnAddressThatDoesNotTellHostsApart) {
+  auto records = three();
+  records[0].place.interface = "eth0";
+  records[2].place.interface = "ens5";
+  records[0].external.host = records[2].external.host = "10.0.2.15";
+  records[1].external.host = "10.0.2.15";  // of one host: they share its address
+  expect_refused(
+      records, Code::kUnavailable,
+      {"rank 0 on host name of a has 10.0.2.15 (interface eth0)",
+       "rank 2 on host name of b has 10.0.2.15 (interface ens5)", "MCAST_SOCKET_IFNAME"});
+  records = three();
+  records[2].external.host = "127.0.0.1";
+  records[2].place.interface = "lo";
+  expect_refused(records, Code::kUnavailable,
+                 {"rank 2 on host name of b has 127.0.0.1 (interface lo), which is loopback",
+                  "rank 0 on host name of a has 10.0.0.1", "MCAST_SOCKET_IFNAME"});
+  // On one host loopback serves; and who does not know its host may share one with another rank.
+  records[2].host = "a";
+  EXPECT_TRUE(agreed(records, 0).ok());
+  records[2].host = "unknown/7:1";
+  EXPECT_TRUE(agreed(records, 0).ok());
 }
 
 TEST(RankRecord, ValuesCannotForgeFields) {
@@ -138,12 +165,12 @@ TEST(Agree, DifferentSettingsAreRefusedWithBothSides) {
 TEST(Agree, RacksAreToldToAll) {
   auto records = three();
   EXPECT_TRUE(agreed(records, 1)->racks.empty());
-  records[2].rack = "row3";
+  records[2].place.rack = "row3";
   EXPECT_EQ(agreed(records, 1)->racks, (std::vector<std::string>{"", "", "row3"}));
-  records[0].rack = "row2";
+  records[0].place.rack = "row2";
   expect_refused(records, Code::kMismatch,
                  {"the rack of host name of a", "\"row2\"", "\"\"", "the same MCAST_RACK"});
-  records[1].rack = "row2";
+  records[1].place.rack = "row2";
   EXPECT_EQ(agreed(records, 2)->racks, (std::vector<std::string>{"row2", "row2", "row3"}));
 }
 

@@ -52,7 +52,8 @@ constexpr std::string_view kEngineOrder[] = {
     "store_client",                                      // to one
     "admission admission_link name_lookup record_link",  // an aggregator, as a group knows it
     "egress_share context",  // what an engine of the host gives a client
-    "rendezvous roster transport_choice security guarded_store",  // what ranks agree on
+    "rendezvous roster transport_choice network_choice security guarded_store",  // what ranks agree
+                                                                                 // on
     "lane lane_driver lane_early lane_group lane_loop lane_thread lane_cpu lane_pool",  // what
                                                                                         // drives
                                                                                         // groups
@@ -61,7 +62,7 @@ constexpr std::string_view kEngineOrder[] = {
     "registrar registrar_core registrar_thread",  // asking aggregators
     "network_group network_open network_stations host_group rails subgroups",
     "client_group client_messages",  // one that an engine of the host carries out
-    "resources",                     // what groups share
+    "network_memory resources",      // what groups share
     "bootstrap bootstrap_host bootstrap_split",
     "group_maker",
     "engine",

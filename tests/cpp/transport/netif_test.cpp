@@ -139,6 +139,24 @@ TEST(ChooseInterface, PrefersTheDefaultRouteThenMulticastThenLoopback) {
   EXPECT_EQ(chosen(all, ""), "lo");
 }
 
+TEST(ChooseInterface, PrefersTheFastestWhereTheSpeedOfTheRouteIsKnown) {
+  auto all = host();
+  all[2].default_route = true;  // eth0
+  all[4].speed = 25000;         // ib0
+  EXPECT_EQ(chosen(all, ""), "eth0") << "nobody knows whether it is slower";
+  all[2].speed = 1000;
+  EXPECT_EQ(chosen(all, ""), "ib0");
+  EXPECT_EQ(chosen(all, "^ib"), "eth0");
+  EXPECT_EQ(choose_interfaces(all, "")->reason, "it is the fastest (25000 Mbit/s)");
+  all[1].speed = 50000;
+  EXPECT_EQ(chosen(all, ""), "ib0") << "docker0 leads to no other host";
+  all[4].speed = 1000;
+  EXPECT_EQ(chosen(all, ""), "eth0") << "equally fast";
+  // The way to the store goes before the default route, whatever it is.
+  all[1].store_route = true;
+  EXPECT_EQ(chosen(all, ""), "docker0");
+}
+
 TEST(ChooseInterface, SaysWhatExistsWhenNothingMatches) {
   auto all = host();
   auto none = choose_interfaces(all, "=mlx5");

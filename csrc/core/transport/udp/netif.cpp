@@ -6,12 +6,17 @@
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
+#include <linux/ethtool.h>
+#include <linux/sockios.h>
 #include <net/if.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 #include <fstream>
 #include <memory>
@@ -51,7 +56,8 @@ std::string default_route_interface() {
 }
 
 bool container_bridge(const std::string& name) {
-  for (const char* prefix : {"docker", "virbr", "br-", "cni", "lxc", "veth", "podman"}) {
+  for (const char* prefix : {"docker", "virbr", "br-", "cni", "lxc", "veth", "podman", "weave",
+                             "flannel", "cali", "ovs"}) {
     if (name.rfind(prefix, 0) == 0) return true;
   }
   return false;
@@ -71,13 +77,29 @@ std::string inventory(const std::vector<Interface>& interfaces) {
   return text.empty() ? "none" : text;
 }
 
+// The one that is faster than that of the route; null: there is none, or a speed is not known.
+const Interface* faster_than_route(const std::vector<Interface>& candidates) {
+  const Interface *route = nullptr, *fastest = nullptr;
+  for (const Interface& i : candidates) {
+    if (!may_choose(i, i.address)) continue;
+    if (i.store_route || (i.default_route && route == nullptr)) route = &i;
+    if (fastest == nullptr || i.speed > fastest->speed) fastest = &i;
+  }
+  const bool faster = route != nullptr && route->speed != 0 && fastest->speed > route->speed;
+  return faster ? fastest : nullptr;
+}
+
 // The first rule that an interface meets decides. Empty stripe: none does.
 InterfaceChoice automatic_choice(const std::vector<Interface>& candidates) {
+  if (const Interface* const fastest = faster_than_route(candidates)) {
+    return {{*fastest}, "it is the fastest (" + std::to_string(fastest->speed) + " Mbit/s)"};
+  }
   struct Rule {
     bool (*meets)(const Interface&);
     const char* reason;
   };
   static constexpr Rule kRules[] = {
+      {[](const Interface& i) { return i.store_route; }, "it leads to the store of the job"},
       {[](const Interface& i) { return i.default_route && i.multicast; },
        "it has the default route"},
       {[](const Interface& i) { return !i.loopback && !container_bridge(i.name) && i.multicast; },
@@ -147,7 +169,31 @@ std::optional<Interface> find_usable(const std::vector<Interface>& interfaces,
 // nobody else did (RFC 3927).
 bool assigned(in_addr address) { return ntohl(address.s_addr) >> 16 != 0xa9fe; }
 
+// Of its link as the driver says, also in a network namespace whose sysfs is another's. Mbit/s; 0:
+// not known.
+uint32_t link_speed(int fd, const std::string& name) {
+  // The kernel says first how many words of link modes follow.
+  alignas(ethtool_link_settings)
+      std::array<char, sizeof(ethtool_link_settings) + 3 * SCHAR_MAX * sizeof(uint32_t)>
+          room{};
+  auto& asked = *reinterpret_cast<ethtool_link_settings*>(room.data());
+  ifreq request{};
+  std::strncpy(request.ifr_name, name.c_str(), IFNAMSIZ - 1);
+  request.ifr_data = room.data();
+  asked.cmd = ETHTOOL_GLINKSETTINGS;
+  if (::ioctl(fd, SIOCETHTOOL, &request) != 0 || asked.link_mode_masks_nwords >= 0) return 0;
+  asked.link_mode_masks_nwords = static_cast<int8_t>(-asked.link_mode_masks_nwords);
+  asked.cmd = ETHTOOL_GLINKSETTINGS;
+  if (::ioctl(fd, SIOCETHTOOL, &request) != 0) return 0;
+  return asked.speed == static_cast<uint32_t>(SPEED_UNKNOWN) ? 0 : asked.speed;
+}
+
 }  // namespace
+
+bool may_choose(const Interface& i, in_addr address) {
+  if (!i.up || i.loopback || address.s_addr == 0 || !assigned(address)) return false;
+  return i.store_route || (i.multicast && !container_bridge(i.name));
+}
 
 Result<InterfacePattern> InterfacePattern::parse(std::string_view text) {
   InterfacePattern pattern;
@@ -202,6 +248,17 @@ uint32_t interface_mtu(int fd, const std::string& name) {
   return static_cast<uint32_t>(request.ifr_mtu);
 }
 
+namespace {
+
+uint32_t prefix_of(const sockaddr* netmask) {
+  if (netmask == nullptr) return 32;
+  sockaddr_in mask{};
+  std::memcpy(&mask, netmask, sizeof mask);
+  return static_cast<uint32_t>(std::popcount(mask.sin_addr.s_addr));
+}
+
+}  // namespace
+
 Result<std::vector<Interface>> list_interfaces() {
   ifaddrs* head = nullptr;
   if (::getifaddrs(&head) != 0) return Status::system(errno, "getifaddrs");
@@ -222,6 +279,7 @@ Result<std::vector<Interface>> list_interfaces() {
       i.multicast = (a->ifa_flags & IFF_MULTICAST) != 0;
       i.default_route = i.name == default_name;
       i.mtu = interface_mtu(socket->get(), i.name);
+      i.speed = i.up && !i.loopback ? link_speed(socket->get(), i.name) : 0;
       out.push_back(i);
       it = out.end() - 1;
     }
@@ -234,6 +292,7 @@ Result<std::vector<Interface>> list_interfaces() {
       sockaddr_in address{};
       std::memcpy(&address, a->ifa_addr, sizeof address);
       it->addresses.push_back(address.sin_addr);
+      it->prefixes.push_back(prefix_of(a->ifa_netmask));
       if (it->address.s_addr == 0 || (!assigned(it->address) && assigned(address.sin_addr))) {
         it->address = address.sin_addr;
       }

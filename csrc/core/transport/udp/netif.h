@@ -7,9 +7,11 @@
 // order. An exact list gives its i-th usable entry to lane i, from the start again at its end; an
 // entry of several names, "=eth0+eth1", stripes its lane over them, and all of them must be usable.
 // An entry may also be an IPv4 address or network, "10.1.0.0/16": the interface that has an address
-// there, which is then used. Empty, or with exclusions: the interface of the default route, else
-// the first one that is up, has an IPv4 address and multicast and is no loopback or container
-// bridge, else loopback.
+// there, which is then used. Empty, or with exclusions: among those that are up, have an IPv4
+// address and multicast and are no loopback or container bridge the fastest, where the speed of the
+// one that leads to the store (or else has the default route) is known; else that one; else the
+// first; else loopback. Of a group of several hosts the ranks then agree on a network
+// (engine/network_choice.h).
 #pragma once
 
 #include <netinet/in.h>
@@ -27,12 +29,15 @@ struct Interface {
   int index = 0;
   in_addr address{};                 // IPv4, the one to be used; 0.0.0.0 if it has none
   std::vector<in_addr> addresses{};  // IPv4, all of them; may be empty
+  std::vector<uint32_t> prefixes{};  // bits of their networks, in the same order
   bool ipv6 = false;                 // it has a global IPv6 address
   uint32_t mtu = 0;                  // bytes of IP packet
+  uint32_t speed = 0;                // Mbit/s; 0: not known
   bool up = false;
   bool loopback = false;
   bool multicast = false;
   bool default_route = false;
+  bool store_route = false;  // it leads to the job's store
 
   bool usable() const noexcept { return up && address.s_addr != 0; }
 };
@@ -67,6 +72,9 @@ struct InterfaceChoice {
 // what exists.
 Result<InterfaceChoice> choose_interfaces(const std::vector<Interface>& interfaces,
                                           std::string_view pattern, size_t lane = 0);
+// Whether it may be chosen by itself: no loopback, no container bridge, an address that others may
+// reach, and multicast or the way to the store.
+bool may_choose(const Interface& interface, in_addr address);
 // The loopback interface; kUnavailable if it is missing or down.
 Result<Interface> find_loopback(const std::vector<Interface>& interfaces);
 

@@ -37,6 +37,18 @@ constexpr Nanos kWarnAfter = 2 * kSecond;         // of attempts that fail
 
 bool out_of_descriptors(int error) { return error == EMFILE || error == ENFILE; }
 
+// Another process may be at the peer's address, but its host was reached.
+bool host_answered(int error) {
+  return error == ECONNREFUSED || error == ECONNRESET || error == EPROTO || error == EPIPE ||
+         error == TcpGuardedHandshake::kNoWord;
+}
+
+// Nothing where both ends are on loopback: no interface can be wrong there.
+std::string from_text(const Interface& interface, const StreamAddress& to) {
+  if (to.host.rfind("127.", 0) == 0) return "";
+  return " from " + to_text(interface.address) + " (" + interface.name + ")";
+}
+
 // Peers only see silence, so this is the one place that can say why.
 void warn_of_limits(RateLimit& limit, Nanos now, int error) {
   if (!limit.allow(now)) return;
@@ -237,6 +249,7 @@ void TcpStream::adopt(TcpConnection& c) {
   link.warned = false;
   link.backoff = 0;
   link.awaits_confirm = false;
+  peers_[c.peer].met = true;
   ++stats_.connections_opened;
   if (closing_ && !link.goodbye_queued) {
     link.queue.append(encode_prefix(kGoodbyeLength));
@@ -311,9 +324,14 @@ void TcpStream::run_timers(Nanos now) {
       TcpGuardedHandshake::no_challenge(*this, *c);
       continue;
     }
-    fail_peer(c->peer, Status(Code::kPeerLost, endpoint_text(peers_[c->peer].address, c->stripe) +
-                                                   " did not answer a connection attempt (its "
-                                                   "log tells if it is out of descriptors)"));
+    const Peer& peer = peers_[c->peer];
+    // Not even its kernel has answered.
+    const bool silent = c->state == TcpConnection::State::kConnecting;
+    fail_peer(c->peer, Status(silent && !peer.met ? Code::kUnavailable : Code::kPeerLost,
+                              endpoint_text(peer.address, c->stripe) +
+                                  " did not answer a connection attempt" +
+                                  (silent ? from_text(stripe_[c->stripe], peer.address) : "") +
+                                  " (its log tells if it is out of descriptors)"));
   }
   for (PeerId id = 0; id < peers_.size(); ++id) {
     for (size_t line = 0; line < peers_[id].links.size() && !peers_[id].down; ++line) {
@@ -365,14 +383,18 @@ void TcpStream::run_link_timer(PeerId id, size_t line, Nanos now) {
     const std::string who = endpoint_text(peers_[id].address, line / kChannels);
     return fail_peer(id, Status(Code::kPeerLost, who + " announced a connection that never came"));
   }
-  const std::string text = peers_[id].connect_error(line);
-  if (!out_of_descriptors(link.error)) return fail_peer(id, Status(Code::kPeerLost, text));
+  const std::string text = peers_[id].connect_error(line, stripe_);
+  if (!out_of_descriptors(link.error)) {
+    const bool unreached = !peers_[id].met && !host_answered(link.error);
+    return fail_peer(id, Status(unreached ? Code::kUnavailable : Code::kPeerLost, text));
+  }
   fail_peer(id, Status(Code::kResourceExhausted, text + "; " + descriptor_text()));
 }
 
-std::string TcpStream::Peer::connect_error(size_t line) const {
+std::string TcpStream::Peer::connect_error(size_t line, std::span<const Interface> stripe) const {
   const int error = links[line].error;
-  return "cannot connect to " + endpoint_text(address, line / kChannels) + ": " +
+  const size_t at = line / kChannels;
+  return "cannot connect to " + endpoint_text(address, at) + from_text(stripe[at], address) + ": " +
          (error == TcpGuardedHandshake::kNoWord ? guarded::no_challenge().message()
                                                 : std::strerror(error));
 }
@@ -384,8 +406,8 @@ void TcpStream::warn_of_failing(PeerId id, size_t line, Nanos now) {
   if (link.warned || failing < kWarnAfter || out_of_descriptors(link.error)) return;
   link.warned = true;
   if (!warnings_.failing.allow(now)) return;
-  log(LogLevel::kWarn, "%s, for %s; trying for %s more", peers_[id].connect_error(line).c_str(),
-      seconds_text(failing).c_str(),
+  log(LogLevel::kWarn, "%s, for %s; trying for %s more",
+      peers_[id].connect_error(line, stripe_).c_str(), seconds_text(failing).c_str(),
       seconds_text(peers_[id].give_up_at(line, options_.liveness_limit, now) - now).c_str());
 }
 

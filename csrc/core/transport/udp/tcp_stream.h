@@ -115,14 +115,15 @@ class TcpStream final : public Stream {
     StreamAddress address;
     bool down = false;
     bool stranger = false;    // nobody has added it
+    bool met = false;         // a connection to it has been open
     Nanos keep_trying = 0;    // until then, if the liveness limit is over before
     size_t stripes = 0;       // interfaces it is reached by; 0: known from its Hello only
     std::vector<Link> links;  // by line
     std::array<uint32_t, kChannels> next_out{}, next_in{};  // numbers of frames, which wrap
 
-    // When attempts to open this link end, and why the last one failed.
+    // When attempts to open this link end; why the last one, from one of these interfaces, failed.
     Nanos give_up_at(size_t line, Nanos liveness_limit, Nanos now);
-    std::string connect_error(size_t line) const;
+    std::string connect_error(size_t line, std::span<const Interface> stripe) const;
   };
   struct Report {
     PeerId peer;

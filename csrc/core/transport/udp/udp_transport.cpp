@@ -11,6 +11,7 @@
 #include <cerrno>
 
 #include "transport/registry.h"
+#include "transport/udp/own_addresses.h"
 
 namespace mcast {
 namespace {
@@ -152,12 +153,19 @@ Status udp_viable(const UdpTransportOptions& options) {
 }
 
 TransportType udp_transport_type() {
-  return {"udp", "a network interface", true,
+  return {"udp",
+          "a network interface",
+          true,
           [](const Config& config) { return udp_viable(UdpTransportOptions::from(config)); },
           [](const Config& config, LaneId lane, std::shared_ptr<const crypto::Identity> identity) {
             UdpTransportOptions options = UdpTransportOptions::from(config, index_of(lane));
             options.identity = std::move(identity);
             return make_udp_transport(options);
+          },
+          [](const Config& config, const std::string& store) -> std::vector<OwnAddress> {
+            const auto interfaces = list_interfaces();
+            if (!interfaces.ok()) return {};
+            return own_addresses(*interfaces, config.interface, store);
           }};
 }
 

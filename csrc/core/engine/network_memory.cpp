@@ -1,0 +1,115 @@
+// Whether a network carries anything is found out by TCP, which is what a group needs first: a host
+// that is there answers, with a connection or with a refusal. Hundreds at a time, for the sake of
+// descriptors.
+#include "engine/network_memory.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/fd.h"
+#include "engine/clock.h"
+
+namespace mcast {
+namespace {
+
+constexpr Nanos kPatience = 2 * kSecond;  // one lost SYN is sent again after a second
+constexpr size_t kAtOnce = 256;
+
+sockaddr_in ipv4_at(uint32_t address, uint16_t port) {
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(address);
+  at.sin_port = htons(port);
+  return at;
+}
+
+bool is_answer(int error) { return error == 0 || error == ECONNREFUSED; }
+
+struct Attempt {
+  uint32_t address = 0;
+  Fd fd;
+  bool over = false, answered = false;
+};
+
+Attempt attempt(const OwnAddress& own, const FarAddress& far) {
+  Attempt a;
+  a.address = far.address;
+  a.fd = Fd(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  sockaddr_in from = ipv4_at(own.address, 0), to = ipv4_at(far.address, far.port);
+  const bool bound =
+      a.fd.valid() && ::bind(a.fd.get(), reinterpret_cast<sockaddr*>(&from), sizeof from) == 0;
+  const int error = !bound ? EADDRNOTAVAIL
+                    : ::connect(a.fd.get(), reinterpret_cast<sockaddr*>(&to), sizeof to) == 0
+                        ? 0
+                        : errno;
+  a.over = error != EINPROGRESS;
+  a.answered = a.over && is_answer(error);
+  return a;
+}
+
+void settle(Attempt& a) {
+  int error = 0;
+  socklen_t size = sizeof error;
+  if (::getsockopt(a.fd.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
+  a.over = true;
+  a.answered = is_answer(error);
+}
+
+void wait_for(std::vector<Attempt>& attempts) {
+  const Nanos until = monotonic_now() + kPatience;
+  for (Nanos now = monotonic_now(); now < until; now = monotonic_now()) {
+    std::vector<pollfd> open;
+    std::vector<Attempt*> whose;
+    for (Attempt& a : attempts) {
+      if (a.over) continue;
+      open.push_back({a.fd.get(), POLLOUT, 0});
+      whose.push_back(&a);
+    }
+    if (open.empty()) return;
+    (void)::poll(open.data(), open.size(), static_cast<int>((until - now) / kMilli) + 1);
+    for (size_t i = 0; i < open.size(); i++) {
+      if (open[i].revents != 0) settle(*whose[i]);
+    }
+  }
+}
+
+}  // namespace
+
+std::string NetworkMemory::last() const {
+  const std::lock_guard<std::mutex> held(mutex_);
+  return last_;
+}
+
+void NetworkMemory::note(const std::string& network) {
+  const std::lock_guard<std::mutex> held(mutex_);
+  last_ = network;
+}
+
+bool NetworkMemory::reaches(const OwnAddress& own, const std::vector<FarAddress>& far) {
+  const std::lock_guard<std::mutex> held(mutex_);
+  std::vector<FarAddress> untried;
+  for (const FarAddress& one : far) {
+    if (may_reach_ && !may_reach_(ipv4_text(one.address), one.port).ok()) return false;
+    if (answered_.count(one.address) == 0) untried.push_back(one);
+  }
+  for (size_t start = 0; start < untried.size(); start += kAtOnce) {
+    std::vector<Attempt> attempts;
+    const size_t end = std::min(untried.size(), start + kAtOnce);
+    for (size_t i = start; i < end; i++) attempts.push_back(attempt(own, untried[i]));
+    wait_for(attempts);
+    for (const Attempt& a : attempts) answered_[a.address] = a.answered;
+    // One that does not answer is enough.
+    if (!std::all_of(attempts.begin(), attempts.end(), [](auto& a) { return a.answered; })) break;
+  }
+  return std::all_of(far.begin(), far.end(), [this](const FarAddress& one) {
+    const auto it = answered_.find(one.address);
+    return it != answered_.end() && it->second;
+  });
+}
+
+}  // namespace mcast

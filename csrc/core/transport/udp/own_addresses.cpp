@@ -1,0 +1,184 @@
+// The route is what the kernel says: a UDP socket that is connected sends nothing, but has the
+// source address that packets would have. NUMA nodes are read from sysfs by the bus address that
+// the driver reports: /sys/class/net shows the network namespace of whoever mounted it.
+#include "transport/udp/own_addresses.h"
+
+#include <linux/ethtool.h>
+#include <linux/sockios.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "base/units.h"
+#include "transport/udp/socket.h"
+
+namespace mcast {
+namespace {
+
+constexpr size_t kMostAddresses = 32;
+constexpr uint16_t kAnyPort = 9;  // nothing is sent there
+
+bool is_loopback(in_addr address) { return ntohl(address.s_addr) >> 24 == 127; }
+
+// Names are looked up once: a name server that does not answer takes seconds.
+in_addr address_of(const std::string& host) {
+  static std::mutex mutex;
+  static auto* const known = new std::map<std::string, in_addr>;
+  const std::lock_guard<std::mutex> held(mutex);
+  if (const auto it = known->find(host); it != known->end()) return it->second;
+  addrinfo hints{}, *head = nullptr;
+  hints.ai_family = AF_INET;
+  hints.ai_socktype = SOCK_STREAM;
+  in_addr found{};
+  if (::getaddrinfo(host.c_str(), nullptr, &hints, &head) == 0 && head != nullptr) {
+    const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(head, ::freeaddrinfo);
+    sockaddr_in first{};
+    std::memcpy(&first, head->ai_addr, sizeof first);
+    found = first.sin_addr;
+  }
+  return (*known)[host] = found;
+}
+
+std::string first_line_of(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+int node_in(const std::string& device) {
+  uint16_t node = 0;  // -1 where the device has none, which is no such number
+  return read_number(first_line_of(device + "/numa_node"), node) ? node : -1;
+}
+
+int node_of(int fd, const std::string& name) {
+  ethtool_drvinfo info{};
+  ifreq request{};
+  std::strncpy(request.ifr_name, name.c_str(), IFNAMSIZ - 1);
+  request.ifr_data = reinterpret_cast<char*>(&info);
+  info.cmd = ETHTOOL_GDRVINFO;
+  if (::ioctl(fd, SIOCETHTOOL, &request) != 0) return -1;
+  const std::string bus(info.bus_info, ::strnlen(info.bus_info, sizeof info.bus_info));
+  return bus.empty() ? -1 : node_in("/sys/bus/pci/devices/" + bus);
+}
+
+std::vector<int> allowed_cpus() {
+  cpu_set_t mask;
+  std::vector<int> cpus;
+  if (::sched_getaffinity(0, sizeof mask, &mask) != 0) return cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+    if (CPU_ISSET(static_cast<size_t>(cpu), &mask)) cpus.push_back(cpu);
+  }
+  return cpus;
+}
+
+std::vector<std::vector<int>> cpus_by_node() {
+  std::vector<std::vector<int>> nodes;
+  for (const int node : parse_cpu_list(first_line_of("/sys/devices/system/node/online"))) {
+    nodes.resize(std::max(nodes.size(), static_cast<size_t>(node) + 1));
+    nodes[static_cast<size_t>(node)] = parse_cpu_list(
+        first_line_of("/sys/devices/system/node/node" + std::to_string(node) + "/cpulist"));
+  }
+  return nodes;
+}
+
+void mark_near(std::vector<OwnAddress>& addresses) {
+  const auto nodes = cpus_by_node();
+  if (nodes.size() < 2 || addresses.size() < 2) return;
+  const auto allowed = allowed_cpus();
+  const auto socket = open_socket(SOCK_DGRAM);
+  if (!socket.ok()) return;
+  for (OwnAddress& a : addresses) {
+    a.near = near_to(node_of(socket->get(), a.interface), allowed, nodes);
+  }
+}
+
+// Patterns that name interfaces choose by themselves.
+bool leaves_a_choice(const std::string& pattern) { return pattern.empty() || pattern[0] == '^'; }
+
+}  // namespace
+
+std::vector<int> parse_cpu_list(const std::string& text) {
+  std::vector<int> cpus;
+  std::string_view rest = text;
+  while (!rest.empty()) {
+    const size_t comma = std::min(rest.find(','), rest.size());
+    const std::string_view range = rest.substr(0, comma);
+    rest.remove_prefix(std::min(comma + 1, rest.size()));
+    const size_t dash = range.find('-');
+    uint32_t first = 0, last = 0;
+    if (!read_number(range.substr(0, dash), first)) return {};
+    last = first;
+    if (dash != std::string_view::npos && !read_number(range.substr(dash + 1), last)) return {};
+    for (; first <= last && first < CPU_SETSIZE; first++) cpus.push_back(static_cast<int>(first));
+  }
+  return cpus;
+}
+
+bool near_to(int node, const std::vector<int>& allowed,
+             const std::vector<std::vector<int>>& nodes) {
+  const auto reaches = [&allowed](const std::vector<int>& cpus) {
+    return std::any_of(cpus.begin(), cpus.end(), [&allowed](int cpu) {
+      return std::find(allowed.begin(), allowed.end(), cpu) != allowed.end();
+    });
+  };
+  const bool everywhere = std::all_of(
+      nodes.begin(), nodes.end(), [&](const auto& cpus) { return cpus.empty() || reaches(cpus); });
+  if (node < 0 || static_cast<size_t>(node) >= nodes.size() || everywhere) return false;
+  return reaches(nodes[static_cast<size_t>(node)]);
+}
+
+in_addr source_towards(const std::string& host) {
+  in_addr none{};
+  const in_addr address = host.empty() ? none : address_of(host);
+  if (address.s_addr == 0 || is_loopback(address)) return none;
+  const auto socket = open_socket(SOCK_DGRAM);
+  if (!socket.ok()) return none;
+  sockaddr_in at = ipv4_address(address, kAnyPort);
+  socklen_t length = sizeof at;
+  auto* const raw = reinterpret_cast<sockaddr*>(&at);
+  if (::connect(socket->get(), raw, length) != 0) return none;
+  if (::getsockname(socket->get(), raw, &length) != 0) return none;
+  return is_loopback(at.sin_addr) ? none : at.sin_addr;
+}
+
+std::vector<OwnAddress> own_addresses(const std::vector<Interface>& interfaces,
+                                      const std::string& pattern, const std::string& store) {
+  const in_addr source = source_towards(store);
+  const bool choice = leaves_a_choice(pattern);
+  const auto parsed = InterfacePattern::parse(pattern);
+  if (!parsed.ok()) return {};
+  std::vector<Interface> left;
+  if (choice) {
+    for (const Interface& i : interfaces) {
+      if (!parsed->exclude || parsed->match(i) < 0) left.push_back(i);
+    }
+  } else if (auto chosen = choose_interfaces(interfaces, pattern); chosen.ok()) {
+    left.push_back(chosen->stripe.front());
+  }
+  std::vector<OwnAddress> out;
+  for (Interface& i : left) {
+    for (size_t n = 0; n < i.addresses.size() && out.size() < kMostAddresses; n++) {
+      const in_addr address = i.addresses[n];
+      if (!choice && address.s_addr != i.address.s_addr) continue;
+      i.store_route = source.s_addr != 0 && address.s_addr == source.s_addr;
+      if (choice && !may_choose(i, address)) continue;
+      const bool route = source.s_addr != 0 ? i.store_route
+                                            : i.default_route && address.s_addr == i.address.s_addr;
+      out.push_back({i.name, ntohl(address.s_addr), i.prefixes[n], i.speed, false, route});
+    }
+  }
+  mark_near(out);
+  return out;
+}
+
+}  // namespace mcast

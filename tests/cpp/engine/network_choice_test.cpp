@@ -1,0 +1,194 @@
+// Which network ranks with several interfaces agree on: records as ranks publish them, and a
+// network that carries only what the test says.
+#include "engine/network_choice.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "transport/udp/own_addresses.h"
+
+namespace mcast {
+namespace {
+
+constexpr const char* kSlow = "10.0.0.0/16";
+constexpr const char* kFast = "10.1.0.0/16";
+
+RankRecord rank_on(const std::string& host, const std::string& external,
+                   const std::string& addresses) {
+  RankRecord r;
+  r.host = host;
+  r.external = {1, external, 4000};
+  r.place.addresses = addresses;
+  return r;
+}
+
+std::string slow(int host, const std::string& more = "@1000r") {
+  return "10.0.0." + std::to_string(host) + "/16" + more;
+}
+std::string fast(int host, const std::string& more = "@25000") {
+  return "10.1.0." + std::to_string(host) + "/16" + more;
+}
+
+// Two hosts; each begins with its slow interface.
+std::vector<RankRecord> two(const std::string& a, const std::string& b) {
+  return {rank_on("a", "10.0.0.1", a), rank_on("b", "10.0.0.2", b)};
+}
+
+std::string chosen(const std::vector<RankRecord>& records) {
+  return choose_network(records,
+                        [](const OwnAddress&, const std::vector<FarAddress>&) { return true; });
+}
+
+TEST(NetworkChoice, AddressesSurviveTheStore) {
+  const std::string text = "10.0.0.1/16@1000r,10.1.0.1/24@0n,192.168.7.1/32@25000nr";
+  const auto addresses = parse_addresses(text);
+  ASSERT_EQ(addresses.size(), 3u);
+  EXPECT_EQ(addresses_text(addresses), text);
+  EXPECT_EQ(addresses[1].network().text(), "10.1.0.0/24");
+  EXPECT_TRUE(addresses[1].near);
+  EXPECT_FALSE(addresses[1].route);
+  for (const char* bad : {"10.0.0.1", "10.0.0.1/33@1", "10.0.0/8@1", "10.0.0.1/8", "@/,", "/@",
+                          "10.0.0.1/8@x", "10.0.0.1/8@1rn", "10.0.0.0/8/8@1"}) {
+    EXPECT_TRUE(parse_addresses(bad).empty()) << bad;
+  }
+}
+
+TEST(NetworkChoice, FastestCommonNetworkWins) {
+  EXPECT_EQ(chosen(two(slow(1) + "," + fast(1), slow(2) + "," + fast(2))), kFast);
+  // By the slowest rank's link.
+  EXPECT_EQ(chosen(two(slow(1) + "," + fast(1), slow(2) + "," + fast(2, "@100"))), "");
+  // Where all use it already there is nothing to change.
+  auto records = two(slow(1) + "," + fast(1), slow(2) + "," + fast(2));
+  records[0].external.host = "10.1.0.1";
+  EXPECT_EQ(chosen(records), kFast) << "one of them does not";
+  records[1].external.host = "10.1.0.2";
+  EXPECT_EQ(chosen(records), "");
+}
+
+TEST(NetworkChoice, NetworkOfOneRankAloneDoesNotCount) {
+  EXPECT_EQ(chosen(two(slow(1) + "," + fast(1), slow(2))), "");
+  auto records = two(slow(1) + "," + fast(1), slow(2));
+  records[0].external.host = "10.1.0.1";
+  EXPECT_EQ(chosen(records), kSlow);
+  // Same address range, another prefix: not the same network.
+  EXPECT_EQ(chosen(two(slow(1) + "," + fast(1), slow(2) + ",10.1.0.2/24@25000")), "");
+}
+
+TEST(NetworkChoice, NetworkWithOneAddressOnTwoHostsDoesNotCount) {
+  EXPECT_EQ(chosen(two(slow(1) + "," + fast(9), slow(2) + "," + fast(9))), "");
+  // Ranks of one host share its address.
+  auto records = two(slow(1) + "," + fast(1), slow(2) + "," + fast(2));
+  records.push_back(records[1]);
+  EXPECT_EQ(chosen(records), kFast);
+}
+
+TEST(NetworkChoice, SpeedsCountOnlyWhereThatOfTheRouteIsKnown) {
+  EXPECT_EQ(chosen(two(slow(1, "@0r") + "," + fast(1), slow(2, "@0r") + "," + fast(2))), "");
+  EXPECT_EQ(chosen(two(slow(1) + "," + fast(1, "@0"), slow(2) + "," + fast(2, "@0"))), "");
+}
+
+TEST(NetworkChoice, NearestOfEqualNetworksWins) {
+  const auto equal = [](const char* at_a, const char* at_b) {
+    return two(slow(1, "@25000r") + "," + fast(1, at_a), slow(2, "@25000r") + "," + fast(2, at_b));
+  };
+  EXPECT_EQ(chosen(equal("@25000", "@25000")), "") << "the way to the store";
+  EXPECT_EQ(chosen(equal("@25000n", "@25000n")), kFast);
+  // Within the network each rank has its own nearest interface.
+  const auto own = parse_addresses("10.1.0.1/16@25000,10.1.0.2/16@25000n,10.1.0.3/16@100n");
+  EXPECT_EQ(ipv4_text(best_address(own, kFast)->address), "10.1.0.2");
+}
+
+TEST(NetworkChoice, NetworkThatReachesNobodyIsPassedOver) {
+  auto records = two(slow(1) + "," + fast(1), slow(2) + "," + fast(2));
+  records.push_back(rank_on("b", "10.0.0.2", slow(2) + "," + fast(2)));
+  records.push_back(rank_on("a", "10.0.0.1", slow(1) + "," + fast(1)));
+  std::set<uint32_t> asked;
+  EXPECT_EQ(choose_network(records,
+                           [&](const OwnAddress& own, const std::vector<FarAddress>& far) {
+                             EXPECT_EQ(ipv4_text(own.address), "10.1.0.1");
+                             for (const FarAddress& one : far) asked.insert(one.address);
+                             return false;
+                           }),
+            "");
+  // Each other host once; not the way to the store, which the ranks have come by.
+  ASSERT_EQ(asked.size(), 1u);
+  EXPECT_EQ(ipv4_text(*asked.begin()), "10.1.0.2");
+}
+
+TEST(NetworkChoice, WithoutACommonNetworkEachTakesItsWayToTheStore) {
+  auto records = two(slow(1) + "," + fast(1), "10.2.0.2/16@1000r,10.3.0.2/16@25000");
+  records[0].external.host = "10.1.0.1";
+  records[1].external.host = "10.3.0.2";
+  EXPECT_EQ(chosen(records), kByRoute);
+  records[0].external.host = "10.0.0.1";
+  records[1].external.host = "10.2.0.2";
+  EXPECT_EQ(chosen(records), "");
+}
+
+TEST(NetworkChoice, NothingIsChosenOnOneHostOrAmongOneInterfaceEach) {
+  auto one_host = two(slow(1) + "," + fast(1), slow(2) + "," + fast(2));
+  one_host[1].host = "a";
+  EXPECT_EQ(chosen(one_host), "");
+  EXPECT_EQ(chosen(two(slow(1), slow(2))), "");
+  EXPECT_EQ(chosen(two(slow(1) + "," + fast(1), "")), "") << "a rank that says nothing of it";
+}
+
+TEST(NetworkChoice, GuessIsTheLastNetworkThenTheFastest) {
+  const auto own = parse_addresses(slow(1) + "," + fast(1));
+  EXPECT_EQ(first_guess(own, "")->network().text(), kFast);
+  EXPECT_EQ(first_guess(own, kSlow)->network().text(), kSlow);
+  EXPECT_EQ(first_guess(own, kByRoute)->network().text(), kSlow);
+  EXPECT_EQ(first_guess(own, "10.7.0.0/16")->network().text(), kFast) << "it is gone";
+  EXPECT_EQ(first_guess(parse_addresses(slow(1, "@0r") + "," + fast(1)), "")->network().text(),
+            kSlow);
+  EXPECT_EQ(first_guess({}, ""), nullptr);
+}
+
+TEST(OwnAddresses, CpuListsAndNodes) {
+  EXPECT_EQ(parse_cpu_list("0-2,8"), (std::vector<int>{0, 1, 2, 8}));
+  EXPECT_TRUE(parse_cpu_list("").empty());
+  EXPECT_TRUE(parse_cpu_list("3-x").empty());
+  const std::vector<std::vector<int>> nodes = {{0, 1, 2, 3}, {4, 5, 6, 7}};
+  EXPECT_TRUE(near_to(1, {4, 5}, nodes));
+  EXPECT_FALSE(near_to(0, {4, 5}, nodes));
+  EXPECT_FALSE(near_to(-1, {4, 5}, nodes)) << "a device of no node";
+  EXPECT_FALSE(near_to(7, {4, 5}, nodes));
+  EXPECT_FALSE(near_to(0, {0, 1, 2, 3, 4, 5, 6, 7}, nodes)) << "it may run everywhere";
+}
+
+Interface interface_of(const char* name, uint32_t address, uint32_t prefix, uint32_t speed) {
+  Interface i;
+  i.name = name;
+  i.address.s_addr = htonl(address);
+  i.addresses = {i.address};
+  i.prefixes = {prefix};
+  i.speed = speed;
+  i.up = i.multicast = true;
+  return i;
+}
+
+TEST(OwnAddresses, LeavesOutWhatNoOtherHostReaches) {
+  std::vector<Interface> all = {
+      interface_of("lo", 0x7f000001, 8, 0), interface_of("eth0", 0x0a000001, 16, 1000),
+      interface_of("docker0", 0xac110001, 16, 10000), interface_of("usb0", 0xa9fe0001, 16, 10000),
+      interface_of("eth1", 0x0a010001, 24, 25000)};
+  all[0].loopback = true;
+  all[1].default_route = true;
+  const auto text = [&](const char* pattern) {
+    return addresses_text(own_addresses(all, pattern, ""));
+  };
+  EXPECT_EQ(text(""), "10.0.0.1/16@1000r,10.1.0.1/24@25000");
+  EXPECT_EQ(text("^eth1"), "10.0.0.1/16@1000r");
+  EXPECT_EQ(text("eth1"), "10.1.0.1/24@25000") << "named, so nothing is left to choose";
+  EXPECT_EQ(text("=nosuch"), "");
+  all[4].up = false;
+  EXPECT_EQ(text(""), "10.0.0.1/16@1000r");
+  // A second address is another choice.
+  all[1].addresses.push_back({htonl(0xc0a80101)});
+  all[1].prefixes.push_back(24);
+  EXPECT_EQ(text(""), "10.0.0.1/16@1000r,192.168.1.1/24@1000");
+}
+
+}  // namespace
+}  // namespace mcast
