@@ -111,6 +111,8 @@ def gather(environment: Mapping[str, str] = os.environ) -> Context:
     try:
         context.interfaces = netif.list_interfaces(context.routes)
         context.loopback = netif.find_loopback(context.interfaces)
+        if store := environment.get("MASTER_ADDR"):
+            netif.mark_store_route(context.interfaces, store)
         choose = netif.named_interface if error else netif.choose_interface
         context.chosen, context.why = choose(context.interfaces, values["interface"])
     except (OSError, ValueError) as problem:

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 IFF_UP, IFF_LOOPBACK, IFF_MULTICAST = 0x1, 0x8, 0x1000
-_SIOCGIFMTU = 0x8921
+_SIOCGIFMTU, _SIOCETHTOOL = 0x8921, 0x8946
+_GLINKSETTINGS = 0x4C  # linux/ethtool.h
 _RTF_UP, _RTF_REJECT = 0x1, 0x200
 
 
@@ -31,6 +32,8 @@ class Interface:
     loopback: bool = False
     multicast: bool = False
     default_route: bool = False
+    store_route: bool = False  # it leads to MASTER_ADDR
+    speed: int = 0  # Mbit/s, 0 if it is not known
 
     @property
     def usable(self) -> bool:
@@ -118,6 +121,22 @@ def _mtu(probe: socket.socket, name: str) -> int:
     return max(struct.unpack_from("i", answer, 16)[0], 0)
 
 
+def _speed(probe: socket.socket, name: str) -> int:
+    """As the library asks for it: the kernel says first how many words of link modes follow."""
+    room = ctypes.create_string_buffer(48 + 3 * 127 * 4)
+    request = struct.pack("16sP16x", name.encode()[:15], ctypes.addressof(room))
+    words = 0
+    try:
+        for _ in range(2):
+            struct.pack_into("I11xb", room, 0, _GLINKSETTINGS, words)
+            fcntl.ioctl(probe, _SIOCETHTOOL, request)
+            words = -int(struct.unpack_from("b", room, 15)[0])
+    except (OSError, struct.error):
+        return 0
+    speed = struct.unpack_from("i", room, 4)[0]
+    return max(int(speed), 0)
+
+
 def _index(name: str) -> int:
     try:
         return socket.if_nametoindex(name)
@@ -149,6 +168,7 @@ def list_interfaces(routes: list[Route] | None = None) -> list[Interface]:
                         loopback=bool(row.flags & IFF_LOOPBACK),
                         multicast=bool(row.flags & IFF_MULTICAST),
                         default_route=name == default,
+                        speed=_speed(probe, name) if row.flags & IFF_UP else 0,
                     )
                 if row.address and row.address.contents.family == socket.AF_INET:
                     text = socket.inet_ntoa(bytes(row.address.contents.ipv4))
@@ -161,6 +181,19 @@ def list_interfaces(routes: list[Route] | None = None) -> list[Interface]:
     finally:
         libc.freeifaddrs(head)
     return list(found.values())
+
+
+def mark_store_route(interfaces: list[Interface], store: str) -> None:
+    """Marks the interface by whose address packets to the job's store would leave. A UDP socket that is
+    connected sends nothing."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((store, 9))
+            source = probe.getsockname()[0]
+    except OSError:
+        return
+    for interface in interfaces:
+        interface.store_route = interface.address == source and not interface.loopback
 
 
 def choose_interface(interfaces: list[Interface], text: str) -> tuple[Interface, str]:

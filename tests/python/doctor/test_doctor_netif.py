@@ -1,6 +1,7 @@
 """The choice of the interface, as the doctor asks it of the library, on made-up hosts."""
 
 import socket
+from dataclasses import replace
 
 import pytest
 
@@ -73,6 +74,49 @@ def test_reason_names_the_variable_or_the_rule():
     assert 'MCAST_SOCKET_IFNAME="eth"' in choose_interface([LO, ETH0], "eth")[1]
     assert "default route" in choose_interface([LO, ETH0, ETH1], "")[1]
     assert 'MCAST_SOCKET_IFNAME="^x" leaves it' in choose_interface([LO, ETH0], "^x")[1]
+
+
+def with_speed(interface: Interface, speed: int, **fields) -> Interface:
+    return replace(interface, speed=speed, **fields)
+
+
+def test_the_fastest_is_chosen_where_the_speed_of_the_route_is_known():
+    slow, fast = with_speed(ETH1, 1000), with_speed(ETH0, 25000)
+    assert choose_interface([LO, fast, slow], "")[0] is fast
+    assert "fastest (25000 Mbit/s)" in choose_interface([LO, fast, slow], "")[1]
+    assert choose_interface([LO, fast, ETH1], "")[0] is ETH1
+    bridge = with_speed(DOCKER, 50000)
+    assert choose_interface([LO, bridge, slow], "")[0] is slow
+    to_store = with_speed(ETH0, 1000, store_route=True)
+    assert choose_interface([LO, slow, to_store], "")[0] is to_store
+
+
+def test_a_faster_interface_that_is_not_used_has_a_row():
+    slow, fast = with_speed(ETH1, 1000), with_speed(ETH0, 25000)
+    judge = interfaces_check.judge_faster
+    [finding] = judge(slow, [LO, fast, slow])
+    assert finding.verdict is Verdict.WARN
+    assert (
+        "eth0 10.0.0.1 (25000 Mbit/s) is up and not used; eth1 has 1000 Mbit/s" in finding.finding
+    )
+    assert 'MCAST_SOCKET_IFNAME="10.0.0.0/24"' in finding.fix
+    assert judge(fast, [LO, fast, slow]) == []
+    assert judge(slow, [LO, replace(fast, up=False), slow]) == []
+    assert judge(slow, [LO, with_speed(DOCKER, 25000), slow]) == []
+    assert judge(ETH1, [LO, fast, ETH1]) == [], "nobody knows how fast it is"
+    assert judge(LO, [LO, fast]) == [] and judge(None, [fast]) == []
+
+
+def test_the_interface_that_leads_to_the_store_is_marked():
+    here = netif.list_interfaces()
+    default = next((i for i in here if i.default_route and i.address), None)
+    netif.mark_store_route(here, "127.0.0.1")
+    assert not any(i.store_route for i in here)
+    netif.mark_store_route(here, "nosuch.invalid")
+    assert not any(i.store_route for i in here)
+    if default is not None:
+        netif.mark_store_route(here, default.address)
+        assert [i.name for i in here if i.store_route] == [default.name]
 
 
 def test_a_stripe_is_taken_by_its_first_interface():

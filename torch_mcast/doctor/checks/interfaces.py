@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from torch_mcast.doctor.context import Context
 from torch_mcast.doctor.findings import Finding, fail, ok, warn
-from torch_mcast.doctor.fixes import MULTICAST_ON, link
+from torch_mcast.doctor.fixes import MULTICAST_ON, for_shell, link
 from torch_mcast.doctor.netif import Interface
 
+# As in csrc/core/transport/udp/netif.cpp.
+_OF_CONTAINERS = (
+    *("docker", "virbr", "br-", "cni", "lxc", "veth", "podman", "weave", "flannel", "cali"),
+    "ovs",
+)
 _UP = link(
     "ip link set DEV up && ip addr add ADDRESS/BITS dev DEV",
     "hosts of that network then reach this one",
@@ -22,11 +27,13 @@ def describe(interface: Interface) -> str:
             ("multicast", interface.multicast),
             ("loopback", interface.loopback),
             ("default route", interface.default_route),
+            ("leads to MASTER_ADDR", interface.store_route),
         )
         if on
     ]
     address = f"{interface.address}/{interface.prefix}" if interface.address else "no IPv4"
-    return f"{interface.name} {address} mtu {interface.mtu} ({', '.join(flags)})"
+    speed = f" {interface.speed} Mbit/s" if interface.speed else ""
+    return f"{interface.name} {address} mtu {interface.mtu}{speed} ({', '.join(flags)})"
 
 
 def suggestion(interfaces: list[Interface]) -> str:
@@ -58,6 +65,26 @@ def judge_chosen(
     return ok("interface used", text, **data)
 
 
+def judge_faster(chosen: Interface | None, interfaces: list[Interface]) -> list[Finding]:
+    """An interface that is up, faster than the one that is used, and no bridge of containers."""
+    if chosen is None or not chosen.speed or chosen.loopback:
+        return []
+    others = [i for i in interfaces if i.usable and i.multicast and not i.loopback]
+    others = [i for i in others if not i.name.startswith(_OF_CONTAINERS)]
+    fastest = max(others, key=lambda i: i.speed, default=chosen)
+    if fastest.speed <= chosen.speed:
+        return []
+    text = (
+        f"{fastest.name} {fastest.address} ({fastest.speed} Mbit/s) is up and not used; "
+        f"{chosen.name} has {chosen.speed} Mbit/s"
+    )
+    fix = for_shell(
+        f'export MCAST_SOCKET_IFNAME="{fastest.subnet}"',
+        "if all hosts of the job have an address there and reach each other by it",
+    )
+    return [warn("faster interface", text, fix, name=fastest.name, speed=fastest.speed)]
+
+
 def judge_loopback(loopback: Interface | None) -> list[Finding]:
     if loopback is not None:
         return []
@@ -73,4 +100,5 @@ def run(context: Context) -> list[Finding]:
         chosen = judge_chosen(
             context.chosen, context.why, context.interfaces, context.values["algorithm"]
         )
-    return [*listing, chosen, *judge_loopback(context.loopback)]
+    faster = judge_faster(context.chosen, context.interfaces)
+    return [*listing, chosen, *faster, *judge_loopback(context.loopback)]
