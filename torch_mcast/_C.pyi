@@ -18,6 +18,7 @@ class Options(Backend.Options):
         *,
         timeout: timedelta = ...,
         fallback: str = "auto",
+        nccl: Any = None,
         transport: str | None = None,
         ib_hca: str | None = None,
         algorithm: str | None = None,
@@ -68,6 +69,7 @@ class Options(Backend.Options):
     ) -> None: ...
     timeout: timedelta
     fallback: str
+    nccl: Any  # ProcessGroupNCCL.Options or None
     transport: str
     ib_hca: str
     algorithm: str

@@ -32,6 +32,7 @@ __all__ = [
     "export_chrome_trace",
     "flight_recorder",
     "metrics",
+    "options_by_backend",
     "read_error",
     "register",
     "stats",
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from torch_mcast._errors import read_error
     from torch_mcast._flight import dump_flight_recorder, flight_recorder
     from torch_mcast._metrics import metrics
+    from torch_mcast._options import options_by_backend
     from torch_mcast._stats import abort, clear_failure, config, contributors, stats
     from torch_mcast._trace import export_chrome_trace, trace
 
@@ -73,6 +75,7 @@ _LAZY = {
     "dump_flight_recorder": "_flight",
     "flight_recorder": "_flight",
     "metrics": "_metrics",
+    "options_by_backend": "_options",
     "read_error": "_errors",
     "trace": "_trace",
     "export_chrome_trace": "_trace",

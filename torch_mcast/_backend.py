@@ -18,6 +18,7 @@ from torch_mcast import _fallback  # (now: a process that has no descriptors lef
 from torch_mcast._load import end_with_process, extension
 from torch_mcast._metrics import write_every_interval
 from torch_mcast._names import BACKEND
+from torch_mcast._options import ours_of
 
 # Whether this process has made a guarded group.
 _guarded = False
@@ -42,16 +43,19 @@ def create(group: Any, options: Any) -> Any:
     """The creator function of the registered backend (extended API)."""
     module = extension()
     end_with_process()
-    if isinstance(options, module.Options):
-        options = copy.deepcopy(options)
+    given = options
+    if (ours := ours_of(options)) is not None:
+        options = copy.deepcopy(ours)
     elif options is None or isinstance(options, Backend.Options):
-        # c10d hands the one pg_options of a group to each of its backends: NCCL's say nothing to us.
+        # c10d hands the one pg_options of a group to each of its backends: NCCL's are our fallback's.
         options = module.Options()
     else:
         raise TypeError(
             f"pg_options of the mcast backend must be torch_mcast.Options, got {type(options).__module__}."
             f"{type(options).__qualname__}"
         )
+    if options.nccl is None and hasattr(given, "is_high_priority_stream"):
+        options.nccl = given
     if options.engine_memory == "map":
         module.use_arenas()
     options.timeout = group.timeout

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from torch_mcast._options import fill, settable
+
 
 def _candidates(choice: str, device: str) -> list[str]:
     """Best first."""
@@ -127,6 +129,8 @@ def _make_nccl(backend: Any, store: Any, group: Any) -> Any:
         ) from error
 
     options = ProcessGroupNCCL.Options()
+    if group.nccl is not None:  # a copy: one object may be given to several groups
+        fill(options, settable(group.nccl))
     options._timeout = group.timeout
     options.group_name = group.group_name
     options.global_ranks_in_group = list(group.global_ranks_in_group)

@@ -23,6 +23,7 @@
 #include "engine/transport_choice.h"
 #include "engine_store.h"
 #include "gil.h"
+#include "nccl_options.h"
 #include "transport/udp/netif.h"
 
 namespace py = pybind11;
@@ -97,10 +98,12 @@ void apply_keywords(McastOptions& options, const py::kwargs& keywords) {
       set_timeout(options, value);
     } else if (name == "fallback") {
       set_fallback_name(options, py::cast<std::string>(value));
+    } else if (name == "nccl") {
+      set_nccl_options(options, py::reinterpret_borrow<py::object>(value));
     } else if (const SettingInfo* row = find_setting(name)) {
       set_option(options, *row, value);
     } else {
-      std::string known = "timeout, fallback";
+      std::string known = "timeout, fallback, nccl";
       for (const SettingInfo& other : setting_table()) known += std::string(", ") + other.name;
       throw py::type_error("torch_mcast.Options: unknown option '" + name + "'; there are " +
                            known);
@@ -311,6 +314,8 @@ void bind_options(py::module_& module) {
           [](McastOptions& self, const py::object& value) { set_timeout(self, value); })
       .def_property(
           "fallback", [](const McastOptions& self) { return self.fallback; }, set_fallback_name)
+      .def_property("nccl", &nccl_options, &set_nccl_options,
+                    "ProcessGroupNCCL.Options of the fallback for CUDA tensors, or None.")
       .def_property_readonly(
           "settings", [](const McastOptions& self) { return self.settings; },
           "What was given explicitly, as text.")
@@ -366,6 +371,8 @@ py::tuple chosen_interfaces(const py::list& interfaces, const std::string& patte
     i.loopback = py::cast<bool>(row.attr("loopback"));
     i.multicast = py::cast<bool>(row.attr("multicast"));
     i.default_route = py::cast<bool>(row.attr("default_route"));
+    i.store_route = py::cast<bool>(row.attr("store_route"));
+    i.speed = py::cast<uint32_t>(row.attr("speed"));
     const auto address = py::cast<std::string>(row.attr("address"));
     if (!address.empty() && ::inet_pton(AF_INET, address.c_str(), &i.address) != 1) {
       throw py::value_error("not an IPv4 address: " + address);

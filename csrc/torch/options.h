@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <map>
+#include <memory>
 #include <string>
 
 #include "base/config.h"
@@ -39,6 +40,9 @@ struct McastOptions final : c10d::Backend::Options {
   // Who serves what the engine does not: "auto" (gloo; nccl for CUDA tensors where built), "gloo",
   // "none".
   std::string fallback = "auto";
+  // Of the fallback for CUDA tensors: a Python object, ProcessGroupNCCL.Options. Null: as torch has
+  // them. Copies share it.
+  std::shared_ptr<void> nccl;
 };
 
 // The table's row, or nullptr.

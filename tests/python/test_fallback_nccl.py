@@ -3,24 +3,32 @@ happens where torch has none."""
 
 from __future__ import annotations
 
+import copy
 from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Backend
 from torch.distributed import distributed_c10d
 
+import torch_mcast
 from torch_mcast import _fallback
 from torch_mcast._stats import backend_of
 
 LIMIT = timedelta(seconds=37)
 
 
-class PlainOptions:
+class PlainOptions(Backend.Options):
     """As in every torch from 2.11 to 2.15. Has what NCCL's has, and takes nothing else."""
 
-    __slots__ = ("_timeout", "global_ranks_in_group", "group_name", "is_high_priority_stream")
+    __slots__ = ("config", "is_high_priority_stream", "split_color", "split_from")
+
+    def __init__(self, is_high_priority_stream: bool = False) -> None:
+        super().__init__("nccl", timedelta(seconds=600))
+        self.is_high_priority_stream = is_high_priority_stream
+        self.config, self.split_color, self.split_from = 0, 0, None
 
 
 class NotThis:
@@ -90,6 +98,76 @@ def what_it_is_given(newest: bool) -> None:
 @pytest.mark.parametrize("newest", [False, True], ids=["one class", "two classes"])
 def test_nccl_is_made_as_part_of_the_group(ranks, newest):
     ranks(3, what_it_is_given, newest)
+
+
+def given_options() -> Any:
+    options = options_of_nccl()(is_high_priority_stream=True)
+    options.split_color = 7
+    if isinstance(options, PlainOptions):
+        options.config = 11
+    else:
+        options.config.min_ctas = 11
+    return options
+
+
+def what_was_given(options: Any) -> tuple[bool, int, int]:
+    config = options.config if isinstance(options, PlainOptions) else options.config.min_ctas
+    return options.is_high_priority_stream, options.split_color, config
+
+
+def options_of(kind: str) -> Any:
+    given = given_options()
+    ours = torch_mcast.Options(eager="16K")
+    if kind == "nccl":
+        return given
+    if kind == "both":
+        return torch_mcast.options_by_backend({"mcast": ours, "nccl": given})
+    return torch_mcast.Options(eager="16K", nccl=given)
+
+
+def what_options_give(kind: str) -> None:
+    """One object for two groups, as meshes do: what is the group's own is each group's."""
+    given = options_of(kind)
+    for members in ([0, 1], [1, 0]):
+        with pytest.MonkeyPatch.context() as patch:
+            made = with_nccl(patch, newest=False)
+            patch.setattr(_fallback, "kind", lambda backend, device: "nccl")
+            group = dist.new_group(members, timeout=LIMIT, pg_options=given, sort_ranks=False)
+            backend = backend_of(group)
+            assert backend.options.resolved()["eager"] == ("32768" if kind == "nccl" else "16384")
+            rank = dist.get_rank()
+            dist.all_reduce(torch.sparse_coo_tensor([[rank]], [1.0], (2,)), group=group)
+            check_made(made, group, members)
+            assert what_was_given(made[0][-1]) == (True, 7, 11)
+            assert made[0][-1] is not given
+            dist.destroy_process_group(group)
+
+
+@pytest.mark.parametrize("kind", ["nccl", "nccl= of ours", "both"])
+def test_nccl_gets_the_options_that_were_given(ranks, kind):
+    ranks(2, what_options_give, kind)
+
+
+def test_options_that_no_backend_takes_are_refused():
+    with pytest.raises(
+        TypeError, match=r"nccl: expected torch\.distributed\.ProcessGroupNCCL\.Options"
+    ):
+        torch_mcast.Options(nccl=3)
+    assert torch_mcast.Options(nccl=None).nccl is None
+    given = PlainOptions()
+    ours = torch_mcast.Options(nccl=given)
+    assert ours.nccl is given and copy.deepcopy(ours).nccl is given
+    by_backend = torch_mcast.options_by_backend
+    for wrong in (
+        {},
+        {"mcast": ours},
+        {"nccl": given},
+        {"mcast": ours, "nccl": given, "gloo": given},
+    ):
+        with pytest.raises(ValueError, match='expected "mcast" and one other backend'):
+            by_backend(wrong)
+    with pytest.raises(TypeError, match=r'"mcast": expected torch_mcast\.Options, got'):
+        by_backend({"mcast": given, "nccl": given})
 
 
 def at_the_first_call() -> None:

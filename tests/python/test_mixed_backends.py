@@ -75,7 +75,7 @@ def nccl_options() -> Backend.Options:
 def settings(group: dist.ProcessGroup) -> dict[str, Any]:
     options = backend_of(group).options
     names = [name for name in dir(options) if not name.startswith("_")]
-    told = {name: getattr(options, name) for name in names if name != "group_name"}
+    told = {name: getattr(options, name) for name in names if name not in ("group_name", "nccl")}
     return {name: value for name, value in told.items() if not callable(value)}
 
 
@@ -94,6 +94,8 @@ def foreign_options(backend: str) -> None:
         CREATED.clear()
         group = dist.new_group(backend=backend, timeout=limit, pg_options=theirs)
         assert settings(group) == without and without["timeout"] == limit
+        nccl = theirs if hasattr(theirs, "is_high_priority_stream") else None
+        assert backend_of(group).options.nccl is nccl
         if "dummy" in backend:
             assert len(CREATED) == 1 and CREATED[0][1] is theirs
         reduces(group)
@@ -106,6 +108,24 @@ def foreign_options(backend: str) -> None:
 @pytest.mark.parametrize("backend", ORDERS)
 def test_options_of_the_other_backend_mean_none(mixed, backend):
     mixed(2, foreign_options, backend, backend=backend)
+
+
+def options_of_both(backend: str) -> None:
+    theirs = nccl_options()
+    given = torch_mcast.options_by_backend(
+        {"mcast": torch_mcast.Options(eager="16K"), "dummy": theirs}
+    )
+    assert isinstance(given, type(theirs)) and given.is_high_priority_stream
+    CREATED.clear()
+    group = dist.new_group(backend=backend, pg_options=given)
+    assert CREATED[0][1] is given
+    assert backend_of(group).options.settings == {"eager": "16K"}
+    reduces(group)
+
+
+@pytest.mark.parametrize("backend", ORDERS)
+def test_each_backend_takes_its_own_of_options_for_both(mixed, backend):
+    mixed(2, options_of_both, backend, backend=backend)
 
 
 @pytest.mark.parametrize("backend", ["mcast", "cuda:mcast,cpu:mcast", "cuda:gloo,cpu:mcast"])

@@ -1,0 +1,60 @@
+"""Options of several backends in one object: torch.distributed hands the one pg_options of a group to each
+of its backends, and NCCL's takes nothing but its own class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch_mcast._load import extension
+from torch_mcast._names import BACKEND
+
+
+def settable(options: Any) -> dict[str, Any]:
+    """Its fields that can be set, with their values."""
+    fields = {}
+    for name in dir(options):
+        of_class = getattr(type(options), name, None)
+        fixed = isinstance(of_class, property) and of_class.fset is None
+        if name.startswith("__") or callable(of_class) or fixed or name == BACKEND:
+            continue
+        if hasattr(options, name):  # a slot may be empty
+            fields[name] = getattr(options, name)
+    return fields
+
+
+def fill(options: Any, fields: Mapping[str, Any]) -> None:
+    for name, value in fields.items():
+        if value is not None:
+            setattr(options, name, value)
+
+
+def options_by_backend(options: Mapping[str, Any]) -> Any:
+    """pg_options of a group whose devices have backends of their own:
+    {"mcast": torch_mcast.Options(...), "nccl": ProcessGroupNCCL.Options(...)} for "cpu:mcast,cuda:nccl". The
+    result is of the other backend's class, with its values, and carries mcast's. TypeError, ValueError."""
+    others = [name for name in options if name != BACKEND]
+    if BACKEND not in options or len(others) != 1:
+        raise ValueError(
+            f'torch_mcast.options_by_backend: expected "{BACKEND}" and one other backend, got '
+            f"{', '.join(map(repr, options)) or 'nothing'}"
+        )
+    ours, theirs = options[BACKEND], options[others[0]]
+    if not isinstance(ours, extension().Options):
+        raise TypeError(
+            f'torch_mcast.options_by_backend: "{BACKEND}": expected torch_mcast.Options, got '
+            f"{type(ours).__module__}.{type(ours).__qualname__}"
+        )
+    kind = type(theirs)
+    both = type(kind.__name__, (kind,), {"__module__": kind.__module__})()
+    fill(both, settable(theirs))
+    both.mcast = ours
+    return both
+
+
+def ours_of(options: Any) -> Any:
+    """torch_mcast.Options in what c10d has handed over, or None."""
+    if isinstance(options, extension().Options):
+        return options
+    carried = getattr(options, BACKEND, None)
+    return carried if isinstance(carried, extension().Options) else None
