@@ -4,6 +4,7 @@
 // knows better. Python sees an ordinary ProcessGroup. And what the flight
 // recorder knows, for torch's tools.
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/profiler/combined_traceback.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -59,7 +60,11 @@ std::string offered_fallback_of(const std::string& choice) {
 BackendPtr make_fallback(ProcessGroupMcast& group, const std::string& kind) {
   const py::gil_scoped_acquire gil;
   try {
-    return py::cast<BackendPtr>(call_fallback_module("make", group, kind));
+    const auto made = py::cast<BackendPtr>(call_fallback_module("make", group, kind));
+    // As c10d does with the backends that it makes: NCCL's barrier and its first call look at it.
+    const std::optional<at::Device> bound = group.getBoundDeviceId();
+    if (bound && kind == "nccl") made->setBoundDeviceId(bound);
+    return made;
   } catch (py::error_already_set& raised) {
     throw_python(raised);
   }
@@ -69,10 +74,37 @@ BackendPtr make_fallback(ProcessGroupMcast& group, const std::string& kind) {
 // message: these have numbers that no collective has.
 constexpr uint64_t kFirstMessage = uint64_t{1} << 32;
 
+// Stacks by entry, the innermost frame first. Frames of equal calls share their objects.
+std::vector<py::list> frames_of(const std::vector<FlightPtr>& entries) {
+  std::vector<torch::CapturedTraceback*> stacks;
+  for (const FlightPtr& entry : entries) {
+    if (entry->stack) stacks.push_back(entry->stack.get());
+  }
+  const torch::SymbolizedTracebacks known = torch::symbolize(stacks);
+  std::vector<py::dict> rows;
+  for (const torch::unwind::Frame& frame : known.all_frames) {
+    py::dict row;
+    row["name"] = frame.funcname;
+    row["filename"] = frame.filename;
+    row["line"] = frame.lineno;
+    rows.push_back(row);
+  }
+  std::vector<py::list> frames(entries.size());
+  size_t next = 0;
+  for (size_t i = 0; i < entries.size(); i++) {
+    if (!entries[i]->stack) continue;
+    for (const uint64_t at : known.tracebacks[next++]) frames[i].append(rows[at]);
+  }
+  return frames;
+}
+
 // In the format of torch's flight recorder, version 2.10.
 py::list flight_entries(const std::string& prefix) {
   py::list rows;
-  for (const FlightPtr& entry : FlightRecorder::instance().entries()) {
+  const std::vector<FlightPtr> entries = FlightRecorder::instance().entries();
+  const std::vector<py::list> frames = frames_of(entries);
+  for (size_t i = 0; i < entries.size(); i++) {
+    const FlightPtr& entry = entries[i];
     const int64_t ended = entry->ended_ns.load();
     const bool completed = ended != 0 && !entry->failed.load();
     const auto types = [](const std::vector<at::ScalarType>& all) {
@@ -101,7 +133,7 @@ py::list flight_entries(const std::string& prefix) {
     row["retired"] = ended != 0;
     row["timeout_ms"] = entry->timeout_ms;
     row["is_p2p"] = entry->point_to_point;
-    row["frames"] = py::list();
+    row["frames"] = frames[i];
     rows.append(row);
   }
   return rows;

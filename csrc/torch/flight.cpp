@@ -4,10 +4,12 @@
 
 #include <c10/util/ApproximateClock.h>
 #include <pthread.h>
+#include <torch/csrc/profiler/combined_traceback.h>
 
 #include <cstdlib>
 
 #include "background.h"
+#include "gil.h"
 
 namespace mcast::pg {
 namespace {
@@ -114,6 +116,9 @@ FlightRecorder& FlightRecorder::instance() {
 
 void FlightRecorder::add(const FlightPtr& entry) {
   entry->created_ns = wall_clock();
+  // Only code objects and positions: lines are looked up when somebody asks for the entries.
+  stay_if_leaving();
+  entry->stack = torch::CapturedTraceback::gather(true, false, false);
   const std::lock_guard lock(mutex_);
   entry->id = next_++;
   entries_.push_back(entry);

@@ -21,6 +21,10 @@
 
 #include "call_statistics.h"
 
+namespace torch {
+struct CapturedTraceback;
+}
+
 namespace mcast::pg {
 
 // Sizes and dtypes of tensors, in place for the most common calls: entries are made by the thousand
@@ -53,6 +57,7 @@ struct FlightEntry {
   int64_t created_ns = 0;  // since 1970
   std::atomic<int64_t> ended_ns{0};
   std::atomic<bool> failed{false};
+  std::shared_ptr<torch::CapturedTraceback> stack;  // of the call; null: none was taken
 
   std::string name() const;  // as torch's recorder has it: "all_reduce", "send 0->1"
 };
@@ -62,6 +67,8 @@ class FlightRecorder {
  public:
   static FlightRecorder& instance();
   bool enabled() const { return most_ > 0; }
+  // Takes the caller's stack, for which it needs Python's lock for a moment: the caller holds no
+  // lock of ours.
   void add(const FlightPtr& entry);
   static void end(FlightEntry& entry, bool ok);
   std::vector<FlightPtr> entries() const;  // oldest first

@@ -225,6 +225,18 @@ def every_kind(folder: str) -> None:
     entries = torch_mcast.flight_recorder()["entries"]
     numbers = [entry["op_id"] for entry in entries]
     assert numbers == sorted(set(numbers)), numbers
+    for entry in entries:  # the innermost frame first
+        names = [frame["name"] for frame in entry["frames"]]
+        assert "every_kind" in names and names.index("every_kind") > 0, entry
+        [here] = [frame for frame in entry["frames"] if frame["name"] == "every_kind"]
+        assert here["filename"] == __file__, here
+    gather, scatter = (
+        next(frame["line"] for frame in entry["frames"] if frame["name"] == "every_kind")
+        for name in ("gloo:gather", "gloo:scatter")
+        for entry in entries
+        if entry["profiling_name"] == name
+    )
+    assert scatter == gather + 1
     messages = [entry for entry in entries if entry["is_p2p"]]
     assert len({entry["p2p_seq_id"] for entry in messages}) == len(messages) == [3, 3, 0][rank]
     assert not {e["p2p_seq_id"] for e in messages} & {e["collective_seq_id"] for e in entries}
@@ -268,6 +280,8 @@ def test_who_is_in_which_call_after_a_timeout(tmp_path):
     reduces = [c for c in database.collectives if c.collective_name == "gloo:all_reduce"]
     assert [c.input_sizes for c in reduces] == [[[5]], [[9]]]
     assert not reduces[0].missing_ranks and reduces[1].missing_ranks == {1}
+    # Torch's report of a hang shows where the call stands in the program.
+    assert "left_behind" in {frame["name"] for frame in reduces[1].collective_frames}
 
 
 def disagreeing(folder: str) -> None:
