@@ -89,7 +89,7 @@ def gathers(size: int) -> dict[str, Any]:
     mine = pattern(size // RANKS, dist.get_rank())
     dist.barrier()
     begin, cpu = time.monotonic(), time.process_time()
-    dist.all_gather_into_tensor(output, mine)
+    getattr(dist, "all_gather_single", dist.all_gather_into_tensor)(output, mine)  # torch 2.13
     took = {"ms": 1e3 * (time.monotonic() - begin), "cpu_ms": 1e3 * (time.process_time() - cpu)}
     for rank, block in enumerate(output.view(RANKS, -1)):
         if not torch.equal(block, pattern(size // RANKS, rank)):

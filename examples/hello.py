@@ -8,7 +8,8 @@ import torch_mcast
 dist.init_process_group("mcast")
 mine = torch.full((1 << 20,), float(dist.get_rank()))
 everyone = torch.empty(dist.get_world_size() << 20)
-dist.all_gather_into_tensor(everyone, mine)
+all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # torch 2.13
+all_gather_single(everyone, mine)
 dist.all_reduce(mine)
 if dist.get_rank() == 0:
     stats = torch_mcast.stats()

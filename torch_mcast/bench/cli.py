@@ -7,8 +7,10 @@ import json
 import os
 import shlex
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from torch_mcast.lab.system import LabError
 from torch_mcast.lab.units import parse_rate
 
 _DEFAULT_OPS = "broadcast,all_gather,reduce_scatter,all_reduce,ag_rs,barrier"
+_DEFAULT_SIZES = "4k:64M:16"
 _UNTIL_THEN = "stopped before the end: these are the cases until then"
 _END_S = 30  # of what is ended in order after a signal
 _STDOUT = Path("-")  # --json without a file
@@ -40,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--ops", default=_DEFAULT_OPS, help=f"of {','.join(OPS)}; default {_DEFAULT_OPS}")
-    add("--sizes", default="4k:64M:16", help="4k,1M or a sweep FIRST:LAST[:FACTOR]")
+    add("--sizes", default=_DEFAULT_SIZES, help="4k,1M or a sweep FIRST:LAST[:FACTOR]")
     add(
         "--backends",
         default=None,
@@ -63,6 +66,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--no-check", action="store_true", help="do not compare results with the right ones")
     add("--json", type=Path, nargs="?", const=_STDOUT, metavar="FILE",
         help="print a JSON document, not the table; FILE: write it there, after every case")  # fmt: skip
+    add("--device", default="cpu", metavar="TYPE",
+        help="cuda: tensors on GPUs beside the copies alone, CPU tensors and Gloo, and steps of FSDP2; takes "
+        "--ops, --sizes, --repetitions, --json, --ranks only [cpu]")  # fmt: skip
     add("--plot", type=Path, help="write a PNG here")
     add("--wide", action="store_true", help="all columns: spread, bandwidths, bytes, CPU")
     add("--width", type=int, default=None, help="characters of the table")
@@ -91,6 +97,45 @@ def _refuse_what_is_not_used(
                         f"{option} {needs.get(str(group.title), 'is for ranks on this host')}; "
                         f"this run is {place if place != 'the lab' else 'in a lab (--hosts)'}"
                     )
+
+
+def torchrun(ranks: int) -> list[str]:
+    """The command of `ranks` ranks on this host that measure tensors of a device."""
+    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+    where = ("--local-addr", "127.0.0.1", "--nproc-per-node", str(ranks))
+    return [*launcher, *where, "-m", "torch_mcast.bench.device"]
+
+
+def _on_device(args: argparse.Namespace, launched: bool) -> int:
+    """Tensors of a device, by torch's launcher where no other one has started this rank."""
+    from torch_mcast.bench import device
+
+    if reason := device.missing(args.device):
+        raise ValueError(f"--device {args.device}: {reason}")
+    if args.hosts:
+        raise ValueError("--device is for ranks on this host and under a launcher, not for a lab")
+    for name in ("backends", "peers", "plot", "inner"):
+        if getattr(args, name):
+            raise ValueError(f"--{name} is not for --device, which compares copies, CPU and Gloo")
+    ops = device.OPS if args.ops == _DEFAULT_OPS else tuple(args.ops.split(","))
+    known = (*device.OPS, "fsdp2")
+    for op in ops:
+        if op not in known:
+            raise ValueError(f"--ops {op} with --device: known are {', '.join(known)}")
+    train = args.ops == _DEFAULT_OPS or "fsdp2" in ops
+    wanted = device.Wanted(
+        args.device,
+        [64 << 10, 1 << 20, 8 << 20, 64 << 20]
+        if args.sizes == _DEFAULT_SIZES
+        else list(parse_sizes(args.sizes)),
+        tuple(op for op in ops if op != "fsdp2"),
+        args.repetitions,
+        args.repetitions if train else 0,
+    )
+    own = [json.dumps(asdict(wanted)), *(["--json", str(args.json)] if args.json else [])]
+    if launched:
+        return device.main(own)
+    return subprocess.call([*torchrun(args.ranks), *own])
 
 
 def _plan(args: argparse.Namespace) -> tuple[Plan, list[str]]:
@@ -295,6 +340,8 @@ def main(argv: list[str] | None = None) -> int:
         os.environ.update(job)
     try:
         _refuse_what_is_not_used(parser, args, argv, launched)
+        if args.device != "cpu":
+            return _on_device(args, launched)
         return _as_rank(args, argv) if launched else _as_driver(args, argv)
     except (LabError, ValueError, OSError) as error:
         print(f"torch-mcast bench: {error}", file=sys.stderr)

@@ -1,43 +1,69 @@
-"""What tensors on a GPU cost: operations beside the copies alone, CPU tensors and Gloo; steps of FSDP2.
-
-    MCAST_SOCKET_IFNAME==lo GLOO_SOCKET_IFNAME=lo \\
-        torchrun --standalone --nproc-per-node 2 benchmarks/device_tensors.py
-
-Ranks may share a GPU: NCCL, which they could not have then, is not asked for. All that is compared takes
-turns in one run. Printed are medians with quartiles, in ms, of the slowest rank:
+"""`torch-mcast bench --device cuda`: what tensors on a device cost. Operations beside the copies alone, CPU
+tensors and Gloo; steps of FSDP2. Ranks may share a GPU: NCCL, which they could not have then, is not asked
+for. All that is compared takes turns in one run. Medians with quartiles, in ms, of the slowest rank:
 
     copies    from and to pinned memory, what has to cross the bus for the operation, both ways at once
     cpu       the operation on CPU tensors, by mcast
-    cuda      the operation on CUDA tensors, by mcast, until the device has done it
-    gloo      the same by Gloo (`-`: it has no such operation for CUDA, and says why)
-    call      of "cuda": how long the post and wait() keep the calling thread
+    device    the operation on the device's tensors, by mcast, until the device has done it
+    gloo      the same by Gloo (`-`: it has no such operation for the device, and says why)
+    call      of "device": how long the post and wait() keep the calling thread
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
 import torch_mcast
+from torch_mcast.bench.ops import all_gather_single
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-from gpt import GPT, VOCABULARY
-
-MIB = 1 << 20
+OPS = ("all_gather", "reduce_scatter", "all_reduce")
+_SEQUENCE, _BATCH = 128, 8  # of a training step
 
 
-def settle(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
+def missing(device: str) -> str:
+    """Why there is nothing to measure on this machine; "" if there is."""
+    try:
+        module = torch.get_device_module(device)
+    except (RuntimeError, AssertionError):
+        return f"this torch ({torch.__version__}) knows no device {device!r}"
+    if device != "cpu" and not module.is_available():
+        return (
+            f"no {device} device: torch.{device}.is_available() is False (torch {torch.__version__}); "
+            "see nvidia-smi, and whether this torch was built for the device"
+        )
+    return ""
+
+
+@dataclass
+class Wanted:
+    """sizes: bytes that one rank brings, of a reduce_scatter what it gets. steps: of training; 0: none."""
+
+    device: str
+    sizes: list[int]
+    ops: tuple[str, ...] = OPS
+    rounds: int = 15
+    steps: int = 15
+    width: int = 768
+    layers: int = 6
+
+    def settle(self, device: str) -> None:
+        if device != "cpu":
+            torch.get_device_module(device).synchronize()
 
 
 def slowest(seconds: list[float]) -> list[float]:
@@ -47,63 +73,63 @@ def slowest(seconds: list[float]) -> list[float]:
     return [1000 * t for t in times.tolist()]
 
 
-def told(times: list[float]) -> str:
-    low, middle, high = statistics.quantiles(times, n=4)
-    return f"{middle:.2f} [{low:.2f} {high:.2f}]"
-
-
+@dataclass
 class Timed:
     """One of those that take turns."""
 
-    def __init__(self, once: Callable[[], object], device: str) -> None:
-        self.seconds: list[float] = []
-        self.calls: list[float] = []
-        self.refused = ""
-        self._once, self._device = once, device
+    once: Callable[[], object]
+    settle: Callable[[], None]
+    seconds: list[float] = field(default_factory=list)
+    calls: list[float] = field(default_factory=list)
+    refused: str = ""
 
     def turn(self, keep: bool) -> None:
         if self.refused:
             return
-        settle(self._device)
+        self.settle()
         dist.barrier()
         if not keep:
             return self._try()
         begin = time.perf_counter()
-        self._once()
+        self.once()
         called = time.perf_counter()
-        settle(self._device)
+        self.settle()
         self.calls.append(called - begin)
         self.seconds.append(time.perf_counter() - begin)
 
     def _try(self) -> None:
         """Before what counts: a backend may have no such operation for the device. All ranks agree."""
         try:
-            self._once()
-        except RuntimeError as error:
+            self.once()
+        except (RuntimeError, NotImplementedError) as error:
             self.refused = str(error).splitlines()[0]
-        settle(self._device)
+        self.settle()
         refused = torch.tensor([bool(self.refused)], dtype=torch.int64)
         dist.all_reduce(refused, dist.ReduceOp.MAX)
         if refused.item():
             self.refused = self.refused or "by another rank"
 
-    def line(self, name: str) -> str:
-        if self.refused:
-            return f"{name} - ({self.refused})"
-        return f"{name} {told(slowest(self.seconds))}"
 
-
-def rounds(those: dict[str, Timed], count: int) -> None:
+def rounds(those: dict[str, Timed], count: int) -> dict[str, Any]:
+    """{name: [first quartile, median, third] in ms, or why not}, "call" of "device"."""
     for number in range(-3, count):
         for one in those.values():
             one.turn(keep=number >= 0)
+    row: dict[str, Any] = {
+        name: one.refused or statistics.quantiles(slowest(one.seconds), n=4)
+        for name, one in those.items()
+    }
+    if "device" in those and not those["device"].refused:
+        row["call"] = statistics.quantiles(slowest(those["device"].calls), n=4)
+    return row
 
 
 def copies(device: str, out: int, back: int) -> Callable[[], object]:
-    """`out` bytes to pinned memory and `back` bytes from it, side by side."""
-    here = [torch.empty(n, dtype=torch.uint8, pin_memory=device == "cuda") for n in (out, back)]
+    """`out` bytes to host memory and `back` bytes from it, on CUDA pinned memory and side by side."""
+    pinned = device == "cuda"
+    here = [torch.empty(n, dtype=torch.uint8, pin_memory=pinned) for n in (out, back)]
     there = [torch.empty(n, dtype=torch.uint8, device=device) for n in (out, back)]
-    if device != "cuda":
+    if not pinned:
         return lambda: [into.copy_(of) for into, of in ((here[0], there[0]), (there[1], here[1]))]
     streams = torch.cuda.Stream(), torch.cuda.Stream()
 
@@ -117,14 +143,14 @@ def copies(device: str, out: int, back: int) -> Callable[[], object]:
 
 
 def operation(name: str, size: int, device: str, group: dist.ProcessGroup) -> Callable[[], object]:
-    """On float32 tensors. `size`: bytes that one rank brings, of a reduce_scatter what it gets."""
-    count, world = size // 4, dist.get_world_size()
+    """On float32 tensors."""
+    count, world = max(1, size // 4), dist.get_world_size()
     one = torch.full((count,), 1.0 + dist.get_rank(), device=device)
     if name == "all_reduce":
         return lambda: dist.all_reduce(one, group=group)
     all_of_them = torch.ones(world * count, device=device)
     if name == "all_gather":
-        return lambda: dist.all_gather_into_tensor(all_of_them, one, group=group)
+        return lambda: all_gather_single(all_of_them, one, group=group)
     return lambda: dist.reduce_scatter_tensor(one, all_of_them, group=group)
 
 
@@ -135,82 +161,130 @@ def crossing(name: str, size: int) -> tuple[int, int]:
     return others.get(name, (world * size, size))
 
 
-def operations(args: argparse.Namespace, groups: dict[str, dist.ProcessGroup]) -> None:
-    for name in ("all_gather", "reduce_scatter", "all_reduce"):
-        for mib in args.mib:
-            size = int(mib * MIB)
+def operations(wanted: Wanted, groups: dict[str, dist.ProcessGroup]) -> list[dict[str, Any]]:
+    def there() -> None:
+        wanted.settle(wanted.device)
+
+    rows = []
+    for name in wanted.ops:
+        for size in wanted.sizes:
             those = {
-                "copies": Timed(copies(args.device, *crossing(name, size)), args.device),
-                "cpu": Timed(operation(name, size, "cpu", groups["mcast"]), "cpu"),
-                "cuda": Timed(operation(name, size, args.device, groups["mcast"]), args.device),
-                "gloo": Timed(operation(name, size, args.device, groups["gloo"]), args.device),
+                "copies": Timed(copies(wanted.device, *crossing(name, size)), there),
+                "cpu": Timed(operation(name, size, "cpu", groups["mcast"]), lambda: None),
+                "device": Timed(operation(name, size, wanted.device, groups["mcast"]), there),
+                "gloo": Timed(operation(name, size, wanted.device, groups["gloo"]), there),
             }
-            rounds(those, args.rounds)
-            line = "  ".join(one.line(key) for key, one in those.items())
-            if not those["cuda"].refused:
-                line += f"  call {told(slowest(those['cuda'].calls))}"
-            if dist.get_rank() == 0:
-                print(f"{name} {mib:g} MiB: {line}", flush=True)
+            rows.append({"op": name, "bytes": size, **rounds(those, wanted.rounds)})
+    return rows
 
 
-def training(args: argparse.Namespace, groups: dict[str, dist.ProcessGroup]) -> None:
+def training(wanted: Wanted, groups: dict[str, dist.ProcessGroup]) -> dict[str, Any]:
     """A step each in turn, of the same model with the same batches."""
-    steps, losses = {}, {}
+    steps: dict[str, Timed] = {}
+    losses: dict[str, list[torch.Tensor]] = {}
     for backend, group in groups.items():
         torch.manual_seed(0)
-        model = GPT(args.width, args.layers, args.width // 64, 128).to(args.device)
-        mesh = DeviceMesh.from_group(group, args.device)
-        for block in model.blocks:
-            fully_shard(block, mesh=mesh)
+        heads = max(1, wanted.width // 64)
+        layers = [
+            nn.TransformerEncoderLayer(wanted.width, heads, 4 * wanted.width, 0.0, batch_first=True)
+            for _ in range(wanted.layers)
+        ]
+        model = nn.Sequential(*layers).to(wanted.device)
+        mesh = DeviceMesh.from_group(group, wanted.device)
+        for layer in layers:
+            fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         batches = torch.Generator().manual_seed(dist.get_rank())
         losses[backend] = []
 
-        def step(model=model, optimizer=optimizer, batches=batches, kept=losses[backend]) -> None:
-            ids = torch.randint(VOCABULARY, (8, 129), generator=batches).to(args.device)
-            logits = model(ids[:, :-1]).flatten(0, 1)
-            loss = torch.nn.functional.cross_entropy(logits, ids[:, 1:].flatten())
+        def step(
+            model: nn.Module = model,
+            optimizer: torch.optim.Optimizer = optimizer,
+            batches: torch.Generator = batches,
+            kept: list[torch.Tensor] = losses[backend],
+        ) -> None:
+            batch = torch.randn(_BATCH, _SEQUENCE, wanted.width, generator=batches)
+            batch = batch.to(wanted.device)
+            loss = (model(batch) - batch).square().mean()
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
             kept.append(loss.detach())
 
-        steps[backend] = Timed(step, args.device)
-    rounds(steps, args.steps)
-    line = "  ".join(one.line(backend) for backend, one in steps.items())
-    last = "  ".join(f"{backend} {kept[-1].item():.6f}" for backend, kept in losses.items() if kept)
-    if dist.get_rank() == 0:
-        weights = args.layers * 12 * args.width**2 / 1e6
-        print(f"FSDP2 step, {weights:.0f} million weights: {line}; last loss {last}", flush=True)
+        steps[backend] = Timed(step, lambda: wanted.settle(wanted.device))
+    row = {"op": "fsdp2", "weights": wanted.layers * 12 * wanted.width**2}
+    row |= rounds(steps, wanted.steps)
+    row["last loss"] = {name: kept[-1].item() for name, kept in losses.items() if kept}
+    return row
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
-    parser.add_argument("--mib", type=float, nargs="+", default=[0.0625, 1, 8, 64])
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--steps", type=int, default=15)
-    parser.add_argument("--width", type=int, default=768)
-    parser.add_argument("--layers", type=int, default=6)
-    args = parser.parse_args()
-    dist.init_process_group("gloo")
-    if args.device == "cuda":
-        torch.cuda.set_device(0)
+def measure(wanted: Wanted) -> dict[str, Any]:
+    """On every rank of the default group, which reduces CPU tensors; all get the same figures."""
     alone = torch_mcast.Options(fallback="none")
+    backend = ",".join(f"{device}:mcast" for device in dict.fromkeys(("cpu", wanted.device)))
     groups = {
-        "mcast": dist.new_group(backend="cpu:mcast,cuda:mcast", pg_options=alone),
+        "mcast": dist.new_group(backend=backend, pg_options=alone),
         "gloo": dist.new_group(backend="gloo"),
     }
-    operations(args, groups)
+    rows = operations(wanted, groups)
     path = torch_mcast.stats(groups["mcast"])["path"]
+    if wanted.steps:
+        rows.append(training(wanted, groups))
+    for group in groups.values():
+        dist.destroy_process_group(group)
+    return {
+        "device": wanted.device,
+        "world": dist.get_world_size(),
+        "path": path,
+        "torch": torch.__version__,
+        "rows": rows,
+    }
+
+
+def shown(document: dict[str, Any]) -> str:
+    """For people."""
+
+    def cell(value: Any) -> str:
+        if isinstance(value, str):
+            return f"- ({value})"
+        low, middle, high = value
+        return f"{middle:.2f} [{low:.2f} {high:.2f}]"
+
+    lines = []
+    for row in document["rows"]:
+        size = f"{row['bytes'] / (1 << 20):g} MiB" if "bytes" in row else ""
+        if "weights" in row:
+            size = f"step, {row['weights'] / 1e6:.0f} million weights"
+        columns = ("copies", "cpu", "device", "mcast", "gloo", "call")
+        cells = "  ".join(f"{name} {cell(row[name])}" for name in columns if name in row)
+        losses = "  ".join(f"{name} {loss:.6f}" for name, loss in row.get("last loss", {}).items())
+        lines.append(f"{row['op']} {size}: {cells}" + (f"; last loss {losses}" if losses else ""))
+    return "\n".join([*lines, f"path: {document['path']}"])
+
+
+def main(argv: list[str] | None = None) -> int:
+    """One rank, with what a launcher sets in the environment."""
+    parser = argparse.ArgumentParser(prog="torch-mcast bench --device", description=__doc__)
+    parser.add_argument("wanted", help="fields of Wanted, JSON")
+    parser.add_argument("--json", nargs="?", const="-", help="as the command's")
+    args = parser.parse_args(argv)
+    wanted = Wanted(**json.loads(args.wanted))
+    if reason := missing(wanted.device):
+        print(f"torch-mcast bench: {reason}", file=sys.stderr)
+        return 2
+    dist.init_process_group("gloo")
+    if wanted.device != "cpu":
+        module = torch.get_device_module(wanted.device)
+        module.set_device(int(os.environ.get("LOCAL_RANK", "0")) % module.device_count())
+    document = measure(wanted)
     if dist.get_rank() == 0:
-        print(f"path: {path}", flush=True)
-    training(args, groups)
+        if args.json not in (None, "-"):
+            Path(args.json).write_text(json.dumps(document, indent=1) + "\n")
+        print(json.dumps(document, indent=1) if args.json == "-" else shown(document), flush=True)
     dist.destroy_process_group()
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
