@@ -42,7 +42,7 @@ RankRecord World::record_of(uint32_t rank, const Making& how) {
   record.random = mix64(spec_.seed + groups_.size());
   record.salt = std::to_string(spec_.seed);
   record.agreed = how.config.agreed_text();
-  record.rack = how.config.rack;
+  record.place.rack = how.config.rack;
   const auto& lanes = lanes_of(rank, how.lane);
   describe_lanes({lanes.multicast, lanes.reduce}, record);
   security_.describe(rank, record);
