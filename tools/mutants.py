@@ -81,6 +81,7 @@ def copy_tree() -> None:
     names = {name for name in listed if (ROOT / name).is_file()}
     for name in names:
         write(TREE / name, (ROOT / name).read_bytes())
+        (TREE / name).chmod((ROOT / name).stat().st_mode)
     for old in TREE.rglob("*"):
         if old.is_file() and str(old.relative_to(TREE)) not in names:
             old.unlink()
