@@ -59,7 +59,7 @@ Messages::Messages(MessageLink& link, const MessageLink::Facts& facts, const Ing
       facts_(facts),
       ingress_(ingress),
       params_(params_for(facts)),
-      awaited_(facts.liveness_limit) {}
+      watch_({}, facts.liveness_limit, facts.liveness_limit / 4) {}
 
 Messages::Peer& Messages::peer(Member member) {
   return peers_.try_emplace(member, params_).first->second;
@@ -73,7 +73,10 @@ void Messages::post(MessagePost p, Nanos now) {
   // Lent: for the order of the heads alone it is one without bytes.
   const uint64_t bytes = !receives && link_.lends(p.memory) ? 0 : p.memory.length;
   if (p.timeout < kNever - p.posted) limits_.emplace(p.posted + p.timeout, id);
-  if (posts_.empty()) awaited_.begin(now);
+  if (posts_.empty()) {
+    watch_.set_active(true, now);
+    look_ = now + facts_.liveness_limit / 4;
+  }
   posts_.emplace(id, std::move(p));
   if (!link_.failed_for().ok()) return finish(id, link_.failed_for());
   if (!receives) {
@@ -151,7 +154,10 @@ void Messages::finish(uint64_t id, const Status& status) {
   auto node = posts_.extract(id);
   MessagePost& p = node.mapped();
   if (p.timeout < kNever - p.posted) limits_.erase({p.posted + p.timeout, id});
-  if (posts_.empty()) awaited_.end();
+  if (posts_.empty()) {
+    watch_.set_active(false, 0);
+    look_ = kNever;
+  }
   if (status.ok())
     link_.counts().add(p.receives ? Counter::messages_received : Counter::messages_sent);
   if (p.done) link_.end(std::move(p.done), status.ok() ? status : status.with_context(text(p)));
@@ -355,7 +361,7 @@ void Messages::miss(Member member) {
 
 void Messages::on_peer_down(Member member, bool graceful, Nanos now) {
   if (!link_.failed_for().ok() || link_.end_of(member).ok()) return;
-  awaited_.forget(member);
+  watch_.forget(member);
   if (!lost_) last_gone_ = member;
   if (graceful) {
     peer(member).departed_until = now + kLastWords;
@@ -366,7 +372,7 @@ void Messages::on_peer_down(Member member, bool graceful, Nanos now) {
 }
 
 void Messages::drive(Nanos now, bool drained) {
-  awaited_.on_poll(now);
+  watch_.on_poll(now);
   if (!limits_.empty() && limits_.begin()->first <= now) {
     const MessagePost& late = posts_.at(limits_.begin()->second);
     return link_.fail_for(timeout(late), late.peer);
@@ -376,10 +382,10 @@ void Messages::drive(Nanos now, bool drained) {
     p.departed_until = kNever;
     miss(member);
   }
-  if (awaited_.due(now)) ask(now);
-  const auto silent = drained ? awaited_.silent(now) : std::nullopt;
-  if (silent && link_.failed_for().ok()) {
-    link_.fail_for(silence_of(silent->first, silent->second, facts_.liveness_limit), silent->first);
+  if (now >= look_) ask(now);
+  const Member silent = drained ? watch_.silent(now) : kNoMember;
+  if (silent != kNoMember && link_.failed_for().ok()) {
+    link_.fail_for(silence_of(silent, watch_.silence(silent, now), facts_.liveness_limit), silent);
   }
 }
 
@@ -397,11 +403,12 @@ std::vector<Member> Messages::awaited() const {
 void Messages::ask(Nanos now) {
   std::vector<Member> asked = awaited();
   std::erase_if(asked, [&](Member member) { return !link_.ask(member); });
-  awaited_.ask_all(asked, now);
+  watch_.watch_only(std::move(asked), now);
+  look_ = now + facts_.liveness_limit / 4;
 }
 
 Nanos Messages::deadline() const {
-  Nanos next = awaited_.deadline();
+  Nanos next = std::min(look_, watch_.deadline());
   if (!limits_.empty()) next = std::min(next, limits_.begin()->first);
   for (const auto& [member, p] : peers_) next = std::min(next, p.departed_until);
   return next;

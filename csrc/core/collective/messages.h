@@ -20,8 +20,8 @@
 
 #include "base/region.h"
 #include "collective/message_link.h"
-#include "protocol/awaited.h"
 #include "protocol/ingress_share.h"
+#include "protocol/liveness.h"
 #include "protocol/match_queue.h"
 #include "protocol/p2p_receiver.h"
 #include "protocol/p2p_sender.h"
@@ -62,7 +62,7 @@ class Messages {
   // Nothing comes from this member any more: who waits for it fails the group.
   void on_peer_down(Member peer, bool graceful, Nanos now);
   // A frame has come from this member.
-  void heard(Member member, Nanos now) { awaited_.heard(member, now); }
+  void heard(Member member, Nanos now) { watch_.heard(member, now); }
   // Limits of time; words to those that are waited for, so that their end is noticed. Who is silent
   // for too long fails the group; `drained`: all that has come was read.
   void drive(Nanos now, bool drained);
@@ -141,7 +141,10 @@ class Messages {
   uint64_t ids_ = 0;
   bool lost_ = false;             // somebody, not in order
   Member last_gone_ = kNoMember;  // who; else who closed last
-  Awaited awaited_;
+  // Members that are waited for, as of the last look. Each quarter of the limit, while there are
+  // posts, these are found anew and asked for a word.
+  Liveness watch_;
+  Nanos look_ = kNever;
 };
 
 }  // namespace mcast

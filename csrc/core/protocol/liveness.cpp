@@ -1,14 +1,16 @@
-// Watched members are pinged after a quiet interval (an eighth of the limit, at most a second); any
-// frame counts as life. Polls of our own that come late are not evidence against others: the gap
-// is added to everybody's last sign of life.
+// Watched members are pinged after a quiet interval; any frame counts as life. Polls of our own
+// that come late are not evidence against others: the gap is added to everybody's last sign of
+// life.
 #include "protocol/liveness.h"
 
 #include <algorithm>
 
 namespace mcast {
 
-Liveness::Liveness(std::vector<Member> watched, Nanos limit)
-    : watched_(std::move(watched)), limit_(limit), interval_(std::min<Nanos>(limit / 8, kSecond)) {
+Liveness::Liveness(std::vector<Member> watched, Nanos limit, Nanos interval)
+    : watched_(std::move(watched)),
+      limit_(limit),
+      interval_(interval > 0 ? interval : std::min<Nanos>(limit / 8, kSecond)) {
   std::sort(watched_.begin(), watched_.end());
   watched_.erase(std::unique(watched_.begin(), watched_.end()), watched_.end());
   heard_.resize(watched_.size());
@@ -37,6 +39,18 @@ void Liveness::forget(Member m) {
   heard_.erase(heard_.begin() + at);
   pinged_.erase(pinged_.begin() + at);
   met_.erase(met_.begin() + at);
+}
+
+void Liveness::watch_only(std::vector<Member> members, Nanos now) {
+  Liveness next(std::move(members), limit_, interval_);
+  for (size_t i = 0; i < next.watched_.size(); i++) {
+    const size_t before = index(next.watched_[i]);
+    next.heard_[i] = before < watched_.size() ? heard_[before] : now;
+    next.pinged_[i] = now;
+  }
+  next.active_ = active_;
+  next.last_poll_ = last_poll_;
+  *this = std::move(next);
 }
 
 void Liveness::all_met(Nanos now) {

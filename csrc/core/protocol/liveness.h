@@ -10,14 +10,18 @@ namespace mcast {
 
 class Liveness {
  public:
-  // `watched`: tree parent and children, ring neighbours. limit: silence that counts as death.
-  Liveness(std::vector<Member> watched, Nanos limit);
+  // limit: silence that counts as death; interval: silence after which a member is pinged, by
+  // default an eighth of that, at most a second.
+  Liveness(std::vector<Member> watched, Nanos limit, Nanos interval = 0);
 
   // A stream frame arrived from `m` (datagrams are not counted: pings are answered anyway;
   // unwatched members are ignored).
   void heard(Member m, Nanos now);
   // `m` has said goodbye: it is watched no more.
   void forget(Member m);
+  // These are watched from now on, and have just been pinged. Silence of those that were watched
+  // before goes on, that of others begins.
+  void watch_only(std::vector<Member> members, Nanos now);
   // Members come one by one: until a first word, or all_met(), nobody is pinged or missed.
   void await_first_words() { met_.assign(watched_.size(), false); }
   void all_met(Nanos now);

@@ -82,5 +82,47 @@ TEST(Liveness, WhoHasNotBeenHeardOfYetIsNotMissed) {
   EXPECT_EQ(l.silent(109 * kSecond), 1);
 }
 
+TEST(Liveness, SilenceOfAChangingSetCountsFromTheFirstPing) {
+  Liveness l({}, 8 * kSecond, 2 * kSecond);
+  l.set_active(true, 0);
+  EXPECT_EQ(l.deadline(), kNever);
+  l.watch_only({2, 1}, 2 * kSecond);
+  EXPECT_EQ(l.deadline(), 4 * kSecond) << "the interval given";
+  l.watch_only({1, 2}, 4 * kSecond);
+  l.heard(2, 5 * kSecond);
+  l.heard(3, 5 * kSecond);  // is not watched
+  EXPECT_EQ(l.silent(10 * kSecond), kNoMember);
+  EXPECT_EQ(l.silent(10 * kSecond + 1), 1);
+  EXPECT_EQ(l.silence(1, 10 * kSecond + 1), 8 * kSecond + 1);
+  l.forget(1);
+  EXPECT_EQ(l.silent(13 * kSecond), kNoMember);
+  EXPECT_EQ(l.silent(13 * kSecond + 1), 2);
+}
+
+TEST(Liveness, MembersThatAreWatchedNoMoreAreNotMissed) {
+  Liveness l({}, 8 * kSecond, 2 * kSecond);
+  l.set_active(true, 0);
+  l.watch_only({1, 2}, 2 * kSecond);
+  l.watch_only({2}, 4 * kSecond);
+  l.heard(2, 9 * kSecond);
+  EXPECT_EQ(l.silent(12 * kSecond), kNoMember);
+  l.watch_only({1, 2}, 12 * kSecond);
+  EXPECT_EQ(l.silent(17 * kSecond), kNoMember) << "silence of 1 begins anew";
+  EXPECT_EQ(l.silent(17 * kSecond + 1), 2);
+}
+
+TEST(Liveness, AGapOfOursIsCreditedToAChangingSet) {
+  Liveness l({}, 8 * kSecond, 2 * kSecond);
+  l.set_active(true, 0);
+  l.on_poll(2 * kSecond);
+  l.watch_only({1}, 2 * kSecond);
+  l.on_poll(60 * kSecond);
+  EXPECT_EQ(l.silent(60 * kSecond), kNoMember);
+  l.watch_only({1}, 61 * kSecond);
+  l.on_poll(63 * kSecond);
+  EXPECT_EQ(l.silent(68 * kSecond), kNoMember);
+  EXPECT_EQ(l.silent(68 * kSecond + 1), 1);
+}
+
 }  // namespace
 }  // namespace mcast
