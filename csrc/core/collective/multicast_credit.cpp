@@ -18,43 +18,60 @@ void Multicast::start_credit(Operation& op) {
   }
   op.flow.credit.emplace(plan.roots, g_.tree.children(g_.self));
   op.flow.reported.assign(plan.roots, 0);
+  op.flow.told.assign(plan.roots, 0);
   op.flow.credit->post_own();
   report_credit(op, true);
 }
 
 // All groups of an endpoint that receive large streams at the same time share half of what its
-// socket can queue, in equal parts. As their number changes, so does what each was told: a limit
-// may shrink, and the latest one counts.
+// socket can queue, in equal parts. Within a group that is for streams that have begun, the earlier
+// ones first; where roots take turns, the others may begin with half as much together. What was
+// told before counts no more: limits shrink when another group begins, and when a stream has to
+// wait for an earlier one.
 void Multicast::report_credit(Operation& op, bool first) {
   const Plan& plan = op.plan;
   const uint32_t groups = std::max(1u, g_.port.busy_groups());
   const Chunk part = plan.window / groups;
   const Chunk share = groups == 1 ? plan.widest : std::max(kLeastWindow, part);
   if (first && part < kLeastWindow) g_.counters.add(Counter::budget_overcommits);
-  const auto report = [&](uint32_t stream) {
+  const auto report = [&](uint32_t stream, uint64_t limit) {
     const BlockReceiver& r = op.receivers[stream];
     op.flow.reported[stream] = r.high_water();
-    const uint64_t limit =
-        std::min<uint64_t>(plan.chunks, static_cast<uint64_t>(r.high_water()) + share);
+    op.flow.told[stream] = static_cast<Chunk>(limit);
     op.flow.credit->set_own(stream, {r.high_water(), static_cast<Chunk>(limit), r.lost()});
   };
-  if (std::exchange(op.flow.groups, groups) != groups) {
-    for (uint32_t stream = 0; stream < plan.roots; stream++) {
-      const bool ended = op.flow.reported[stream] == plan.chunks;
-      if (op.own.stream != stream && (first || !ended)) report(stream);
-    }
-    if (first && op.own.stream) op.flow.credit->set_own(*op.own.stream, CreditTree::unbounded());
-    return;
-  }
+  const bool all = std::exchange(op.flow.groups, groups) != groups;
   // A part of the share, so that the stream does not stand while it is reported.
   const Chunk quantum = std::min(plan.quantum, std::max<Chunk>(1, share / 4));
+  const uint64_t total = static_cast<uint64_t>(share) * plan.chains;
+  uint64_t room = total;
   op.flow.active.visit([&](uint32_t stream) {
     const BlockReceiver& r = op.receivers[stream];
-    const Chunk news = r.high_water() - op.flow.reported[stream];
-    const bool ended = r.high_water() == plan.chunks;
-    if (news >= quantum || (ended && news > 0)) report(stream);
+    const Chunk mark = r.high_water();
+    const uint64_t most = std::max<uint64_t>(kLeastWindow, std::min<uint64_t>(share, room));
+    const uint64_t granted = std::min<uint64_t>(plan.chunks - mark, most);
+    room -= std::min(room, granted);
+    const uint64_t limit = mark + granted;
+    const Chunk news = mark - op.flow.reported[stream];
+    const bool ended = mark == plan.chunks;
+    const Chunk told = op.flow.told[stream];
+    const bool more = limit >= told + quantum || (mark >= told && limit > told);
+    if (all || more || news >= quantum || (ended && news > 0)) report(stream, limit);
     return !(ended && r.complete());
   });
+  if (!all) return;
+  const uint64_t begin =
+      plan.chains == plan.roots ? share : std::max<uint64_t>(1, total / 2 / plan.roots);
+  for (uint32_t stream = 0; stream < plan.roots; stream++) {
+    if (op.own.stream == stream) continue;
+    const BlockReceiver& r = op.receivers[stream];
+    if (!r.heard()) {
+      report(stream, std::min<uint64_t>(plan.chunks, begin));
+    } else if (first && r.high_water() == plan.chunks) {
+      report(stream, plan.chunks);
+    }
+  }
+  if (first && op.own.stream) op.flow.credit->set_own(*op.own.stream, CreditTree::unbounded());
 }
 
 void Multicast::drive_credit(Operation& op, Nanos now) {

@@ -109,6 +109,7 @@ struct Operation {
     ActiveStreams active;  // that were heard, and are not complete or not reported to be
     std::optional<CreditTree> credit;
     std::vector<Chunk> reported;  // by stream: high-water mark at the last own credit report
+    std::vector<Chunk> told;      // by stream: the limit there
     uint32_t groups = 0;          // that shared the receive budget then; 0: none was made
     std::optional<Chains> chains;
     std::optional<SkewLimiter> skew;  // roots that all send at once
