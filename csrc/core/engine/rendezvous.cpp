@@ -14,6 +14,7 @@
 #include "base/errors.h"
 #include "base/hex.h"
 #include "base/host.h"
+#include "base/ipv4_network.h"
 #include "base/rng.h"
 #include "base/version.h"
 #include "wire/datagram.h"
@@ -253,7 +254,8 @@ std::string place_text(const RankRecord& r, size_t rank) {
          (r.place.interface.empty() ? "" : " (interface " + r.place.interface + ")");
 }
 
-// Between hosts an address must be one that the others can reach, and its rank's host's alone.
+// Between hosts an address must be one that the others can reach, and its rank's host's alone. (Not
+// those of simulated hosts, which are no numbers.)
 Status tell_hosts_apart(const std::vector<RankRecord>& records) {
   static constexpr const char* kHint =
       "; name an interface, or a network on which each host has an address of its own, by "
@@ -271,6 +273,8 @@ Status tell_hosts_apart(const std::vector<RankRecord>& records) {
                         place_text(*other, static_cast<size_t>(other - records.begin())) +
                         " and cannot reach it" + kHint);
     }
+    const auto numbers = parse_networks(r.external.host.substr(0, r.external.host.find('+')), 1);
+    if (!numbers.ok() || numbers->empty()) continue;
     const auto [at, fresh] = first.emplace(r.external.host, rank);
     if (fresh || records[at->second].host == r.host || !host_known(records[at->second].host)) {
       continue;

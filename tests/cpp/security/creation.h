@@ -174,8 +174,9 @@ class Creation : public ::testing::Test {
     if (!devices_) mine.problems["verbs"] = "this host has no RDMA device";
     mine.host = "host" + std::to_string(spec.rank);
     mine.host_name = mine.host;
-    mine.external = {100u + spec.rank, "10.0.0.1", 1};
-    mine.reduce_external = {200u + spec.rank, "10.0.0.1", 2};
+    const std::string address = "10.0.0." + std::to_string(1 + spec.rank);
+    mine.external = {100u + spec.rank, address, 1};
+    mine.reduce_external = {200u + spec.rank, address, 2};
     mine.datagram.external = mine.datagram.loopback = 1440;
     mine.agreed = spec.config.agreed_text();
     return mine;
