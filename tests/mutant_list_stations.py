@@ -293,8 +293,8 @@ DEALING = [
     Mutant(
         "hosts-sums-of-halves-rounded",
         "base/reduce_kernels.h",
-        "return e == Element::kFloat16 && r != Reduction::kMin && r != Reduction::kMax;",
-        "return e == Element::kBool && r == Reduction::kAvg;",
+        "return accumulator_ratio(e) > 1 && e != Element::kBFloat16 && r != Reduction::kMin &&",
+        "return accumulator_ratio(e) > 8 && e != Element::kBFloat16 && r != Reduction::kMin &&",
         "collective",
         "Hosts*",
     ),

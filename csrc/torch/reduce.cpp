@@ -1,7 +1,6 @@
 // Reductions on the engine's reduce lane: CPU tensors in place, device tensors through pinned
 // memory (device/device_copies.h), unless their device has a fallback that reduces on the device
-// (NCCL). Complex tensors travel as pairs of real numbers, which is exact for sums; unsigned 16 to
-// 64 bit integers as signed ones, which gives the same bits for everything but order.
+// (NCCL). Complex tensors travel as pairs of real numbers, which is exact for sums.
 #include "backend.h"
 #include "gil.h"
 #include "reducing.h"
@@ -76,15 +75,22 @@ std::optional<Element> element_of(at::ScalarType type) {
       return Element::kFloat16;
     case at::kBFloat16:
       return Element::kBFloat16;
+    case at::kFloat8_e4m3fn:
+      return Element::kFloat8E4M3;
+    case at::kFloat8_e5m2:
+      return Element::kFloat8E5M2;
     case at::kLong:
-    case at::kUInt64:
       return Element::kInt64;
+    case at::kUInt64:
+      return Element::kUInt64;
     case at::kInt:
-    case at::kUInt32:
       return Element::kInt32;
+    case at::kUInt32:
+      return Element::kUInt32;
     case at::kShort:
-    case at::kUInt16:
       return Element::kInt16;
+    case at::kUInt16:
+      return Element::kUInt16;
     case at::kChar:
       return Element::kInt8;
     case at::kByte:
@@ -97,13 +103,9 @@ std::optional<Element> element_of(at::ScalarType type) {
 }
 
 bool has_meaning(at::ScalarType type, Element element, Reduction reduction) {
-  const bool order = reduction == Reduction::kMin || reduction == Reduction::kMax;
   if (c10::isComplexType(type)) {
     return reduction == Reduction::kSum || reduction == Reduction::kAvg ||
            reduction == Reduction::kPremulSum;
-  }
-  if (type == at::kUInt16 || type == at::kUInt32 || type == at::kUInt64) {
-    return !order && reducible(element, reduction);
   }
   return reducible(element, reduction);
 }
@@ -120,8 +122,7 @@ double factor_of(const char* op, const ReduceOp& reduce) {
 }  // namespace
 
 bool integer_average(at::ScalarType type, const ReduceOp& reduce) {
-  return reduce.op_ == ReduceOp::AVG && c10::isIntegralType(type, /*includeBool=*/false) &&
-         !c10::isBarebonesUnsignedType(type);
+  return reduce.op_ == ReduceOp::AVG && c10::isIntegralType(type, /*includeBool=*/false);
 }
 
 Reducing reducing(const char* op, at::ScalarType type, const ReduceOp& reduce) {

@@ -182,13 +182,30 @@ void CopyBacks::add(at::Tensor from, at::Tensor to) {
   copies_.emplace_back(std::move(from), std::move(to));
 }
 
+namespace {
+
+// torch divides no unsigned integers of more than 8 bits.
+void divide_sum(at::Tensor sum, int64_t by) {
+  if (!c10::isBarebonesUnsignedType(sum.scalar_type())) {
+    sum.div_(by, "trunc");
+  } else if (sum.scalar_type() != at::kUInt64) {
+    sum.copy_(sum.to(at::kLong).div_(by, "trunc"));
+  } else {
+    const at::Tensor here = sum.cpu().contiguous();
+    auto* const values = static_cast<uint64_t*>(here.data_ptr());
+    for (int64_t i = 0; i < here.numel(); i++) values[i] /= static_cast<uint64_t>(by);
+    if (!here.is_same(sum)) sum.copy_(here);
+  }
+}
+
+}  // namespace
+
 void CopyBacks::run() const {
   // Below autograd: the user's graph has no part in the arrival of data.
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   for (const auto& [from, to] : copies_) to.copy_(from);
   for (const at::Tensor& sum : averages_) {
-    at::Tensor average = sum;
-    average.div_(static_cast<int64_t>(divisor_->load()), "trunc");
+    divide_sum(sum, divisor_->load());
   }
 }
 

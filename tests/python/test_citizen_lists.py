@@ -57,9 +57,8 @@ def integer_averages() -> None:
     (value,) = work.get_future().wait()
     total = sum(numbers(r, 40, torch.int32) for r in range(world))
     assert_same(value.clone(), quotient(total, world, torch.int32), "strided")
-    for dtype in (torch.bool, torch.uint16, torch.uint64):
-        with pytest.raises(TypeError, match="AVG of"):
-            dist.all_reduce(torch.zeros(3, dtype=dtype), ReduceOp.AVG)
+    with pytest.raises(TypeError, match="AVG of"):
+        dist.all_reduce(torch.zeros(3, dtype=torch.bool), ReduceOp.AVG)
 
 
 @pytest.mark.parametrize("world", [2, 3])

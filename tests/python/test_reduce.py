@@ -7,6 +7,7 @@ import json
 import random
 import time
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -14,8 +15,11 @@ import torch.distributed as dist
 import torch_mcast
 
 Op = dist.ReduceOp
-FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+FLOAT8 = [torch.float8_e4m3fn, torch.float8_e5m2]
+FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16, *FLOAT8]
 INTEGERS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8]
+# torch moves them, and computes nothing with them.
+UNSIGNED = {torch.uint64: torch.int64, torch.uint32: torch.int32, torch.uint16: torch.int16}
 ORDERED = [Op.SUM, Op.PRODUCT, Op.MIN, Op.MAX]
 BITS = [Op.BAND, Op.BOR, Op.BXOR]
 SIZES = [0, 1, 3, 1021, 70_001]
@@ -37,14 +41,18 @@ def contribution(rank: int, size: int, dtype: torch.dtype, salt: int) -> torch.T
         return values.to(dtype)
     if dtype == torch.bool:
         return torch.rand(size, generator=generator) < 0.5
+    if dtype in UNSIGNED:
+        return contribution(rank, size, UNSIGNED[dtype], salt).view(dtype)
     info = torch.iinfo(dtype)
     return torch.randint(info.min, info.max, (size,), dtype=dtype, generator=generator)
 
 
 def fold(parts: list[torch.Tensor], op: dist.ReduceOp.RedOpType, first: int = 0) -> torch.Tensor:
-    """From rank `first` around; 16-bit floats in float32, rounded once."""
+    """From rank `first` around; floats of 8 and 16 bits in float32, rounded once."""
     dtype = parts[0].dtype
-    wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    if dtype in UNSIGNED:
+        return fold_unsigned(parts, op)
+    wide = torch.float32 if dtype.is_floating_point and dtype.itemsize < 4 else dtype
     values = [part.to(wide) for part in parts]
     if op == Op.PREMUL_SUM:
         values = [value * factor_of(rank) for rank, value in enumerate(values)]
@@ -64,6 +72,17 @@ def fold(parts: list[torch.Tensor], op: dist.ReduceOp.RedOpType, first: int = 0)
     return total.to(dtype)
 
 
+def fold_unsigned(parts: list[torch.Tensor], op: dist.ReduceOp.RedOpType) -> torch.Tensor:
+    step = {
+        Op.SUM: np.add, Op.AVG: np.add, Op.PRODUCT: np.multiply, Op.MIN: np.minimum, Op.MAX: np.maximum,
+        Op.BAND: np.bitwise_and, Op.BOR: np.bitwise_or, Op.BXOR: np.bitwise_xor,
+    }[op]  # fmt: skip
+    total = parts[0].numpy()
+    for part in parts[1:]:
+        total = step(total, part.numpy())
+    return torch.from_numpy(total // total.dtype.type(len(parts)) if op == Op.AVG else total)
+
+
 def fold_in_turn(parts: list[torch.Tensor], op: dist.ReduceOp.RedOpType) -> torch.Tensor:
     """Each rank's part of the tensor from the next rank around to itself."""
     world, size = len(parts), len(parts[0])
@@ -76,6 +95,10 @@ def fold_in_turn(parts: list[torch.Tensor], op: dist.ReduceOp.RedOpType) -> torc
 
 def same_bits(got: torch.Tensor, expected: torch.Tensor, what: object) -> None:
     assert got.dtype == expected.dtype and got.shape == expected.shape, what
+    if got.dtype in UNSIGNED:
+        got, expected = got.view(UNSIGNED[got.dtype]), expected.view(UNSIGNED[got.dtype])
+    if got.dtype in FLOAT8:
+        got, expected = got.float(), expected.float()
     if got.is_complex():
         got, expected = torch.view_as_real(got), torch.view_as_real(expected)
     equal = got == expected
@@ -143,7 +166,8 @@ def test_floats(ranks, world):
 
 
 def test_integers(ranks):
-    cases = list(itertools.product(INTEGERS, [*ORDERED, *BITS]))
+    cases = list(itertools.product([*INTEGERS, *UNSIGNED], [*ORDERED, *BITS]))
+    cases += itertools.product(UNSIGNED, [Op.AVG])
     ranks(3, all_kinds, cases, [1, 1021, 20_011])
 
 
@@ -297,9 +321,8 @@ def test_strided_and_scaled(ranks):
 def refused() -> None:
     world = dist.get_world_size()
     for dtype, op in [
-        (torch.uint16, Op.AVG), (torch.float32, Op.BAND), (torch.bool, Op.AVG),
-        (torch.complex64, Op.MAX), (torch.complex64, Op.PRODUCT), (torch.uint16, Op.MIN),
-        (torch.float8_e4m3fn, Op.SUM),
+        (torch.float32, Op.BAND), (torch.bool, Op.AVG), (torch.float8_e5m2, Op.BXOR),
+        (torch.complex64, Op.MAX), (torch.complex64, Op.PRODUCT), (torch.float8_e4m3fnuz, Op.SUM),
     ]:  # fmt: skip
         name = str(op).rsplit(".", 1)[-1]
         with pytest.raises((TypeError, ValueError), match=f"{name} (of|on) "):

@@ -17,6 +17,11 @@ enum class Element : uint8_t {
   kInt8 = 8,
   kUInt8 = 9,
   kBool = 10,
+  kUInt16 = 11,
+  kUInt32 = 12,
+  kUInt64 = 13,
+  kFloat8E4M3 = 14,  // float8_e4m3fn: without infinities
+  kFloat8E5M2 = 15,
 };
 
 enum class Reduction : uint8_t {
@@ -36,17 +41,22 @@ constexpr size_t element_size(Element e) noexcept {
   switch (e) {
     case Element::kFloat64:
     case Element::kInt64:
+    case Element::kUInt64:
       return 8;
     case Element::kFloat32:
     case Element::kInt32:
+    case Element::kUInt32:
       return 4;
     case Element::kFloat16:
     case Element::kBFloat16:
     case Element::kInt16:
+    case Element::kUInt16:
       return 2;
     case Element::kInt8:
     case Element::kUInt8:
     case Element::kBool:
+    case Element::kFloat8E4M3:
+    case Element::kFloat8E5M2:
       return 1;
   }
   return 0;
@@ -54,7 +64,7 @@ constexpr size_t element_size(Element e) noexcept {
 
 constexpr bool is_floating(Element e) noexcept {
   return e == Element::kFloat64 || e == Element::kFloat32 || e == Element::kFloat16 ||
-         e == Element::kBFloat16;
+         e == Element::kBFloat16 || e == Element::kFloat8E4M3 || e == Element::kFloat8E5M2;
 }
 
 // "float32", "sum": for messages.

@@ -112,8 +112,9 @@ void FoldSame(const std::byte* source, std::byte* acc, size_t count, Op op) {
   }
 }
 
-// The 16-bit floats are widened by hand: the same bits on every target.
+// Narrow floats are widened by hand: the same bits on every target. `Lane`: their bits.
 struct FromBFloat16 {
+  using Lane = uint16_t;
   template <class D32, class V16>
   hn::VFromD<D32> operator()(D32 d, V16 v) const {
     const hn::RebindToUnsigned<D32> u;
@@ -121,6 +122,7 @@ struct FromBFloat16 {
   }
 };
 struct FromFloat16 {
+  using Lane = uint16_t;
   template <class D32, class V16>
   hn::VFromD<D32> operator()(D32 d, V16 v) const {
     const hn::Rebind<hwy::float16_t, D32> h;
@@ -128,19 +130,31 @@ struct FromFloat16 {
   }
 };
 
+// float8: all 256 values from a table.
+struct FromFloat8 {
+  using Lane = uint8_t;
+  const float* values;
+  template <class D32, class V8>
+  hn::VFromD<D32> operator()(D32 d, V8 v) const {
+    const hn::RebindToSigned<D32> index;
+    return hn::GatherIndex(d, values, hn::PromoteTo(index, v));
+  }
+};
+
 // `first`: acc = source * factor; else acc = op(acc, source * factor). Accumulator float32.
 template <class From, class Op>
 void FoldWide(const std::byte* source, std::byte* acc, size_t count, float factor, bool first,
               From from, Op op) {
+  using Lane = typename From::Lane;
   const hn::ScalableTag<float> d;
-  const hn::Rebind<uint16_t, decltype(d)> d16;
+  const hn::Rebind<Lane, decltype(d)> narrow;
   const size_t lanes = hn::Lanes(d);
-  const auto* s = reinterpret_cast<const uint16_t*>(source);
+  const auto* s = reinterpret_cast<const Lane*>(source);
   auto* a = reinterpret_cast<float*>(acc);
   const auto f = hn::Set(d, factor);
   const bool scale = factor != 1.0f;
-  const auto one = [&](const uint16_t* from_s, float* to) {
-    auto v = from(d, hn::LoadU(d16, from_s));
+  const auto one = [&](const Lane* from_s, float* to) {
+    auto v = from(d, hn::LoadU(narrow, from_s));
     if (scale) v = hn::Mul(v, f);
     if (!first) v = op(d, hn::LoadU(d, to), v);
     hn::StoreU(v, d, to);
@@ -148,10 +162,10 @@ void FoldWide(const std::byte* source, std::byte* acc, size_t count, float facto
   size_t i = 0;
   for (; i + lanes <= count; i += lanes) one(s + i, a + i);
   if (i < count) {
-    HWY_ALIGN uint16_t y[2 * hn::MaxLanes(d)] = {};
+    HWY_ALIGN Lane y[4 * hn::MaxLanes(d)] = {};
     HWY_ALIGN float x[hn::MaxLanes(d)] = {};
     const size_t rest = count - i;
-    __builtin_memcpy(y, s + i, rest * 2);
+    __builtin_memcpy(y, s + i, rest * sizeof(Lane));
     __builtin_memcpy(x, a + i, rest * 4);
     one(y, x);
     __builtin_memcpy(a + i, x, rest * 4);
@@ -204,6 +218,7 @@ void Divide(const std::byte* acc, std::byte* out, size_t count, T by) {
 }
 
 struct ToBFloat16 {
+  using Lane = uint16_t;
   // Round to nearest even by integer arithmetic; NaN stays NaN (quiet, sign kept).
   template <class D32, class V>
   auto operator()(D32, V v) const {
@@ -218,6 +233,7 @@ struct ToBFloat16 {
   }
 };
 struct ToFloat16 {
+  using Lane = uint16_t;
   template <class D32, class V>
   auto operator()(D32, V v) const {
     const hn::Rebind<hwy::float16_t, D32> h;
@@ -226,27 +242,59 @@ struct ToFloat16 {
   }
 };
 
+// To nearest even, also among subnormals: there the addition of `kStep`, whose last place is that
+// of a subnormal, rounds. From kTop on the result is kBeyond.
+template <int kFraction, int kBias, uint32_t kTop, uint32_t kStep, uint32_t kBeyond>
+struct ToFloat8 {
+  using Lane = uint8_t;
+  template <class D32, class V>
+  auto operator()(D32 d, V v) const {
+    constexpr int kDrop = 23 - kFraction;
+    const hn::RebindToUnsigned<D32> u;
+    const hn::Rebind<uint8_t, D32> d8;
+    const auto bits = hn::BitCast(u, v);
+    const auto size = hn::And(bits, hn::Set(u, 0x7fffffff));
+    const auto odd = hn::And(hn::ShiftRight<kDrop>(size), hn::Set(u, 1));
+    constexpr uint32_t kRound = (1u << (kDrop - 1)) - 1u, kShift = uint32_t{127 - kBias} << 23;
+    const auto normal = hn::ShiftRight<kDrop>(
+        hn::Add(hn::Sub(size, hn::Set(u, kShift)), hn::Add(odd, hn::Set(u, kRound))));
+    const auto step = hn::Set(u, kStep);
+    const auto sum = hn::Add(hn::BitCast(d, size), hn::BitCast(d, step));
+    const auto subnormal = hn::Sub(hn::BitCast(u, sum), step);
+    auto out =
+        hn::IfThenElse(hn::Lt(size, hn::Set(u, uint32_t{128 - kBias} << 23)), subnormal, normal);
+    out = hn::IfThenElse(hn::Gt(size, hn::Set(u, kTop - 1)), hn::Set(u, kBeyond), out);
+    out = hn::IfThenElse(hn::Gt(size, hn::Set(u, 0x7f800000)), hn::Set(u, 0x7f), out);
+    const auto sign = hn::And(hn::ShiftRight<24>(bits), hn::Set(u, 0x80));
+    return hn::TruncateTo(d8, hn::Or(out, sign));
+  }
+};
+// Beyond 464, which rounds to the largest value, that; from 65536 on infinity. Steps: 16384, 128.
+using ToFloat8E4M3 = ToFloat8<3, 7, 0x43e80001, 0x46800000, 0x7e>;
+using ToFloat8E5M2 = ToFloat8<2, 15, 0x47800000, 0x43000000, 0x7c>;
+
 template <class To>
 void Narrow(const std::byte* acc, std::byte* out, size_t count, float by, To to) {
+  using Lane = typename To::Lane;
   const hn::ScalableTag<float> d;
-  const hn::Rebind<uint16_t, decltype(d)> d16;
+  const hn::Rebind<Lane, decltype(d)> narrow;
   const size_t lanes = hn::Lanes(d);
   const auto* a = reinterpret_cast<const float*>(acc);
-  auto* o = reinterpret_cast<uint16_t*>(out);
+  auto* o = reinterpret_cast<Lane*>(out);
   const auto v = hn::Set(d, by);
-  const auto one = [&](const float* from, uint16_t* target) {
+  const auto one = [&](const float* from, Lane* target) {
     auto x = hn::LoadU(d, from);
     if (by != 1.0f) x = hn::Div(x, v);
-    hn::StoreU(to(d, x), d16, target);
+    hn::StoreU(to(d, x), narrow, target);
   };
   size_t i = 0;
   for (; i + lanes <= count; i += lanes) one(a + i, o + i);
   if (i < count) {
     HWY_ALIGN float x[hn::MaxLanes(d)] = {};
-    HWY_ALIGN uint16_t y[2 * hn::MaxLanes(d)] = {};
+    HWY_ALIGN Lane y[4 * hn::MaxLanes(d)] = {};
     __builtin_memcpy(x, a + i, (count - i) * 4);
     one(x, y);
-    __builtin_memcpy(o + i, y, (count - i) * 2);
+    __builtin_memcpy(o + i, y, (count - i) * sizeof(Lane));
   }
 }
 
@@ -289,8 +337,44 @@ void WideOf(Reduction r, float factor, bool first, const std::byte* source, std:
   }
 }
 
+// The same values on every target.
+struct Float8Values {
+  float e4m3[256], e5m2[256];
+  constexpr Float8Values() : e4m3(), e5m2() {
+    for (int i = 0; i < 256; i++) {
+      e4m3[i] = (i & 0x7f) == 0x7f ? nan_of(i) : value_of(i, 3, 7);
+      const bool finite = (i & 0x7c) != 0x7c;
+      e5m2[i] = finite            ? value_of(i, 2, 15)
+                : (i & 0x03) != 0 ? nan_of(i)
+                : i < 0x80        ? __builtin_inff()
+                                  : -__builtin_inff();
+    }
+  }
+  static constexpr float nan_of(int i) {
+    return i < 0x80 ? __builtin_nanf("") : -__builtin_nanf("");
+  }
+  static constexpr float value_of(int i, int fraction, int bias) {
+    const int exponent = (i & 0x7f) >> fraction, steps = i & ((1 << fraction) - 1);
+    // In units of the last place of a number of this size.
+    float value = static_cast<float>(exponent == 0 ? steps : steps + (1 << fraction));
+    int unit = (exponent == 0 ? 1 : exponent) - bias - fraction;
+    for (; unit > 0; unit--) value *= 2;
+    for (; unit < 0; unit++) value /= 2;
+    return i < 0x80 ? value : -value;
+  }
+};
+alignas(64) constexpr Float8Values kFloat8;
+
 void Fold(Element e, Reduction r, double factor, bool first, const std::byte* source,
           std::byte* acc, size_t count) {
+  if (e == Element::kFloat8E4M3) {
+    return WideOf(r, static_cast<float>(factor), first, source, acc, count,
+                  FromFloat8{kFloat8.e4m3});
+  }
+  if (e == Element::kFloat8E5M2) {
+    return WideOf(r, static_cast<float>(factor), first, source, acc, count,
+                  FromFloat8{kFloat8.e5m2});
+  }
   if (e == Element::kBFloat16) {
     return WideOf(r, static_cast<float>(factor), first, source, acc, count, FromBFloat16{});
   }
@@ -322,6 +406,12 @@ void Fold(Element e, Reduction r, double factor, bool first, const std::byte* so
       return NextOf<int8_t>(r, source, acc, count);
     case Element::kUInt8:
       return NextOf<uint8_t>(r, source, acc, count);
+    case Element::kUInt16:
+      return NextOf<uint16_t>(r, source, acc, count);
+    case Element::kUInt32:
+      return NextOf<uint32_t>(r, source, acc, count);
+    case Element::kUInt64:
+      return NextOf<uint64_t>(r, source, acc, count);
     case Element::kBool:
       // 0 and 1 only: OR and AND are exact, whatever the operator is called.
       if (r == Reduction::kBitXor) return FoldSame<uint8_t>(source, acc, count, BitXor{});
@@ -342,6 +432,10 @@ void Finish(Element e, Reduction r, uint32_t ranks, const std::byte* acc, std::b
       return Narrow(acc, out, count, static_cast<float>(by), ToBFloat16{});
     case Element::kFloat16:
       return Narrow(acc, out, count, static_cast<float>(by), ToFloat16{});
+    case Element::kFloat8E4M3:
+      return Narrow(acc, out, count, static_cast<float>(by), ToFloat8E4M3{});
+    case Element::kFloat8E5M2:
+      return Narrow(acc, out, count, static_cast<float>(by), ToFloat8E5M2{});
     case Element::kFloat32:
       if (r == Reduction::kAvg) return Divide<float>(acc, out, count, static_cast<float>(by));
       break;

@@ -1,8 +1,9 @@
 // Folding of contributions, the arithmetic of reduce-scatter and all-reduce.
 //
 // Numerics contract: contributions are folded one after the other in a fixed order
-// (base/fold_order.h), so the bits do not depend on arrival. float16 and bfloat16 accumulate in
-// float32 and are rounded once, to nearest even, at the end; other types accumulate in their own
+// (base/fold_order.h), so the bits do not depend on arrival. Floats of 8 and 16 bits accumulate in
+// float32 and are rounded once, to nearest even, at the end (beyond its range float8_e4m3fn, which
+// has no infinities, stays at its largest value, as in torch); other types accumulate in their own
 // type (integers wrap). NaN propagates through SUM, PRODUCT, MIN and MAX as in torch. bool: SUM and
 // MAX are OR, PRODUCT and MIN are AND.
 //
@@ -14,16 +15,22 @@
 
 namespace mcast {
 
-// Bytes of one accumulator element: 4 for the 16-bit floats, else the element's size.
+// Bytes of one accumulator element: 4 for floats of 8 and 16 bits, else the element's size.
 constexpr size_t accumulator_size(Element e) noexcept {
-  return e == Element::kFloat16 || e == Element::kBFloat16 ? 4 : element_size(e);
+  return is_floating(e) && element_size(e) < 4 ? 4 : element_size(e);
+}
+
+// How many times as long an accumulator is as the element; 1 for an unknown code.
+constexpr size_t accumulator_ratio(Element e) noexcept {
+  return element_size(e) == 0 ? 1 : accumulator_size(e) / element_size(e);
 }
 
 // Whether the sum or product of a few elements may be outside their range, or below it, although
 // that of all is within and the accumulator holds both. Then who folds for several contributes
 // elements of the accumulator. (bfloat16 has float32's range.)
 constexpr bool contributes_wide(Element e, Reduction r) noexcept {
-  return e == Element::kFloat16 && r != Reduction::kMin && r != Reduction::kMax;
+  return accumulator_ratio(e) > 1 && e != Element::kBFloat16 && r != Reduction::kMin &&
+         r != Reduction::kMax;
 }
 
 // acc[i] = source[i] (first contribution); PREMUL_SUM: source[i] * factor.
@@ -35,7 +42,8 @@ void fold_next(Element e, Reduction r, double factor, const std::byte* source, s
 // acc[i] = acc[i] (op) sum[i], both accumulators: of what is folded already, and of what has been
 // folded apart from it.
 void fold_partial(Element e, Reduction r, const std::byte* sum, std::byte* acc, size_t count);
-// Result: AVG divides by `ranks`, 16-bit floats are rounded. out may be acc when sizes are equal.
+// Result: AVG divides by `ranks`, floats of 8 and 16 bits are rounded. out may be acc when sizes
+// are equal.
 void fold_finish(Element e, Reduction r, uint32_t ranks, const std::byte* acc, std::byte* out,
                  size_t count);
 

@@ -79,12 +79,13 @@ size_t contribution_ratio(const Agreed& agreed, const wire::Descriptor& descript
   const auto element = static_cast<Element>(descriptor.element);
   const bool hosts = agreed.contributors != 0 && agreed.contributors != agreed.members;
   if (!hosts || !contributes_wide(element, static_cast<Reduction>(descriptor.reduction))) return 1;
-  return accumulator_size(element) / element_size(element);
+  return accumulator_ratio(element);
 }
 
 size_t reduce_segment(const Agreed& agreed, const wire::Descriptor& descriptor) {
   const auto element = static_cast<Element>(descriptor.element);
-  const size_t sums = agreed.racks.flat() ? 1 : accumulator_size(element) / element_size(element);
+  // A rack's sum travels in accumulators, and a frame holds kMaxSegment of them.
+  const size_t sums = agreed.racks.flat() ? 1 : accumulator_ratio(element);
   const size_t segment = contribution_segment(agreed) / contribution_ratio(agreed, descriptor);
   return std::min(segment, kMaxSegment / sums) / 64 * 64;
 }

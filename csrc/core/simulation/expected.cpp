@@ -67,7 +67,7 @@ std::vector<std::byte> folded_in_brackets(
     size_t bytes, uint32_t ranks, const std::function<std::vector<std::byte>(uint32_t)>& part,
     const std::function<double(uint32_t)>& factor) {
   const size_t count = bytes / element_size(element);
-  const bool half = element == Element::kFloat16 || element == Element::kBFloat16;
+  const bool half = accumulator_size(element) != element_size(element);
   const bool adds = reduction == Reduction::kAvg || reduction == Reduction::kPremulSum;
   std::vector<std::byte> all, out(bytes);
   for (const std::vector<uint32_t>& leads : racks) {
@@ -89,14 +89,16 @@ std::vector<std::byte> folded_in_brackets(
 }
 
 // Folds in two steps, with the rules written out: averages are divided at the end, factors are used
-// within the hosts, and what hosts contribute is rounded but for sums and products of float16.
+// within the hosts, and what hosts contribute is rounded but for sums and products of
+// narrow floats with a smaller range than bfloat16.
 std::vector<std::byte> reduced_by_hosts(uint64_t op, uint32_t ranks, Element element,
                                         Reduction reduction, size_t from, size_t bytes,
                                         const std::vector<uint32_t>& host_of,
                                         const std::vector<std::vector<uint32_t>>& racks) {
   const size_t count = bytes / element_size(element);
   const bool extreme = reduction == Reduction::kMin || reduction == Reduction::kMax;
-  const bool wide = element == Element::kFloat16 && !extreme;
+  const bool wide = accumulator_size(element) != element_size(element) &&
+                    element != Element::kBFloat16 && !extreme;
   const Reduction within = reduction == Reduction::kAvg ? Reduction::kSum : reduction;
   const Reduction between = reduction == Reduction::kPremulSum ? Reduction::kSum : reduction;
   const auto of_host = [&](uint32_t lead) {

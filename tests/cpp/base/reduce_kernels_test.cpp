@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "base/rng.h"
@@ -57,6 +58,49 @@ uint16_t to_f16(float f) {
   return static_cast<uint16_t>(sign | (((unit + 24) << 10) + units));
 }
 
+// float8 by its definition: a value is its bits' fields, a number goes to the nearest of all
+// values, of two equally near ones to the even one.
+struct Float8 {
+  int fraction, bias;
+  bool infinities;
+
+  float value(uint8_t bits) const {
+    const int exponent = (bits & 0x7f) >> fraction, steps = bits & ((1 << fraction) - 1);
+    const int one = 1 << fraction;
+    const float sign = (bits & 0x80) != 0 ? -1.0f : 1.0f;
+    if (infinities && exponent == 0x7f >> fraction) {
+      return sign * (steps != 0 ? std::numeric_limits<float>::quiet_NaN()
+                                : std::numeric_limits<float>::infinity());
+    }
+    if (!infinities && (bits & 0x7f) == 0x7f) return std::numeric_limits<float>::quiet_NaN();
+    return sign * std::ldexp(static_cast<float>(exponent == 0 ? steps : steps + one),
+                             std::max(exponent, 1) - bias - fraction);
+  }
+  uint8_t bits(float f) const {
+    const auto sign = static_cast<uint8_t>(std::signbit(f) ? 0x80 : 0);
+    if (std::isnan(f)) return sign | 0x7f;
+    const float size = std::fabs(f);
+    // What is nearer to the next value than to the largest is infinite, or stays at the largest.
+    const uint8_t largest = infinities ? 0x7b : 0x7e;
+    const uint8_t last = largest + 1;
+    const double step = double{value(largest)} - double{value(largest - 1)};
+    uint8_t best = 0;
+    double distance = std::numeric_limits<double>::infinity();
+    for (int candidate = 0; candidate <= last; candidate++) {
+      const double at = candidate == last ? double{value(largest)} + step
+                                          : double{value(static_cast<uint8_t>(candidate))};
+      const double off = std::fabs(at - double{size});
+      if (off < distance || (off == distance && candidate % 2 == 0)) {
+        best = static_cast<uint8_t>(candidate);
+        distance = off;
+      }
+    }
+    if (std::isinf(f)) best = last;
+    return sign | (best == last && !infinities ? largest : best);
+  }
+};
+constexpr Float8 kE4M3{3, 7, false}, kE5M2{2, 15, true};
+
 template <class T>
 T model_op(Reduction r, T a, T b) {
   switch (r) {
@@ -86,9 +130,11 @@ T model_op(Reduction r, T a, T b) {
   }
 }
 
-constexpr Element kElements[] = {
-    Element::kFloat64, Element::kFloat32, Element::kFloat16, Element::kBFloat16, Element::kInt64,
-    Element::kInt32,   Element::kInt16,   Element::kInt8,    Element::kUInt8,    Element::kBool};
+constexpr Element kElements[] = {Element::kFloat64,  Element::kFloat32,    Element::kFloat16,
+                                 Element::kBFloat16, Element::kInt64,      Element::kInt32,
+                                 Element::kInt16,    Element::kInt8,       Element::kUInt8,
+                                 Element::kBool,     Element::kUInt16,     Element::kUInt32,
+                                 Element::kUInt64,   Element::kFloat8E4M3, Element::kFloat8E5M2};
 
 // What the scalar model is to fold, one buffer of `count` elements per rank.
 struct ModelCall {
@@ -121,21 +167,21 @@ void fold_plain(const ModelCall& c, std::byte* out) {
   }
 }
 
-// Of 16-bit floats, which are folded as 32-bit ones and rounded once.
-void fold_widened(const ModelCall& c, float (*from)(uint16_t), uint16_t (*to)(float),
-                  std::byte* out) {
+// Of floats of 8 and 16 bits, which are folded as 32-bit ones and rounded once.
+template <class Bits, class From, class To>
+void fold_widened(const ModelCall& c, From from, To to, std::byte* out) {
   for (size_t i = 0; i < c.count; i++) {
     float acc = 0;
     for (size_t k = 0; k < c.in.size(); k++) {
-      uint16_t h;
-      std::memcpy(&h, c.in[k].data() + i * 2, 2);
+      Bits h;
+      std::memcpy(&h, c.in[k].data() + i * sizeof h, sizeof h);
       volatile float x = from(h);
       if (c.reduction == Reduction::kPremulSum) x = x * static_cast<float>(c.factor);
       acc = k == 0 ? float{x} : model_op<float>(c.reduction, acc, x);
     }
     if (c.reduction == Reduction::kAvg) acc /= static_cast<float>(c.in.size());
-    const uint16_t h = to(acc);
-    std::memcpy(out + i * 2, &h, 2);
+    const Bits h = to(acc);
+    std::memcpy(out + i * sizeof h, &h, sizeof h);
   }
 }
 
@@ -165,10 +211,10 @@ std::vector<std::byte> model(Element e, const ModelCall& c) {
       fold_plain<float>(c, out.data());
       break;
     case Element::kFloat16:
-      fold_widened(c, from_f16, to_f16, out.data());
+      fold_widened<uint16_t>(c, from_f16, to_f16, out.data());
       break;
     case Element::kBFloat16:
-      fold_widened(c, from_bf16, to_bf16, out.data());
+      fold_widened<uint16_t>(c, from_bf16, to_bf16, out.data());
       break;
     case Element::kInt64:
       fold_plain<int64_t>(c, out.data());
@@ -188,6 +234,23 @@ std::vector<std::byte> model(Element e, const ModelCall& c) {
     case Element::kBool:
       fold_bools(c, out.data());
       break;
+    case Element::kUInt16:
+      fold_plain<uint16_t>(c, out.data());
+      break;
+    case Element::kUInt32:
+      fold_plain<uint32_t>(c, out.data());
+      break;
+    case Element::kUInt64:
+      fold_plain<uint64_t>(c, out.data());
+      break;
+    case Element::kFloat8E4M3:
+    case Element::kFloat8E5M2: {
+      const Float8 type = e == Element::kFloat8E4M3 ? kE4M3 : kE5M2;
+      fold_widened<uint8_t>(
+          c, [type](uint8_t h) { return type.value(h); }, [type](float f) { return type.bits(f); },
+          out.data());
+      break;
+    }
   }
   return out;
 }
@@ -210,6 +273,12 @@ std::vector<std::byte> random_values(Element e, size_t count, Rng& rng) {
         break;
       case Element::kBFloat16:
         put(to_bf16(x));
+        break;
+      case Element::kFloat8E4M3:
+        put(kE4M3.bits(x));
+        break;
+      case Element::kFloat8E5M2:
+        put(kE5M2.bits(x));
         break;
       case Element::kBool:
         put(static_cast<uint8_t>(rng.below(2)));
@@ -282,11 +351,58 @@ TEST(ReduceKernels, NanAndInfinityPropagate) {
   EXPECT_EQ(from_bf16(out), inf);
 }
 
+// Sums of two values meet every middle between neighbours, subnormals and what lies beyond the
+// range.
+TEST(ReduceKernels, Float8RoundsToNearestEvenEverywhere) {
+  for (const auto& [e, type] :
+       {std::pair(Element::kFloat8E4M3, kE4M3), std::pair(Element::kFloat8E5M2, kE5M2)}) {
+    std::vector<uint8_t> a, b;
+    for (int i = 0; i < 256; i++) {
+      for (int j = 0; j < 256; j++) {
+        if (std::isnan(type.value(static_cast<uint8_t>(i)))) continue;
+        if (std::isnan(type.value(static_cast<uint8_t>(j)))) continue;
+        a.push_back(static_cast<uint8_t>(i));
+        b.push_back(static_cast<uint8_t>(j));
+      }
+    }
+    std::vector<float> acc(a.size());
+    std::vector<uint8_t> out(a.size());
+    auto* const sum = reinterpret_cast<std::byte*>(acc.data());
+    fold_first(e, Reduction::kSum, 1, reinterpret_cast<const std::byte*>(a.data()), sum, a.size());
+    for (size_t i = 0; i < a.size(); i++) ASSERT_EQ(acc[i], type.value(a[i]));
+    fold_next(e, Reduction::kSum, 1, reinterpret_cast<const std::byte*>(b.data()), sum, a.size());
+    fold_finish(e, Reduction::kSum, 2, sum, reinterpret_cast<std::byte*>(out.data()), a.size());
+    for (size_t i = 0; i < a.size(); i++) {
+      const float exact = type.value(a[i]) + type.value(b[i]);
+      if (std::isnan(exact)) {
+        ASSERT_EQ(out[i] & 0x7f, 0x7f);
+      } else {
+        ASSERT_EQ(out[i], type.bits(exact)) << element_name(e) << " " << exact;
+      }
+    }
+  }
+}
+
+TEST(ReduceKernels, UnsignedIntegersHaveTheirOwnOrder) {
+  const uint64_t a = 1, b = uint64_t{1} << 63;
+  const auto bytes = [](const uint64_t& v) { return reinterpret_cast<const std::byte*>(&v); };
+  for (const Element e : {Element::kUInt64, Element::kInt64}) {
+    uint64_t acc = 0;
+    fold_first(e, Reduction::kMax, 1, bytes(a), reinterpret_cast<std::byte*>(&acc), 1);
+    fold_next(e, Reduction::kMax, 1, bytes(b), reinterpret_cast<std::byte*>(&acc), 1);
+    EXPECT_EQ(acc, e == Element::kUInt64 ? b : a);
+  }
+}
+
 TEST(ReduceKernels, MeaninglessPairsAreKnown) {
   EXPECT_FALSE(reducible(Element::kInt32, Reduction::kAvg));
   EXPECT_FALSE(reducible(Element::kFloat32, Reduction::kBitAnd));
   EXPECT_FALSE(reducible(Element::kBool, Reduction::kPremulSum));
   EXPECT_TRUE(reducible(Element::kBool, Reduction::kSum));
+  EXPECT_FALSE(reducible(Element::kUInt16, Reduction::kAvg));
+  EXPECT_TRUE(reducible(Element::kFloat8E4M3, Reduction::kPremulSum));
+  EXPECT_FALSE(reducible(Element::kFloat8E5M2, Reduction::kBitXor));
+  EXPECT_FALSE(reducible(uint8_t{16}, uint8_t{1}));
 }
 
 }  // namespace

@@ -35,6 +35,9 @@ inline Block fold_values(Element e, size_t count, Rng& rng) {
       const auto bits =
           static_cast<uint16_t>(rng.below(2) << 15 | (10 + rng.below(11)) << 10 | rng.below(1024));
       std::memcpy(to, &bits, 2);
+    } else if (e == Element::kFloat8E4M3 || e == Element::kFloat8E5M2) {
+      // Neither infinite nor NaN, also when a few are multiplied.
+      *to = static_cast<std::byte>(rng.below(2) << 7 | (0x30 + rng.below(0x18)));
     } else {
       const uint64_t bits = e == Element::kBool ? rng.below(2) : rng.next();
       std::memcpy(to, &bits, element_size(e));

@@ -14,8 +14,9 @@
 namespace mcast::test {
 namespace {
 
-constexpr Element kRackElements[] = {Element::kFloat64,  Element::kFloat32, Element::kFloat16,
-                                     Element::kBFloat16, Element::kInt32,   Element::kBool};
+constexpr Element kRackElements[] = {Element::kFloat64,  Element::kFloat32,   Element::kFloat16,
+                                     Element::kBFloat16, Element::kInt32,     Element::kBool,
+                                     Element::kUInt64,   Element::kFloat8E5M2};
 
 // Contributors in racks, what they contribute, and what must come of it.
 struct RackCase {

@@ -12,9 +12,11 @@
 namespace mcast::test {
 namespace {
 
-constexpr Element kElements[] = {
-    Element::kFloat64, Element::kFloat32, Element::kFloat16, Element::kBFloat16, Element::kInt64,
-    Element::kInt32,   Element::kInt16,   Element::kInt8,    Element::kUInt8,    Element::kBool};
+constexpr Element kElements[] = {Element::kFloat64,    Element::kFloat32,   Element::kFloat16,
+                                 Element::kBFloat16,   Element::kInt64,     Element::kInt32,
+                                 Element::kInt16,      Element::kInt8,      Element::kUInt8,
+                                 Element::kBool,       Element::kUInt32,    Element::kUInt64,
+                                 Element::kFloat8E4M3, Element::kFloat8E5M2};
 constexpr Reduction kReductions[] = {Reduction::kSum,   Reduction::kAvg,    Reduction::kProduct,
                                      Reduction::kMin,   Reduction::kMax,    Reduction::kBitAnd,
                                      Reduction::kBitOr, Reduction::kBitXor, Reduction::kPremulSum};
