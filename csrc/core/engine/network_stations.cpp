@@ -14,7 +14,7 @@
 namespace mcast {
 namespace {
 
-constexpr Nanos kLook = 200 * kMilli;   // between looks at GroupSpec::interrupted
+constexpr Nanos kInterruptLook = 200 * kMilli;   // between looks at GroupSpec::interrupted
 constexpr size_t kMostNameBytes = 256;  // of a group, as aggregators take it
 
 }  // namespace
@@ -99,7 +99,7 @@ void NetworkGroup::wait_for_stations(std::future<void> first, Nanos deadline,
                                      const std::function<bool()>& interrupted) {
   const Nanos until = std::min(deadline, monotonic_now() + kFirstRoster);
   for (Nanos left = until - monotonic_now(); left > 0; left = until - monotonic_now()) {
-    const std::chrono::nanoseconds slice(std::min(left, kLook));
+    const std::chrono::nanoseconds slice(std::min(left, kInterruptLook));
     if (first.wait_for(slice) == std::future_status::ready) return;
     if (interrupted && interrupted()) return;
   }

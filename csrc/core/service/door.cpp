@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/accept.h"
 #include "base/descriptors.h"
 #include "transport/udp/half_open.h"
 
@@ -19,7 +20,6 @@ namespace {
 constexpr int kBacklog = 128;
 constexpr size_t kReadBytes = 16 << 10;
 constexpr Nanos kFinishPatience = 2 * kSecond;
-constexpr Nanos kDescriptorPause = 100 * kMilli;
 
 Result<sockaddr_in> resolve(const std::string& host, uint16_t port) {
   if (host.empty()) return ipv4_address({INADDR_ANY}, port);
@@ -101,28 +101,23 @@ void Door::serve(std::span<const pollfd> ready, Nanos now, Visitor& visitor) {
 
 void Door::accept_all(Nanos now, Visitor& visitor) {
   for (size_t i = 0; i < kMostAsking; i++) {
-    sockaddr_in from{};
-    socklen_t length = sizeof from;
-    Fd fd(::accept4(listener_.get(), reinterpret_cast<sockaddr*>(&from), &length,
-                    SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (!fd.valid()) {
-      if (errno == EINTR || errno == ECONNABORTED) continue;
-      if (errno == EAGAIN || errno == EWOULDBLOCK) return;
-      if (errno == EMFILE && make_descriptor_room(kMostAsking)) continue;
+    Accepted next = accept_connection(listener_.get(), kMostAsking);
+    if (!next.fd.valid()) {
+      if (next.error == 0) return;
       if (warnings_.allow(now)) {
-        log(LogLevel::kWarn, "cannot accept a connection: %s; %s", std::strerror(errno),
+        log(LogLevel::kWarn, "cannot accept a connection: %s; %s", std::strerror(next.error),
             descriptor_text().c_str());
       }
-      accept_from_ = now + kDescriptorPause;
+      accept_from_ = now + kAcceptPause;
       return;
     }
-    keep_alive(fd.get());
-    const uint32_t host = ntohl(from.sin_addr.s_addr);
+    keep_alive(next.fd.get());
+    const uint32_t host = ntohl(next.from.sin_addr.s_addr);
     const bool known = visitor.knows(host);
     make_room(host, known, visitor);
     const LinkId id = next_++;
     Link& link = links_[id];
-    link.fd = std::move(fd);
+    link.fd = std::move(next.fd);
     link.host = host;
     link.known = known;
     link.since = now;

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <exception>
 
+#include "base/accept.h"
 #include "base/descriptors.h"
 #include "engine/clock.h"
 #include "service/start_thread.h"
@@ -23,7 +24,7 @@ namespace {
 
 constexpr int kStoreBacklog = 1024;
 constexpr Nanos kLook = 100 * kMilli;
-constexpr Nanos kAcceptPause = 100 * kMilli;
+constexpr uint64_t kMoreDescriptors = 256;  // asked for when none is left
 constexpr size_t kPiece = StoreTable::kClientBytes;
 constexpr size_t kLongestQuestion = sizeof(uint32_t) + wire::kMostStoreRecord;
 
@@ -112,20 +113,17 @@ void StoreServer::turn(Nanos now) {
 
 void StoreServer::accept_all(Nanos now) {
   for (;;) {
-    sockaddr_in from{};
-    socklen_t length = sizeof from;
-    Fd fd(::accept4(listener_.get(), reinterpret_cast<sockaddr*>(&from), &length,
-                    SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (!fd.valid()) {
-      if (errno == EINTR || errno == ECONNABORTED) continue;
-      if (errno == EAGAIN || errno == EWOULDBLOCK) return;
+    Accepted next = accept_connection(listener_.get(), kMoreDescriptors);
+    if (!next.fd.valid()) {
+      if (next.error == 0) return;
       if (warnings_.allow(now)) {
         log(LogLevel::kWarn, "stores of jobs: cannot accept a connection: %s; %s",
-            std::strerror(errno), descriptor_text().c_str());
+            std::strerror(next.error), descriptor_text().c_str());
       }
       accept_from_ = now + kAcceptPause;
       return;
     }
+    const sockaddr_in& from = next.from;
     const uint32_t source = ntohl(from.sin_addr.s_addr);
     if (filter_ && !filter_(source)) {
       if (warnings_.allow(now)) {
@@ -141,9 +139,9 @@ void StoreServer::accept_all(Nanos now) {
       }
       continue;
     }
-    keep_alive(fd.get());
+    keep_alive(next.fd.get());
     Connection& c = connections_[next_++];
-    c.fd = std::move(fd);
+    c.fd = std::move(next.fd);
     c.since = now;
   }
 }

@@ -20,6 +20,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/accept.h"
 #include "base/descriptors.h"
 #include "base/random.h"
 #include "transport/guarded/handshake.h"
@@ -31,9 +32,8 @@ namespace {
 
 constexpr Nanos kFirstBackoff = 10 * kMilli;
 constexpr Nanos kLastBackoff = 200 * kMilli;
-constexpr Nanos kDescriptorPause = 100 * kMilli;  // after EMFILE and the like
-constexpr uint64_t kMoreDescriptors = 256;        // asked for when none is left
-constexpr Nanos kWarnAfter = 2 * kSecond;         // of attempts that fail
+constexpr uint64_t kMoreDescriptors = 256;  // asked for when none is left
+constexpr Nanos kWarnAfter = 2 * kSecond;   // of attempts that fail
 
 bool out_of_descriptors(int error) { return error == EMFILE || error == ENFILE; }
 
@@ -260,19 +260,15 @@ void TcpStream::adopt(TcpConnection& c) {
 
 void TcpStream::accept_all(const TcpListeners::Listener& listener) {
   for (size_t n = 0; n < kAcceptsPerPoll; ++n) {
-    sockaddr_in address{};
-    socklen_t length = sizeof address;
-    Fd fd(::accept4(listener.fd.get(), reinterpret_cast<sockaddr*>(&address), &length,
-                    SOCK_NONBLOCK | SOCK_CLOEXEC));
+    Accepted next = accept_connection(listener.fd.get(), kMoreDescriptors);
+    Fd& fd = next.fd;
     if (!fd.valid()) {
-      if (errno == EINTR || errno == ECONNABORTED) continue;
-      if (errno == EMFILE && make_descriptor_room(kMoreDescriptors)) continue;
-      if (errno == EAGAIN || errno == EWOULDBLOCK) return;
+      if (next.error == 0) return;
       ++stats_.accept_errors;
-      warn_of_limits(warnings_.limits, now_, errno);
-      return listeners_.pause(now_ + kDescriptorPause);
+      warn_of_limits(warnings_.limits, now_, next.error);
+      return listeners_.pause(now_ + kAcceptPause);
     }
-    const Source from{ntohl(address.sin_addr.s_addr), ntohs(address.sin_port)};
+    const Source from{ntohl(next.from.sin_addr.s_addr), ntohs(next.from.sin_port)};
     if (allow_ != nullptr && !allow_->passes(from.address)) {
       refusals_.note(Cause::not_allowed, from);
       reset_connection(std::move(fd));
