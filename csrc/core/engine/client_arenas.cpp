@@ -1,10 +1,15 @@
-// Arenas in the order in which they came. They are never given back while the link lives: their
-// pages have been touched, and the next step wants as much again.
+// Arenas in the order in which they came. Their address space is never given back while the link
+// lives; their sizes are powers of two, so that a new one comes only when spans need twice as much
+// as ever. Pages of free spans are kept for the next step, as many as were in use at once lately;
+// the rest goes back to the system.
 #include "engine/client_arenas.h"
 
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <bit>
+#include <iterator>
+#include <utility>
 
 #include "base/log.h"
 
@@ -28,25 +33,55 @@ void fill(std::byte* data, size_t bytes) {
 
 }  // namespace
 
-// What has never been in a span lies at an arena's end, since the lowest free range is taken.
+std::vector<ClientArenas::Hole> ClientArenas::Arena::claim(uint64_t begin, uint64_t end) {
+  std::vector<Hole> found;
+  auto it = holes.upper_bound(begin);
+  if (it != holes.begin() && std::prev(it)->second > begin) --it;
+  while (it != holes.end() && it->first < end) {
+    const Hole hole{it->first, it->second};
+    found.push_back({std::max(hole.begin, begin), std::min(hole.end, end)});
+    it = holes.erase(it);
+    if (hole.begin < begin) holes.emplace(hole.begin, begin);
+    if (hole.end > end) holes.emplace(end, hole.end);
+  }
+  return found;
+}
+
+bool ClientArenas::Arena::punch(uint64_t begin, uint64_t end) {
+  if (::madvise(memory.data() + begin, end - begin, MADV_REMOVE) != 0) return false;
+  (void)claim(begin, end);
+  holes.emplace(begin, end);
+  return true;
+}
+
+void ClientArenas::Peak::take(size_t bytes) {
+  if (++takes_ > kTakes) {
+    before_ = std::exchange(peak_, now_);
+    takes_ = 1;
+  }
+  now_ += bytes;
+  peak_ = std::max(peak_, now_);
+}
+
 std::shared_ptr<ClientArenas::Span> ClientArenas::carve(size_t bytes) {
   Span span;
-  size_t known = bytes;  // that have pages
+  std::vector<Hole> holes;
+  std::byte* base = nullptr;
   {
     const std::lock_guard<std::mutex> held(mutex_);
     for (Arena& arena : arenas_) {
       const auto taken = arena.free.take(bytes);
       if (!taken) continue;
-      span = {arena.space, taken->at, bytes, arena.memory.data() + taken->at};
-      if (taken->at + bytes > arena.filled) {
-        known = arena.filled > taken->at ? arena.filled - taken->at : 0;
-        arena.filled = taken->at + bytes;
-      }
+      base = arena.memory.data();
+      span = {arena.space, taken->at, bytes, base + taken->at};
+      holes = arena.claim(taken->at, taken->at + bytes);
+      kept_ -= taken->touched;
+      peak_.take(bytes);
       break;
     }
   }
   if (span.data == nullptr) return nullptr;
-  if (known < bytes) fill(span.data + known, bytes - known);
+  for (const Hole& hole : holes) fill(base + hole.begin, hole.end - hole.begin);
   return hold(span);
 }
 
@@ -62,7 +97,8 @@ Result<std::shared_ptr<ClientArenas::Span>> ClientArenas::take(size_t bytes) {
   if (auto span = carve(bytes)) return span;
   const std::lock_guard<std::mutex> one(asking_);
   if (auto span = carve(bytes)) return span;
-  const size_t size = std::max(bytes, kLeast);
+  // (No arena is as large as the largest power of two.)
+  const size_t size = std::max(bytes > SIZE_MAX / 2 ? bytes : std::bit_ceil(bytes), kLeast);
   Result<Segment> made = Segment::create("torch-mcast arena", size);
   if (!made.ok()) return made.status();
   const Result<uint16_t> space = offer_(*made);
@@ -76,7 +112,9 @@ Result<std::shared_ptr<ClientArenas::Span>> ClientArenas::take(size_t bytes) {
   const Span span{*space, 0, bytes, data};
   {
     const std::lock_guard<std::mutex> held(mutex_);
-    arenas_.push_back({*space, std::move(made).value(), std::move(rest), bytes});
+    arenas_.push_back({*space, std::move(made).value(), std::move(rest), {}});
+    if (bytes < size) arenas_.back().holes.emplace(bytes, size);
+    peak_.take(bytes);
   }
   return hold(span);
 }
@@ -115,7 +153,23 @@ void ClientArenas::give_back(const Span& span) {
   const std::lock_guard<std::mutex> held(mutex_);
   const auto arena = std::find_if(arenas_.begin(), arenas_.end(),
                                   [&](const Arena& a) { return a.space == span.space; });
-  if (arena != arenas_.end()) arena->free.give_back(span.offset, {span.bytes, 0});
+  if (arena == arenas_.end()) return;
+  arena->free.give_back(span.offset, {span.bytes, span.bytes});
+  kept_ += span.bytes;
+  peak_.give_back(span.bytes);
+  trim();
+}
+
+// The arenas that came last first: spans are taken from the others.
+void ClientArenas::trim() {
+  const auto few = [this] { return kept_ <= std::max(kAlwaysKept, peak_.spare()); };
+  for (auto arena = arenas_.rbegin(); arena != arenas_.rend() && !few(); ++arena) {
+    arena->free.untouch(few, [&](uint64_t at, const FreeRanges::Range& range) {
+      if (!arena->punch(at, at + range.bytes)) return false;
+      kept_ -= range.touched;
+      return true;
+    });
+  }
 }
 
 }  // namespace mcast

@@ -3,8 +3,10 @@
 // engine is, and after it.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -35,6 +37,8 @@ class ClientArenas {
   };
   static constexpr size_t kAlign = 4096;
   static constexpr size_t kLeast = size_t{32} << 20;  // of an arena
+  // Pages of free spans that are kept whatever was in use lately.
+  static constexpr size_t kAlwaysKept = size_t{256} << 20;
 
   Result<std::shared_ptr<Span>> take(size_t bytes);
 
@@ -47,15 +51,37 @@ class ClientArenas {
   std::optional<Place> find(const std::byte* data, size_t bytes);
 
  private:
+  struct Hole {
+    uint64_t begin, end;
+  };
   struct Arena {
     uint16_t space;
     Segment memory;
     FreeRanges free;
-    uint64_t filled = 0;  // [0, filled) has been in spans, and has pages
+    std::map<uint64_t, uint64_t> holes;  // begin -> end of what has no pages
+
+    // The holes in a range that is taken, which are none from then on.
+    std::vector<Hole> claim(uint64_t begin, uint64_t end);
+    // Gives the pages of a free range back.
+    bool punch(uint64_t begin, uint64_t end);
+  };
+  // How many bytes of spans are in use at once, in the last takes.
+  class Peak {
+   public:
+    void take(size_t bytes);
+    void give_back(size_t bytes) { now_ -= bytes; }
+    // Beyond what is in use: as many bytes as were needed lately.
+    size_t spare() const { return std::max(before_, peak_) - now_; }
+
+   private:
+    static constexpr uint32_t kTakes = 64;
+    size_t now_ = 0, peak_ = 0, before_ = 0;
+    uint32_t takes_ = 0;
   };
   std::shared_ptr<Span> carve(size_t bytes);  // null: no room
   std::shared_ptr<Span> hold(const Span& span);
   void give_back(const Span& span);
+  void trim();  // mutex_ held
 
   std::optional<uint16_t> offer_pool(const ArenaPool& pool);
 
@@ -63,6 +89,8 @@ class ClientArenas {
   std::mutex asking_;  // held while the engine is asked, so that one arena comes for many
   std::mutex mutex_;
   std::vector<Arena> arenas_;
+  Peak peak_;
+  size_t kept_ = 0;  // bytes of free pages, at most
   // Whether the pool was offered, and what came of it.
   std::atomic<bool> pool_offered_{false};
   std::optional<uint16_t> pool_;

@@ -65,5 +65,36 @@ TEST_F(ClientArenasTest, SpansHavePagesBeforeTheEngineSeesThem) {
   EXPECT_EQ(sum, std::byte{0});
 }
 
+// A model that grows, or sequences of all lengths: each size used to get an arena of its own.
+TEST_F(ClientArenasTest, GrowingSpansNeedFewArenas) {
+  for (size_t size = 32; size <= 256; size++) take(size * kMiB);
+  size_t bytes = 0;
+  for (const Fd& file : files_) {
+    struct stat info {};
+    EXPECT_EQ(::fstat(file.get(), &info), 0);
+    bytes += static_cast<size_t>(info.st_size);
+  }
+  EXPECT_EQ(files_.size(), 4u) << "32, 64, 128 and 256 MiB";
+  EXPECT_EQ(bytes, 480 * kMiB);
+  EXPECT_LE(page_bytes(), 256 * kMiB) << "no more than was in use at once";
+}
+
+TEST_F(ClientArenasTest, PagesThatAreNotNeededLatelyGoBack) {
+  auto large = take(300 * kMiB);
+  large->data[5 * kMiB] = std::byte{7};
+  large.reset();
+  EXPECT_EQ(page_bytes(), 300 * kMiB) << "the next step wants as much again";
+  large = take(300 * kMiB);
+  EXPECT_EQ(large->offset, 0u);
+  large.reset();
+  for (int i = 0; i < 200; i++) take(kMiB);
+  EXPECT_LE(page_bytes(), 257 * kMiB);
+  // What comes back is new: zeros, with pages.
+  large = take(300 * kMiB);
+  EXPECT_EQ(files_.size(), 1u);
+  EXPECT_EQ(page_bytes(), 300 * kMiB);
+  EXPECT_EQ(large->data[5 * kMiB], std::byte{0});
+}
+
 }  // namespace
 }  // namespace mcast::test
