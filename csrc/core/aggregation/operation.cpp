@@ -42,6 +42,7 @@ void Operation::begin(Sequence sequence, const wire::Descriptor& descriptor,
   rule_ = rule_of(descriptor, hosts_);
   declined_ = planned.ok() ? Status() : planned.status();
   list_ = planned.ok() ? std::move(planned).value() : nullptr;
+  known_.fill({});
   std::fill(opened_.begin(), opened_.end(), false);
   std::fill(told_.begin(), told_.end(), false);
   partial_ = {};
@@ -95,8 +96,8 @@ void Operation::passed(Partner& partner) {
 
 void Operation::skip_to_shared(Partner& partner) {
   const auto shared = [&](uint32_t number) {
-    const Member other = is_leaf() ? list_->parent(number).station
-                                   : list_->leaf(partner.who.rack, list_->at(number));
+    const Member other =
+        is_leaf() ? list_->parent(number).station : list_->leaf(partner.who.rack, at(number));
     return other == partner.who.station;
   };
   while (partner.next < size() && !shared(partner.next)) partner.next++;

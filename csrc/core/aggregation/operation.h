@@ -2,6 +2,7 @@
 // contributed. A job has a fixed number of these and uses them again and again. Pure.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -87,7 +88,13 @@ class Operation {
   const wire::Descriptor& descriptor() const { return descriptor_; }
   const FoldRule& rule() const { return rule_; }
   uint32_t size() const { return list_ ? list_->size() : 0; }
-  ListEntry at(uint32_t number) const { return list_->at(number); }
+  // Asked several times for each contribution, and by all ranks for the same few entries: the list,
+  // whose answer takes time in proportion to the ranks, is asked once.
+  ListEntry at(uint32_t number) const {
+    Known& known = known_[number % kKnown];
+    if (known.number != number) known = {number, list_->at(number)};
+    return known.entry;
+  }
   size_t list_memory() const { return list_ ? list_->memory() : 0; }
 
   void open(Member rank);
@@ -148,6 +155,11 @@ class Operation {
   FoldRun run(const ListEntry& entry) const;
 
  private:
+  struct Known {
+    uint32_t number = UINT32_MAX;  // none
+    ListEntry entry;
+  };
+  static constexpr uint32_t kKnown = 256;
   // Whether ranks of the host contribute here, to some entries.
   bool brings(uint32_t host) const;
   void skip_to_own(Member rank);
@@ -169,6 +181,7 @@ class Operation {
   uint32_t granted_ = 0, emitted_ = 0;
   std::vector<uint32_t> next_;  // by rank
   std::vector<Partner> partners_;
+  mutable std::array<Known, kKnown> known_;
 };
 
 }  // namespace mcast::aggregation
