@@ -77,6 +77,7 @@ bool GroupCore::progress(Nanos now, bool drained) {
     g_.ops.clear();
     return false;
   }
+  if (const auto& guard = g_.params.multicast.guard) guard->seal_key().age(now);
   membership_.on_turn(active(), now);
   small_.keep_waiting();
   bool more = small_.send(now);

@@ -4,11 +4,21 @@
 // table is never cleared: a new window that uses it has a new round.
 #include "crypto/budget.h"
 
-#include "base/rng.h"
+#include <array>
+
+#include "wire/bytes.h"
 
 namespace mcast::crypto {
 
-OpenBudget::OpenBudget(const BudgetLimits& limits) : limits_(limits), tried_(limits.numbers, 0) {}
+OpenBudget::OpenBudget(const BudgetLimits& limits, const FilterKey& key)
+    : limits_(limits), key_(key), tried_(limits.numbers, 0) {}
+
+size_t OpenBudget::place_of(uint16_t sender, uint64_t number) const {
+  std::array<std::byte, sizeof number + sizeof sender> which;
+  wire::store<uint64_t>(which.data(), number);
+  wire::store<uint16_t>(which.data() + sizeof number, sender);
+  return siphash13(key_, which) & (tried_.size() - 1);
+}
 
 void OpenBudget::begin(Nanos now) {
   if (now < until_) return;
@@ -22,7 +32,7 @@ bool OpenBudget::allows(uint16_t sender, uint64_t number, Nanos now) {
   begin(now);
   if (spent_ < limits_.bytes) return true;
   used_ = true;
-  uint32_t& slot = tried_[mix64(number ^ mix64(sender)) & (tried_.size() - 1)];
+  uint32_t& slot = tried_[place_of(sender, number)];
   if (slot == round_) {
     ++refused_;
     return false;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/types.h"
+#include "crypto/filter.h"
 
 namespace mcast::crypto {
 
@@ -23,7 +24,8 @@ struct BudgetLimits {
 
 class OpenBudget {
  public:
-  explicit OpenBudget(const BudgetLimits& limits = {});
+  // `key`: random, so that nobody can choose numbers that crowd out a true one's place.
+  explicit OpenBudget(const BudgetLimits& limits = {}, const FilterKey& key = {});
 
   // Whether the datagram with this number, of this sender, may be tried.
   bool allows(uint16_t sender, uint64_t number, Nanos now);
@@ -35,7 +37,10 @@ class OpenBudget {
  private:
   void begin(Nanos now);
 
+  size_t place_of(uint16_t sender, uint64_t number) const;
+
   BudgetLimits limits_;
+  FilterKey key_;
   Nanos until_ = 0;  // of the window
   uint64_t spent_ = 0;
   uint32_t round_ = 1;           // numbers the windows in which the table was used

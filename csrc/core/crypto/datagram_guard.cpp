@@ -54,13 +54,16 @@ bool SealKey::step() {
   current_ = std::move(next).value();
   next_ = 0;
   blocks_ = 0;
+  age_.begin();
   return true;
 }
 
 size_t SealKey::seal(Bytes out, const wire::DatagramHeader& header, ConstBytes payload) noexcept {
   if (!failure_.ok()) return 0;
   const uint64_t blocks = blocks_of(kGuardedHeader + payload.size());
-  if ((next_ >= limits_.packets || blocks_ + blocks > limits_.blocks) && !step()) return 0;
+  const bool old = age_.over() && next_ > 0;
+  const bool full = next_ >= limits_.packets || blocks_ + blocks > limits_.blocks;
+  if ((old || full) && !step()) return 0;
   const uint64_t number = wire::packet_number(chain_.epoch(), next_++);
   blocks_ += blocks;
   std::byte* const p = out.data();

@@ -45,6 +45,8 @@ class SealKey {
   // `out`, and is read once. `header.member` is this member. 0: no datagram, and never one again;
   // failure() says why.
   size_t seal(Bytes out, const wire::DatagramHeader& header, ConstBytes payload) noexcept;
+  // To be called now and then: an epoch that is too old by then ends with the next datagram.
+  void age(Nanos now) noexcept { age_.look(now); }
   const Status& failure() const noexcept { return failure_; }
 
   uint32_t epoch() const noexcept { return chain_.epoch(); }
@@ -57,7 +59,8 @@ class SealKey {
         current_(std::move(current)),
         filter_(filter),
         how_(how),
-        limits_(limits) {}
+        limits_(limits),
+        age_(limits.age) {}
   bool step();  // to the next epoch
 
   EpochChain chain_;
@@ -65,6 +68,7 @@ class SealKey {
   FilterKey filter_;
   Guarding how_;
   EpochLimits limits_;
+  EpochAge age_;
   uint64_t next_ = 0;    // counter; nothing but seal() and step() writes it
   uint64_t blocks_ = 0;  // under this key
   uint64_t sealed_ = 0;

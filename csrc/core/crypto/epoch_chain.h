@@ -43,6 +43,21 @@ class EpochChain {
   uint32_t epoch_ = 0;
 };
 
+// How old a sender's epoch is. Not thread-safe.
+class EpochAge {
+ public:
+  explicit EpochAge(Nanos limit) : limit_(limit) {}
+  void look(Nanos now) noexcept {
+    if (begun_ == kNever) begun_ = now;
+    latest_ = now;
+  }
+  bool over() const noexcept { return begun_ != kNever && latest_ - begun_ >= limit_; }
+  void begin() noexcept { begun_ = latest_; }
+
+ private:
+  Nanos limit_, begun_ = kNever, latest_ = kNever;
+};
+
 // What opens, or seals, under one epoch's key.
 template <typename Context>
 struct Keyed {

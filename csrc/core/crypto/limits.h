@@ -10,6 +10,7 @@ struct EpochLimits {
   uint64_t packets = uint64_t{1} << 28;  // under one key; at most 2^40
   uint64_t blocks = uint64_t{1} << 34;   // of 16 bytes
   uint32_t epochs = 1u << 24;            // in all; at most 2^24
+  Nanos age = 3600 * kSecond;            // of an epoch; in streams the sealer's matters
 };
 
 // Of who opens.

@@ -7,9 +7,9 @@
 
 namespace mcast::crypto {
 
-std::optional<uint64_t> RecordClock::take(size_t bytes, bool& stepped) {
+std::optional<uint64_t> RecordClock::take(size_t bytes, bool old, bool& stepped) {
   const uint64_t blocks = blocks_of(bytes);
-  stepped = next_ >= limits_.packets || blocks_ + blocks > limits_.blocks;
+  stepped = old || next_ >= limits_.packets || blocks_ + blocks > limits_.blocks;
   if (stepped) {
     if (chain_.epoch() + 1 >= limits_.epochs) return std::nullopt;
     chain_.step();
@@ -26,7 +26,8 @@ Result<RecordSealer> RecordSealer::make(Key chain, Suite suite, Mode mode,
   if (!keys.ok()) return keys.status();
   auto keyed = Keyed<SealContext>::make(*keys);
   if (!keyed.ok()) return keyed.status();
-  return RecordSealer(RecordClock(std::move(keys).value(), limits), std::move(keyed).value(), mode);
+  return RecordSealer(RecordClock(std::move(keys).value(), limits), std::move(keyed).value(), mode,
+                      limits.age);
 }
 
 bool RecordSealer::seal(std::optional<uint32_t> number, Parts body, std::byte* out) {
@@ -34,15 +35,17 @@ bool RecordSealer::seal(std::optional<uint32_t> number, Parts body, std::byte* o
   for (const ConstBytes part : body) size += part.size();
   const size_t whole = record_size(size, number.has_value());
   bool stepped = false;
-  const auto count = broken_ ? std::nullopt : clock_.take(whole, stepped);
+  const bool old = age_.over();
+  const auto count = broken_ ? std::nullopt : clock_.take(whole, old, stepped);
   broken_ = true;
   if (!count) return false;
   if (stepped) {
+    age_.begin();
     auto next = Keyed<SealContext>::make(clock_.chain());
     if (!next.ok()) return false;
     keyed_ = std::move(next).value();
   }
-  wire::store<uint32_t>(out, static_cast<uint32_t>(whole - kRecordLength));
+  wire::store<uint32_t>(out, static_cast<uint32_t>(whole - kRecordLength) | (old ? kNewEpoch : 0));
   size_t head = kRecordLength;
   if (number) {
     wire::store<uint32_t>(out + head, *number);
@@ -78,7 +81,8 @@ std::optional<ConstBytes> RecordOpener::open(bool striped, ConstBytes record, By
   const size_t head = kRecordLength + (striped ? kRecordNumber : 0);
   if (record.size() < head + kTagSize) broken_ = true;
   bool stepped = false;
-  const auto count = broken_ ? std::nullopt : clock_.take(record.size(), stepped);
+  const bool old = !broken_ && (wire::load<uint32_t>(record.data()) & kNewEpoch) != 0;
+  const auto count = broken_ ? std::nullopt : clock_.take(record.size(), old, stepped);
   broken_ = true;
   if (!count) return std::nullopt;
   if (stepped) {

@@ -4,8 +4,9 @@
 //
 //   record: length u32 of the rest | on stripes: number u32 | body | tag (16 bytes)
 //
-// Length and number are in clear and authenticated. The body is a frame; no body is the goodbye. In
-// kAuth the body is in clear. Any record that does not open ends the connection.
+// Length and number are in clear and authenticated. The length's highest bit says that the sealer
+// begins a new epoch, since the one before has become too old. The body is a frame; no body is the
+// goodbye. In kAuth the body is in clear. Any record that does not open ends the connection.
 //
 // Pure; not thread-safe. Needs an ok() of load_library().
 #pragma once
@@ -18,12 +19,15 @@
 namespace mcast::crypto {
 
 inline constexpr size_t kRecordLength = 4;
+inline constexpr uint32_t kNewEpoch = uint32_t{1} << 31;
 inline constexpr size_t kRecordNumber = 4;
 
 // What a record with a body of `body` bytes takes, its length field included.
 constexpr size_t record_size(size_t body, bool striped) noexcept {
   return kRecordLength + (striped ? kRecordNumber : 0) + body + kTagSize;
 }
+// Bytes of the rest, by a record's first field.
+constexpr uint32_t record_length(uint32_t field) noexcept { return field & ~kNewEpoch; }
 // Whether a record may have this length field; `most`: bytes of a body.
 constexpr bool record_length_allowed(uint32_t length, size_t most, bool striped) noexcept {
   const size_t least = record_size(0, striped) - kRecordLength;
@@ -36,9 +40,9 @@ class RecordClock {
   RecordClock(EpochChain chain, const EpochLimits& limits)
       : chain_(std::move(chain)), limits_(limits) {}
   const EpochChain& chain() const { return chain_; }
-  // Takes the number of the next record of so many bytes; `stepped`: of a new epoch. Nothing: all
-  // epochs are used up.
-  std::optional<uint64_t> take(size_t bytes, bool& stepped);
+  // Takes the number of the next record of so many bytes; `old`: the epoch has to end before it.
+  // `stepped`: it is of a new epoch. Nothing: all epochs are used up.
+  std::optional<uint64_t> take(size_t bytes, bool old, bool& stepped);
 
  private:
   EpochChain chain_;
@@ -53,12 +57,15 @@ class RecordSealer {
   // Writes one record to `out`, which has room for record_size(); the parts are read once. Each
   // record must be sent, whole and in this order. False: never one again.
   bool seal(std::optional<uint32_t> number, Parts body, std::byte* out);
+  // To be called now and then: an epoch that is too old by then ends with the next record.
+  void age(Nanos now) noexcept { age_.look(now); }
   uint32_t epoch() const { return clock_.chain().epoch(); }
 
  private:
-  RecordSealer(RecordClock clock, Keyed<SealContext> keyed, Mode mode)
-      : clock_(std::move(clock)), keyed_(std::move(keyed)), mode_(mode) {}
+  RecordSealer(RecordClock clock, Keyed<SealContext> keyed, Mode mode, Nanos age)
+      : clock_(std::move(clock)), age_(age), keyed_(std::move(keyed)), mode_(mode) {}
   RecordClock clock_;
+  EpochAge age_;
   Keyed<SealContext> keyed_;
   Mode mode_;
   bool broken_ = false;

@@ -306,6 +306,27 @@ TEST_P(Guards, EndsOfKeys) {
   EXPECT_EQ(blocks->seal_key().epoch(), 3u) << "each begins one";
 }
 
+// A sender of little traffic, too: whoever learns a key opens an hour of it.
+TEST_P(Guards, EpochsEndAfterAnHour) {
+  auto one = guard(1), two = guard(2);
+  SealKey& key = one->seal_key();
+  key.age(100 * kSecond);
+  EXPECT_EQ(take(*two, sealed(*one, data_of(1))), Refusal::kNone);
+  key.age(3699 * kSecond);
+  EXPECT_EQ(take(*two, sealed(*one, data_of(1))), Refusal::kNone);
+  EXPECT_EQ(key.epoch(), 0u);
+  key.age(3700 * kSecond);
+  EXPECT_EQ(take(*two, sealed(*one, data_of(1)), 3700 * kSecond), Refusal::kNone);
+  EXPECT_EQ(key.epoch(), 1u);
+  EXPECT_EQ(two->epoch_of(1), 1u);
+  // Of hours without a datagram there is one step.
+  key.age(100'000 * kSecond);
+  EXPECT_EQ(take(*two, sealed(*one, data_of(1)), 100'000 * kSecond), Refusal::kNone);
+  EXPECT_EQ(key.epoch(), 2u);
+  EXPECT_EQ(take(*two, sealed(*one, data_of(1)), 100'000 * kSecond), Refusal::kNone);
+  EXPECT_EQ(key.epoch(), 2u);
+}
+
 TEST_P(Guards, KeysAreWornOutByForgeries) {
   opens_.failures = 10;
   auto one = guard(1), two = guard(2);
@@ -333,6 +354,26 @@ TEST(Budget, CountsWindowsNotHistory) {
     EXPECT_TRUE(budget.allows(2, 7, now)) << "another sender";
   }
   EXPECT_EQ(budget.refused(), 5u);
+}
+
+// Otherwise a forger would look for numbers that share a place with true ones, beforehand.
+TEST(Budget, WhichNumbersShareAPlaceFollowsFromAKey) {
+  BudgetLimits limits;
+  limits.bytes = 1;
+  const auto shares = [&](const FilterKey& key, uint64_t number) {
+    OpenBudget budget(limits, key);
+    budget.failed(1000, 0);
+    EXPECT_TRUE(budget.allows(1, 0, 0));
+    return !budget.allows(1, number, 0);
+  };
+  const FilterKey one{std::byte{1}}, other{std::byte{2}};
+  uint64_t found = 0;
+  for (uint64_t number = 1; found < 4 && number < 100'000; number++) {
+    if (!shares(one, number)) continue;
+    found++;
+    EXPECT_FALSE(shares(other, number)) << number;
+  }
+  EXPECT_EQ(found, 4u);
 }
 
 }  // namespace

@@ -309,6 +309,31 @@ TEST_P(Records, AreTakenOnceInOrderAndWhole) {
   after([](Pipe& p, auto& r) { EXPECT_FALSE(p.open(r[0], true)) << "as if it had a number"; });
 }
 
+TEST_P(Records, EpochsEndAfterAnHour) {
+  EpochLimits few;
+  few.packets = 4;
+  Pipe pipe = Pipe::make(GetParam(), few);
+  pipe.sealer.age(100 * kSecond);
+  EXPECT_EQ(pipe.open(pipe.seal("1")), "1");
+  pipe.sealer.age(3700 * kSecond);
+  EXPECT_EQ(pipe.open(pipe.seal("2", 9), true), "2");
+  EXPECT_EQ(pipe.sealer.epoch(), 1u);
+  EXPECT_EQ(pipe.opener.epoch(), 1u);
+  for (int i = 0; i < 8; i++) EXPECT_EQ(pipe.open(pipe.seal("more")), "more");
+  EXPECT_EQ(pipe.sealer.epoch(), 3u) << "by count, from there";
+  EXPECT_EQ(pipe.opener.epoch(), 3u);
+  // By both at once it is one epoch.
+  for (int i = 0; i < 3; i++) EXPECT_EQ(pipe.open(pipe.seal("more")), "more");
+  pipe.sealer.age(9000 * kSecond);
+  EXPECT_EQ(pipe.open(pipe.seal("last")), "last");
+  EXPECT_EQ(pipe.sealer.epoch(), 4u);
+  EXPECT_EQ(pipe.opener.epoch(), 4u);
+  // Whoever sets the bit in a record that has none ends the connection.
+  std::vector<std::byte> record = pipe.seal("x");
+  record[3] |= std::byte{0x80};
+  EXPECT_FALSE(pipe.open(record));
+}
+
 TEST_P(Records, EndsOfKeys) {
   EpochLimits tiny;
   tiny.packets = 1;
@@ -328,6 +353,8 @@ TEST(RecordLengths, AreBounded) {
   EXPECT_FALSE(record_length_allowed(16, 100, true));
   EXPECT_TRUE(record_length_allowed(120, 100, true));
   EXPECT_FALSE(record_length_allowed(0xffffffff, 100, false)) << "the goodbye in clear";
+  EXPECT_FALSE(record_length_allowed(record_length(0xffffffff), 100, false));
+  EXPECT_EQ(record_length(kNewEpoch | 116), 116u);
 }
 
 }  // namespace

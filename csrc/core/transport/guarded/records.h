@@ -27,6 +27,7 @@ class Records {
   bool seal(std::optional<uint32_t> number, crypto::Parts body, std::byte* out) {
     return sealer_->seal(number, body, out);
   }
+  void age(Nanos now) { sealer_->age(now); }
   std::optional<ConstBytes> open(bool striped, ConstBytes record, Bytes scratch) {
     return opener_->open(striped, record, scratch);
   }

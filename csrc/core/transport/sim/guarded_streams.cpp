@@ -68,6 +68,7 @@ void GuardedStreams::seal(EndpointId to, Channel channel, ConstBytes frame) {
   Link& link = link_of(to, channel);
   Frame record(crypto::record_size(frame.size(), false));
   record.connection = link.connection;
+  link.records.age(way_.now());
   if (!link.records.seal(std::nullopt, {&frame, 1}, record.data())) {
     return fail(to, guarded::keys_used_up(peer_text(to)));
   }
@@ -132,8 +133,9 @@ std::optional<ConstBytes> GuardedStreams::open(EndpointId from, Channel channel,
                                                const Frame& record) {
   Link& link = link_of(from, channel);
   const size_t most = most_frame(channel), size = record.size();
-  const uint32_t length =
-      size < crypto::kRecordLength ? UINT32_MAX : wire::load<uint32_t>(record.data());
+  const uint32_t length = size < crypto::kRecordLength
+                              ? UINT32_MAX
+                              : crypto::record_length(wire::load<uint32_t>(record.data()));
   if (link.goodbye_heard || !crypto::record_length_allowed(length, most, false)) {
     refusals_.emplace_back(Cause::malformed, from);
     const std::string what = link.goodbye_heard

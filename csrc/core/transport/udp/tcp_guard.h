@@ -35,6 +35,7 @@ class TcpGuard {
   // Seals one frame, to come after what waits. `number`: as its connection has it. False: keys are
   // used up, or the library has failed.
   bool seal(std::optional<uint32_t> number, crypto::Parts body);
+  void age(Nanos now) { records_.age(now); }
   // The same of the queue's frames, as many as may wait. `numbered`: as of the connection.
   bool seal_from(SendQueue& queue, bool numbered);
 
@@ -55,7 +56,7 @@ class TcpGuard {
     }
     while (bytes.size() - scan.consumed >= kFramePrefix) {
       const ConstBytes left = bytes.subspan(scan.consumed);
-      const uint32_t length = decode_prefix(left.data());
+      const uint32_t length = crypto::record_length(decode_prefix(left.data()));
       if (!crypto::record_length_allowed(length, most, numbered)) {
         scan.end = FrameScan::End::kViolation;
         scan.bad_length = length;

@@ -155,6 +155,7 @@ void TcpStream::send(PeerId id, Channel channel, std::span<const ConstBytes> par
     number = peer.next_out[static_cast<size_t>(channel)]++;
   }
   if (link.takes_sealed()) {
+    link.connection->guard->age(now_);
     if (link.connection->guard->seal(number, parts)) return flush(*link.connection);
     return fail_peer(id,
                      guarded::keys_used_up(endpoint_text(peer.address, link.connection->stripe)));

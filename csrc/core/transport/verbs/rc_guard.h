@@ -31,10 +31,11 @@ struct RcGuard {
   // authenticated. Valid until the next call. Nothing: forged, and the connection is over.
   std::optional<ConstBytes> open(ConstBytes message) {
     constexpr size_t kMostBody = kEntry - crypto::record_size(0, false);
-    const bool whole =
-        message.size() >= crypto::record_size(0, false) &&
-        decode_prefix(message.data()) == message.size() - crypto::kRecordLength &&
-        crypto::record_length_allowed(decode_prefix(message.data()), kMostBody, false);
+    const bool whole = message.size() >= crypto::record_size(0, false) &&
+                       crypto::record_length(decode_prefix(message.data())) ==
+                           message.size() - crypto::kRecordLength &&
+                       crypto::record_length_allowed(
+                           crypto::record_length(decode_prefix(message.data())), kMostBody, false);
     return whole ? records.open(false, message, opened) : std::nullopt;
   }
 };

@@ -161,6 +161,7 @@ void RcStream::send(PeerId id, Channel channel, std::span<const ConstBytes> part
 void RcStream::pump(PeerId id) {
   Peer& peer = peers_[id];
   if (peer.phase != Phase::kOpen) return;
+  if (auto& guard = peer.connection->guard) guard->records.age(now_);
   Connection& c = *peer.connection;
   if (!c.problem.ok()) return;
   Status status;
