@@ -17,6 +17,7 @@
 
 #include <exception>
 #include <iterator>
+#include <mutex>
 #include <utility>
 
 #include "base/log.h"
@@ -34,6 +35,36 @@ constexpr int kFullMs = 1;   // between looks at a full completion ring
 constexpr int kBatch = 256;  // records between two looks at the socket
 constexpr size_t kSpareCompletions = 1024;
 constexpr size_t kMostRemains = 16;
+
+// Of all clients together: a process may connect, say Hello and vanish as often as it likes.
+class ClientWarnings {
+ public:
+  void warn(pid_t pid, const std::string& why) {
+    const std::lock_guard<std::mutex> held(mutex_);
+    const Nanos now = monotonic_now();
+    std::string more;
+    if (begun_ == kNever || now - begun_ >= kPeriod) {
+      if (dropped_ > 0) more = " (and " + std::to_string(dropped_) + " more)";
+      begun_ = now;
+      lines_ = 0;
+      dropped_ = 0;
+    }
+    if (lines_ == kLines) {
+      dropped_++;
+      return;
+    }
+    lines_++;
+    log(LogLevel::kWarn, "client (process %d): %s%s", static_cast<int>(pid), why.c_str(),
+        more.c_str());
+  }
+
+ private:
+  static constexpr uint64_t kLines = 20;
+  static constexpr Nanos kPeriod = 10 * kSecond;
+  std::mutex mutex_;
+  Nanos begun_ = kNever;
+  uint64_t lines_ = 0, dropped_ = 0;
+};
 
 std::string end_of_drain(Nanos limit) {
   return "the engine of its host (process " + std::to_string(::getpid()) +
@@ -272,8 +303,8 @@ void Tenant::create(uint64_t call, const GroupSpec& spec, Creation& creation) {
 // may have left some that are being closed, which go on until the engine itself must end.
 void Tenant::wind_up(const std::string& why) {
   if (!why.empty()) {
-    log(LogLevel::kWarn, "client (process %d): %s", static_cast<int>(link_->socket().peer_pid()),
-        why.c_str());
+    static ClientWarnings& warnings = *new ClientWarnings;
+    warnings.warn(link_->socket().peer_pid(), why);
   }
   for (auto& [call, creation] : creations_) {
     creation.interrupted = true;

@@ -191,6 +191,37 @@ class OtherVersion {
   std::thread thread_;
 };
 
+std::atomic<int> g_lost{0};
+
+// Whoever may use the engine could fill its log.
+TEST(EngineQuotas, ClientsWithoutByeFillNoLog) {
+  const TemporaryFolder folder;
+  service::HostEngineOptions options;
+  options.path = folder.path() + "/engine.sock";
+  auto engine = service::HostEngine::start(std::move(options));
+  ASSERT_TRUE(engine.ok()) << engine.status().to_string();
+  set_log_sink([](int level, const char* line) {
+    g_lost += level == 2 && std::string(line).find("client (process ") != std::string::npos;
+  });
+  const auto idle = [&] {
+    return (*engine)->status_text().find(R"("clients":[])") != std::string::npos;
+  };
+  for (int i = 0; i < 60; i++) {
+    auto fd = connect_to(folder.path() + "/engine.sock", SOCK_SEQPACKET);
+    ASSERT_TRUE(fd.ok()) << fd.status().to_string();
+    LocalSocket socket(std::move(fd).value());
+    ASSERT_TRUE(socket.send(ipc::bytes_of(control_of(ipc::Hello{})), {}, kSecond).ok());
+    Packet packet;
+    EXPECT_TRUE(until([&] { return socket.receive(packet) == LocalSocket::Got::kPacket; },
+                      "the engine's Welcome"));
+    socket = LocalSocket(Fd());
+    EXPECT_TRUE(until(idle, "the end of the client"));
+  }
+  set_log_sink(nullptr);
+  EXPECT_GE(g_lost, 20);
+  EXPECT_LE(g_lost, 40) << "20 in 10 s, of a test that may take longer";
+}
+
 std::atomic<int> g_warned{0};
 
 TEST(EngineQuotas, AutoWarnsOnceOfAnEngineOfAnotherVersion) {
