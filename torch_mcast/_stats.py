@@ -88,8 +88,9 @@ def stats(group: Any = None) -> dict[str, Any]:
     counters    {name: n}, both lanes together, see torch_mcast._C.counters() for their meaning;
                 reduce_counters: the reduce lane's part of them
     repairs     {peer rank: {"received_bytes": n, "sent_bytes": n}}
-    security    {"mode": setting `security`, "suite", "library" and "secret_id" (public) of a guarded group
+    security    {"mode": setting `security`, "suite" and "library" of a guarded group
                 that uses a network, else "", "trust_store": whether the secret came through the store,
+                "keys_locked": false: they may be written to swap (`ulimit -l`),
                 "sealed" and "opened": datagrams of this rank and of others, "epoch": of this rank's
                 latest, "untried": datagrams that its lanes did not try to open, since too many before
                 were forged, "clear_fallback_calls": that went over the network in clear, "causes":

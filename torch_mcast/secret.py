@@ -1,11 +1,12 @@
-"""`torch-mcast secret new [FILE]`: a secret for a job, 32 random bytes in hex. `torch-mcast secret
-aggregator SECRET [FILE]`: what aggregators get of it, with which they cannot be ranks."""
+"""`torch-mcast secret new [FILE]`: a secret for a job, 32 random bytes. `torch-mcast secret aggregator
+SECRET [FILE]`: what aggregators get of it, with which they cannot be ranks.
+
+A secret's text is mcast-secret-, 64 hex digits, a dash and the CRC-32C of the bytes in 8 hex digits. Other
+texts are refused: people would make up what can be guessed."""
 
 from __future__ import annotations
 
 import argparse
-import base64
-import binascii
 import hashlib
 import hmac
 import os
@@ -14,26 +15,43 @@ import sys
 from pathlib import Path
 
 BYTES = 32
-LEAST = 16
+PREFIX = "mcast-secret-"
+
+
+def _crc32c(data: bytes) -> int:
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def text_of(secret: bytes) -> str:
+    """As ranks read it (csrc/core/crypto/secret.h)."""
+    assert len(secret) == BYTES
+    return f"{PREFIX}{secret.hex()}-{_crc32c(secret):08x}"
 
 
 def new() -> str:
-    return secrets.token_hex(BYTES)
+    return text_of(secrets.token_bytes(BYTES))
 
 
 def _bytes(text: str) -> bytes:
     """Of a secret as ranks read it (csrc/core/crypto/secret.h). ValueError."""
     text = text.strip()
+    if not text.startswith(PREFIX):
+        raise ValueError(
+            f"it does not begin with {PREFIX}: torch-mcast did not make it, so others might guess it"
+        )
     try:
-        found = bytes.fromhex(text)
+        digits, check = text[len(PREFIX) :].split("-")
+        found = bytes.fromhex(digits)
+        good = len(found) == BYTES and int(check, 16) == _crc32c(found)
     except ValueError:
-        text = text.rstrip("=").translate(str.maketrans("-_", "+/"))
-        try:
-            found = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
-        except binascii.Error:
-            raise ValueError("it is neither hex nor base64") from None
-    if len(found) < LEAST:
-        raise ValueError(f"it has {len(found)} bytes; at least {LEAST} are needed")
+        good = False
+    if not good:
+        raise ValueError("its text is damaged: its length or its checksum is wrong")
     return found
 
 
@@ -47,12 +65,12 @@ def _root(secret: str) -> bytes:
 
 def role(secret: str, number: int = 1, name: str = "aggregators") -> str:
     """What follows from a secret for the daemons of a role (docs/security.md, role_key). ValueError."""
-    return _mac(_root(secret), b"mcast1 role\0" + bytes([number]) + name.encode() + b"\1").hex()
+    return text_of(_mac(_root(secret), b"mcast1 role\0" + bytes([number]) + name.encode() + b"\1"))
 
 
-def public_id(secret: str) -> str:
-    """What tells one secret from another and may be shown (docs/security.md, secret_id). ValueError."""
-    return _mac(_root(secret), b"mcast1 id\0\1")[:4].hex()
+def check(secret: str, run: str) -> str:
+    """Equal for ranks of one run that have one secret, another in each run. ValueError."""
+    return _mac(_root(secret), b"mcast1 doctor\0" + run.encode() + b"\1")[:8].hex()
 
 
 def write(path: str, text: str = "") -> None:

@@ -1,8 +1,10 @@
 // The barrier that names who is missing, through the store: it needs no network between ranks, so
 // it also tells of ranks that cannot be reached, or have never called anything. Every rank but 0
 // leaves its mark; rank 0 looks for the marks in the order of ranks, then leaves the verdict, which
-// the others wait for. torch asks for it under Gloo's name only; its texts are what scripts look
-// for.
+// the others wait for. Of a guarded group nobody goes by the store alone, since anybody who can
+// write to it could let a rank pass: where it says that all are here, a barrier of the group
+// follows. Its marks then only name who is missing. torch asks for it under Gloo's name only; its
+// texts are what scripts look for.
 #include <algorithm>
 
 #include "backend.h"
@@ -26,6 +28,19 @@ void leave_verdict(c10d::Store& store, const std::string& prefix, const char* ve
   }
 }
 
+Nanos deadline_of(std::chrono::milliseconds limit) {
+  return later(monotonic_now(), nanos_of_ms(std::max<int64_t>(0, limit.count())));
+}
+
+// All ranks come here, or none that is not deceived.
+void prove_all_here(ProcessGroupMcast& group, Nanos deadline) {
+  if (group.config().security == "off" || group.getSize() == 1) return;
+  c10d::BarrierOptions opts;
+  opts.timeout =
+      std::chrono::milliseconds(std::max<Nanos>(kMilli, deadline - monotonic_now()) / kMilli);
+  group.barrier(opts)->wait();
+}
+
 }  // namespace
 
 void ProcessGroupMcast::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
@@ -37,7 +52,7 @@ void ProcessGroupMcast::monitoredBarrier(const c10d::BarrierOptions& opts, bool 
   const auto limit = opts.timeout != c10d::kUnsetTimeout
                          ? opts.timeout
                          : std::chrono::milliseconds(timeout_ms_.load());
-  const Nanos deadline = later(monotonic_now(), nanos_of_ms(std::max<int64_t>(0, limit.count())));
+  const Nanos deadline = deadline_of(limit);
   const std::string prefix =
       "mcast_monitored/" + members_->incarnation + std::to_string(sequence) + "/";
   if (rank_ != 0) {
@@ -47,7 +62,7 @@ void ProcessGroupMcast::monitoredBarrier(const c10d::BarrierOptions& opts, bool 
       const auto value = store_->get(prefix + kVerdict);
       verdict.assign(value.begin(), value.end());
     }
-    if (verdict == kAllHere) return;
+    if (verdict == kAllHere) return prove_all_here(*this, deadline);
     C10_THROW_ERROR(DistBackendError,
                     c10::str(context(op_name(op), sequence), ": Rank ", rank_,
                              " successfully reached monitoredBarrier, but received errors while "
@@ -76,6 +91,7 @@ void ProcessGroupMcast::monitoredBarrier(const c10d::BarrierOptions& opts, bool 
   if (!missing.empty()) {
     C10_THROW_ERROR(DistBackendError, context(op_name(op), sequence) + ": " + verdict);
   }
+  prove_all_here(*this, deadline);
 }
 
 }  // namespace mcast::pg

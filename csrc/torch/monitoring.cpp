@@ -116,8 +116,8 @@ py::dict security_dict(const SecurityStats& stats) {
   result["sources_watched"] = stats.sources_watched;
   result["suite"] = stats.suite;
   result["library"] = stats.library;
-  result["secret_id"] = stats.secret_id;
   result["trust_store"] = stats.trust_store;
+  result["keys_locked"] = stats.keys_locked;
   result["sealed"] = stats.sealed;
   result["opened"] = stats.opened;
   result["untried"] = stats.untried;

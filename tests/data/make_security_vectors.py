@@ -118,9 +118,9 @@ def text(value: str) -> bytes:
 def keys(v: dict[str, bytes]) -> None:
     v["secret"] = some("secret")
     v["root"] = extract(b"torch-mcast secret 1", v["secret"])
-    v["secret_id"] = derive(v["root"], "id", size=4)
     for name in ("record", "hello", "mix"):
         v[f"{name}_key"] = derive(v["root"], name)
+    v["secret_check"] = derive(v["record_key"], "check", b"a nonce", size=8)
     v["job_key"] = derive(
         derive(v["root"], "jobs"), "job", hashlib.sha256(b"run|node0|29500").digest()
     )

@@ -39,12 +39,12 @@ struct Secrets {
   std::shared_ptr<const crypto::JobSecret> job = secret_of(7), other = secret_of(8);
   // As an aggregator has it: a secret that follows from the job's.
   std::string prove(unsigned proof, const std::string& nonce, const char* what,
-                    const std::string& text) const {
+                    const std::string& text, const std::string& about = "") const {
     if (proof == kNone) return text;
     const crypto::Key& key = proof == kRole  ? job->aggregators().record
                              : proof == kJob ? job->record()
                                              : other->aggregators().record;
-    return crypto::with_mac(key, crypto::said_over(nonce, what), text);
+    return crypto::with_mac(key, crypto::said_over(nonce, what, about), text);
   }
 };
 
@@ -84,6 +84,7 @@ struct Wire {
   std::vector<std::string> coming;
   std::string nonce;        // that its Challenge told; empty: none came that fits
   bool challenged = false;  // by any
+  std::string asked;        // digest of the proved ask
 };
 
 class AskersLink final : public RecordLink {
@@ -98,6 +99,7 @@ class AskersLink final : public RecordLink {
                                 crypto::said_over(wire_.nonce, "ask"), text)
                 .has_value(),
             "an ask is proved for its connection");
+    wire_.asked = crypto::digest_text(text);
   }
   Result<bool> next(wire::Admission& record, std::string& text) override {
     if (wire_.coming.empty()) return false;
@@ -207,7 +209,8 @@ class Asking {
     if (keyed) accept.stations[0].key.fill(std::byte{3});
     const std::string nonce = here ? wire.nonce : "n of another connection";
     if (proof == kRole && here && keyed && !wire.nonce.empty()) proved_.insert(uid);
-    return secrets().prove(proof, nonce, "accept", wire::encode(wire::Admission(accept)));
+    return secrets().prove(proof, nonce, "accept", wire::encode(wire::Admission(accept)),
+                           wire.asked);
   }
 
   fuzz::Input in_;
@@ -284,10 +287,10 @@ class Asked final : public service::Links {
     require(wire::decode_admission(text, record).ok(), "what is said can be read");
     if (const auto* const c = std::get_if<wire::Challenge>(&record)) nonces_[link] = c->nonce;
     if (!std::holds_alternative<wire::Accept>(record)) return;
-    require(
-        crypto::without_mac(role()->record(), crypto::said_over(nonces_.at(link), "accept"), text)
-            .has_value(),
-        "an acceptance is proved for its connection");
+    require(crypto::without_mac(role()->record(),
+                                crypto::said_over(nonces_.at(link), "accept", asked_), text)
+                .has_value(),
+            "an acceptance is proved for its connection and its ask");
   }
 
   void step() {
@@ -309,6 +312,7 @@ class Asked final : public service::Links {
                                : (what & 7u) == 4 ? wire::encode(wire::Admission(wire::Bye{}))
                                                   : ask(at->second, what >> 3);
     fuzz::handed();
+    asked_ = crypto::digest_text(record);
     jobs_->on_record(link, 0x0a000001, record, now_);
     proved_ = false;
   }
@@ -337,6 +341,7 @@ class Asked final : public service::Links {
   service::LinkId next_ = 1;
   int running_ = 0;
   bool proved_ = false;  // the record that comes now
+  std::string asked_;    // its digest
   Nanos now_ = kSecond;
   std::unique_ptr<service::Jobs> jobs_;
 };

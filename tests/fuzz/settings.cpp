@@ -14,6 +14,7 @@
 #include "crypto/secret.h"
 #include "engine/fault_classifier.h"
 #include "fuzz.h"
+#include "support/secret_text.h"
 #include "transport/fault_spec.h"
 #include "transport/udp/netif.h"
 
@@ -108,9 +109,8 @@ void check_secret(std::string_view text) {
     return;
   }
   const ConstBytes bytes = secret->bytes();
-  require(bytes.size() >= crypto::kLeastSecret && bytes.size() <= crypto::kMostSecret,
-          "a secret of the sizes that there are");
-  const auto again = crypto::parse_secret(hex_text(bytes) + "\n");
+  require(bytes.size() == crypto::kSecretBytes, "a secret of the size that there is");
+  const auto again = crypto::parse_secret(test::secret_text(bytes) + "\n");
   require(again.ok() && fuzz::equal(again->bytes(), bytes), "a secret stays what it is");
 }
 

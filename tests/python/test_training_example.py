@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +18,7 @@ from torchrun import torchrun
 from train_fsdp import device_for
 
 from torch_mcast.bench.formulas import gloo_send_bytes, ring_send_bytes
+from torch_mcast.secret import new
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train_fsdp.py"
 STEP = Step((("forward", 1000), ("backward", 1400), ("optimizer", 1900)), 2000)
@@ -191,7 +191,7 @@ def test_the_losses_are_the_same_in_a_guarded_group_and_by_an_engine(
 ):
     secret = tmp_path / "secret"
     secret.touch(0o600)
-    secret.write_text(secrets.token_hex(32))
+    secret.write_text(new())
     how = {"MCAST_SECURITY": mode, "MCAST_SECRET_FILE": str(secret)}
     if mode == "engine":
         how = {"MCAST_ENGINE": f"host:{engine_socket}"}

@@ -4,7 +4,6 @@ process alone gives."""
 from __future__ import annotations
 
 import copy
-import secrets
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 import torch_mcast
+from torch_mcast import secret
 
 WORLD = 4
 
@@ -157,7 +157,7 @@ def modes(names: Any) -> list[Any]:
 @pytest.mark.parametrize(("name", "mode"), modes(CASES))
 def test_a_guard_changes_no_bit(ranks, tmp_path, name, mode):
     path = tmp_path / "secret"
-    path.write_text(secrets.token_hex(32))
+    path.write_text(secret.new())
     path.chmod(0o600)
     env = {"MCAST_SECURITY": mode, "MCAST_SECRET_FILE": str(path)}
     ours = ranks(WORLD, guarded, mode, *CASES[name], env=env)

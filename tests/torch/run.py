@@ -28,7 +28,6 @@ import io
 import json
 import os
 import re
-import secrets
 import signal
 import sys
 import tempfile
@@ -189,9 +188,11 @@ def rows_at(version: str, mode: str = "off", world: int = WORLD) -> dict[str, An
 
 def guard(mode: str, folder: str) -> None:
     """Settings of all groups of this process and its children."""
+    from torch_mcast.secret import new
+
     secret = Path(folder) / "secret"
     secret.touch(0o600)
-    secret.write_text(secrets.token_hex(32))
+    secret.write_text(new())
     os.environ.update(MCAST_SECURITY=mode, MCAST_SECRET_FILE=str(secret), MCAST_SHARED_MEMORY="off")
     # What Options(fallback="gloo") does; the tests hand no options over.
     from torch_mcast import _fallback

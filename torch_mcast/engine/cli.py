@@ -27,8 +27,8 @@ def _show(status: dict[str, Any]) -> None:
             f"{status['drain_limit_s']:.0f} s are left"
         )
     # An engine of before it had one does not say.
-    guards = status.get("security", {"modes": ["off"], "secret_id": ""})
-    known = f", secret {guards['secret_id']}" if guards["secret_id"] else ": it has no secret"
+    guards = status.get("security", {"modes": ["off"], "secret": False})
+    known = "" if guards["secret"] else ": it has no secret"
     print(f"security: {', '.join(guards['modes'])}{known}")
     rows = [("process", "user", "in flight", "shared memory", "copies", "security", "groups")] + [
         (

@@ -167,7 +167,8 @@ inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPO
     "Between hosts, by sockets or verbs, by this process or by an engine of the host that has "    \
     "the secret")                                                                                  \
   S(secret_file, "MCAST_SECRET_FILE", "", false, true,                                             \
-    "file with the job's secret, hex or base64 of 16 bytes or more, or /dev/fd/N; wins over the "  \
+    "file with the job's secret, as torch-mcast secret new writes it, or /dev/fd/N; wins over "    \
+    "the "                                                                                         \
     "variable MCAST_SECRET, which is taken out of the environment once it is read. With "          \
     "engine=host neither is read: the engine has the secret")                                      \
   S(job, "MCAST_JOB", "", false, true,                                                             \

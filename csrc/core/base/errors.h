@@ -43,8 +43,7 @@ namespace mcast {
   X(settings_differ, kMismatch,                                                                    \
     "ranks differ in settings: rank {#rank} has \"{settings}\", "                                  \
     "rank {#other} has \"{other_settings}\"")                                                      \
-  X(secret_differs, kMismatch,                                                                     \
-    "rank {#rank} has another secret (id {id}), rank {#other} has id {other_id}")                  \
+  X(secret_differs, kMismatch, "rank {#rank} has another secret than rank {#other}")               \
   X(security_differs, kMismatch,                                                                   \
     "rank {#rank} runs with security={security}, "                                                 \
     "rank {#other} runs with security={other_security}")                                           \

@@ -14,8 +14,27 @@
 #include <bit>
 #include <cerrno>
 #include <iterator>
+#include <system_error>
+
+#include "base/log.h"
 
 namespace mcast::crypto {
+
+namespace {
+
+std::atomic<bool> g_unlocked{false};
+
+void note_unlocked(int why) {
+  if (g_unlocked.exchange(true)) return;
+  log(LogLevel::kWarn,
+      "pages with keys cannot be locked in memory (%s): they may be written to swap; raise the "
+      "limit (ulimit -l, LimitMEMLOCK=), or encrypt the swap",
+      std::generic_category().message(why).c_str());
+}
+
+}  // namespace
+
+bool all_secrets_locked() noexcept { return !g_unlocked; }
 
 Result<SecretPages> SecretPages::make(size_t size) {
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
@@ -33,6 +52,7 @@ Result<SecretPages> SecretPages::make(size_t size) {
   }
   pages.used_ = {used, size};
   pages.locked_ = ::mlock(used, room) == 0;
+  if (!pages.locked_) note_unlocked(errno);
   return pages;
 }
 

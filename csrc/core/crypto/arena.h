@@ -121,4 +121,8 @@ class SecretKey {
   SecretPlace place_;  // whose end wipes the key
 };
 
+// False once pages of this process could not be locked in memory, which is logged the first time:
+// their keys may be written to swap.
+bool all_secrets_locked() noexcept;
+
 }  // namespace mcast::crypto

@@ -57,12 +57,6 @@ Key root_key(ConstBytes secret) noexcept {
   return hkdf_extract(bytes_of("torch-mcast secret 1"), secret);
 }
 
-uint32_t secret_id(const Key& root) noexcept {
-  std::array<std::byte, 4> out;
-  derive(root, "id", {}, out);
-  return wire::load<uint32_t>(out.data());
-}
-
 Key jobs_key(const Key& root) noexcept { return derive_key(root, "jobs"); }
 
 Key job_key(const Key& jobs, std::string_view name) noexcept {
@@ -72,6 +66,13 @@ Key job_key(const Key& jobs, std::string_view name) noexcept {
 }
 
 Key record_key(const Key& root) noexcept { return derive_key(root, "record"); }
+SecretCheck secret_check(const Key& record_key, ConstBytes nonce) noexcept {
+  SecretCheck out;
+  const ConstBytes context[] = {nonce};
+  derive(record_key, "check", context, out);
+  return out;
+}
+
 Key hello_key(const Key& root) noexcept { return derive_key(root, "hello"); }
 Key mix_key(const Key& root) noexcept { return derive_key(root, "mix"); }
 

@@ -3,8 +3,9 @@
 // (tests/data/security_vectors.json). Needs an ok() of load_library(). Pure functions, any thread.
 // Integers that go into a key are little-endian.
 //
-//   secret -> root_key -> jobs_key -> job_key -> record_key, hello_key, mix_key; secret_id is
-//   public records -> transcript T member 0: group_secret G, wrapped for each rank by wrap_key T, G
+//   secret -> root_key -> jobs_key -> job_key -> record_key, hello_key, mix_key; record_key ->
+//   secret_check; records -> transcript T member 0: group_secret G, wrapped for each rank by
+//   wrap_key T, G
 //   -> group_root M -> filter_key of a lane, first_chain of a sender -> next_chain ... a pair of
 //   endpoints -> pair_key W -> connection_key C -> ack_key, confirm_key, stream_chain
 #pragma once
@@ -28,17 +29,20 @@ namespace mcast::crypto {
 void derive(const Key& key, std::string_view label, Parts context, Bytes out) noexcept;
 Key derive_key(const Key& key, std::string_view label, Parts context = {}) noexcept;
 
-// --- From the job's secret (at least 16 bytes).
-Key root_key(ConstBytes secret) noexcept;      // PRK
-uint32_t secret_id(const Key& root) noexcept;  // "id": public, tells a wrong secret
-// "jobs": all that a process keeps of the root. No id and no role's key follows from it.
+// --- From the job's secret (32 random bytes).
+Key root_key(ConstBytes secret) noexcept;  // PRK
+// "jobs": all that a process keeps of the root. No role's key follows from it.
 Key jobs_key(const Key& root) noexcept;
 // "job": what ranks of one job have in place of the root, by the SHA-256 of the job's name.
 Key job_key(const Key& jobs, std::string_view name) noexcept;
 // --- From a job_key; of a role's daemons from the root of their secret.
 Key record_key(const Key& root) noexcept;  // "record": MAC of values in the store
-Key hello_key(const Key& root) noexcept;   // "hello": MAC of a stream's Hello
-Key mix_key(const Key& root) noexcept;     // "mix": into what X25519 brings
+// "check": tells a wrong secret. Like a MAC it lets anybody try secrets; of 32 random bytes nobody
+// finds the right one.
+using SecretCheck = std::array<std::byte, 8>;
+SecretCheck secret_check(const Key& record_key, ConstBytes nonce) noexcept;
+Key hello_key(const Key& root) noexcept;  // "hello": MAC of a stream's Hello
+Key mix_key(const Key& root) noexcept;    // "mix": into what X25519 brings
 // What a daemon that serves the job, and is no rank, gets in place of the root. A name of at most
 // 255 bytes.
 inline constexpr const char* kAggregatorName = "aggregators";

@@ -17,43 +17,25 @@
 #include <map>
 #include <mutex>
 
+#include "base/checksum.h"
 #include "base/fd.h"
 #include "base/hex.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "crypto/handshake.h"
 #include "crypto/kdf.h"
 #include "crypto/library.h"
-#include "wire/bytes.h"
 
 namespace mcast::crypto {
 namespace {
 
-int base64_digit(char c) {
-  if (c >= 'A' && c <= 'Z') return c - 'A';
-  if (c >= 'a' && c <= 'z') return c - 'a' + 26;
-  if (c >= '0' && c <= '9') return c - '0' + 52;
-  if (c == '+' || c == '-') return 62;
-  return c == '/' || c == '_' ? 63 : -1;
-}
+constexpr size_t kMostText = 1024;  // of a file, with white space
 
-// Digits of `bits` bits each, most significant first; bits that make no byte are dropped. Returns
-// the number of bytes; SIZE_MAX: a character is no such digit.
-template <typename Digit>
-size_t decode(std::string_view text, unsigned bits, Digit&& digit, Bytes out) {
-  uint32_t window = 0;
-  unsigned have = 0;
-  size_t size = 0;
-  for (const char c : text) {
-    const int value = digit(c);
-    if (value < 0) return SIZE_MAX;
-    window = window << bits | static_cast<uint32_t>(value);
-    have += bits;
-    if (have < 8) continue;
-    have -= 8;
-    if (size == out.size()) return SIZE_MAX;
-    out[size++] = static_cast<std::byte>(window >> have);
-  }
-  return size;
+std::array<std::byte, 4> check_of(ConstBytes secret) {
+  const uint32_t sum = crc32c(secret);
+  std::array<std::byte, 4> out;
+  for (size_t i = 0; i < out.size(); i++) out[i] = static_cast<std::byte>(sum >> (24 - 8 * i));
+  return out;
 }
 
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
@@ -115,6 +97,8 @@ Result<SecretPages> take_from_environment() {
   return secret;
 }
 
+using CheckNonce = std::array<std::byte, 16>;
+
 bool is_descriptor(const std::string& path) { return path.rfind("/dev/fd/", 0) == 0; }
 
 Status check_file(const struct stat& file, const std::string& path) {
@@ -145,7 +129,7 @@ Result<SecretPages> read_file(const std::string& path) {
     return Status::system(errno, "setting secret_file: " + path);
   }
   if (Status status = check_file(file, path); !status.ok()) return status;
-  Result<SecretPages> text = SecretPages::make(2 * kMostSecret + 2);
+  Result<SecretPages> text = SecretPages::make(kMostText);
   if (!text.ok()) return text.status();
   Bytes room = text->bytes();
   while (!room.empty()) {
@@ -182,29 +166,29 @@ Result<std::shared_ptr<const JobSecret>> made(Result<SecretPages> secret,
 
 Result<SecretPages> parse_secret(std::string_view text) {
   text = stripped(text);
-  Result<SecretPages> room = SecretPages::make(kMostSecret);
-  if (!room.ok()) return room.status();
-  const bool hex = text.size() % 2 == 0 &&
-                   text.find_first_not_of("0123456789abcdefABCDEF") == std::string_view::npos;
-  while (!hex && !text.empty() && text.back() == '=') text.remove_suffix(1);
-  const size_t size = hex ? decode(text, 4, hex_digit, room->bytes())
-                          : decode(text, 6, base64_digit, room->bytes());
-  if (size == SIZE_MAX) {
-    return Status(Code::kInvalidArgument, "the secret is neither hex nor base64 of at most " +
-                                              std::to_string(kMostSecret) + " bytes");
+  const std::string_view prefix = kSecretPrefix;
+  if (text.substr(0, prefix.size()) != prefix) {
+    return Status(Code::kInvalidArgument,
+                  "the secret does not begin with " + std::string(prefix) +
+                      ": torch-mcast did not make it, so others might guess it; make one with "
+                      "torch-mcast secret new");
   }
-  if (size < kLeastSecret) {
-    return Status(Code::kInvalidArgument, "the secret has " + std::to_string(size) +
-                                              " bytes; at least " + std::to_string(kLeastSecret) +
-                                              " are needed (torch-mcast secret new makes 32)");
-  }
-  Result<SecretPages> exact = SecretPages::make(size);
-  if (exact.ok()) std::memcpy(exact->bytes().data(), room->bytes().data(), size);
-  return exact;
+  text.remove_prefix(prefix.size());
+  Result<SecretPages> secret = SecretPages::make(kSecretBytes);
+  if (!secret.ok()) return secret.status();
+  std::array<std::byte, sizeof(uint32_t)> check;
+  const bool whole =
+      text.size() == 2 * (kSecretBytes + check.size()) + 1 && text[2 * kSecretBytes] == '-' &&
+      from_hex(text.substr(0, 2 * kSecretBytes), secret->bytes()) &&
+      from_hex(text.substr(2 * kSecretBytes + 1), check) && check_of(secret->bytes()) == check;
+  if (whole) return secret;
+  return Status(Code::kInvalidArgument,
+                "the secret's text is damaged: its length or its checksum is wrong; copy it again "
+                "from where torch-mcast secret new wrote it");
 }
 
-JobSecret::JobSecret(SecretBox<Keys> keys, uint32_t id, std::string origin)
-    : keys_(std::move(keys)), id_(id), origin_(std::move(origin)), pid_(::getpid()) {}
+JobSecret::JobSecret(SecretBox<Keys> keys, std::string origin)
+    : keys_(std::move(keys)), origin_(std::move(origin)), pid_(::getpid()) {}
 
 Result<std::shared_ptr<const JobSecret>> JobSecret::make(ConstBytes secret, std::string origin) {
   if (Status status = load_library(); !status.ok()) return status;
@@ -219,7 +203,7 @@ Result<std::shared_ptr<const JobSecret>> JobSecret::make(ConstBytes secret, std:
   const Key theirs = root_key(role.bytes());
   (**keys).aggregators = {record_key(theirs), hello_key(theirs), mix_key(theirs)};
   return std::shared_ptr<const JobSecret>(
-      new JobSecret(std::move(keys).value(), secret_id(root), std::move(origin)));
+      new JobSecret(std::move(keys).value(), std::move(origin)));
 }
 
 Result<std::shared_ptr<const JobSecret>> JobSecret::for_job(const std::string& name) const {
@@ -232,14 +216,24 @@ Result<std::shared_ptr<const JobSecret>> JobSecret::for_job(const std::string& n
   (**keys).mix = mix_key(job);
   const RoleKeys& theirs = keys_->aggregators;
   (**keys).aggregators = {theirs.record.clone(), theirs.hello.clone(), theirs.mix.clone()};
-  return std::shared_ptr<const JobSecret>(new JobSecret(std::move(keys).value(), id_, origin_));
+  return std::shared_ptr<const JobSecret>(new JobSecret(std::move(keys).value(), origin_));
 }
 
-std::string JobSecret::id_text() const {
-  std::array<std::byte, 4> bytes;
-  wire::store<uint32_t>(bytes.data(), id_);
-  return hex_text(bytes);
+std::string JobSecret::make_check() const {
+  CheckNonce nonce{};
+  (void)secure_random_bytes(nonce);  // zeros only say which checks are of one secret
+  return hex_text(nonce) + hex_text(secret_check(record(), nonce));
 }
+
+bool JobSecret::fits(std::string_view check) const {
+  CheckNonce nonce;
+  SecretCheck rest;
+  return check.size() == 2 * (nonce.size() + rest.size()) &&
+         from_hex(check.substr(0, 2 * nonce.size()), nonce) &&
+         from_hex(check.substr(2 * nonce.size()), rest) && rest == secret_check(record(), nonce);
+}
+
+std::string JobSecret::fingerprint() const { return hex_text(secret_check(record(), {})); }
 
 bool JobSecret::ok_here() const { return pid_ == ::getpid(); }
 

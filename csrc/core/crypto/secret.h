@@ -19,11 +19,15 @@
 
 namespace mcast::crypto {
 
-inline constexpr size_t kLeastSecret = 16, kMostSecret = 1024;  // bytes
+inline constexpr size_t kSecretBytes = 32;
+// A secret's text: this, its bytes in hex, a dash, and their CRC-32C in hex. Other texts are
+// refused, since people would make up what can be guessed, and everybody who sees a MAC can try
+// guesses.
+inline constexpr const char* kSecretPrefix = "mcast-secret-";
 inline constexpr const char* kSecretVariable = "MCAST_SECRET";
 
-// Hex or base64 of at least kLeastSecret bytes, with white space around it. kInvalidArgument: what
-// is wrong with it, without a character of it.
+// Of a text as above, with white space around it. kInvalidArgument: what is wrong with it, without
+// a character of it.
 Result<SecretPages> parse_secret(std::string_view text);
 
 // What ranks have in common with aggregators, which get it as a secret of their own (torch-mcast
@@ -45,8 +49,12 @@ class JobSecret {
   const Key& hello() const { return keys_->hello; }
   const Key& mix() const { return keys_->mix; }
   const RoleKeys& aggregators() const { return keys_->aggregators; }
-  uint32_t id() const { return id_; }  // public
-  std::string id_text() const;
+  // For others who have the secret (of the same job), to see that they do: a nonce and what follows
+  // from both. Says nothing to anybody else, not even whether two are of one secret.
+  std::string make_check() const;
+  bool fits(std::string_view check) const;
+  // Tells secrets apart within a process.
+  std::string fingerprint() const;
   const std::string& origin() const { return origin_; }
   // False in the child of a fork, where the keys are zeros.
   bool ok_here() const;
@@ -56,9 +64,8 @@ class JobSecret {
     Key jobs, record, hello, mix;
     RoleKeys aggregators;
   };
-  JobSecret(SecretBox<Keys> keys, uint32_t id, std::string origin);
+  JobSecret(SecretBox<Keys> keys, std::string origin);
   SecretBox<Keys> keys_;
-  const uint32_t id_;
   const std::string origin_;
   const pid_t pid_;
 };

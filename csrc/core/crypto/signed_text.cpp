@@ -28,4 +28,8 @@ std::optional<std::string> without_mac(const Key& record_key, const RecordPlace&
   return text;
 }
 
+std::string digest_text(std::string_view text) {
+  return hex_text(sha256({std::as_bytes(std::span(text))}));
+}
+
 }  // namespace mcast::crypto

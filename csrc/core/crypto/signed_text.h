@@ -9,11 +9,13 @@
 
 namespace mcast::crypto {
 
-// Where a text belongs that is said over the one connection that the nonce names, which must
-// outlive the result.
-inline RecordPlace said_over(const std::string& nonce, const char* what) {
-  return {nonce, what, "", 0, 0};
+// Where a text belongs that is said over the one connection that the nonce names, in answer to what
+// `about` is (digest_text()). Both must outlive the result.
+inline RecordPlace said_over(const std::string& nonce, const char* what,
+                             std::string_view about = {}) {
+  return {nonce, what, about, 0, 0};
 }
+std::string digest_text(std::string_view text);  // SHA-256 in hex
 
 inline constexpr size_t kMacLineSize = 69;  // bytes that it is longer by
 

@@ -88,6 +88,7 @@ Status Bootstrap::exchange_all() {
   }
   if (!status.ok() || !roster_.again) return status;
   const TransportType& better = *find_transport(roster_.transport);
+  agreed_round_ = better.name;
   Round again(store_, better.name, spec_.rank, spec_.size);
   return exchange_on(better, again, records);
 }
@@ -116,6 +117,7 @@ Status Bootstrap::change_network(const TransportType& type, std::vector<RankReco
   resources_.networks().note(network);
   mine_.place.addresses.clear();
   records.clear();
+  agreed_round_ = kNetworkRound;
   Round again(store_, kNetworkRound, spec_.rank, spec_.size);
   return exchange_on(type, again, records);
 }

@@ -67,7 +67,8 @@ class Bootstrap {
   KeyValueStore& store_;
   SecureCreation* const security_;
   const Nanos deadline_;
-  Round records_;                // in which all ranks' records are exchanged
+  Round records_;                             // in which all ranks' records are exchanged
+  std::string agreed_round_ = kRecordsRound;  // the last one of records
   Config lane_config_;           // spec.config, with an address of this host for its interface
   std::vector<OwnAddress> own_;  // among which the group chooses
   Nanos exchange_started_ = 0;
@@ -80,5 +81,9 @@ class Bootstrap {
   Agreement agreement_;
   HostReader reader_;  // of this host's ranks' memory, in a group of several hosts; may be none
 };
+
+// Whether a process that makes a group lets those of its user read its memory; `in_engine`: it is
+// an engine of the host, where all memory is mapped.
+bool lets_peers_read(const Config& config, bool guarded, bool in_engine);
 
 }  // namespace mcast

@@ -23,6 +23,11 @@ PeerMemory most_memory(const Config& c, const EngineContext& context) {
 
 }  // namespace
 
+// Whoever may read the memory of a process may trace it, and so has its keys.
+bool lets_peers_read(const Config& config, bool guarded, bool in_engine) {
+  return config.shared_memory != "slots" && !guarded && !in_engine;
+}
+
 std::string Bootstrap::network_reason() const {
   const Config& c = spec_.config;
   if (c.shared_memory == "off") return "shared_memory is off";
@@ -42,7 +47,10 @@ void Bootstrap::offer_memory() {
   }
   registry_ = *registry;
   // Before the others learn where to read. (Who is here only the records will tell.)
-  if (spec_.config.shared_memory != "slots") allow_readers();
+  if (lets_peers_read(spec_.config, security_ != nullptr,
+                      resources_.context().directory != nullptr)) {
+    allow_readers();
+  }
   attachment_ = Attachment::prepare(spec_.rank, spec_.size, *registry_, network_reason().empty(),
                                     resources_.context().directory, spec_.name);
 }
@@ -53,10 +61,16 @@ Result<std::vector<HostAddress>> Bootstrap::addresses_near(const std::vector<uin
   for (size_t r = 0; r < host_of.size(); r++) {
     if (host_of[r] == host_of[spec_.rank]) near.push_back(static_cast<Member>(r));
   }
-  Result<std::vector<std::string>> texts = records_.answers(near, deadline_ - monotonic_now());
+  Round agreed(store_, agreed_round_, spec_.rank, spec_.size);
+  Result<std::vector<std::string>> texts = agreed.answers(near, deadline_ - monotonic_now());
   if (!texts.ok()) return texts.status();
   std::vector<HostAddress> addresses(host_of.size());
   for (size_t i = 0; i < near.size(); i++) {
+    if (security_ != nullptr && !security_->agreed_on(near[i], (*texts)[i])) {
+      return Status(Code::kMismatch, "the record of rank " + std::to_string(near[i]) +
+                                         " was changed in the store after all ranks had agreed on "
+                                         "it");
+    }
     Result<RankRecord> record = RankRecord::decode((*texts)[i]);
     if (record.ok() && HostAddress::decode(record->shared, addresses[near[i]])) continue;
     return Status(Code::kMismatch, "the rendezvous record of rank " + std::to_string(near[i]) +

@@ -55,7 +55,7 @@ Status serves(const ipc::Welcome& engine, pid_t pid, const std::string& mode) {
   if (list.find("," + mode + ",") != std::string::npos) return {};
   const std::string who = "engine of this host (process " + std::to_string(pid) + ")";
   const std::string asked = ", this group asks for security=" + mode + "; ";
-  if (engine.secret_id.empty()) {
+  if (engine.secret_check.empty()) {
     return Status(Code::kUnavailable, who + " has no secret and serves security=off only" + asked +
                                           "give it one (torch-mcast engine run --secret-file), or "
                                           "set MCAST_ENGINE=inproc");

@@ -106,8 +106,9 @@ struct SecurityStats {
   std::string mode;              // setting `security`
   bool sources_watched = false;  // setting `monitor`
   // Of a guarded group, where it uses a network; else empty.
-  std::string suite, library, secret_id;
+  std::string suite, library;
   bool trust_store = false;  // setting
+  bool keys_locked = true;   // pages with keys of the process that has them, in memory
   // Datagrams of the group: of this rank, sealed, the latest in this epoch; of others, opened. And
   // such, of all groups of its lanes, that were not tried, since too many before had been forged.
   uint64_t sealed = 0, opened = 0, untried = 0;

@@ -78,10 +78,8 @@ Status fits(const GroupSpec& spec, const ClientLink& link) {
     return Status(Code::kUnavailable, "the secret of this job passes through its store");
   }
   auto own = crypto::find_secret(config);
-  if (!own.ok() || (*own)->id_text() == link.welcome().secret_id) return own.status();
-  return Status(Code::kUnavailable, "the engine of this host has another secret (id " +
-                                        link.welcome().secret_id + ") than this process (id " +
-                                        (*own)->id_text() + ")");
+  if (!own.ok() || (*own)->fits(link.welcome().secret_check)) return own.status();
+  return Status(Code::kUnavailable, "the engine of this host has another secret than this process");
 }
 
 // Where `auto` takes no engine, it is as it may be, but for one that answers and cannot be used:

@@ -92,8 +92,7 @@ Result<std::vector<std::string>> GuardedStore::multi_get(const std::vector<std::
           !same.ok()) {
         return same;
       }
-      const Status same =
-          same_security(text, other, spec_.config, security_.secret().id_text(), spec_.rank);
+      const Status same = same_security(text, other, spec_.config, &security_.secret(), spec_.rank);
       if (!same.ok()) return same;
     }
     return status;

@@ -46,8 +46,9 @@ int pin_cpu(const Config& config, LaneId lane) {
 Result<std::shared_ptr<LaneThread>> LanePool::lane_for(const Config& config, LaneId id,
                                                        const TransportType& type, uint32_t number,
                                                        const crypto::JobSecret* secret) {
-  const std::string key = (secret ? secret->id_text() : "") + "\n" + config.lane_key() + type.name +
-                          " lane " + std::to_string(index_of(id)) + "." + std::to_string(number);
+  const std::string key = (secret ? secret->fingerprint() : "") + "\n" + config.lane_key() +
+                          type.name + " lane " + std::to_string(index_of(id)) + "." +
+                          std::to_string(number);
   if (closed_) return Status(Code::kClosed, "the engine is shut down");
   if (const auto it = lanes_.find(key); it != lanes_.end()) {
     if (!it->second->poisoned() && it->second->transport().has_its_address()) return it->second;

@@ -14,8 +14,8 @@
 namespace mcast {
 namespace {
 
-constexpr Nanos kInterruptLook = 200 * kMilli;   // between looks at GroupSpec::interrupted
-constexpr size_t kMostNameBytes = 256;  // of a group, as aggregators take it
+constexpr Nanos kInterruptLook = 200 * kMilli;  // between looks at GroupSpec::interrupted
+constexpr size_t kMostNameBytes = 256;          // of a group, as aggregators take it
 
 }  // namespace
 

@@ -215,8 +215,11 @@ void RegistrarCore::on_challenge(Entry& entry, Row& row, const wire::Challenge& 
     return;
   }
   row.nonce = challenge.nonce;
-  row.link->send_text(crypto::with_mac(entry.job.secret->aggregators().record,
-                                       crypto::said_over(row.nonce, "ask"), wire::encode(ask)));
+  const std::string proved =
+      crypto::with_mac(entry.job.secret->aggregators().record, crypto::said_over(row.nonce, "ask"),
+                       wire::encode(ask));
+  row.asked = crypto::digest_text(proved);
+  row.link->send_text(proved);
 }
 
 Status RegistrarCore::check_accept(const Entry& entry, const Row& row, const wire::Accept& accept,
@@ -228,7 +231,7 @@ Status RegistrarCore::check_accept(const Entry& entry, const Row& row, const wir
   // (Before the challenge nothing is an answer to anything.)
   if (keyed && !row.nonce.empty() &&
       crypto::without_mac(entry.job.secret->aggregators().record,
-                          crypto::said_over(row.nonce, "accept"), text)) {
+                          crypto::said_over(row.nonce, "accept", row.asked), text)) {
     return {};
   }
   return Status(Code::kMismatch,

@@ -72,6 +72,7 @@ class RegistrarCore {
     bool looked_up = false;  // its name is, by the caller
     std::string noted;       // in the log
     std::string nonce;       // of a guarded aggregator's challenge
+    std::string asked;       // digest_text() of the ask with its proof
   };
   struct Entry {
     Registrar::Job job;

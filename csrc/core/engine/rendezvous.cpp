@@ -88,7 +88,7 @@ std::string RankRecord::encode() const {
   if (security) {
     put("security", security->mode);
     put("suites", std::to_string(security->suites));
-    put("secret_id", security->secret_id);
+    put("secret_check", security->secret_check);
     put("job", security->job);
     put("role", "rank");
     put("nonce", hex_text(security->nonce));
@@ -154,7 +154,7 @@ Result<RankRecord> RankRecord::decode(const std::string& text) {
   if (const std::string mode = fields["security"]; !mode.empty()) {
     SecurityRecord& s = r.security.emplace();
     s.mode = mode;
-    s.secret_id = fields["secret_id"];
+    s.secret_check = fields["secret_check"];
     s.job = fields["job"];
     s.shared_secret = fields["shared_secret"];
     if (!number(fields, "suites", s.suites) || !from_hex(fields["nonce"], s.nonce) ||

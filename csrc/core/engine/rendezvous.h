@@ -19,10 +19,10 @@ namespace mcast {
 
 // What a rank of a guarded group says about that.
 struct SecurityRecord {
-  std::string mode;       // "auth", "sealed"
-  uint8_t suites = 0;     // crypto::suite_bit() of those that its CPU does fast
-  std::string secret_id;  // public; empty: it has none
-  std::string job;        // name of its job, whose keys it has
+  std::string mode;          // "auth", "sealed"
+  uint8_t suites = 0;        // crypto::suite_bit() of those that its CPU does fast
+  std::string secret_check;  // JobSecret::make_check(); empty: it has none
+  std::string job;           // name of its job, whose keys it has
   std::array<std::byte, 32> nonce{};
   std::array<std::byte, 32> multicast{}, reduce{};  // X25519 keys of its lanes
   std::string shared_secret;                        // of rank 0 with trust_store, in hex

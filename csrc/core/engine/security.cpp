@@ -123,6 +123,13 @@ Result<std::shared_ptr<const LaneIdentity>> LaneIdentity::make(const Config& con
       new LaneIdentity(std::move(pair).value(), std::move(box).value()));
 }
 
+// (Without random numbers there is no identity, either.)
+crypto::FilterKey LaneIdentity::budget_key() {
+  crypto::FilterKey key{};
+  (void)secure_random_bytes(key);
+  return key;
+}
+
 Result<crypto::Key> LaneIdentity::shared(const crypto::PublicKey& other) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return pair_.shared(other);
@@ -171,21 +178,16 @@ Status takes_part(const std::string& theirs, Member other) {
 }
 
 Status same_security(const std::string& theirs, Member other, const Config& config,
-                     const std::string& id, Member self) {
+                     const crypto::JobSecret* secret, Member self) {
   if (Status status = same_mode(theirs, other, config, self); !status.ok()) return status;
   const wire::Fields fields = wire::fields_of(theirs);
-  const auto it = fields.find("secret_id");
-  if (it == fields.end() || it->second.empty()) {
+  const auto check = fields.find("secret_check");
+  if (check == fields.end() || check->second.empty()) {
     const auto problem = fields.find("problem");
     return Status(
         Code::kMismatch,
         "rank " + std::to_string(other) + " cannot guard its traffic: " +
             (problem == fields.end() ? "it has no secret" : shown(problem->second, kMostProblem)));
-  }
-  if (it->second != id) {
-    return Status(Code::kMismatch,
-                  error_text<ErrorId::secret_differs>(other, shown(it->second, 8), self, id) +
-                      "; give all ranks the same MCAST_SECRET_FILE");
   }
   const auto job = fields.find("job");
   const std::string name = job == fields.end() ? "" : job->second;
@@ -195,6 +197,10 @@ Status same_security(const std::string& theirs, Member other, const Config& conf
                       "', rank " + std::to_string(self) + " of job '" +
                       shown(config.job, kMostJobName) +
                       "': give all ranks of a job the same MCAST_JOB, or look who mixes two jobs");
+  }
+  if (secret == nullptr || !secret->fits(check->second)) {
+    return Status(Code::kMismatch, error_text<ErrorId::secret_differs>(other, self) +
+                                       "; give all ranks the same MCAST_SECRET_FILE");
   }
   return {};
 }
@@ -250,7 +256,7 @@ Status SecureCreation::share_secret(KeyValueStore& store, Nanos deadline) {
     const wire::Fields fields = wire::fields_of((*record)[0]);
     const auto it = fields.find("shared_secret");
     if (it == fields.end()) {
-      Status same = same_security((*record)[0], kConcluder, spec_.config, "", spec_.rank);
+      Status same = same_security((*record)[0], kConcluder, spec_.config, nullptr, spec_.rank);
       return same.ok() ? Status(Code::kMismatch, "rank 0 passes no secret on through the store")
                        : same;
     }
@@ -268,6 +274,10 @@ Status SecureCreation::share_secret(KeyValueStore& store, Nanos deadline) {
   if (!made.ok()) return made.status();
   secret_ = std::move(made).value();
   return {};
+}
+
+bool SecureCreation::agreed_on(Member rank, const std::string& text) const {
+  return rank < agreed_records_.size() && agreed_records_[rank] == digest_of(text);
 }
 
 Status SecureCreation::excuse(const GroupSpec& spec, KeyValueStore& store, const Status& why) {
@@ -295,7 +305,7 @@ Status SecureCreation::describe_mode(RankRecord& mine) const {
   SecurityRecord record;
   record.mode = crypto::mode_name(mode_);
   record.suites = crypto::fast_suites();
-  record.secret_id = secret_->id_text();
+  record.secret_check = secret_->make_check();
   record.job = spec_.config.job;
   record.shared_secret = shared_;
   if (!secure_random_bytes(record.nonce)) return no_random();
@@ -307,8 +317,8 @@ SecurityStats SecureCreation::stats() const {
   SecurityStats stats;
   stats.suite = crypto::suite_name(result_->suite);
   stats.library = crypto::library_version();
-  stats.secret_id = secret_->id_text();
   stats.trust_store = secret_->origin() == kStoreOrigin;
+  stats.keys_locked = crypto::all_secrets_locked();
   return stats;
 }
 
@@ -423,6 +433,7 @@ Result<Roster> SecureCreation::accept(const std::string& conclusion, const std::
       reduce[spec_.rank] != lanes_.reduce->public_key()) {
     return saw_others;
   }
+  agreed_records_ = digests;
   const crypto::Digest transcript = transcript_of(digests, roster);
   if (spec_.rank != kConcluder) {
     Result<crypto::Key> pair = lanes_.multicast->shared(multicast[kConcluder]);

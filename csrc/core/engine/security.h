@@ -47,12 +47,14 @@ class LaneIdentity {
   LaneIdentity(crypto::KeyPair pair, Endpoint endpoint)
       : pair_(std::move(pair)),
         public_(pair_.public_key()),
-        endpoint_(std::make_shared<Endpoint>(std::move(endpoint))) {}
+        endpoint_(std::make_shared<Endpoint>(std::move(endpoint))),
+        budget_(std::make_shared<crypto::OpenBudget>(crypto::BudgetLimits{}, budget_key())) {}
+  static crypto::FilterKey budget_key();
   mutable std::mutex mutex_;  // a pair belongs to one thread at a time
   crypto::KeyPair pair_;
   const crypto::PublicKey public_;
   const std::shared_ptr<Endpoint> endpoint_;
-  const std::shared_ptr<crypto::OpenBudget> budget_ = std::make_shared<crypto::OpenBudget>();
+  const std::shared_ptr<crypto::OpenBudget> budget_;
 };
 
 // What a group has once its records are exchanged.
@@ -109,6 +111,9 @@ class SecureCreation {
   // record. Returns the roster.
   Result<Roster> accept(const std::string& conclusion, const std::string& mine);
 
+  // After accept(): whether all ranks have agreed on this text as the record of a rank, in the
+  // last round.
+  bool agreed_on(Member rank, const std::string& text) const;
   // After accept().
   const GroupSecurity& result() const { return *result_; }
   // For the MACs of what these ranks tell each other in the store from then on: of their records,
@@ -136,6 +141,7 @@ class SecureCreation {
   Identities lanes_;                             // the group's
   std::shared_ptr<GroupSecurity> result_;
   std::optional<crypto::SecretBox<crypto::Key>> agreed_;
+  std::vector<crypto::Digest> agreed_records_;  // by rank
   bool guards_made_ = false;
 };
 
@@ -149,11 +155,11 @@ inline constexpr size_t kMostProblem = 500;
 
 // What two ranks say about security, before anything else of a record is believed: kMismatch that
 // names both. `theirs`: the text of rank `other`, which may be anything. The mode alone, or in a
-// guarded group the secret, too.
+// guarded group the secret, too, which is null where this rank has none.
 Status same_mode(const std::string& theirs, Member other, const Config& config, Member self);
 // kUnavailable: that rank has said why it cannot have a group at all (SecureCreation::excuse()).
 Status takes_part(const std::string& theirs, Member other);
 Status same_security(const std::string& theirs, Member other, const Config& config,
-                     const std::string& id, Member self);
+                     const crypto::JobSecret* secret, Member self);
 
 }  // namespace mcast

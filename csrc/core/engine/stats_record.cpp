@@ -205,8 +205,10 @@ void tell_security(Way& way, Security& security) {
   way("security.watched", security.sources_watched);
   way("security.suite", security.suite);
   way("security.library", security.library);
-  way("security.secret_id", security.secret_id);
   way("security.trust_store", security.trust_store);
+  bool unlocked = !security.keys_locked;
+  way("security.keys_unlocked", unlocked);
+  if constexpr (Way::kReads) security.keys_locked = !unlocked;
   way("security.sealed", security.sealed);
   way("security.opened", security.opened);
   way("security.untried", security.untried);

@@ -157,7 +157,7 @@ bool read(const Control& from, Hello& m) {
 
 Control control_of(const Welcome& m) {
   Scalars s;
-  s.add("silence", m.silence).add("security", m.security).add("secret_id", m.secret_id);
+  s.add("silence", m.silence).add("security", m.security).add("secret_check", m.secret_check);
   s.add("settings", m.settings);
   return {ControlType::kWelcome, 0, {s.text()}};
 }
@@ -167,7 +167,7 @@ bool read(const Control& from, Welcome& m) {
   if (!f || !time_of(*f, "silence", m.silence)) return false;
   // One that says nothing guards nothing.
   if (!text_of(*f, "security", m.security)) m.security = "off";
-  if (!text_of(*f, "secret_id", m.secret_id)) m.secret_id.clear();
+  if (!text_of(*f, "secret_check", m.secret_check)) m.secret_check.clear();
   if (!text_of(*f, "settings", m.settings)) m.settings.clear();
   return true;
 }

@@ -75,9 +75,9 @@ struct Hello {
 
 struct Welcome {
   Nanos silence = kSecond;  // without beats of the other side: it hangs
-  // Of groups: values of the setting `security` that are served, with commas between them, and the
-  // public id of the secret that guarded ones have.
-  std::string security = "off", secret_id;
+  // Of groups: values of the setting `security` that are served, with commas between them, and
+  // JobSecret::make_check() of the secret that guarded ones have.
+  std::string security = "off", secret_check;
   std::string settings;  // names of those that it knows, with commas between them; empty: not told
 };
 

@@ -54,14 +54,13 @@ bool read_modes(const std::string& text, std::vector<std::string>& out) {
 
 std::string in_words(const EngineSecurity& security) {
   if (!security.secret) return "";
-  return ", guards groups: security=" + security.modes_text() + ", secret of id " +
-         security.secret->id_text();
+  return ", guards groups: security=" + security.modes_text();
 }
 
 void tell(Json& json, const EngineSecurity& security) {
   json.key("security").open('{').key("modes").open('[');
   for (const std::string& mode : security.modes) json.value(std::string_view(mode));
-  json.close(']').field("secret_id", security.secret ? security.secret->id_text() : "").close('}');
+  json.close(']').field("secret", security.secret != nullptr).close('}');
 }
 
 }  // namespace mcast::service

@@ -27,7 +27,7 @@ bool read_modes(const std::string& text, std::vector<std::string>& out);
 
 // Behind where it listens, for the log; empty: it guards nothing.
 std::string in_words(const EngineSecurity& security);
-// For the status: "modes" and "secret_id", which is public.
+// For the status: "modes", and whether there is a "secret".
 void tell(Json& json, const EngineSecurity& security);
 
 }  // namespace mcast::service

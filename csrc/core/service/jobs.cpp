@@ -133,14 +133,16 @@ void Jobs::ask(LinkId link, uint32_t host, std::string_view record, Nanos now) {
   sample(job, now);
   job.before = job.last;
   links_.keep(link);
-  const std::string yes = wire::encode(acceptance(job, grant));
-  links_.send_text(link, here_.guard
-                             ? crypto::with_mac(here_.guard->key(),
-                                                crypto::said_over(nonce(link), "accept"), yes)
-                             : yes);
+  links_.send_text(link, proved_accept(link, record, wire::encode(acceptance(job, grant))));
   log(LogLevel::kInfo, "job %u: %s of %u ranks on %u hosts, asked for by %s; %llu bytes reserved",
       job.number, job.name.c_str(), job.ranks, job.hosts, host_text(host).c_str(),
       static_cast<unsigned long long>(job.quota));
+}
+
+std::string Jobs::proved_accept(LinkId link, std::string_view asked, const std::string& yes) const {
+  if (!here_.guard) return yes;
+  const std::string name = nonce(link), about = crypto::digest_text(asked);
+  return crypto::with_mac(here_.guard->key(), crypto::said_over(name, "accept", about), yes);
 }
 
 std::variant<std::vector<std::unique_ptr<StationRunner>>, Rejection> Jobs::start(

@@ -86,6 +86,8 @@ class Jobs final : public Visitor {
   std::variant<std::vector<std::unique_ptr<StationRunner>>, Rejection> start(const wire::Ask& ask,
                                                                              const Grant& grant);
   wire::Accept acceptance(const Job& job, const Grant& grant) const;
+  // What is sent for it: in a guarded aggregator with a proof that belongs to this ask.
+  std::string proved_accept(LinkId link, std::string_view asked, const std::string& yes) const;
   void refuse(LinkId link, const Rejection& rejection, uint32_t host, Nanos now);
   Job* job_of(LinkId link);
   InUse used() const;

@@ -104,7 +104,7 @@ std::string Tenant::greet(const ipc::Control& message) {
   welcome.silence = limits_.silence;
   if (const auto& security = maker_.context().security) {
     welcome.security = security->modes_text();
-    if (security->secret) welcome.secret_id = security->secret->id_text();
+    if (security->secret) welcome.secret_check = security->secret->make_check();
   }
   for (const SettingInfo& info : setting_table()) {
     welcome.settings += (welcome.settings.empty() ? "" : ",") + std::string(info.name);

@@ -64,16 +64,17 @@ void SimSecurity::describe(uint32_t rank, RankRecord& record) {
   SecurityRecord& mine = record.security.emplace();
   mine.mode = text_;
   mine.suites = crypto::suite_bit(suite_);
-  mine.secret_id = secret(number_of(rank), crypto::Role::kRank)->id_text();
+  mine.secret_check = secret(number_of(rank), crypto::Role::kRank)->make_check();
   mine.nonce = seeded_bytes(seed_ + rank);
   mine.multicast = record.external.key;
   mine.reduce = record.reduce_external.key;
 }
 
 Status SimSecurity::agree(const std::vector<RankRecord>& records, const Config& config) {
-  for (Member m = 1; on() && m < records.size(); m++) {
-    Status same =
-        same_security(records[m].encode(), m, config, records[0].security->secret_id, kConcluder);
+  if (!on()) return {};
+  const auto first = secret(number_of(kConcluder), crypto::Role::kRank);
+  for (Member m = 1; m < records.size(); m++) {
+    Status same = same_security(records[m].encode(), m, config, first.get(), kConcluder);
     if (!same.ok()) return same;
   }
   return {};
@@ -98,7 +99,6 @@ void SimSecurity::guard(uint32_t rank, const GroupSpec& spec, const Roster& rost
   }
   parts.security.suite = crypto::suite_name(suite_);
   parts.security.library = crypto::library_version();
-  parts.security.secret_id = parts.secret->id_text();
 }
 
 std::shared_ptr<const service::AskGuard> SimSecurity::of_aggregators() {

@@ -27,12 +27,8 @@ class SecondImplementation : public ::testing::Test {
 TEST_F(SecondImplementation, KeysOfTheSecret) {
   const Key root = root_key(v_.bytes("secret"));
   EXPECT_EQ(hex(root.bytes()), v_.hex("root"));
-  std::array<std::byte, 4> id;
-  wire::store<uint32_t>(id.data(), secret_id(root));
-  EXPECT_EQ(hex(id), v_.hex("secret_id"));
-  EXPECT_EQ(JobSecret::make(v_.bytes("secret"), "a test").value()->id_text(), v_.hex("secret_id"))
-      << "as the doctor shows it, too";
   EXPECT_EQ(hex(record_key(root).bytes()), v_.hex("record_key"));
+  EXPECT_EQ(hex(secret_check(record_key(root), bytes_of("a nonce"))), v_.hex("secret_check"));
   EXPECT_EQ(hex(hello_key(root).bytes()), v_.hex("hello_key"));
   EXPECT_EQ(hex(mix_key(root).bytes()), v_.hex("mix_key"));
   EXPECT_EQ(hex(job_key(jobs_key(root), "run|node0|29500").bytes()), v_.hex("job_key"));

@@ -15,6 +15,7 @@
 #include "engine/clock.h"
 #include "engine_process.h"
 #include "programs.h"
+#include "support/secret_text.h"
 
 namespace mcast::test {
 namespace {
@@ -27,7 +28,7 @@ class GuardedEngine : public testing::Test {
  protected:
   void SetUp() override {
     for (const char digit : {'a', 'b'}) {
-      std::ofstream(secret_file(digit)) << std::string(64, digit) << "\n";
+      std::ofstream(secret_file(digit)) << test::secret_text(digit) << "\n";
       ASSERT_EQ(::chmod(secret_file(digit).c_str(), 0600), 0);
     }
   }
@@ -95,7 +96,6 @@ bool all_here(DirectoryStore& store, Member rank, uint32_t ranks) {
 void expect_guarded(const Group& group, const std::string& mode) {
   const SecurityStats told = group.stats().security;
   EXPECT_EQ(told.mode, mode);
-  EXPECT_EQ(told.secret_id.empty(), mode == "off");
   EXPECT_EQ(told.suite.empty(), mode == "off");
   EXPECT_EQ(told.sealed > 0, mode != "off");
   EXPECT_EQ(told.opened > 0, mode != "off");
@@ -179,8 +179,8 @@ TEST_F(GuardedEngine, AnotherModeThanTheEnginesIsNamedByAll) {
 TEST_F(GuardedEngine, AnotherSecretIsNamedByAll) {
   EngineProcess ours(with('a')), theirs(with('b'));
   refused({by(ours, "sealed"), by(theirs, "sealed"), in_process("sealed", 'a')},
-          {"rank 1 has another secret (id ", "has another secret (id ",
-           "rank 1 has another secret (id "});
+          {"rank 1 has another secret than rank ", "has another secret than rank ",
+           "rank 1 has another secret than rank "});
 }
 
 // In turns: the engine without one, with another one, and with the ranks' own.
@@ -206,7 +206,7 @@ TEST_F(GuardedEngine, UnderAutoEveryGroupUsesTheSecretOfTheEnvironment) {
   EngineProcess other(with('b'));
   for (const std::string trusts : {"0", "1"}) {
     expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
-      ::setenv(crypto::kSecretVariable, std::string(64, 'a').c_str(), 1);
+      ::setenv(crypto::kSecretVariable, secret_text('a').c_str(), 1);
       const Settings settings{{"security", "sealed"},
                               {"engine", "auto:" + other.path()},
                               {"trust_store", trusts},
@@ -264,15 +264,14 @@ TEST_F(GuardedEngine, AnEngineStartsWithTheSecretThatItsModesNeed) {
     const auto made = service::HostEngine::start(std::move(options));
     return made.ok() ? (*made)->status_text() : made.status().message();
   };
-  EXPECT_THAT(start(with(0)), HasSubstr(R"("security":{"modes":["off"],"secret_id":""})"));
+  EXPECT_THAT(start(with(0)), HasSubstr(R"("security":{"modes":["off"],"secret":false})"));
   const std::string guarded = start(with('a'));
-  EXPECT_THAT(guarded, HasSubstr(R"("security":{"modes":["auth","sealed"],"secret_id":")"));
-  EXPECT_THAT(guarded, Not(HasSubstr(R"("secret_id":"")")));
+  EXPECT_THAT(guarded, HasSubstr(R"("security":{"modes":["auth","sealed"],"secret":true})"));
   EXPECT_THAT(start(with(0, {"sealed"})), HasSubstr("option --security sealed needs a secret"));
   service::HostEngineOptions lost = with('a');
   lost.security.secret_file += "x";
   EXPECT_THAT(start(lost), HasSubstr("No such file"));
-  EXPECT_THAT(start(with('a', {"off"})), HasSubstr(R"("modes":["off"],"secret_id":"")"));
+  EXPECT_THAT(start(with('a', {"off"})), HasSubstr(R"("modes":["off"],"secret":false)"));
 }
 
 }  // namespace

@@ -21,6 +21,7 @@
 #include "crypto/secret.h"
 #include "engine/clock.h"
 #include "support/reach.h"
+#include "support/secret_text.h"
 #include "support/temporary_folder.h"
 
 namespace mcast::test {
@@ -127,7 +128,7 @@ std::optional<GroupSpec> group_spec(const std::string& name, Member rank, uint32
     all.emplace("security", mode);
     all.emplace("job", "tests");
     // (It is taken out of the environment by the process's first group.)
-    static const int set = ::setenv(crypto::kSecretVariable, std::string(64, '5').c_str(), 1);
+    static const int set = ::setenv(crypto::kSecretVariable, secret_text('5').c_str(), 1);
     EXPECT_EQ(set, 0);
   }
   auto config = Config::resolve(all, {});

@@ -29,8 +29,8 @@ GroupStats full() {
   s.security.mode = "sealed";
   s.security.suite = "aes128gcm";
   s.security.library = "OpenSSL 3";
-  s.security.secret_id = "5f1c02aa";
   s.security.trust_store = true;
+  s.security.keys_locked = false;
   s.security.sealed = 21;
   s.security.opened = 22;
   s.security.untried = 23;
@@ -69,8 +69,8 @@ TEST(StatsRecord, WhatIsToldIsRead) {
   EXPECT_EQ(read.path, told.path);
   EXPECT_EQ(read.security.suite, told.security.suite);
   EXPECT_EQ(read.security.library, told.security.library);
-  EXPECT_EQ(read.security.secret_id, told.security.secret_id);
   EXPECT_TRUE(read.security.trust_store);
+  EXPECT_FALSE(read.security.keys_locked);
   EXPECT_EQ(read.security.sealed, 21u);
   EXPECT_EQ(read.security.opened, 22u);
   EXPECT_EQ(read.security.untried, 23u);

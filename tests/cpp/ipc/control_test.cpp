@@ -30,7 +30,7 @@ TEST(IpcControl, EachKindIsReadAsItWasWritten) {
   Welcome welcome{3 * kSecond, "auth,sealed", "5f1c02aa", "chunk,mtu"}, welcome_read;
   ASSERT_TRUE(read(sent(control_of(welcome)), welcome_read));
   EXPECT_EQ(welcome_read.security, "auth,sealed");
-  EXPECT_EQ(welcome_read.secret_id, "5f1c02aa");
+  EXPECT_EQ(welcome_read.secret_check, "5f1c02aa");
   EXPECT_EQ(welcome_read.settings, "chunk,mtu");
   EXPECT_EQ(bytes_of(control_of(welcome_read)), bytes_of(control_of(welcome)));
 
@@ -62,7 +62,7 @@ TEST(IpcControl, AnOlderWelcomeServesNoGuardedGroup) {
   Welcome welcome{kSecond, "sealed", "5f1c02aa", "mtu"};
   ASSERT_TRUE(read(Control{ControlType::kWelcome, 0, {"silence=7\n"}}, welcome));
   EXPECT_EQ(welcome.security, "off");
-  EXPECT_EQ(welcome.secret_id, "");
+  EXPECT_EQ(welcome.secret_check, "");
   EXPECT_EQ(welcome.settings, "");
 }
 

@@ -20,6 +20,7 @@
 #include "engine/exchange.h"
 #include "engine/guarded_store.h"
 #include "engine/security.h"
+#include "support/secret_text.h"
 #include "support/temporary_folder.h"
 
 namespace mcast::test {
@@ -98,6 +99,7 @@ struct Outcome {
   uint64_t uid = 0;                              // of this rank's endpoint
   std::string keys;                              // of all ranks
   std::shared_ptr<const LaneIdentity> identity;  // this rank's
+  std::vector<bool> known;  // by rank: its record, read again, is the one that all agreed on
 };
 
 // What rank 0 has published, as anybody with the secret reads it.
@@ -144,7 +146,7 @@ class Creation : public ::testing::Test {
 
   std::string secret_file(const std::string& name, char digit, mode_t mode = 0600) {
     const std::string path = folder_.path() + "/" + name;
-    std::ofstream(path) << std::string(64, digit) << "\n";
+    std::ofstream(path) << test::secret_text(digit) << "\n";
     EXPECT_EQ(::chmod(path.c_str(), mode), 0);
     return path;
   }
@@ -222,7 +224,9 @@ class Creation : public ::testing::Test {
     if (!out.status.ok()) return out;
     auto roster = exchange_records(spec, round, mine, now, deadline, records, security->get());
     SecureCreation::Identities used{*multicast, *reduce};
+    std::string last = "rank";
     if (roster.ok() && roster->again) {
+      last = "verbs";
       const SecureCreation::Identities others{*LaneIdentity::make(spec.config, secret),
                                               *LaneIdentity::make(spec.config, secret)};
       roster = second_round(spec, guarded, **security, others, mine, records);
@@ -231,6 +235,10 @@ class Creation : public ::testing::Test {
     out.status = roster.status();
     if (!out.status.ok()) return out;
     out.later = agree_later(spec, guarded);
+    for (Member m = 0; m < spec.size; m++) {
+      auto again = guarded.multi_get({last + "/" + std::to_string(m)}, spec.timeout);
+      out.known.push_back(again.ok() && (*security)->agreed_on(m, (*again)[0]));
+    }
     out.transport = roster->transport;
     out.uid = roster->ranks.at(spec.rank).external.uid;
     const GroupSecurity& result = (*security)->result();

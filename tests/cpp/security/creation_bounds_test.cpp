@@ -40,7 +40,7 @@ TEST_F(Creation, AReasonIsShownInPart) {
   const std::string reason = "why\x1b[2J" + std::string(4000, 'y');
   board_.tamper = [&reason](Member reader, const std::string& key, std::string& value) {
     if (reader != 0 || key != "rank/1") return;
-    const size_t id = value.find("\nsecret_id=");
+    const size_t id = value.find("\nsecret_check=");
     ASSERT_NE(id, std::string::npos);
     value.replace(id, value.find('\n', id + 1) - id, "\nproblem=" + reason);
   };

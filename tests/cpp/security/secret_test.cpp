@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -24,6 +25,7 @@
 #include "crypto/arena.h"
 #include "engine/security.h"
 #include "support/forbidden_calls.h"
+#include "support/secret_text.h"
 #include "support/temporary_folder.h"
 
 namespace mcast::crypto {
@@ -34,26 +36,59 @@ std::string text_of(const Result<SecretPages>& pages) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-TEST(Secret, HexAndBase64AreRead) {
-  const std::string plain = "0123456789abcdef";  // as bytes
-  EXPECT_EQ(text_of(parse_secret("MDEyMzQ1Njc4OWFiY2RlZg==")), plain);
-  EXPECT_EQ(text_of(parse_secret("MDEyMzQ1Njc4OWFiY2RlZg\n")), plain);
-  EXPECT_EQ(text_of(parse_secret(" 30313233343536373839616263646566 ")), plain);
-  EXPECT_EQ(text_of(parse_secret("30313233343536373839616263646566")),
-            text_of(parse_secret("30313233343536373839616263646566\r\n")));
+TEST(Secret, TextsOfTheCommandAreRead) {
+  const std::string plain = "0123456789abcdef0123456789ABCDEF";  // as bytes
+  const std::string text = test::secret_text(bytes_of(plain));
+  EXPECT_EQ(text,
+            "mcast-secret-3031323334353637383961626364656630313233343536373839414243444546-"
+            "abdb1f00");
+  EXPECT_EQ(text_of(parse_secret(text)), plain);
+  EXPECT_EQ(text_of(parse_secret(" " + text + "\r\n")), plain);
 }
 
+// A secret that somebody has made up is found by trying; nothing says so later.
 TEST(Secret, MistakesAreNamedWithoutACharacterOfIt) {
-  for (const auto& [text, why] : {std::pair{"hunter2!", "neither hex nor base64"},
-                                  {"abcdef", "the secret has 3 bytes"},
-                                  {"", "the secret has 0 bytes"}}) {
+  const std::string good = test::secret_text('a');
+  std::string swapped = good, digit = good;
+  std::swap(swapped[20], swapped[80]);
+  digit[30] = 'g';
+  const char* const made_up = "does not begin with mcast-secret-: torch-mcast did not make it";
+  const char* const damaged = "the secret's text is damaged: its length or its checksum is wrong";
+  for (const auto& [text, why] : {std::pair<std::string, const char*>{"hunter2!", made_up},
+                                  {"passwordpasswordpassword", made_up},  // base64 of 18 bytes
+                                  {std::string(64, 'a'), made_up},
+                                  {"", made_up},
+                                  {good.substr(0, good.size() - 1), damaged},
+                                  {good + "0", damaged},
+                                  {swapped, damaged},
+                                  {digit, damaged},
+                                  {"mcast-secret-hunter2", damaged},
+                                  {std::string(5000, 'a'), made_up}}) {
     const auto none = parse_secret(text);
     ASSERT_FALSE(none.ok()) << text;
+    EXPECT_EQ(none.status().code(), Code::kInvalidArgument);
     EXPECT_NE(none.status().message().find(why), std::string::npos) << none.status().message();
-    EXPECT_EQ(none.status().message().find("hunter2"), std::string::npos);
+    for (const char* const part : {"hunter2", "password", "aaaa"}) {
+      EXPECT_EQ(none.status().message().find(part), std::string::npos);
+    }
   }
-  EXPECT_FALSE(parse_secret(std::string(2 * kMostSecret + 2, 'a')).ok());
-  EXPECT_TRUE(parse_secret(std::string(2 * kMostSecret, 'a')).ok());
+}
+
+// Ranks see that they have one secret; whoever has it not sees nothing, not even that two jobs do.
+TEST(Secret, ChecksTellNothingToOthers) {
+  const auto make = [](char digit, const char* job) {
+    const auto bytes = parse_secret(test::secret_text(digit));
+    return JobSecret::make(bytes->bytes(), "a test").value()->for_job(job).value();
+  };
+  const auto ours = make('a', "a job"), theirs = make('b', "a job"), other = make('a', "another");
+  const std::string check = ours->make_check();
+  EXPECT_TRUE(make('a', "a job")->fits(check));
+  EXPECT_FALSE(theirs->fits(check));
+  EXPECT_FALSE(other->fits(check));
+  EXPECT_NE(ours->make_check(), check) << "a nonce each";
+  EXPECT_FALSE(ours->fits(""));
+  EXPECT_FALSE(ours->fits(check + "00"));
+  EXPECT_FALSE(ours->fits(std::string(check.size(), '0')));
 }
 
 TEST(Arena, PagesAreEmptyInAChildAndNoDumpHasThem) {
@@ -162,6 +197,31 @@ TEST(Arena, KeysAreMadeAndGoOnManyThreads) {
   EXPECT_EQ(wrong, 0);
 }
 
+// In a child that may lock nothing (root may lock whatever the limit says).
+TEST(Arena, PagesThatCannotBeLockedAreToldOnce) {
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    static int warnings = 0;
+    set_log_sink([](int, const char* line) {
+      warnings += std::strstr(line, "pages with keys cannot be locked in memory") != nullptr;
+    });
+    const struct rlimit none {};
+    if (!SecretPages::make(1)->locked() || !all_secrets_locked()) ::_exit(1);
+    if (::setrlimit(RLIMIT_MEMLOCK, &none) != 0) ::_exit(2);
+    if (::geteuid() == 0 && ::setuid(65534) != 0) ::_exit(3);
+    for (int i = 0; i < 3; i++) {
+      auto pages = SecretPages::make(1);
+      if (!pages.ok() || pages->locked()) ::_exit(4);
+    }
+    ::_exit(warnings == 1 && !all_secrets_locked() ? 0 : 5);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
 TEST(ArenaDeathTest, NobodyTouchesWhatLiesBesideASecret) {
   auto pages = SecretPages::make(100);
   volatile std::byte* const at = pages->bytes().data();
@@ -177,26 +237,25 @@ TEST(Secret, AFileIsReadAnewAndADescriptorOnce) {
   const test::TemporaryFolder folder;
   const std::string path = folder.path() + "/secret";
   const auto write = [&](char digit) {
-    std::ofstream(path) << std::string(32, digit);
+    std::ofstream(path) << test::secret_text(digit);
     ASSERT_EQ(::chmod(path.c_str(), 0600), 0);
   };
   write('1');
   const auto first = find_secret(config(path));
   ASSERT_TRUE(first.ok()) << first.status().to_string();
   EXPECT_EQ((*first)->origin(), path);
-  EXPECT_EQ((*first)->id_text().size(), 8u);
   write('2');
-  EXPECT_NE((*find_secret(config(path)))->id(), (*first)->id());
+  EXPECT_NE((*find_secret(config(path)))->fingerprint(), (*first)->fingerprint());
 
   int ends[2];
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
-  const std::string digits(32, '1');
-  ASSERT_EQ(::write(ends[1], digits.data(), digits.size()), 32);
+  const std::string digits = test::secret_text('1');
+  ASSERT_EQ(::write(ends[1], digits.data(), digits.size()), static_cast<ssize_t>(digits.size()));
   ::close(ends[1]);
   const std::string descriptor = "/dev/fd/" + std::to_string(ends[0]);
   const auto piped = find_secret(config(descriptor));
   ASSERT_TRUE(piped.ok()) << piped.status().to_string();
-  EXPECT_EQ((*piped)->id(), (*first)->id());
+  EXPECT_EQ((*piped)->fingerprint(), (*first)->fingerprint());
   EXPECT_EQ(find_secret(config(descriptor))->get(), piped->get()) << "it is empty by now";
   ::close(ends[0]);
 }
@@ -210,7 +269,7 @@ TEST(Secret, BadFilesAreRefusedByName) {
   EXPECT_NE(error(folder.path() + "/none").find("No such file"), std::string::npos);
   EXPECT_NE(error(folder.path()).find("is no regular file"), std::string::npos);
   const std::string path = folder.path() + "/secret";
-  std::ofstream(path) << std::string(32, '1');
+  std::ofstream(path) << test::secret_text('1');
   ASSERT_EQ(::chmod(path.c_str(), 0602), 0);
   EXPECT_NE(error(path).find("can be written by others"), std::string::npos);
   static int warnings = 0;
@@ -227,7 +286,7 @@ TEST(Secret, BadFilesAreRefusedByName) {
 TEST(Secret, WithoutRandomNumbersNoKeyIsMade) {
   const test::TemporaryFolder folder;
   const std::string path = folder.path() + "/secret";
-  std::ofstream(path) << std::string(32, '1');
+  std::ofstream(path) << test::secret_text('1');
   ASSERT_EQ(::chmod(path.c_str(), 0600), 0);
   GroupSpec spec;
   spec.config = config(path);
@@ -256,7 +315,7 @@ TEST(Secret, WithoutRandomNumbersNoKeyIsMade) {
 TEST(Secret, TheEnvironmentLosesItAndAForkedChildHasNone) {
   const pid_t child = ::fork();
   if (child == 0) {
-    ::setenv(kSecretVariable, std::string(32, '7').c_str(), 1);
+    ::setenv(kSecretVariable, test::secret_text('7').c_str(), 1);
     const char* const value = std::getenv(kSecretVariable);
     const auto found = find_secret(config(""));
     if (!found.ok() || (*found)->origin() != kSecretVariable) ::_exit(1);

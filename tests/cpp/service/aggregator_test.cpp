@@ -17,6 +17,7 @@
 #include "service/deal_work.h"
 #include "service/service_world.h"
 #include "support/core_threads.h"
+#include "support/secret_text.h"
 #include "support/temporary_folder.h"
 #include "support/until.h"
 
@@ -231,7 +232,7 @@ TEST_F(AggregatorTest, AJobOfThreeGetsExactResults) {
 TEST_F(AggregatorTest, NothingOfAGuardedAskCountsBeforeItsProof) {
   const mcast::test::TemporaryFolder folder;
   const std::string file = folder.path() + "/secret";
-  std::ofstream(file) << std::string(64, 'a') << "\n";
+  std::ofstream(file) << mcast::test::secret_text('a') << "\n";
   ASSERT_EQ(::chmod(file.c_str(), 0600), 0);
   Options options = test::loopback_options();
   options.config.security = "sealed";

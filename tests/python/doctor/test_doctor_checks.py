@@ -421,7 +421,7 @@ def test_engine(where, seen, one_host, verdict, takes, words):
 @pytest.mark.parametrize(
     ("where", "modes", "mode", "verdict", "takes", "words"),
     [
-        ("host", ["auth", "sealed"], "sealed", OK, "host", "(id 5f1c02aa): security=sealed"),
+        ("host", ["auth", "sealed"], "sealed", OK, "host", "and has a secret: security=sealed"),
         ("host", ["auth", "sealed"], "off", FAIL, "none", "serves security auth, sealed, not off"),
         ("host", ["auth"], "sealed", FAIL, "none", "serves security auth, not sealed"),
         ("auto", ["auth"], "auth", OK, "host", "ranks with another one do without it"),
@@ -431,7 +431,7 @@ def test_engine(where, seen, one_host, verdict, takes, words):
     ],
 )
 def test_engine_security(where, modes, mode, verdict, takes, words):
-    guards = {} if modes is None else {"security": {"modes": modes, "secret_id": "5f1c02aa"}}
+    guards = {} if modes is None else {"security": {"modes": modes, "secret": True}}
     seen = engine.Seen(PLACE, {**ENGINE, **guards})
     finding = engine.judge_engine(where, seen, "0.2", False, mode)
     assert (finding.verdict, finding.data["takes"]) == (verdict, takes)

@@ -1,6 +1,7 @@
 """Comparing ranks and reading the reach matrix, on made-up jobs; the probe itself on loopback."""
 
 import errno
+import json
 import threading
 import time
 
@@ -38,7 +39,7 @@ def rank(host="a", **changes):
         "python": "3.11.2",
         "values": {"eager": "32768", "rcvbuf": "1", "interface": "", "ttl": "1", "chunk": "0"},
         "agreed": ["eager", "chunk"],
-        "secret_id": "",
+        "secret_check": "",
         "interface": interface(address),
         "loopback": interface("127.0.0.1", "lo", 65536, "127.0.0.0/8"),
         "findings": [],
@@ -118,14 +119,18 @@ def test_settings_of_ranks_without_the_table_are_left_out():
     assert compare.settings(job(rank(), rank(values={}, agreed=[])))[0].verdict is OK
 
 
-def test_secrets_are_told_apart_by_their_ids():
+def test_ranks_with_different_secrets_are_named():
     assert compare.secrets(job(rank(), rank())) == []
-    (same,) = compare.secrets(job(rank(secret_id="5f1c02aa"), rank(), rank(secret_id="5f1c02aa")))
-    assert same.verdict is OK and "5f1c02aa on ranks 0, 2" in same.finding
-    findings = compare.compare(job(rank(secret_id="5f1c02aa"), rank(secret_id="00000001")), 2)
+    one, two = rank(secret_check="5f1c02aa"), rank(secret_check="00000001")
+    (same,) = compare.secrets(job(one, rank(), one))
+    assert same.verdict is OK and same.finding == "the same on ranks 0, 2"
+    findings = compare.compare(job(one, two), 2)
     assert verdicts(findings)["secrets"] is FAIL
     (other,) = [f for f in findings if f.check == "secrets"]
-    assert "5f1c02aa on rank 0; 00000001 on rank 1" in other.finding
+    assert "2 secrets: one on rank 0; one on rank 1" in other.finding
+    assert "5f1c02aa" not in json.dumps(other.to_json()), (
+        "it says which of several runs are one job's"
+    )
 
 
 def test_a_job_whose_modes_differ_makes_no_group():

@@ -2,14 +2,13 @@
 not is left out, by name on both sides, and owners fold."""
 
 import os
-import secrets
 
 import guarded
 import pytest
 
 from torch_mcast.lab import Lab, LabSpec
 from torch_mcast.lab.pool import Pool
-from torch_mcast.secret import role
+from torch_mcast.secret import new, role
 
 pytestmark = pytest.mark.usefixtures("lab_rights")
 HOSTS = 4
@@ -19,7 +18,7 @@ HOSTS = 4
 def files(tmp_path_factory):
     """files[name]: a secret, and what follows from it for aggregators."""
     folder = tmp_path_factory.mktemp("secrets")
-    texts = {"job": secrets.token_hex(32), "other": secrets.token_hex(32)}
+    texts = {"job": new(), "other": new()}
     texts |= {f"role of {name}": role(text) for name, text in texts.items()}
     for name, text in texts.items():
         (folder / name).write_text(text)

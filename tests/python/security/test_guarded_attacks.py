@@ -1,10 +1,10 @@
 """A host without the secret attacks a guarded job while all-gathers run: exact bytes, what it sends counted
 under its cause and source, memory bounded. Never times."""
 
-import secrets
-
 import pytest
 from test_attacks import attacker_address, left_for_the_ring, refused, run, unharmed
+
+from torch_mcast.secret import new
 
 # Chunks are missing for a while at every rank: what is forged in their place is looked at.
 LOSSES = {"faults": "drop:rate=0.2,type=data", "cutoff": "200", "algorithm": "multicast"}
@@ -13,7 +13,7 @@ LOSSES = {"faults": "drop:rate=0.2,type=data", "cutoff": "200", "algorithm": "mu
 @pytest.fixture(params=["sealed", pytest.param("auth", marks=pytest.mark.all_tier)])
 def guarded(request, tmp_path):
     path = tmp_path / "secret"
-    path.write_text(secrets.token_hex(32))
+    path.write_text(new())
     path.chmod(0o600)
     return {"security": request.param, "secret_file": str(path)}
 

@@ -2,14 +2,12 @@
 role. Sums are exact, and folded on two levels. Where the one at the spine has another secret it is refused by
 name, and sums are exact without it: the leaves fold on one level, owners the rest."""
 
-import secrets
-
 import guarded
 import pytest
 
 from torch_mcast.lab import Lab, LabSpec
 from torch_mcast.lab.pool import Pool
-from torch_mcast.secret import role
+from torch_mcast.secret import new, role
 
 pytestmark = pytest.mark.usefixtures("lab_rights")
 LEAVES, TOP = ("a1", "a2"), "a3"
@@ -20,7 +18,7 @@ HOSTS = 4
 def files(tmp_path_factory):
     """files[name]: the job's secret, its role's, and that of another job's role."""
     folder = tmp_path_factory.mktemp("secrets")
-    job, other = secrets.token_hex(32), secrets.token_hex(32)
+    job, other = new(), new()
     for name, text in {"job": job, "role": role(job), "other": role(other)}.items():
         (folder / name).write_text(text)
         (folder / name).chmod(0o600)

@@ -24,7 +24,7 @@ from torch_mcast import _fallback
 from torch_mcast.doctor.checks import security
 from torch_mcast.doctor.findings import Verdict
 from torch_mcast.engine import read
-from torch_mcast.secret import public_id, role
+from torch_mcast.secret import role, text_of
 
 VECTORS = Path(__file__).parents[2] / "data" / "security_vectors.json"
 
@@ -125,7 +125,7 @@ def check(told, logs, store, secret, paths=("shared memory",)):
             assert secret not in json.dumps(value), name
     assert secret not in logs
     assert secret.encode() not in store and bytes.fromhex(secret) not in store
-    assert b"secret_id" in store
+    assert b"secret_check" in store and b"secret_id" not in store
 
 
 JOB = "hygiene"
@@ -134,7 +134,7 @@ JOB = "hygiene"
 def test_a_secret_in_a_file_is_nowhere_else_not_even_in_memory(tmp_path):
     secret = secrets.token_hex(32)
     path = tmp_path / "secret"
-    path.write_text(secret + "\n")
+    path.write_text(text_of(bytes.fromhex(secret)) + "\n")
     path.chmod(0o600)
     env = {"MCAST_SECURITY": "sealed", "MCAST_SECRET_FILE": str(path), "MCAST_JOB": JOB}
     seen = []
@@ -157,6 +157,10 @@ def test_a_secret_in_a_file_is_nowhere_else_not_even_in_memory(tmp_path):
 
     check(*run(tmp_path, [env, env], look), secret)
     assert len(seen) == 2 and min(seen) > 1 << 20
+
+
+def role_of(secret: bytes) -> bytes:
+    return bytes.fromhex(role(text_of(secret)).split("-")[2])
 
 
 def keys_of(secret: str) -> dict[str, bytes]:
@@ -236,7 +240,7 @@ def test_a_group_s_keys_are_in_pages_for_secrets_alone(tmp_path):
     what libcrypto expands: the keys of epochs that are used, by which chains are known for what they are."""
     secret = secrets.token_hex(32)
     path = tmp_path / "secret"
-    path.write_text(secret)
+    path.write_text(text_of(bytes.fromhex(secret)))
     path.chmod(0o600)
     env = {"MCAST_SECURITY": "sealed", "MCAST_SECRET_FILE": str(path), "MCAST_JOB": JOB}
     # (libcrypto keeps this suite's keys as they are given, whatever instructions the CPU has.)
@@ -281,20 +285,20 @@ def test_with_an_engine_the_keys_are_in_the_engine_alone(tmp_path, monkeypatch, 
     either. The engine itself has the keys: they can be found."""
     secret, socket = secrets.token_hex(32), tmp_path / "engine.sock"
     path = tmp_path / "secret"
-    path.write_text(secret + "\n")
+    path.write_text(text_of(bytes.fromhex(secret)) + "\n")
     path.chmod(0o600)
     wanted = {"text": secret.encode(), "secret": bytes.fromhex(secret), **keys_of(secret)}
     env = {"MCAST_SECURITY": "sealed", "MCAST_ENGINE": f"host:{socket}", "MCAST_JOB": JOB}
     if way == "file":
-        unread = secrets.token_hex(32)
+        unread = text_of(secrets.token_bytes(32))
         monkeypatch.setenv("MCAST_SECRET", unread)
         engine = host_engine.start(socket, "--secret-file", str(path))
         monkeypatch.delenv("MCAST_SECRET")
     else:
-        unread = secret
-        monkeypatch.setenv("MCAST_SECRET", secret)
+        unread = text_of(bytes.fromhex(secret))
+        monkeypatch.setenv("MCAST_SECRET", unread)
         engine = host_engine.start(socket)
-        env["MCAST_SECRET"] = secret
+        env["MCAST_SECRET"] = unread
     seen = []
 
     def look(pids):
@@ -332,7 +336,7 @@ def test_hosts_tell_each_other_no_key_through_the_store(lab, tmp_path, mode):
     themselves: nothing in it is the secret, the role's, or what follows from either."""
     secret = secrets.token_hex(32)
     path = tmp_path / "secret"
-    path.write_text(secret)
+    path.write_text(text_of(bytes.fromhex(secret)))
     path.chmod(0o600)
     hosts = lab(preload=guarded.PRELOAD, hosts=2, ranks_per_host=2, rate="1gbit")
     call = hosts.start(guarded.noted, {"security": mode, "secret_file": str(path)})
@@ -348,16 +352,15 @@ def test_hosts_tell_each_other_no_key_through_the_store(lab, tmp_path, mode):
         assert f"has security=off, beside a group with security={mode}" in row["refused"]
         assert row["mixed"] == 10 * 4
     written = [pair for row in rows for pair in row["written"]]
-    identity = public_id(secret)
     store = b"\0".join(key.encode() + b"\0" + value for key, value in written)
     # It is the store of the whole job: every rank's record, of the job and of its part, proved.
     for rank in range(4):
         # (Groups of one host, whose traffic does not leave it, have records without a proof.)
         records = [value for key, value in written if key.endswith(f"rank/{rank}")]
-        proved = [r for r in records if b"\nmac=" in r and f"\nsecret_id={identity}".encode() in r]
+        proved = [r for r in records if b"\nmac=" in r and b"\nsecret_check=" in r]
         assert len(proved) >= (2 if rank < 3 else 1), records
     everything = store.lower() + "".join(row["says"] for row in rows).encode().lower()
-    known = {"secret": bytes.fromhex(secret), "role": bytes.fromhex(role(secret))}
+    known = {"secret": bytes.fromhex(secret), "role": role_of(bytes.fromhex(secret))}
     for name in list(known):
         known |= {f"{name}: {k}": key for k, key in keys_of(known[name].hex()).items()}
     for name, key in known.items():
@@ -368,7 +371,7 @@ def test_hosts_tell_each_other_no_key_through_the_store(lab, tmp_path, mode):
 
 def test_a_secret_in_the_environment_is_taken_out_of_it(tmp_path):
     secret = secrets.token_hex(32)
-    env = {"MCAST_SECURITY": "sealed", "MCAST_SECRET": secret}
+    env = {"MCAST_SECURITY": "sealed", "MCAST_SECRET": text_of(bytes.fromhex(secret))}
     told, logs, store = run(tmp_path, [env, env])
     check(told, logs, store, secret)
     for row in told:
@@ -376,7 +379,7 @@ def test_a_secret_in_the_environment_is_taken_out_of_it(tmp_path):
 
 
 def test_a_secret_without_a_mode_is_one_warning(tmp_path):
-    told, logs, _ = run(tmp_path, [{"MCAST_SECRET": secrets.token_hex(16)}] * 2)
+    told, logs, _ = run(tmp_path, [{"MCAST_SECRET": text_of(secrets.token_bytes(32))}] * 2)
     assert all(row["stats"]["security"]["mode"] == "off" for row in told)
     assert logs.count("but security is off") == 2  # one of each process
 
@@ -384,7 +387,7 @@ def test_a_secret_without_a_mode_is_one_warning(tmp_path):
 def test_mixed_modes_and_another_secret_are_named_by_both(tmp_path):
     paths = [tmp_path / "a", tmp_path / "b"]
     for path in paths:
-        path.write_text(secrets.token_hex(32))
+        path.write_text(text_of(secrets.token_bytes(32)))
         path.chmod(0o600)
     sealed = {"MCAST_SECURITY": "sealed", "MCAST_SECRET_FILE": str(paths[0])}
     other = sealed | {"MCAST_SECRET_FILE": str(paths[1])}

@@ -10,7 +10,9 @@ import socket
 import stat
 import struct
 from pathlib import Path
+from types import SimpleNamespace
 
+import forked
 import pytest
 
 from torch_mcast import cli, secret
@@ -18,33 +20,70 @@ from torch_mcast.doctor import watch
 from torch_mcast.doctor.checks import security
 from torch_mcast.doctor.findings import Verdict
 
-VECTORS = Path(__file__).parents[2] / "data" / "security_vectors.json"
+MADE = secret.text_of(b"\x5a" * 32)
+
+
+def bytes_of(text: str) -> bytes:
+    begin, name, digits, _ = text.strip().split("-")
+    assert f"{begin}-{name}-" == secret.PREFIX
+    return bytes.fromhex(digits)
 
 
 def test_a_secret_is_32_bytes_and_every_one_another(capsys):
     assert cli.main(["secret", "new"]) == 0
     assert cli.main(["secret", "new"]) == 0
     first, second = capsys.readouterr().out.split()
-    assert first != second and len(bytes.fromhex(first)) == len(bytes.fromhex(second)) == 32
+    assert first != second and len(bytes_of(first)) == len(bytes_of(second)) == 32
+    assert secret.text_of(bytes_of(first)) == first
+    # As the library reads it (tests/cpp/security/secret_test.cpp).
+    known = secret.text_of(b"0123456789abcdef0123456789ABCDEF")
+    assert known.endswith("-abdb1f00")
 
 
 def test_what_aggregators_get_follows_from_the_secret(tmp_path, capsys):
     vectors = json.loads((Path(__file__).parents[2] / "data" / "security_vectors.json").read_text())
-    assert secret.role(vectors["secret"], 1, "rack 7") == vectors["role_key"]
+    text = secret.text_of(bytes.fromhex(vectors["secret"]))
+    assert bytes_of(secret.role(text, 1, "rack 7")).hex() == vectors["role_key"]
     job, other = tmp_path / "job", tmp_path / "other"
-    job.write_text(vectors["secret"] + "\n")
+    job.write_text(text + "\n")
     assert secret.main(["aggregator", str(job)]) == 0
     printed = capsys.readouterr().out.strip()
-    assert len(bytes.fromhex(printed)) == 32 and printed not in vectors.values()
-    for encode in (base64.b64encode, base64.urlsafe_b64encode):
-        job.write_text(encode(bytes.fromhex(vectors["secret"])).decode().rstrip("="))
-        assert secret.main(["aggregator", str(job)]) == 0
-        assert capsys.readouterr().out.strip() == printed
+    assert len(bytes_of(printed)) == 32 and bytes_of(printed).hex() not in vectors.values()
     assert secret.main(["aggregator", str(job), str(other)]) == 0
     assert other.read_text().strip() == printed and stat.S_IMODE(other.stat().st_mode) == 0o600
-    job.write_text("abcd")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["passwordpasswordpassword", "ab" * 32, base64.b64encode(bytes(32)).decode(), "hunter2", ""],
+)
+def test_secrets_that_the_command_did_not_make_are_refused(tmp_path, capsys, text):
+    job = tmp_path / "job"
+    job.write_text(text)
     assert secret.main(["aggregator", str(job)]) == 1
-    assert "at least 16 are needed" in capsys.readouterr().err
+    assert "torch-mcast did not make it" in capsys.readouterr().err
+    job.chmod(0o600)
+    judged = security.judge_file(str(job), 0o100600, 0, 0)
+    assert judged.verdict is Verdict.FAIL and "did not make it" in judged.finding
+    if text:
+        assert verdict(security.judge_secret("auth", "", text, False), "secret") is Verdict.FAIL
+    command = ["-m", "torch_mcast.engine", "run", "--socket", str(tmp_path / "engine.sock")]
+    refused = forked.run([*command, "--secret-file", str(job)])
+    assert refused.returncode == 1
+    assert f"setting secret_file: {job}: the secret does not begin with" in refused.stderr
+    assert not text or text not in refused.stderr
+
+
+def test_damaged_secrets_are_refused(tmp_path, capsys):
+    good = secret.new()
+    job = tmp_path / "job"
+    last = "0" if good[-1] != "0" else "1"
+    for text in (good[:-1], good[:-1] + last, good + "0", good[:40] + good[41:], secret.PREFIX):
+        job.write_text(text)
+        assert secret.main(["aggregator", str(job)]) == 1
+        assert "its text is damaged" in capsys.readouterr().err
+    job.write_text(good)
+    assert secret.main(["aggregator", str(job)]) == 0
 
 
 def test_a_file_is_its_owners_alone_and_never_overwritten(tmp_path, capsys):
@@ -56,7 +95,7 @@ def test_a_file_is_its_owners_alone_and_never_overwritten(tmp_path, capsys):
         os.umask(old)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     text = path.read_text()
-    assert len(bytes.fromhex(text)) == 32
+    assert len(bytes_of(text)) == 32
     assert capsys.readouterr().out == ""
     assert secret.main(["new", str(path)]) == 1
     assert "File exists" in capsys.readouterr().err
@@ -86,35 +125,47 @@ def test_doctor_judges_a_file_as_the_library_does(tmp_path):
     (_, held) = security.judge_secret("auth", "/dev/fd/12", "", False)
     assert (held.verdict, held.finding) == (Verdict.OK, "from descriptor 12")
     assert verdict(security.judge_secret("auth", "", "", False), "secret") is Verdict.FAIL
-    assert verdict(security.judge_secret("auth", "", "5a" * 16, False), "secret") is Verdict.WARN
+    assert verdict(security.judge_secret("auth", "", MADE, False), "secret") is Verdict.WARN
     assert verdict(security.judge_secret("auth", "", "", True), "secret") is Verdict.WARN
     either = security.judge_secret("auth", "", "", False, "auto")
     assert verdict(either, "secret") is Verdict.WARN, "an engine may have one"
     hosted = security.judge_secret("auth", "", "", False, "host")
     assert verdict(hosted, "secret") is Verdict.OK, "a rank needs none"
-    hosted = security.judge_secret("auth", "", "5a" * 16, False, "host")
+    hosted = security.judge_secret("auth", "", MADE, False, "host")
     assert verdict(hosted, "secret") is Verdict.WARN
-    assert verdict(security.judge_secret("off", "", "5a" * 16, False), "security") is Verdict.WARN
+    assert verdict(security.judge_secret("off", "", MADE, False), "security") is Verdict.WARN
     assert verdict(security.judge_secret("off", "", "", False), "security") is Verdict.OK
 
 
-def test_doctor_tells_secrets_apart_by_their_public_ids(tmp_path):
-    vectors = json.loads(VECTORS.read_text())
-    text = vectors["secret"]
+def test_doctor_compares_secrets_of_one_run_only(tmp_path):
+    one, two = secret.new(), secret.new()
     path = tmp_path / "secret"
-    path.write_text(text + "\n")
-    path.chmod(0o600)
-    assert security.judge_file(str(path), 0o100600, 0, 0).data["secret_id"] == vectors["secret_id"]
-    (_, held) = security.judge_secret("auth", "", text, False)
-    assert held.data["secret_id"] == vectors["secret_id"]
+    path.write_text(one + "\n")
+
+    def told(run: str, **environment: str) -> str:
+        file = "" if "MCAST_SECRET" in environment else str(path)
+        values = {"security": "sealed", "secret_file": file}
+        named = {"TORCHELASTIC_RUN_ID": run, **environment}
+        return security.secret_check(SimpleNamespace(values=values, environment=named))
+
+    assert told("a") == told("a") == told("a", MCAST_SECRET=one) != ""
+    assert told("a") != told("b") and told("a") != told("a", MCAST_SECRET=two)
     path.write_text("no secret")
-    assert security.judge_file(str(path), 0o100600, 0, 0).data["secret_id"] == ""
+    assert told("a") == ""
 
 
 def test_doctor_knows_what_ciphers_need():
     assert security.judge_cpu({"aes", "pclmulqdq", "sse2"}).verdict is Verdict.OK
     assert security.judge_cpu({"aes", "pmull"}).verdict is Verdict.OK
     assert security.judge_cpu({"aes"}).verdict is Verdict.WARN
+
+
+def test_doctor_knows_whether_keys_can_be_locked():
+    assert security.judge_locked(-1, False).verdict is Verdict.OK
+    assert security.judge_locked(8 << 20, False).verdict is Verdict.OK
+    assert security.judge_locked(0, True).verdict is Verdict.OK
+    short = security.judge_locked(64 << 10, False)
+    assert short.verdict is Verdict.WARN and "64 KiB may be locked" in short.finding
 
 
 def test_doctor_measures_what_a_core_seals():

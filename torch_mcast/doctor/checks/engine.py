@@ -108,7 +108,7 @@ def judge_engine(
     )
     text += "it runs the network" if wanted else "each rank runs its own network"
     if wanted and mode != "off":
-        text += f", and has a secret (id {status['security']['secret_id']}): security={mode}"
+        text += f", and has a secret: security={mode}"
         if where == "auto":
             text += "; ranks with another one do without it"
     return ok("engine", text, takes="host" if wanted else "inproc", **data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -11,25 +12,38 @@ from pathlib import Path
 from torch_mcast.doctor.checks.engine import parse
 from torch_mcast.doctor.context import Context
 from torch_mcast.doctor.findings import Finding, Verdict, fail, ok, warn
-from torch_mcast.secret import public_id
+from torch_mcast.secret import check
 
 _LIBRARY = "libcrypto.so.3"
 _FASTER = "libIPSec_MB.so.1"  # see csrc/core/crypto/ipsec_mb.h
 _NEEDED_FLAGS = {"aes", "pclmulqdq"}  # ARM calls them aes and pmull
 
 
-def _id_of(secret: str) -> str:
-    """Of a secret, or "": others say what is wrong with it."""
+def _problem(text: str) -> str:
     try:
-        return public_id(secret)
-    except ValueError:
+        check(text, "")
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def secret_check(context: Context) -> str:
+    """What tells ranks of one run whether they would take the same secret; "": this one has none that can be
+    read, or its engine has it."""
+    if context.values.get("security", "off") == "off":
         return ""
-
-
-def _id(path: str) -> str:
+    path = context.values.get("secret_file", "")
+    run = ":".join(
+        context.environment.get(name, "")
+        for name in ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")
+    )
     try:
-        return _id_of(Path(path).read_text())
-    except (OSError, UnicodeDecodeError):
+        if path.startswith("/dev/fd/"):  # can be read once
+            return ""
+        return check(
+            Path(path).read_text() if path else context.environment.get("MCAST_SECRET", ""), run
+        )
+    except (OSError, ValueError):
         return ""
 
 
@@ -39,13 +53,18 @@ def judge_file(path: str, mode: int, owner: int, user: int) -> Finding:
     fix = f"chmod 600 {path}"
     if not stat.S_ISREG(mode):
         return fail("secret", f"{path} is no regular file", **data)
-    data["secret_id"] = _id(path)
     if owner not in (0, user):
         return fail("secret", f"{path} belongs to user {owner}, not to {user} or root", **data)
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
         return fail(
             "secret", f"{path} can be written by others", f"{fix}; make a new secret", **data
         )
+    try:
+        problem = _problem(Path(path).read_text(errors="replace"))
+    except OSError:  # of another user, say: the rank finds out
+        problem = ""
+    if problem:
+        return fail("secret", f"{path}: {problem}", "torch-mcast secret new FILE", **data)
     if mode & (stat.S_IRGRP | stat.S_IROTH):
         return warn("secret", f"{path} can be read by others", fix, **data)
     return ok("secret", f"{path}, for its owner only", **data)
@@ -78,9 +97,11 @@ def judge_secret(
             return [*found, fail("secret", f"{path}: {error.strerror}", "torch-mcast secret new")]
         return [*found, judge_file(path, status.st_mode, status.st_uid, os.geteuid())]
     if variable:
+        if problem := _problem(variable):
+            fix = "torch-mcast secret new FILE; MCAST_SECRET_FILE=FILE"
+            return [*found, fail("secret", f"MCAST_SECRET: {problem}", fix)]
         text = "in MCAST_SECRET, which launchers pass on and keep"
-        identity = _id_of(variable)
-        return [*found, warn("secret", text, "export MCAST_SECRET_FILE=...", secret_id=identity)]
+        return [*found, warn("secret", text, "export MCAST_SECRET_FILE=...")]
     if trusted:
         return [*found, warn("secret", "through the store: whoever reads it has the secret")]
     fix = "torch-mcast secret new FILE; MCAST_SECRET_FILE=FILE"
@@ -94,6 +115,17 @@ def judge_cpu(flags: set[str]) -> Finding:
     if flags >= _NEEDED_FLAGS or flags >= arm:
         return ok("cipher", "this CPU has AES and carry-less multiply: aes128gcm")
     return warn("cipher", "no AES instructions here: auto takes chacha20poly1305 on all ranks")
+
+
+_LOCKED = 256 << 10  # bytes of pages for keys of a process with a few groups
+
+
+def judge_locked(limit: int, privileged: bool) -> Finding:
+    """`limit`: RLIMIT_MEMLOCK in bytes, -1: none; `privileged`: it does not count for this user."""
+    if privileged or limit < 0 or limit >= _LOCKED:
+        return ok("locked", "pages with keys can be locked in memory")
+    text = f"{limit >> 10} KiB may be locked: keys may be written to swap"
+    return warn("locked", text, "ulimit -l 8192, or LimitMEMLOCK=8M", limit=limit)
 
 
 def _flags() -> set[str]:
@@ -188,6 +220,7 @@ def run(context: Context) -> list[Finding]:
         findings += [
             judge_library(_flags(), library),
             judge_cpu(_flags()),
+            judge_locked(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0], os.geteuid() == 0),
             measured(mode, settings.get("security_suite", "auto"), link, library=library),
         ]
     return findings

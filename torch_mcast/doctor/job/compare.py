@@ -104,14 +104,15 @@ def settings(facts: Facts) -> list[Finding]:
 
 
 def secrets(facts: Facts) -> list[Finding]:
-    """By public ids; a rank without one says so itself, or has its engine's."""
-    groups = by_value(
-        {r: f for r, f in facts.items() if f.get("secret_id")}, lambda f: f["secret_id"]
-    )
+    """A rank without one says so itself, or has its engine's."""
+    having = {r: f for r, f in facts.items() if f.get("secret_check")}
+    groups = list(by_value(having, lambda f: f["secret_check"]).values())
     if len(groups) < 2:
-        return [ok("secrets", f"id {value} on {label(ranks)}") for value, ranks in groups.items()]
-    text = f"ids differ: {describe(groups)}; making a group raises an error"
-    return [fail("secrets", text, "copy one file of MCAST_SECRET_FILE to all hosts", ids=groups)]
+        return [ok("secrets", f"the same on {label(ranks)}") for ranks in groups]
+    told = "; ".join(f"one on {label(ranks)}" for ranks in groups)
+    text = f"{len(groups)} secrets: {told}; making a group raises an error"
+    fix = "copy one file of MCAST_SECRET_FILE to all hosts"
+    return [fail("secrets", text, fix, ranks=groups)]
 
 
 def hosts(facts: Facts) -> list[Finding]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_mcast.doctor import udp
+from torch_mcast.doctor.checks.security import secret_check
 from torch_mcast.doctor.context import Context
 from torch_mcast.doctor.findings import Finding
 from torch_mcast.doctor.netif import Interface
@@ -32,11 +33,6 @@ def _interface(interface: Interface | None, max_mtu: int) -> dict[str, Any] | No
     return {**row, "datagram": udp.payload_limit(interface, max_mtu)}
 
 
-def _secret_id(findings: list[Finding]) -> str:
-    """Public: of the secret that this rank would take, or ""."""
-    return next((f.data.get("secret_id", "") for f in findings if f.check == "secret"), "")
-
-
 def gather(context: Context, findings: list[Finding]) -> dict[str, Any]:
     from torch_mcast import __version__
 
@@ -50,7 +46,7 @@ def gather(context: Context, findings: list[Finding]) -> dict[str, Any]:
         "python": platform.python_version(),
         "values": context.values if context.rows else {},
         "agreed": sorted(row["name"] for row in context.rows if row["agreed"]),
-        "secret_id": _secret_id(findings),
+        "secret_check": secret_check(context),
         "interface": _interface(context.chosen, max_mtu),
         "loopback": _interface(context.loopback, max_mtu),
         "findings": [f.to_json() for f in findings],
