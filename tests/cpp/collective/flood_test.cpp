@@ -14,8 +14,9 @@ using Message = std::vector<std::byte>;
 class Flooder {
  public:
   static constexpr Nanos kEvery = 10 * kMilli;
-  Flooder(Cluster& cluster, size_t each, Message noise = Message(40, std::byte{0x5a}))
-      : cluster_(cluster), each_(each), noise_(std::move(noise)) {
+  Flooder(Cluster& cluster, size_t each, Message noise = Message(40, std::byte{0x5a}),
+          uint16_t port = 7000)
+      : cluster_(cluster), each_(each), noise_(std::move(noise)), port_(port) {
     medium_ = cluster.net().attach();
     tick();
   }
@@ -25,7 +26,7 @@ class Flooder {
   void tick() {
     Datagram& out = medium_->datagram();
     for (size_t i = 0; i < each_; i++) {
-      const Bytes lent = out.lend({1, 7000, false}, noise_.size());
+      const Bytes lent = out.lend({1, port_, false}, noise_.size());
       if (lent.empty()) break;
       std::copy(noise_.begin(), noise_.end(), lent.begin());
       out.commit(lent.size());
@@ -36,6 +37,7 @@ class Flooder {
   Cluster& cluster_;
   size_t each_;
   Message noise_;
+  uint16_t port_;
   std::unique_ptr<SimTransport> medium_;
 };
 
@@ -258,6 +260,28 @@ TEST_P(Flood, NoiseThatDoesNoHarmKeepsNobodyOnTheRing) {
   work(c, switched(2), 30 * kSecond);
   EXPECT_TRUE(switched(2)());
   EXPECT_EQ(c.total(Counter::floods_left), 0u);
+}
+
+// Ten groups of other members over the same hosts, as a mesh has, and a rank that is overloaded, so
+// that most of its data comes by repair: what the groups send goes to ports of their own.
+TEST_P(Flood, GroupsBesideThisOneAreNoFloodWhereItLoses) {
+  Cluster c(options());
+  lose_data(c);
+  wire::DatagramHeader h;
+  h.group_tag = 0xdeadbeef;
+  Message theirs(wire::kDatagramHeader + 1000);
+  wire::write_datagram(theirs, h, Message(1000));
+  std::vector<std::unique_ptr<Flooder>> groups;
+  for (uint16_t g = 1; g <= 10; g++) {
+    groups.push_back(
+        std::make_unique<Flooder>(c, kFlood / 2, theirs, static_cast<uint16_t>(7000 + 2 * g)));
+  }
+  work(
+      c, [] { return false; }, 12 * kSecond);
+  EXPECT_GT(c.total(Counter::repair_chunks_received), 0u);
+  EXPECT_EQ(c.total(Counter::path_switches), 0u);
+  EXPECT_EQ(c.total(Counter::floods_left), 0u);
+  for (Member r = 0; r < kRanks; r++) EXPECT_EQ(c.lane(r).foreign() + c.lane(r).neighbour(), 0u);
 }
 
 TEST_P(Flood, WhereTheRingIsForbiddenItCostsTimeOnly) {
