@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/element.h"
+#include "base/reduce_kernels.h"
 
 namespace mcast::aggregation {
 namespace {
@@ -25,7 +26,10 @@ const char* obstacle(const wire::Descriptor& d) {
   if (d.kind != wire::Kind::kAllreduce && d.kind != wire::Kind::kReduceScatter) {
     return "stations fold all_reduce and reduce_scatter only";
   }
-  return reducible(d.element, d.reduction) ? "" : "no such element type or operator";
+  if (!reducible(d.element, d.reduction)) return "no such element type or operator";
+  const auto element = static_cast<Element>(d.element);
+  // Accumulators have twice a segment's length (Job::Job).
+  return accumulator_size(element) > 2 * element_size(element) ? "stations do not fold float8" : "";
 }
 
 }  // namespace

@@ -245,6 +245,8 @@ TEST(Declines, OfWhatNobodyCanFold) {
   EXPECT_TRUE(declined(Kind::kAllreduce, 77, 1));
   EXPECT_TRUE(declined(Kind::kAllreduce, 2, 0));
   EXPECT_TRUE(declined(Kind::kAllreduce, 2, 10));
+  // Its accumulators are longer than a station's.
+  EXPECT_TRUE(declined(Kind::kAllreduce, static_cast<unsigned>(Element::kFloat8E5M2), 1));
   EXPECT_TRUE(declined(Kind::kAllreduce, 2, static_cast<unsigned>(Reduction::kBitXor)));
   EXPECT_FALSE(w.station().closed());
 }

@@ -39,7 +39,6 @@ std::vector<std::byte> some_elements(Element e, size_t bytes, Rng& rng) {
     if (e == Element::kFloat32) std::memcpy(&bits, &narrow, 4);
     if (e == Element::kBFloat16) bits = std::bit_cast<uint32_t>(narrow) >> 16;
     if (e == Element::kFloat16) bits = (bits & 0x83ff) | 0x3c00;
-    if (e == Element::kFloat8E4M3 || e == Element::kFloat8E5M2) bits = (bits & 0x87) | 0x30;
     if (e == Element::kBool) bits &= 1;
     std::memcpy(out.data() + at, &bits, element_size(e));
   }

@@ -166,6 +166,16 @@ TEST(StationDeals, TheOwnContributionIsKeptWhereItIsLastOrTheOrderDoesNotShow) {
   EXPECT_TRUE(kept(Element::kFloat32, FoldOrder::kTurn));
 }
 
+TEST(StationDeals, Float8IsFoldedByRanksAlone) {
+  const StationSet set = set_of(1, 0, {4, 5});
+  const auto dealt = [&](Element element) {
+    const auto d = sum_of(wire::Kind::kAllreduce, element, 4 << 20);
+    return deal_out(d, four_ranks(FoldOrder::kRank), 1, set.stations).deal != nullptr;
+  };
+  EXPECT_TRUE(dealt(Element::kBFloat16));
+  EXPECT_FALSE(dealt(Element::kFloat8E4M3));
+}
+
 TEST(StationDeals, AStationThatIsOutStillHasItsPart) {
   StationSet set = set_of(1, 0, {4, 5});
   const auto d = sum_of(wire::Kind::kAllreduce, Element::kFloat32, 4 << 20);

@@ -81,7 +81,7 @@ TEST(HostEngine, TheNetworkIsTakenWhereOneRankCannotShare) {
   expect_all_good(run_ranks(3, 60, [&](Member rank, DirectoryStore& store) {
     if (rank == 1) {  // too little for a segment or a mailbox
       struct rlimit limit {
-        1024, 1024
+        2048, 2048
       };
       setrlimit(RLIMIT_FSIZE, &limit);
     }
