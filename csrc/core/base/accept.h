@@ -4,7 +4,7 @@
 #include <netinet/in.h>
 
 #include "base/fd.h"
-#include "base/units.h"
+#include "base/types.h"
 
 namespace mcast {
 
