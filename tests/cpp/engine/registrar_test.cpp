@@ -7,6 +7,7 @@
 
 #include <condition_variable>
 #include <deque>
+#include <functional>
 
 #include "base/descriptors.h"
 #include "base/log.h"
@@ -100,10 +101,13 @@ class GuardedRegistrar : public RegistrarTest {
                                               crypto::kAggregatorName);
     role_ = crypto::JobSecret::make(role.bytes(), "its role").value();
   }
-  std::string signed_by(const crypto::Key& key, wire::Accept accept,
+  // The answer to an ask.
+  std::string signed_by(const crypto::Key& key, wire::Accept accept, const std::string& asked,
                         const std::string& nonce = "n1") {
     for (auto& station : accept.stations) station.key.fill(std::byte{5});
-    return wire::framed(crypto::with_mac(key, {nonce, "accept", "", 0, 0}, wire::encode(accept)));
+    const std::string about = crypto::digest_text(asked);
+    return wire::framed(
+        crypto::with_mac(key, crypto::said_over(nonce, "accept", about), wire::encode(accept)));
   }
   Registrar::Job job_;
   std::shared_ptr<const crypto::JobSecret> role_;
@@ -120,20 +124,27 @@ TEST_F(GuardedRegistrar, ProvesItselfAndBelievesAProof) {
   const crypto::RecordPlace place{"n1", "ask", "", 0, 0};
   EXPECT_TRUE(crypto::without_mac(role_->record(), place, *asked));
   EXPECT_FALSE(crypto::without_mac(role_->record(), {"n2", "ask", "", 0, 0}, *asked));
-  link->raw(signed_by(role_->record(), admits({10})));
+  link->raw(signed_by(role_->record(), admits({10}), *asked));
   EXPECT_EQ(offers.next(), (Uids{10}));
 }
 
 TEST_F(GuardedRegistrar, WhoHasNoProofIsNotUsed) {
   const wire::Accept accept = admits({10});
-  const std::string none = wire::framed(wire::encode(accept));
-  for (const std::string& answer : {none, signed_by(job_.secret->record(), accept)}) {
+  using Answer = std::function<std::string(const std::string& asked)>;
+  const Answer answers[] = {
+      [&](const std::string&) { return wire::framed(wire::encode(accept)); },
+      [&](const std::string& asked) { return signed_by(job_.secret->record(), accept, asked); },
+      // The right one, to what another group has asked.
+      [&](const std::string& asked) { return signed_by(role_->record(), accept, asked + "\n"); },
+  };
+  for (const Answer& answer : answers) {
     ASSERT_TRUE(registrar.enter(kGroup, job_).ok());
     const auto link = a.take();
     ASSERT_TRUE(link);
     link->send(wire::Challenge{"sealed", "n1"});
-    ASSERT_TRUE(link->read());
-    link->raw(answer);
+    const auto asked = link->read_text();
+    ASSERT_TRUE(asked);
+    link->raw(answer(*asked));
     EXPECT_TRUE(until([&] { return contains(reason(registrar), "its proof is wrong"); },
                       "the wrong proof to be reported"))
         << reason(registrar);
@@ -146,7 +157,7 @@ TEST_F(GuardedRegistrar, BeforeTheChallengeNothingIsSaidOrBelieved) {
   ASSERT_TRUE(registrar.enter(kGroup, job_).ok());
   const auto early = a.take();
   ASSERT_TRUE(early);
-  early->raw(signed_by(role_->record(), admits({10}), ""));
+  early->raw(signed_by(role_->record(), admits({10}), "", ""));
   EXPECT_TRUE(until([&] { return contains(reason(registrar), "its proof is wrong"); },
                     "the wrong proof to be reported"))
       << reason(registrar);
