@@ -18,6 +18,7 @@ import pickle
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 import time
 import traceback
@@ -89,6 +90,15 @@ def _execute(call: Call) -> Any:
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+        forget_meshes()
+
+
+def forget_meshes() -> None:
+    """DTensor keeps what it has concluded for an equal mesh, with that one's groups, also when these are destroyed."""
+    if "torch.distributed.tensor" in sys.modules:
+        from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+
+        _clear_sharding_prop_cache()
 
 
 @contextlib.contextmanager

@@ -348,11 +348,12 @@ def test_a_wrong_result_after_the_timings_is_found(tmp_path, monkeypatch):
     # A backend that stops writing its outputs: right at the warm-up, and never again.
     (tmp_path / "sitecustomize.py").write_text(
         "import torch.distributed as dist\n"
-        "real, calls = dist.all_gather_into_tensor, []\n"
+        "name = 'all_gather_single' if hasattr(dist, 'all_gather_single') else 'all_gather_into_tensor'\n"
+        "real, calls = getattr(dist, name), []\n"
         "def lazy(*args, **kwargs):\n"
         "    calls.append(1)\n"
         "    return real(*args, **kwargs) if len(calls) < 4 else None\n"
-        "dist.all_gather_into_tensor = lazy\n"
+        "setattr(dist, name, lazy)\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     out = tmp_path / "result.json"

@@ -9,6 +9,7 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
+from torch_mcast.doctor import fixes
 from torch_mcast.doctor.checks.engine import parse
 from torch_mcast.doctor.context import Context
 from torch_mcast.doctor.findings import Finding, Verdict, fail, ok, warn
@@ -125,7 +126,8 @@ def judge_locked(limit: int, privileged: bool) -> Finding:
     if privileged or limit < 0 or limit >= _LOCKED:
         return ok("locked", "pages with keys can be locked in memory")
     text = f"{limit >> 10} KiB may be locked: keys may be written to swap"
-    return warn("locked", text, "ulimit -l 8192, or LimitMEMLOCK=8M", limit=limit)
+    cost = "8 MiB of memory that is never swapped"
+    return warn("locked", text, fixes.user_limit("memlock", 8192, cost), limit=limit)
 
 
 def _flags() -> set[str]:
