@@ -150,7 +150,7 @@ void check_guarded(const std::string& text) {
     inner.value = text;
     require(!store.multi_get({key}, 0).ok(), "nothing is believed without its MAC");
     const crypto::RecordPlace place{"mcast/1/", key, "g", 0, 2};
-    inner.value = crypto::with_mac(rank.secret->record(), place, text);
+    inner.value = crypto::with_mac(rank.creation->secret().record(), place, text);
     const auto values = store.multi_get({key}, 0);
     const bool fits = key != "rank/0" || inner.value.size() <= kMostRecordBytes;
     require(values.ok() == fits && (!fits || (*values)[0] == text), "with it, it is what it was");
