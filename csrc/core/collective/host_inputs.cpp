@@ -1,7 +1,7 @@
 // A contribution is folded when it is sent, a segment at a time, straight from the others' memory:
 // nothing is kept, and what was read is folded while it is in the cache. Between hosts it travels
 // in the tensor's type, so bfloat16 is rounded once per host and once at the end; but sums of
-// float16, which a few ranks' may be too large for, travel as they are accumulated.
+// float16 and float8, which a few ranks' may be too large for, travel as they are accumulated.
 #include "collective/host_inputs.h"
 
 #include "base/fence.h"

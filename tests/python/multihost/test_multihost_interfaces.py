@@ -6,13 +6,13 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import time
 from datetime import timedelta
 
 import programs
 import pytest
 import torch
 import torch.distributed as dist
+from waiting import until
 
 import torch_mcast
 from torch_mcast.lab import system, topology
@@ -76,10 +76,13 @@ def add_interface(held: contextlib.ExitStack, lab: Lab, host, switch: str, numbe
     held.callback(holder.wait)
     held.callback(holder.stdin.close)
     assert holder.stdout.readline() == "held\n"
-    end = time.monotonic() + 20  # a port counts from when it forwards
-    while f"{MBITS}Mb/s" not in (told := system.shell(host.namespace, f"ethtool {FAST}")):
-        assert time.monotonic() < end, told
-        time.sleep(0.02)
+
+    def told() -> str:
+        return system.shell(host.namespace, f"ethtool {FAST}")
+
+    until(
+        lambda: f"{MBITS}Mb/s" in told(), told, pause_s=0.02
+    )  # a port counts from when it forwards
 
 
 def used(ctx, interface=None, groups=1, ttl=1, security="off") -> list:
