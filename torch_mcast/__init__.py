@@ -23,6 +23,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BACKEND",
     "Options",
+    "Stats",
     "__version__",
     "abort",
     "clear_failure",
@@ -63,10 +64,12 @@ if TYPE_CHECKING:
     from torch_mcast._metrics import metrics
     from torch_mcast._options import options_by_backend
     from torch_mcast._stats import abort, clear_failure, config, contributors, stats
+    from torch_mcast._stats_types import Stats
     from torch_mcast._trace import export_chrome_trace, trace
 
 _LAZY = {
     "Options": "_load",
+    "Stats": "_stats_types",
     "stats": "_stats",
     "abort": "_stats",
     "clear_failure": "_stats",

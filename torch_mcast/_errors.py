@@ -14,4 +14,5 @@ def read_error(error: BaseException | str) -> dict[str, Any]:
     `error` is an exception or a text, such as stats()["failure"]. code and error are None and fields is empty
     for a text that has none; docs/troubleshooting.md lists the names. Ranks are numbered within the group.
     """
-    return extension().read_error(str(error))
+    said: dict[str, Any] = extension().read_error(str(error))
+    return said

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from torch_mcast import _fallback
 from torch_mcast._load import extension
+from torch_mcast._stats_types import Stats
 
 
 def backend_of(group: Any = None) -> Any:
@@ -56,53 +57,10 @@ def _names(candidates: list[Any]) -> str:
     return ", ".join(sorted({candidate.name() for candidate in candidates})) or "none"
 
 
-def stats(group: Any = None) -> dict[str, Any]:
-    """Counters and facts of `group` on this rank, since it was made.
-
-    path        "multicast", "ring", "shared memory" or "local", and `reason`: why
-    transport   interface, addresses, MTU, buffers, in one line
-    transport_reason  why that transport: what was asked for, or which rank has no verbs and why; begins
-                with "engine of this host (process N): " where that runs the network
-    contributions  to a block of a reduction: "one per rank", or "one per host (4)": those of a host
-                   are folded there first
-    fold        order of the contributions in a reduction: "rank" or "turn" (setting)
-    streams     large broadcasts and all-gathers are received by "every rank", or by
-                "one rank per host (4)", of which the others on the host take them
-    aggregators  on rank 0, of each address in MCAST_AGGREGATORS: {"address", "state": "asking",
-                "admitted", "refused", "unreachable", "lost" or "draining", "reason", "stations",
-                "capacity" in links of a rank}; elsewhere, and in groups of one host, empty
-    aggregation  what the planner has made of the last large "all_reduce" and "reduce_scatter" (in
-                groups of several hosts): {"sequence", "bytes" of a rank's whole input, "reason":
-                "placed", or why ranks fold all of it, "part" that aggregators fold, "own"
-                contribution of a segment's owner: "kept" or "sent", "stations": [{"address",
-                "capacity" in links of a rank, "part", "lost"}], "measured": on rank 0 {"with_ms",
-                "without_ms"} aggregators, or None, "planned" and "workers": the same as planned,
-                in bytes / rate of a link, "ratio" of these}
-    waiting     on rank 0, while aggregators miss contributions: {"sequence" of the operation,
-                "ranks", "ms" since the last contribution to that segment}; else None
-    partial     reductions that ended without late ranks: {"limit_ms" (setting `partial`),
-                "not_served": why none does, or "", "operations", "excused": of these without this
-                rank's input, "last": {"sequence", "ranks" whose inputs are missing,
-                "contributors"} or None}
-    calls       {operation: {"engine": n, "fallback": n}}; `bytes`: of the engine's outputs
-    counters    {name: n}, both lanes together, see torch_mcast._C.counters() for their meaning;
-                reduce_counters: the reduce lane's part of them
-    repairs     {peer rank: {"received_bytes": n, "sent_bytes": n}}
-    security    {"mode": setting `security`, "suite" and "library" of a guarded group
-                that uses a network, else "", "trust_store": whether the secret came through the store,
-                "keys_locked": false: they may be written to swap (`ulimit -l`),
-                "sealed" and "opened": datagrams of this rank and of others, "epoch": of this rank's
-                latest, "untried": datagrams that its lanes did not try to open, since too many before
-                were forged, "clear_fallback_calls": that went over the network in clear, "causes":
-                {cause: what the group's lanes have refused for it, see torch_mcast._C.causes()},
-                "sources_watched" (setting `monitor`), "sources": [{"address", "refused", "inherited": of
-                these at most so many are another source's, "causes"}], the ten with most}
-    device      pinned host memory that collectives on device tensors of this process hold: {"pinned_bytes":
-                now, "pinned_peak": at most so far, "pinned_waits": calls that waited for earlier ones,
-                since together they would have held more than the setting `device_pinned`}
-    failure     why the group cannot be used any more, or ""
-    """
-    told = backend_of(group)._stats()
+def stats(group: Any = None) -> Stats:
+    """Counters and facts of `group` on this rank, since it was made; torch_mcast.Stats says what each is.
+    Any thread. ValueError: the group has no mcast backend."""
+    told: Stats = backend_of(group)._stats()
     # NCCL is no fallback of a group whose traffic it would carry in clear, so these calls are Gloo's.
     clear = _fallback.in_clear("gloo", told["security"]["mode"], told["path"], os.environ)
     calls = sum(row["fallback"] for row in told["calls"].values()) if clear else 0
@@ -112,13 +70,15 @@ def stats(group: Any = None) -> dict[str, Any]:
 
 def config(group: Any = None) -> dict[str, str]:
     """The settings `group` was made with, as text (durations in ms)."""
-    return backend_of(group)._config()
+    settings: dict[str, str] = backend_of(group)._config()
+    return settings
 
 
 def contributors(work: Any) -> int:
     """How many ranks' inputs are in the result of a reduction that is complete: the group's size,
     unless the setting `partial` has let it end without late ranks. AVG has divided by as many."""
-    return extension().contributors(work)
+    count: int = extension().contributors(work)
+    return count
 
 
 def abort(group: Any = None) -> None:

@@ -21,7 +21,8 @@ def trace() -> list[dict[str, Any]]:
                 ns of time.monotonic_ns(); first_byte and last_byte (of data, in or out) may be None,
                 the latter alone where an operation has failed in the midst
     """
-    return extension().trace()
+    rows: list[dict[str, Any]] = extension().trace()
+    return rows
 
 
 def export_chrome_trace(path: str | os.PathLike[str]) -> None:

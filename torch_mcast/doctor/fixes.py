@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import getpass
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 UDP_PORTS = (20000, 29999)  # csrc/core/engine/rendezvous.cpp
@@ -75,11 +76,12 @@ class Opening:
 
     def command(self, manager: str, chain: str = "") -> str:
         """`manager`: ufw, firewalld, nft or iptables. `chain`: of nft, "inet filter input"."""
-        return {
+        made: dict[str, Callable[[], str]] = {
             "ufw": self._ufw,
             "firewalld": self._firewalld,
             "nft": lambda: self._nft(chain),
-        }.get(manager, self._iptables)()
+        }
+        return made.get(manager, self._iptables)()
 
     @property
     def cost(self) -> str:

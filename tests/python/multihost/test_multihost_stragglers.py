@@ -6,6 +6,7 @@ import programs
 import pytest
 import torch
 import torch.distributed as dist
+from conforming import conforms
 from limits import limit
 
 import torch_mcast
@@ -45,6 +46,7 @@ def late(ctx, pause_s: float, options: dict) -> dict:
     work.wait()
     assert bool((tensor == tensor[0]).all())
     stats = torch_mcast.stats()
+    conforms(stats, torch_mcast.Stats)
     dist.barrier()
     return {
         "sum": tensor[0].item(),

@@ -16,9 +16,11 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from addresses import memberships, targets
+from conforming import conforms
 from contents import compare
 
 import torch_mcast
+from torch_mcast._stats_types import Security
 from torch_mcast.doctor import watch
 
 PRELOAD = ("torch", "torch.distributed", "torch_mcast", "pytest", "attackers", "guarded")
@@ -60,6 +62,7 @@ def since(now: dict, before: dict) -> dict:
     def less(a: dict, b: dict) -> dict:
         return {cause: count - b.get(cause, 0) for cause, count in a.items()}
 
+    conforms(now, Security)
     known = {row["address"]: row for row in before["sources"]}
     none = {"refused": 0, "causes": {}}
     sources = []

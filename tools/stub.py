@@ -1,0 +1,57 @@
+"""Settings in torch_mcast/_C.pyi, made from the table that the extension has: `tools/stub.py` writes them,
+`tools/stub.py --check` exits with 1 where they differ."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+STUB = Path(__file__).parents[1] / "torch_mcast" / "_C.pyi"
+# The parts between these lines are made here, with the indentation of the first.
+PARTS = {"keywords": "# Settings as keywords:", "attributes": "# Settings as attributes:"}
+END = "# End of settings."
+# Kind in the table: what an attribute gives, what it takes.
+TYPES = {"U": ("int", "_Count"), "D": ("float", "_Milliseconds"), "S": ("str", "str | None")}
+
+
+def lines_of(part: str, rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    if part == "keywords":
+        return [f"{row['name']}: {TYPES[row['kind']][1]} = None," for row in rows]
+    return [f"{row['name']}: _Setting[{', '.join(TYPES[row['kind']])}]" for row in rows]
+
+
+def made(text: str, rows: Iterable[Mapping[str, Any]]) -> str:
+    """The stub with the settings of these rows. ValueError: it lacks a part."""
+    rows = list(rows)
+    for part, begin in PARTS.items():
+        head, found, rest = text.partition(begin)
+        _, closed, tail = rest.partition(END)
+        if not found or not closed:
+            raise ValueError(f"{STUB.name} has no lines {begin!r} and {END!r}")
+        indent = head.rpartition("\n")[2]
+        body = "".join(f"\n{indent}{line}" for line in lines_of(part, rows))
+        text = f"{head}{begin}{body}\n{indent}{END}{tail}"
+    return text
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    arguments = parser.parse_args()
+    from torch_mcast._load import extension
+
+    before = STUB.read_text()
+    after = made(before, extension().settings())
+    if arguments.check:
+        if before != after:
+            print(f"{STUB.name} is not that of the table of settings: tools/stub.py writes it")
+        return int(before != after)
+    STUB.write_text(after)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
