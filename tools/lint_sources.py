@@ -68,6 +68,25 @@ def sections(tree: Tree, report: Report) -> None:
             report.check(there, f"{header}:{number}", f"{name} is not in {', '.join(sources)}")
 
 
+# -- headers that no product file includes: what they declare is used by tests alone, or by nobody ---------
+
+INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)
+# Its factory is all that the product takes; tests look into it.
+LOOKED_INTO = {"csrc/core/transport/udp/udp_transport.h"}
+
+
+def unused_headers(tree: Tree, report: Report) -> None:
+    includers: dict[str, set[str]] = {}
+    for source in tree.names(r"csrc/.*\.(?:h|cpp|c)"):
+        for name in INCLUDE.findall(tree.read(source)):
+            includers.setdefault(name, set()).add(str(Path(source).with_suffix("")))
+    for header in set(tree.names(r"csrc/.*\.h")) - LOOKED_INTO:
+        own = str(Path(header).with_suffix(""))
+        ways = (header.split("/", n)[-1] for n in range(1, header.count("/") + 1))
+        users = set().union(*(includers.get(way, set()) for way in ways))
+        report.check(bool(users - {own}), f"{header}:1", "no product file includes it")
+
+
 # -- Python's lock: a thread that waits for a lane has released it ------------------------------------
 
 # The lane may want the lock, to release a tensor, and each would wait for the other. That happens too rarely

@@ -65,6 +65,7 @@ PLANTED = [
     ("package_index", "docs/usage.md", "", "\npip install torch-" + "mcast\n",
      r"docs/usage.md:\d+: the package is on no index"),
     ("sections", "csrc/core/lane.h", "", HEADER, r"csrc/core/lane.h:[35]: (turn|count) is not in lane_turn.cpp"),
+    ("unused_headers", "csrc/core/lane.h", "", "", r"csrc/core/lane.h:1: no product file includes it"),
     ("python_lock", "csrc/torch/held.cpp", "", HELD, r"csrc/torch/held.cpp:1: f waits with Python's lock"),
     ("python_lock", "csrc/torch/late.cpp", "", TOO_LATE, r"csrc/torch/late.cpp:1: f waits with Python's lock"),
     ("imports", "torch_mcast/cli.py", "", "\n\ndef late():\n    from . import settings\n    return settings\n",

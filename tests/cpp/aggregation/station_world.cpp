@@ -7,8 +7,8 @@
 #include <numeric>
 
 #include "aggregation/big_allocations.h"
-#include "aggregation/dealt_list.h"
 #include "base/reduce_kernels.h"
+#include "protocol/deal.h"
 #include "support/reach.h"
 
 namespace mcast::test {
@@ -106,15 +106,14 @@ void StationWorld::deal_all(Call& c, uint64_t total) const {
     shape.segments.push_back(
         static_cast<uint32_t>((length + options_.segment - 1) / options_.segment));
   }
-  aggregation::DealtShape cut;
-  cut.bytes = total;
-  cut.share = c.share;
-  cut.segment = options_.segment;
-  cut.rule.element = static_cast<Element>(c.descriptor.element);
-  cut.order = options_.fold;
-  cut.kept = options_.keep;
-  const aggregation::DealtList list(std::make_shared<Deal>(shape), 0, cut, params_.hosts);
-  for (uint32_t number = 0; number < list.size(); number++) c.list.push_back(list.at(number));
+  const Deal deal(shape);
+  for (uint32_t number = 0; number < deal.length(0); number++) {
+    const Deal::Entry entry = deal.entry(0, number);
+    const uint64_t end = std::min((entry.owner + 1) * c.share, total);
+    const uint64_t at = entry.owner * c.share + uint64_t{entry.segment} * options_.segment;
+    const auto length = static_cast<uint32_t>(std::min<uint64_t>(options_.segment, end - at));
+    c.list.push_back({entry.segment, entry.owner, length, options_.keep && kept(c, entry.owner)});
+  }
 }
 
 void StationWorld::deal_in_turn(Call& c, uint64_t total) const {
