@@ -286,7 +286,7 @@ def sources(places: list[Path]) -> Iterator[Path]:
     for place in places:
         for path in sorted(place.rglob("*")) if place.is_dir() else [place]:
             if (
-                path.suffix in (".h", ".cpp", ".c", ".py", ".pyi")
+                path.suffix in (".h", ".cpp", ".c", ".py")
                 and "__pycache__" not in path.parts
             ):
                 yield path
