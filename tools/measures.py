@@ -5,7 +5,8 @@ methods of classes.
     python3 tools/measures.py csrc/core/host    # these files and folders only
 
 Prints the ten worst of each kind and exits with 1 if one is beyond its limit, or if a function of a .cpp
-file ends that was not measured.
+file ends that was not measured. Fields and methods have no limit: one cuts classes where it is reached, not
+where they have a joint.
 
 How it counts. A function reaches from the first line of its signature to its last brace; lambdas in
 it are part of it. Fields are the data members of a class, struct or union that are not static; those
@@ -30,10 +31,10 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("csrc", "torch_mcast", "tests")
 LIMITS = {
-    "lines of a file": 500,
+    "lines of a file": 800,
     "lines of a function": 60,
-    "fields of a class": 20,
-    "private methods of a class": 25,
+    "fields of a class": None,
+    "private methods of a class": None,
 }
 SHOWN = 10
 
@@ -285,10 +286,7 @@ def unmeasured(found: list[Measure]) -> Iterator[str]:
 def sources(places: list[Path]) -> Iterator[Path]:
     for place in places:
         for path in sorted(place.rglob("*")) if place.is_dir() else [place]:
-            if (
-                path.suffix in (".h", ".cpp", ".c", ".py")
-                and "__pycache__" not in path.parts
-            ):
+            if path.suffix in (".h", ".cpp", ".c", ".py") and "__pycache__" not in path.parts:
                 yield path
 
 
@@ -304,9 +302,9 @@ def main() -> int:
     print("".join(f"{line}\n" for line in lost), end="")
     for kind, limit in LIMITS.items():
         worst = sorted((m for m in found if m.kind == kind), key=lambda m: -m.value)
-        over = sum(m.value > limit for m in worst)
+        over = 0 if limit is None else sum(m.value > limit for m in worst)
         beyond += over
-        print(f"{kind}: at most {limit}, {over} beyond")
+        print(f"{kind}: " + ("no limit" if limit is None else f"at most {limit}, {over} beyond"))
         for m in worst[: max(SHOWN, over)]:
             print(m)
     return 1 if beyond else 0
