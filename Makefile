@@ -11,6 +11,7 @@
 # make aarch64    core tests, cross-built, in qemu's user mode
 # make dpa-count  instructions of the DPA kernel per chunk, on RV64 in qemu; must be what the file says
 # make wheel      a wheel for this torch and Python that installs without a compiler, into dist/
+# make release-check   all that a release takes but its tag and upload (docs/releasing.md)
 # make mutants    plants faults into core, extension and package one by one; the tests must catch each
 # make format lint clean
 #
@@ -46,7 +47,7 @@ AT_ONCE := $(shell expr $(JOBS) + 1)
 BENCH := $(BIN)/python -m torch_mcast.bench
 RESULTS := benchmarks/results
 
-.PHONY: bench bench-setup frameworks-setup demo test test-beside test-all test-cpp wheel wheel-setup test-python \
+.PHONY: bench bench-setup frameworks-setup release-check demo test test-beside test-all test-cpp wheel wheel-setup test-python \
   test-python-alone test-torch test-torch-guarded headers quick soak sanitize fuzz \
   fuzz-long mutants \
   aarch64 dpa-count format lint setup build build-tests build-python-tests clean
@@ -65,6 +66,10 @@ bench-setup:
 # More pairs of torch and Python: tools/wheel.py --help.
 wheel: build wheel-setup
 	$(BIN)/python tools/wheel.py
+
+# Version, changelog, archive of the sources, a wheel, its index page, and installs from both; into dist/.
+release-check: build wheel-setup
+	$(BIN)/python tools/release.py check
 
 wheel-setup:
 	@tools/setup.sh wheel

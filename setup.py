@@ -5,24 +5,38 @@ aggregator and of the simulator:
 
 CMake and Ninja come along; torch must be there already.
 
-Environment: MAX_JOBS (compile jobs), MCAST_PROGRAMS=off (the extension only), MCAST_WERROR=1 (warnings are
-errors) and MCAST_JOIN (sources compiled as one), where unset as the build folder was configured,
-CMAKE_ARGS (more arguments for cmake), CMAKE_BUILD_TYPE. The C++ tests are built in the same folder, by
-`make test-cpp`: the core is compiled once for both.
+Environment: MCAST_WHEELS (address of a page of wheels: the one for this torch, Python and machine is taken
+instead of compiling), MCAST_LOCAL_VERSION (of a wheel of a release, "torch2.13"), MAX_JOBS (compile jobs),
+MCAST_PROGRAMS=off (the extension only), MCAST_WERROR=1 (warnings are errors) and MCAST_JOIN (sources
+compiled as one), where unset as the build folder was configured, CMAKE_ARGS (more arguments for cmake),
+CMAKE_BUILD_TYPE. The C++ tests are built in the same folder, by `make test-cpp`: the core is compiled once
+for both.
 """
 
+import base64
+import hashlib
 import importlib.util
+import io
 import os
+import platform
 import re
 import shlex
 import shutil
 import subprocess
 import sys
 import sysconfig
+import zipfile
 from pathlib import Path
+from urllib.parse import unquote, urldefrag, urljoin, urlsplit
+from urllib.request import urlopen
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+
+try:
+    from setuptools.command.bdist_wheel import bdist_wheel
+except ImportError:  # before setuptools 70.1
+    from wheel.bdist_wheel import bdist_wheel  # type: ignore[import-untyped]
 
 ROOT = Path(__file__).parent.resolve()
 TORCH_VERSIONS = "torch>=2.11,<2.16"
@@ -45,12 +59,16 @@ def torch_folder() -> str:
 def torch_requirement() -> str:
     """The minor version of torch that is installed here, for which the extension is built: it is good for no
     other one. The archive of the sources is good for all that are served, as is a machine without torch."""
-    if "sdist" in sys.argv:
-        return TORCH_VERSIONS
+    minor = "" if "sdist" in sys.argv else torch_minor()
+    return f"torch=={minor}.*" if minor else TORCH_VERSIONS
+
+
+def torch_minor() -> str:
+    """Of the torch that is installed ("2.13"), "" if there is none."""
     if not (folder := torch_folder()):
-        return TORCH_VERSIONS
+        return ""
     text = (Path(folder) / "version.py").read_text()
-    return f"torch=={re.findall('__version__ = .([0-9]+[.][0-9]+)', text)[0]}.*"
+    return str(re.findall("__version__ = .([0-9]+[.][0-9]+)", text)[0])
 
 
 def without_debug(files: list[Path]) -> None:
@@ -137,8 +155,93 @@ class CMakeBuild(build_ext):
                 shutil.copy(file, home)
 
 
+def found_on(page: str) -> str:
+    """Address of the wheel on this page (PEP 503) for this version, torch, Python and machine, or ""."""
+    tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    name = re.compile(
+        rf"torch_mcast-{re.escape(version())}\+torch{re.escape(torch_minor() or 'none')}-{tag}-{tag}-"
+        rf"\w*_{platform.machine()}\.whl"
+    )
+    with urlopen(page, timeout=60) as answer:
+        text = answer.read().decode()
+    for href in re.findall(r'href="([^"]+)"', text):
+        if name.fullmatch(unquote(Path(urlsplit(href).path).name)):
+            return urljoin(page, href)
+    return ""
+
+
+def without_local(wheel: bytes) -> bytes:
+    """The wheel under the version of the sources. pip, which asked for that, accepts no other one."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(wheel)) as old, zipfile.ZipFile(out, "w") as new:
+        record = []
+        for info in old.infolist():
+            content = old.read(info)
+            folder, _, file = info.filename.partition("/")
+            if folder.endswith(".dist-info"):
+                info.filename = f"torch_mcast-{version()}.dist-info/{file}"
+            if file == "RECORD" and folder.endswith(".dist-info"):
+                record.append(f"{info.filename},,")
+                content = "\n".join([*record, ""]).encode()
+            else:
+                if file == "METADATA":
+                    content = re.sub(
+                        rb"(?m)^Version: .*$", b"Version: " + version().encode(), content, count=1
+                    )
+                digest = (
+                    base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+                )
+                record.append(f"{info.filename},sha256={digest},{len(content)}")
+            new.writestr(info, content, zipfile.ZIP_DEFLATED)
+    return out.getvalue()
+
+
+class Wheel(bdist_wheel):
+    """Takes the wheel of a release, if MCAST_WHEELS names a page that has one, else compiles."""
+
+    def run(self) -> None:
+        page = os.environ.get("MCAST_WHEELS")
+        if not page:
+            return super().run()
+        try:
+            found = found_on(page)
+        except OSError as error:
+            raise SystemExit(f"torch-mcast: MCAST_WHEELS={page}: {error}") from None
+        if not found:
+            here = (
+                f"torch {torch_minor() or '(none)'}",
+                f"Python {platform.python_version()}",
+                platform.machine(),
+            )
+            print(
+                f"torch-mcast: {page} has no wheel of {version()} for {', '.join(here)}: compiling",
+                file=sys.stderr,
+            )
+            return super().run()
+        address, fragment = urldefrag(found)
+        with urlopen(address, timeout=300) as answer:
+            content = answer.read()
+        if fragment != f"sha256={hashlib.sha256(content).hexdigest()}":
+            raise SystemExit(f"torch-mcast: {address} is not the file that {page} means (SHA-256)")
+        Path(self.dist_dir).mkdir(parents=True, exist_ok=True)
+        name = re.sub(r"\+[^-]*", "", unquote(Path(urlsplit(address).path).name))
+        (Path(self.dist_dir) / name).write_bytes(without_local(content))
+        return None
+
+
+def version() -> str:
+    """torch_mcast.__version__, and for a wheel of a release which torch it is for: 0.1.0+torch2.13."""
+    text = (ROOT / "torch_mcast" / "__init__.py").read_text()
+    own = re.findall(r'^__version__ = "([0-9.]+)"$', text, re.M)[0]
+    local = os.environ.get("MCAST_LOCAL_VERSION")
+    return f"{own}+{local}" if local else own
+
+
 setup(
+    version=version(),
+    license="BSD-3-Clause",
+    license_files=["LICENSE*", "NOTICE"],
     ext_modules=[Extension("torch_mcast._C", sources=[])],
-    cmdclass={"build_ext": CMakeBuild},
+    cmdclass={"build_ext": CMakeBuild, "bdist_wheel": Wheel},
     install_requires=[torch_requirement(), "packaging", "rich>=13"],
 )

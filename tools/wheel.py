@@ -24,7 +24,6 @@ import fcntl
 import hashlib
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -221,8 +220,7 @@ def version_of_torch(python: Path) -> str:
 
 
 def source_of(minor: str) -> Path:
-    """A copy of the tracked files, as they are now, that says which torch it is for, and has the licences of
-    what is linked in."""
+    """A copy of the tracked files, as they are now, with the licences of what is linked in."""
     copy = WORK / f"source-{minor}"
     shutil.rmtree(copy, ignore_errors=True)
     names = run("git", "-C", ROOT, "ls-files", "-z").split("\0")
@@ -234,13 +232,6 @@ def source_of(minor: str) -> Path:
     for pattern, name in (("highway-*", "LICENSE.highway"), ("libisal-*", "LICENSE.isa-l")):
         for folder in (WORK / "sysroot" / "src").glob(pattern):
             shutil.copy(folder / "LICENSE", copy / name)
-    project = copy / "pyproject.toml"
-    text = project.read_text()
-    line = r'(?m)^version = "([\d.]+)"$'
-    text, changes = re.subn(line, rf'version = "\1+torch{minor}"', text)
-    if changes != 1:
-        raise WheelError(f"pyproject.toml: no line like {line}")
-    project.write_text(text)
     return copy
 
 
@@ -276,6 +267,7 @@ def build(python: Path, out: Path) -> Path:
         env={
             **os.environ,
             "CMAKE_ARGS": arguments_of_cmake(root),
+            "MCAST_LOCAL_VERSION": f"torch{minor}",
             # The core is the same for each torch and Python, but for the folder that it is compiled in.
             "CCACHE_NOHASHDIR": "1",
             "PATH": f"{folder}:{os.environ['PATH']}",

@@ -77,11 +77,9 @@ def test_links_of_the_old_system_stay_in_it(tmp_path):
     assert os.readlink(tmp_path / "usr/lib/near.so") == "libdl.so"
 
 
-def test_a_wheel_s_version_says_which_torch_it_is_built_for(tmp_path, monkeypatch):
+def test_what_a_wheel_is_made_of(tmp_path, monkeypatch):
     monkeypatch.setattr(tool, "WORK", tmp_path)
     source = tool.source_of("2.13")
-    text = (source / "pyproject.toml").read_text()
-    assert re.search(r'^version = "[\d.]+\+torch2\.13"$', text, re.M)
     assert (source / "NOTICE").exists() and (source / "csrc/core").is_dir()
     assert not (source / "tests").exists()
 
@@ -94,6 +92,7 @@ def test_the_metadata_of_a_wheel(tmp_path, monkeypatch):
     done = subprocess.run(
         [sys.executable, "-c", program, tmp_path],
         cwd=source, capture_output=True, text=True, check=False,
+        env={**os.environ, "MCAST_LOCAL_VERSION": "torch2.13"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     folder = tmp_path / done.stdout.strip().splitlines()[-1]
