@@ -46,8 +46,8 @@ SECURITY = [
     Mutant(
         "control-taken-again",
         "crypto/datagram_guard.cpp",
-        "header.number <= *from->last_control",
-        "header.number < *from->last_control",
+        "from.control.accept(header.number);",
+        "{}",
         "crypto",
         "*Guards.ControlIsTakenOnce*",
     ),

@@ -184,7 +184,7 @@ Result<std::unique_ptr<DatagramGuard>> DatagramGuard::make(const Key& root, cons
     if (m == params.self) continue;
     auto key = OpenKey::make(root, params.how, static_cast<Member>(m), params.opens);
     if (!key.ok()) return key.status();
-    senders[m].emplace(Sender{std::move(key).value(), std::nullopt});
+    senders[m].emplace(Sender{std::move(key).value(), {}});
   }
   return std::unique_ptr<DatagramGuard>(new DatagramGuard(root, params, std::move(seal).value(),
                                                           std::move(senders), std::move(budget)));
@@ -213,8 +213,7 @@ Refusal DatagramGuard::judge(const wire::GuardedHeader& header, ConstBytes datag
   }
   const std::optional<Sender>& from = senders_[header.inner.member];
   if (!from->key.knows(wire::epoch_of(header.number), now)) return Refusal::kStale;
-  if (header.inner.type != wire::DatagramType::kData && from->last_control &&
-      header.number <= *from->last_control) {
+  if (header.inner.type != wire::DatagramType::kData && from->control.refuses(header.number)) {
     return Refusal::kReplayed;
   }
   return Refusal::kNone;
@@ -238,7 +237,7 @@ Refusal DatagramGuard::open(const wire::GuardedHeader& header, ConstBytes datagr
     return Refusal::kForged;
   }
   payload = sealed ? ConstBytes(scratch_).first(body.size()) : body;
-  if (header.inner.type != wire::DatagramType::kData) from.last_control = header.number;
+  if (header.inner.type != wire::DatagramType::kData) from.control.accept(header.number);
   ++opened_;
   return Refusal::kNone;
 }

@@ -20,6 +20,7 @@
 #include "crypto/budget.h"
 #include "crypto/epoch_chain.h"
 #include "crypto/limits.h"
+#include "crypto/replay_window.h"
 #include "wire/guarded_datagram.h"
 
 namespace mcast::crypto {
@@ -111,7 +112,7 @@ enum class Refusal : uint8_t {
   kForgedHeader,  // the filter: its sender has not the group's keys
   kOwn,           // this member's own, looped back
   kStale,         // of an epoch that is over, or too far ahead
-  kReplayed,      // older than the last of its kind
+  kReplayed,      // control that was accepted before, or is older than the window
   kCrowdedOut,    // not tried: too many have failed lately
   kForged,        // the tag
 };
@@ -154,7 +155,7 @@ class DatagramGuard {
  private:
   struct Sender {
     OpenKey key;
-    std::optional<uint64_t> last_control;  // number of the last datagram that was no data
+    ReplayWindow control;  // numbers of datagrams other than data
   };
   DatagramGuard(const Key& root, const Params& params, SealKey seal,
                 std::vector<std::optional<Sender>> senders, std::shared_ptr<OpenBudget> budget);
