@@ -86,6 +86,11 @@ def lacking() -> str:
     ):
         found = f"{own[0]}, which CXX names, was not found" if own else "none was found"
         return f"a C++20 compiler is needed, {found} (Debian, Ubuntu: apt-get install g++)"
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return (
+            f"{sys.executable} is a free-threaded Python, for which torch-mcast has not been made safe: "
+            f"use Python {sys.version_info[0]}.{sys.version_info[1]} with the GIL"
+        )
     headers = Path(sysconfig.get_path("include"))
     if not (headers / "Python.h").exists():
         return (

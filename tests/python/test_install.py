@@ -248,6 +248,15 @@ def test_pythons_headers_are_asked_for_by_name(monkeypatch, tmp_path):
     assert lacking().endswith("has no Python.h (Debian, Ubuntu: apt-get install python3-dev)")
 
 
+def test_a_free_threaded_python_is_refused(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["setup.py", "--name"])
+    monkeypatch.chdir(ROOT)
+    lacking = runpy.run_path(str(ROOT / "setup.py"))["lacking"]
+    assert lacking() == ""
+    monkeypatch.setattr(sysconfig, "get_config_var", {"Py_GIL_DISABLED": 1}.get)
+    assert "is a free-threaded Python" in lacking() and "with the GIL" in lacking()
+
+
 def test_the_demo_builds_the_extension_alone_until_all_is_asked_for(tmp_path):
     for folder in (
         "tools",
