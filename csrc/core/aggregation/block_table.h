@@ -1,6 +1,6 @@
-// The block records of a station: which segments are being folded, who has contributed to each, and
-// since when nothing has come. A hash table of fixed size: what a rank sends can neither make it
-// grow nor rehash. Pure. Not thread-safe.
+// The block records of a station: which segments are being folded, which contributors each has, and
+// when the last contribution arrived. An array of fixed size, so no rank can make it grow. Pure.
+// Not thread-safe.
 //
 // Memory: capacity() records of 64 bytes, and for more than 128 contributors as many bits each;
 // all of it allocated by the constructor.
@@ -41,23 +41,18 @@ class BlockTable {
   // Room for `most` blocks (1 at least) of `contributors` each.
   BlockTable(uint32_t most, uint32_t contributors);
 
-  // None: there is no such block. Valid until the next erase().
+  // Returns null if there is no such block. A record stays where it is until it is erased.
   BlockRecord* find(const BlockKey& key);
   // A block that is not there yet, without contributors. None: `most` are there.
   BlockRecord* insert(const BlockKey& key, Nanos now);
-  // Other records may move.
   void erase(BlockRecord& record);
   // All blocks of an operation; calls gone(record) for each before it goes.
   template <typename Gone>
   void erase_operation(uint32_t job, Sequence operation, Gone&& gone) {
-    for (uint32_t i = 0; i < capacity();) {
-      BlockRecord& r = records_[i];
-      if (r.used && r.key.job == job && r.key.operation == operation) {
-        gone(r);
-        erase(r);  // another may have moved here
-      } else {
-        i++;
-      }
+    for (BlockRecord& r : records_) {
+      if (!r.used || r.key.job != job || r.key.operation != operation) continue;
+      gone(r);
+      erase(r);
     }
   }
 
@@ -76,10 +71,9 @@ class BlockTable {
   }
 
  private:
-  uint32_t home(const BlockKey& key) const;
   uint64_t* words(BlockRecord& r) { return r.far != nullptr ? r.far : r.near; }
 
-  const uint32_t most_, words_;
+  const uint32_t words_;
   uint32_t size_ = 0;
   std::vector<BlockRecord> records_;
   std::vector<uint64_t> far_;

@@ -327,20 +327,17 @@ bool Job::send_result(Operation& op, const BlockRecord& block) {
   return true;
 }
 
-// At a leaf one that has left may have been what another waited for.
-// (A record that moves to the place of one that has gone is looked at too; one that moves from the
-// first places to the last has been.)
+// At a leaf, a result that has left may be what another one waited for.
 void Job::emit_held() {
   bool again = true;
   while (std::exchange(again, false)) {
-    for (uint32_t i = 0; i < table_.capacity();) {
+    for (uint32_t i = 0; i < table_.capacity(); i++) {
       const BlockRecord* const there = table_.at(i);
       Operation* const op =
           there != nullptr && there->folded ? find(there->key.operation) : nullptr;
       const bool leaf = op != nullptr && op->is_leaf();
       const bool gone = op != nullptr && emit(*op, *table_.find(there->key));
       again = again || (gone && leaf);
-      i += gone ? 0 : 1;
     }
   }
 }
