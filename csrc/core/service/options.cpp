@@ -48,55 +48,54 @@ using Row = OptionRow<Options>;
 const std::vector<Row>& rows() {
   static const auto* const kRows = new std::vector<Row>{
       {{"--listen", "HOST:PORT", ":7117",
-        "where groups ask to be served (TCP); port 0: any that is free. Stations take ports of "
-        "their "
+        "TCP address for requests of groups; port 0: any free port. Stations use ports of their "
         "own"},
        "HOST:PORT, a name or IPv4 address and a port from 0 to 65535",
        read_listen},
       {{"--lanes", "N", "1",
-        "stations per job: threads with sockets of their own, among which its segments are dealt. "
-        "One "
-        "carries some 20 Gbit/s"},
+        "stations per job: threads with sockets of their own, which share the segments of the job. "
+        "One carries about 20 Gbit/s"},
        "a whole number from 1 to " + std::to_string(wire::kMostStations),
        [](const std::string& v, Options& o) {
          return read_whole(v, o.lanes, 1, wire::kMostStations);
        }},
-      {{"--quota", "BYTES", "512M", "memory of all jobs together; suffix K, M or G (2^10, ...)"},
+      {{"--quota", "BYTES", "512M",
+        "limit on the memory of all jobs together; suffix K, M or G (2^10, ...)"},
        "1M to 16384G",
        [](const std::string& v, Options& o) { return read_quota(v, o.quota); }},
-      {{"--quota-per-job", "BYTES", "a quarter of --quota", "memory that one job may have"},
+      {{"--quota-per-job", "BYTES", "a quarter of --quota", "limit on the memory of one job"},
        "1M to 16384G",
        [](const std::string& v, Options& o) { return read_quota(v, o.quota_per_job); }},
-      {{"--jobs", "N", "16", "process groups that are served at once"},
+      {{"--jobs", "N", "16", "limit on process groups that are served at the same time"},
        "a whole number from 1 to " + std::to_string(kMostJobs),
        [](const std::string& v, Options& o) { return read_whole(v, o.jobs, 1, kMostJobs); }},
-      {{"--rate", "RATE", "as a rank's link",
-        "of this host's link: 100gbit, 300mbit. With the setting link_rate of the ranks it tells "
-        "how "
-        "much of a rank's link a station is worth"},
+      {{"--rate", "RATE", "the rate of a rank's link",
+        "rate of this host's link: 100gbit, 300mbit. Together with the ranks' setting link_rate it "
+        "gives the speed of a station relative to a rank's link"},
        "a rate such as 100gbit, 2.5gbit, 300mbit or 1000 (bits per second)",
        [](const std::string& v, Options& o) { return parse_rate(v, o.rate); }},
       {{"--deadline", "MS", "1000",
-        "time without a contribution after which ranks are told whom a segment waits for"},
+        "milliseconds without a contribution after which ranks are notified which rank a segment "
+        "waits for"},
        "milliseconds from 1 to " + std::to_string(kMostDeadline),
        [](const std::string& v, Options& o) {
          if (!read_whole(v, o.deadline, 1, kMostDeadline)) return false;
          o.deadline *= kMilli;
          return true;
        }},
-      {{"--interface", "NAME", "by the address of --listen",
-        "network interface of the stations, as the setting MCAST_SOCKET_IFNAME"},
+      {{"--interface", "NAME", "the one with the address of --listen",
+        "network interface of the stations; same syntax as MCAST_SOCKET_IFNAME"},
        "",  // by the settings
        [](const std::string& v, Options& o) {
          o.interface = v;
          return true;
        }},
-      {{"--allow", "NET,...", "everybody",
-        "networks whose hosts may ask: 10.0.0.0/8,192.168.1.7; can be given several times"},
+      {{"--allow", "NET,...", "all networks",
+        "networks whose hosts may send requests: 10.0.0.0/8,192.168.1.7; may be repeated"},
        "IPv4 networks such as 10.0.0.0/8,192.168.1.7",
        [](const std::string& v, Options& o) { return read_allow(v, o.allow); }},
       {{"--status", "PATH", "/run/torch-mcast-aggregator/aggregator.sock or in $XDG_RUNTIME_DIR",
-        "socket at which `torch-mcast aggregator status` asks"},
+        "socket for `torch-mcast aggregator status`"},
        "a path of at most 100 bytes",
        [](const std::string& v, Options& o) {
          o.status = v;
@@ -147,7 +146,7 @@ std::string help_text() {
          "       torch-mcast aggregator status [--json]\n\n"
          "Folds reductions of torch-mcast groups that name this host in MCAST_AGGREGATORS, until "
          "SIGTERM.\n"
-         "Settings of the transports are taken from MCAST_* variables, as by ranks.\n\n" +
+         "Reads the settings of the transports from MCAST_* variables, as ranks do.\n\n" +
          options_help(rows());
 }
 
