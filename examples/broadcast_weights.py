@@ -1,13 +1,13 @@
-"""Hands the weights of a model from one host to all others, without a training loop:
+"""Sends the weights of a model from one host to all others, without a training loop:
 
     torchrun --nnodes 8 --nproc-per-node 1 ... examples/broadcast_weights.py \\
         --checkpoint model.pt --save /models
     torch-mcast lab run --hosts 8 --rate 1gbit -- python examples/broadcast_weights.py --synthetic 256M
 
-An inference fleet that takes a new version, a learner that feeds its actors. Rank 0 reads the state_dict
-(from disk, mapped; or makes one), the others end with the same state_dict in memory and, with --save, on
-disk. Tensors are packed into buckets; while one is on the wire the next is being read, and the one before
-is being stored. --compare gloo sends everything again that way and prints both.
+Typical uses are an inference fleet that gets a new version, or a learner that sends weights to its actors.
+Rank 0 maps the state_dict from disk or generates one. The other ranks end with the same state_dict in memory
+and, with --save, on disk. Tensors are packed into buckets. While one bucket is on the wire, the next one is
+read, and the one before is stored. --compare gloo sends everything again with Gloo and prints both times.
 """
 
 import argparse
@@ -25,13 +25,13 @@ import torch.distributed as dist
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-ALIGN = 64  # of tensors in a bucket
-DEPTH = 3  # buckets on their way
+ALIGN = 64  # bytes: alignment of tensors in a bucket
+DEPTH = 3  # buckets in flight
 
 
 @dataclass
 class Entry:
-    """Where a tensor lies."""
+    """Position of a tensor in the buckets."""
 
     name: str
     shape: tuple[int, ...]
@@ -49,21 +49,31 @@ def parse_size(text: str) -> int:
 def arguments() -> argparse.Namespace:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     source = p.add_mutually_exclusive_group(required=True)
-    source.add_argument("--checkpoint", help="a state_dict saved by torch.save, on rank 0's host")
-    source.add_argument("--synthetic", type=parse_size, help="bytes of made-up weights: 256M, 4G")
-    p.add_argument("--save", default="", help="folder where every other rank writes weights.pt")
-    p.add_argument("--backend", default="mcast", help="mcast, gloo or any other (default: mcast)")
-    p.add_argument("--compare", default="", help="a second backend to send the same by")
-    p.add_argument("--bucket", type=parse_size, default=32 << 20, help="bytes (default: 32M)")
+    source.add_argument(
+        "--checkpoint", metavar="FILE", help="state_dict saved by torch.save, on rank 0's host"
+    )
+    source.add_argument(
+        "--synthetic", type=parse_size, metavar="BYTES", help="generate random weights: 256M, 4G"
+    )
+    p.add_argument("--save", default="", metavar="DIR", help="folder for weights.pt of other ranks")
+    p.add_argument("--backend", default="mcast", help="backend of torch.distributed [mcast]")
+    p.add_argument(
+        "--compare", default="", metavar="BACKEND", help="send again with this backend, compare"
+    )
+    p.add_argument(
+        "--bucket", type=parse_size, default=32 << 20, metavar="BYTES", help="bucket size [32M]"
+    )
     p.add_argument(
         "--verify", action="store_true", help="compare digests of all buckets at the end"
     )
-    p.add_argument("--timeout", type=float, default=600, help="seconds (default: 600)")
+    p.add_argument(
+        "--timeout", type=float, default=600, metavar="SECONDS", help="of the groups [600]"
+    )
     return p.parse_args()
 
 
 def synthetic(total: int) -> dict[str, torch.Tensor]:
-    """Shapes like a transformer's: large matrices, small vectors."""
+    """Generates tensors with shapes like a transformer's: large matrices, small vectors."""
     state: dict[str, torch.Tensor] = {}
     generator = torch.Generator().manual_seed(0)
     layer = 0
@@ -91,7 +101,7 @@ def load(args: argparse.Namespace) -> dict[str, torch.Tensor]:
 
 
 def layout(state: dict[str, torch.Tensor], bucket_bytes: int) -> list[Entry]:
-    """Tensors in order, as many to a bucket as fit; a larger one has a bucket of its own."""
+    """Assigns tensors to buckets in order, as many per bucket as fit. A larger tensor gets its own bucket."""
     entries, bucket, offset = [], 0, 0
     for name, tensor in state.items():
         nbytes = tensor.numel() * tensor.element_size()
@@ -110,7 +120,7 @@ def bucket_sizes(entries: list[Entry]) -> list[int]:
 
 
 def packed(state: dict[str, torch.Tensor], entries: list[Entry]) -> Iterator[torch.Tensor]:
-    """The buckets of rank 0, read ahead by a thread: disk and network at the same time."""
+    """Yields the buckets of rank 0. A thread reads ahead, so that disk and network work at the same time."""
     ready: queue.Queue = queue.Queue(maxsize=DEPTH)
     sizes = bucket_sizes(entries)
 
@@ -129,7 +139,7 @@ def packed(state: dict[str, torch.Tensor], entries: list[Entry]) -> Iterator[tor
             OSError,
             RuntimeError,
             ValueError,
-        ) as error:  # to be raised where the buckets are used
+        ) as error:  # raised again by the loop below
             ready.put(error)
 
     threading.Thread(target=read, daemon=True).start()
@@ -148,7 +158,7 @@ def transfer(
     label: str,
     verify: bool,
 ) -> tuple[dict[str, torch.Tensor], list[str], float]:
-    """(the state_dict on this rank, digests of its buckets, seconds)."""
+    """Returns the state_dict on this rank, digests of its buckets, and the seconds that the transfer took."""
     sizes = bucket_sizes(entries)
     bar = progress.add_task(label, total=sum(sizes))
     dist.barrier(group=group)
@@ -164,7 +174,7 @@ def transfer(
         if verify:
             digests.append(hashlib.blake2b(buckets[number].numpy(), digest_size=16).hexdigest())
         if state is not None:
-            buckets[number] = torch.empty(0)  # sent: its memory is free for the next ones
+            buckets[number] = torch.empty(0)  # sent: release its memory for the next ones
         progress.update(bar, advance=sizes[number])
 
     pending = 0
@@ -183,7 +193,7 @@ def transfer(
     seconds = time.perf_counter() - start
     if state is not None:
         return state, digests, seconds
-    # Views of the buckets: what came in is not copied again.
+    # Views of the buckets, to avoid another copy.
     views = {
         e.name: buckets[e.bucket][e.offset : e.offset + e.nbytes].view(e.dtype).view(e.shape)
         for e in entries
@@ -195,7 +205,7 @@ def main() -> None:
     args = arguments()
     limit = timedelta(seconds=args.timeout)
     if "mcast" in (args.backend, args.compare):
-        import torch_mcast  # noqa: F401  (an installed one registers itself)
+        import torch_mcast  # noqa: F401  (registers mcast; an installed one does so by itself)
     dist.init_process_group(args.backend, timeout=limit)
     rank, world = dist.get_rank(), dist.get_world_size()
     groups = {args.backend: dist.group.WORLD}
@@ -228,7 +238,7 @@ def main() -> None:
     if args.save and rank != 0:
         os.makedirs(args.save, exist_ok=True)
         path = os.path.join(args.save, "weights.pt")
-        # Copies: torch.save() keeps the whole bucket of a view, and one type per storage.
+        # Copy the views: torch.save() writes the whole bucket of a view, and allows one type per storage.
         own = {name: value.clone() for name, value in result.items()}
         torch.save(own, f"{path}.part{rank}")
         os.replace(f"{path}.part{rank}", path)

@@ -1,5 +1,5 @@
-"""A small GPT (Radford et al. 2019) over bytes, and batches of real text: the source files of Python's
-standard library, which are on every machine that can run this."""
+"""A small GPT (Radford et al. 2019) over bytes, and batches of real text. The text is the source of Python's
+standard library, which exists on every machine that can run this."""
 
 import sysconfig
 from pathlib import Path
@@ -53,15 +53,15 @@ class GPT(nn.Module):
 
 
 def standard_library_text(limit: int = 8 << 20) -> torch.Tensor:
-    """The bytes of the standard library's .py files in name order, at most `limit`, as uint8."""
+    """Returns the bytes of the standard library's .py files in name order, at most `limit`, as uint8."""
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
     text = b"\n".join(f.read_bytes() for f in files)[:limit]
     return torch.frombuffer(bytearray(text), dtype=torch.uint8)
 
 
 def batch(text: torch.Tensor, step: int, rank: int, size: int, context: int):
-    """Batch `step` of this rank: inputs and targets, [size, context] int64; the same for every
-    backend."""
+    """Returns inputs and targets of batch `step` of this rank, [size, context] int64. They are the same
+    for every backend."""
     generator = torch.Generator().manual_seed(step * 1000 + rank)
     starts = torch.randint(len(text) - context - 1, (size,), generator=generator)
     rows = torch.stack([text[s : s + context + 1] for s in starts.tolist()]).long()

@@ -1,4 +1,4 @@
-"""The least script: all ranks give and get, and rank 0 says which path the bytes took, and why."""
+"""Minimal example: an all-gather and an all-reduce. Rank 0 prints which path the bytes took, and why."""
 
 import torch
 import torch.distributed as dist

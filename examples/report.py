@@ -1,5 +1,6 @@
-"""What train_fsdp.py prints at the end: what each rank sent beside what others would have, who served which
-calls, and a picture of one step. All numbers are of this run: from torch_mcast.stats() and trace()."""
+"""Report that train_fsdp.py prints at the end: bytes that each rank sent, compared with other backends; which
+backend served which calls; and a picture of one step. All numbers are of this run, from torch_mcast.stats()
+and trace()."""
 
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
@@ -11,7 +12,7 @@ from rich.text import Text
 
 from torch_mcast.bench.formulas import gloo_send_bytes, ring_send_bytes
 
-# Collectives as stats() names them: (as the formulas name them, what S is in bytes of the output).
+# Name of a collective in stats(): (name in the formulas, their S computed from output bytes and ranks).
 _COLLECTIVES: dict[str, tuple[str, Callable[[int, int], int]]] = {
     "broadcast": ("broadcast", lambda size, world: size),
     "all_gather": ("all_gather", lambda size, world: size),
@@ -26,13 +27,13 @@ _COLOURS = {"multicast": "green", "reduce": "blue", "both": "magenta"}
 
 @dataclass(frozen=True)
 class Sent:
-    """Bytes that a rank sent, headers and repairs included, and what the same calls cost others."""
+    """Bytes that a rank sent, including headers and repairs, and bytes that the same calls take elsewhere."""
 
-    gathers: int  # by the multicast lane: all-gathers and broadcasts
-    reductions: int  # by the reduce lane
-    repairs: int  # payload; part of both
-    ring_gathers: float
-    ring: float  # everything
+    gathers: int  # on the multicast lane: all-gathers and broadcasts
+    reductions: int  # on the reduce lane
+    repairs: int  # payload; included in both
+    ring_gathers: float  # all-gathers and broadcasts by a ring
+    ring: float  # all operations by a ring
     gloo: float
 
     @property
@@ -41,7 +42,7 @@ class Sent:
 
 
 def sent(stats: dict) -> Sent:
-    """Of one rank, from its torch_mcast.stats()."""
+    """Computes the bytes of one rank from its torch_mcast.stats()."""
     both, reduce = stats["counters"], stats["reduce_counters"]
     everything, reductions = (
         c["datagram_bytes_sent"] + c["frame_bytes_sent"] for c in (both, reduce)
@@ -64,7 +65,7 @@ def together(rows: list[Sent]) -> Sent:
 
 
 def comparison(row: Sent) -> list[str]:
-    """How many times as much others would have sent."""
+    """Says how many times as many bytes a ring and Gloo would have sent."""
     lines = []
     if row.gathers and row.ring_gathers:
         times = row.ring_gathers / row.gathers
@@ -122,7 +123,7 @@ def _timeline(rank: int, trace: list[dict], steps: list[timeline.Step], console:
 
 
 def shares_table(rows: dict[str, list[timeline.Step]], trace: list[dict]) -> list[str]:
-    """By name of a row: the part of the time of its steps in which each lane was busy, and both."""
+    """Formats, per row, the share of the time of its steps in which each lane, and both, were busy."""
     lines = [f"{'busy, of the time of':<22}{'multicast':>10}{'reduce':>10}{'both at once':>15}"]
     for name, steps in rows.items():
         share = timeline.shares(trace, steps)
@@ -135,7 +136,7 @@ def shares_table(rows: dict[str, list[timeline.Step]], trace: list[dict]) -> lis
 def report(
     stats: list[dict], trace: list[dict], steps: list[timeline.Step], console: Console
 ) -> None:
-    """`stats` of all ranks; `trace` and `steps` of the first."""
+    """Prints the report. `stats` are those of all ranks; `trace` and `steps` those of the first rank."""
     first = stats[0]
     if first["path"] == "shared memory":
         c = first["counters"]

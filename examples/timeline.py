@@ -1,6 +1,6 @@
 """A picture of one training step in text: when each lane of torch-mcast moved data, and when both did.
 
-A column of the picture is a stretch of the step; the darker it is, the more of it a lane was busy.
+Each column of the picture is a part of the step. The darker it is, the longer the lane was busy in it.
 """
 
 from collections.abc import Iterable
@@ -31,7 +31,7 @@ class Step:
 
 
 def merged(spans: Iterable[tuple[int, int]]) -> Spans:
-    """The same time without overlaps, in order."""
+    """Returns the union of the spans, in order and without overlaps."""
     result: Spans = []
     for start, end in sorted(spans):
         if result and start <= result[-1][1]:
@@ -42,7 +42,7 @@ def merged(spans: Iterable[tuple[int, int]]) -> Spans:
 
 
 def common(a: Spans, b: Spans) -> Spans:
-    """When both are; each without overlaps."""
+    """Returns the intersection of two lists, each without overlaps."""
     pairs = ((max(s, t), min(e, f)) for s, e in a for t, f in b)
     return merged((start, end) for start, end in pairs if start < end)
 
@@ -52,7 +52,7 @@ def total(spans: Spans) -> int:
 
 
 def busy(trace: list[dict], start: int, end: int) -> dict[str, Spans]:
-    """By lane: when data of its operations moved, within [start, end]."""
+    """Returns, by lane, when data of its operations moved within [start, end]."""
     lanes: dict[str, Spans] = {}
     for lane in LANES:
         spans = (
@@ -65,13 +65,13 @@ def busy(trace: list[dict], start: int, end: int) -> dict[str, Spans]:
 
 
 def covered(trace: list[dict], steps: list[Step]) -> list[Step]:
-    """The steps that the trace, which keeps the last operations only, has in full."""
+    """Returns the steps that the trace covers completely; it keeps only the last operations."""
     oldest = min((op["posted"] for op in trace), default=None)
     return [step for step in steps if oldest is not None and oldest <= step.phases[-1][1]]
 
 
 def bar(spans: Spans, start: int, end: int, columns: int, shades: str) -> str:
-    """A character per column, by the share of it that lies in `spans`; a blank for none."""
+    """Draws a character per column, by the share of the column that lies in `spans`; a blank for none."""
     text = ""
     for column in range(columns):
         left = start + (end - start) * column // columns
@@ -83,7 +83,7 @@ def bar(spans: Spans, start: int, end: int, columns: int, shades: str) -> str:
 
 
 def headings(step: Step, columns: int) -> str:
-    """The names of the phases above where they begin, as far as they fit."""
+    """Writes the name of each phase where it begins, as far as it fits."""
     text = ""
     starts = [start for _, start in step.phases] + [step.end]
     for (name, start), following in zip(step.phases, starts[1:], strict=True):
@@ -94,7 +94,7 @@ def headings(step: Step, columns: int) -> str:
 
 
 def picture(step: Step, trace: list[dict], width: int, ascii_only: bool = False) -> list[str]:
-    """Lines of at most `width` characters (at least 30): phases, one line per lane, both, time."""
+    """Returns lines of at most `width` characters (at least 30): phases, one line per lane, both, time."""
     columns = max(_LEAST, width - _LABEL)
     shades = ASCII_SHADES if ascii_only else SHADES
     lanes = busy(trace, step.start, step.end)
@@ -108,7 +108,7 @@ def picture(step: Step, trace: list[dict], width: int, ascii_only: bool = False)
 
 
 def shares(trace: list[dict], steps: list[Step]) -> dict[str, float]:
-    """Of the time of these steps: that in which each lane, and "both", moved data."""
+    """Returns the share of the time of these steps in which each lane, and "both", moved data."""
     spent = dict.fromkeys((*LANES, "both"), 0)
     for step in steps:
         lanes = busy(trace, step.start, step.end)

@@ -1,13 +1,13 @@
-"""Trains a small GPT with FSDP2 on real text over backend "mcast":
+"""Trains a small GPT with FSDP2 on real text on backend "mcast":
 
     torchrun --standalone --nproc-per-node 4 examples/train_fsdp.py
 
-Every all-gather of weights goes through the multicast engine: a rank puts its shard on the wire once,
-whatever the number of ranks. Tables at the end show what each rank sent beside what a ring and Gloo would
-have, and when the two lanes, all-gathers and reductions, were busy in one step.
-Ranks that are all on one host share memory instead; MCAST_SHARED_MEMORY=off keeps them on the network path.
-`--backend gloo` runs the same training for comparison; the losses agree. It trains on GPUs where each rank of
-a host can have one (`--device` says otherwise).
+Every all-gather of weights goes through the multicast engine: a rank sends its shard once, whatever the
+number of ranks. At the end, tables compare the bytes that each rank sent with those of a ring and of Gloo,
+and show when the two lanes, all-gathers and reductions, were busy in one step.
+If all ranks are on one host, they use shared memory instead; MCAST_SHARED_MEMORY=off makes them use the
+network path. `--backend gloo` runs the same training for comparison; the losses agree. The script trains on
+GPUs if each rank of a host can have one; `--device` overrides this.
 """
 
 import argparse
@@ -35,31 +35,40 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 def arguments() -> argparse.Namespace:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    p.add_argument("--backend", default="mcast", help="mcast, gloo or any other (default: mcast)")
-    p.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
-    p.add_argument("--steps", type=int, default=60)
-    p.add_argument("--batch", type=int, default=8, help="sequences per rank")
-    p.add_argument("--context", type=int, default=128, help="bytes per sequence")
-    p.add_argument("--width", type=int, default=192)
-    p.add_argument("--layers", type=int, default=4)
-    p.add_argument("--heads", type=int, default=6)
-    p.add_argument("--rate", type=float, default=1e-3, help="learning rate")
-    p.add_argument("--prefetch", type=int, default=1, help="blocks gathered ahead (default: 1)")
-    p.add_argument("--bf16", action="store_true", help="bf16 parameters on the wire")
-    p.add_argument("--faults", default="", help='inject faults, e.g. "drop:rate=0.05" (mcast only)')
-    p.add_argument("--json", default="", help="write losses and statistics to this file (rank 0)")
+    p.add_argument("--backend", default="mcast", help="backend of torch.distributed [mcast]")
+    p.add_argument(
+        "--device",
+        default="auto",
+        choices=["auto", "cpu", "cuda"],
+        help="auto: cuda if each rank of a host can have a GPU, else cpu [auto]",
+    )
+    p.add_argument("--steps", type=int, default=60, metavar="N", help="training steps [60]")
+    p.add_argument("--batch", type=int, default=8, metavar="N", help="sequences per rank [8]")
+    p.add_argument("--context", type=int, default=128, metavar="BYTES", help="of a sequence [128]")
+    p.add_argument("--width", type=int, default=192, metavar="N", help="width of the model [192]")
+    p.add_argument("--layers", type=int, default=4, metavar="N", help="transformer blocks [4]")
+    p.add_argument("--heads", type=int, default=6, metavar="N", help="attention heads [6]")
+    p.add_argument("--rate", type=float, default=1e-3, help="learning rate [0.001]")
+    p.add_argument(
+        "--prefetch", type=int, default=1, metavar="N", help="blocks to gather ahead [1]"
+    )
+    p.add_argument("--bf16", action="store_true", help="send parameters as bfloat16")
+    p.add_argument("--faults", default="", help="inject faults, e.g. drop:rate=0.05 (mcast only)")
+    p.add_argument(
+        "--json", default="", metavar="FILE", help="write losses and statistics to FILE (rank 0)"
+    )
     return p.parse_args()
 
 
 def device_for(asked: str, gpus: int, local_ranks: int) -> str:
-    """NCCL, which reduces CUDA tensors, has no two ranks on one GPU."""
+    """The type of device to use. NCCL, which reduces CUDA tensors, does not allow two ranks on one GPU."""
     if asked == "auto":
         return "cuda" if gpus >= local_ranks else "cpu"
     return asked
 
 
 def take_device(asked: str) -> str:
-    """The kind of device of this rank, which is the current one then."""
+    """Makes this rank's device the current one, and returns its type."""
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     device = device_for(asked, torch.cuda.device_count(), here)
     if device == "cuda":
@@ -68,7 +77,8 @@ def take_device(asked: str) -> str:
 
 
 def build(args: argparse.Namespace, device: str) -> torch.nn.Module:
-    """The model with every block and the rest sharded over all ranks; same weights for one seed."""
+    """Returns the model, with every block and the rest sharded over all ranks. Its initial weights are the
+    same in each run."""
     torch.manual_seed(0)
     model = GPT(args.width, args.layers, args.heads, args.context)
     policy = (
@@ -85,8 +95,8 @@ def build(args: argparse.Namespace, device: str) -> torch.nn.Module:
 
 
 def gather_ahead(model: GPT, count: int) -> None:
-    """Gathers the weights of the next `count` blocks while one computes. CPU tensors have no streams:
-    without this FSDP2 waits for each all-gather where it posts it."""
+    """Makes FSDP2 gather the weights of the next `count` blocks while a block computes. CPU tensors have no
+    streams, so without this FSDP2 waits for each all-gather immediately after it has posted it."""
     blocks = list(model.blocks)
     model._set_unshard_async_op(count > 0)
     for i, block in enumerate(blocks):
@@ -96,7 +106,7 @@ def gather_ahead(model: GPT, count: int) -> None:
 
 @dataclass
 class Run:
-    losses: list[float] = field(default_factory=list)  # of each step, the mean over all ranks
+    losses: list[float] = field(default_factory=list)  # per step: mean over all ranks
     steps: list[Step] = field(default_factory=list)
 
     @property
@@ -145,10 +155,10 @@ def train(args: argparse.Namespace, device: str, console: Console) -> Run:
 
 
 def all_stats() -> list[dict]:
-    """torch_mcast.stats() of the default group from every rank, on every rank."""
+    """Returns torch_mcast.stats() of the default group of all ranks, on every rank."""
     import torch_mcast
 
-    mine = torch_mcast.stats()  # before the exchange below adds to it
+    mine = torch_mcast.stats()  # before the call below changes it
     everyone: list[dict] = [{}] * dist.get_world_size()
     dist.all_gather_object(everyone, mine)
     return everyone
@@ -159,8 +169,8 @@ def main() -> None:
     torch.set_num_threads(1)
     options = None
     if args.backend == "mcast":
-        # An installed torch_mcast registers itself when torch is imported; this also serves people
-        # who have switched that off (TORCH_DEVICE_BACKEND_AUTOLOAD=0).
+        # An installed torch_mcast registers itself when torch is imported. The import is needed if this is
+        # switched off (TORCH_DEVICE_BACKEND_AUTOLOAD=0).
         import torch_mcast
 
         options = torch_mcast.Options(faults=args.faults)
