@@ -67,7 +67,7 @@ def arguments() -> argparse.Namespace:
         "--verify", action="store_true", help="compare digests of all buckets at the end"
     )
     p.add_argument(
-        "--timeout", type=float, default=600, metavar="SECONDS", help="of the groups [600]"
+        "--timeout", type=float, default=600, metavar="SECONDS", help="limit of the groups [600]"
     )
     return p.parse_args()
 

@@ -44,7 +44,9 @@ def arguments() -> argparse.Namespace:
     )
     p.add_argument("--steps", type=int, default=60, metavar="N", help="training steps [60]")
     p.add_argument("--batch", type=int, default=8, metavar="N", help="sequences per rank [8]")
-    p.add_argument("--context", type=int, default=128, metavar="BYTES", help="of a sequence [128]")
+    p.add_argument(
+        "--context", type=int, default=128, metavar="BYTES", help="length of a sequence [128]"
+    )
     p.add_argument("--width", type=int, default=192, metavar="N", help="width of the model [192]")
     p.add_argument("--layers", type=int, default=4, metavar="N", help="transformer blocks [4]")
     p.add_argument("--heads", type=int, default=6, metavar="N", help="attention heads [6]")
