@@ -41,9 +41,11 @@ def status_command(
     command = f"torch-mcast {service} status"
     parser = argparse.ArgumentParser(
         prog=command,
-        description=f"What the {service} of this host does. Exit code 1: none answers.",
+        description=f"Shows the status of the {service} of this host. Exit code 1: no {service} responds.",
     )
-    parser.add_argument("--json", action="store_true", help="a JSON document instead of tables")
+    parser.add_argument(
+        "--json", action="store_true", help="print a JSON document instead of tables"
+    )
     parser.add_argument("--socket", metavar="PATH", **socket_option)
     parsed = parser.parse_args(arguments)
     try:

@@ -1,5 +1,5 @@
-"""The command `torch-mcast`. Each subcommand lives in a module of its own that is imported when it is
-called: a function main(arguments: list[str]) -> int | None in torch_mcast.<module>."""
+"""The command `torch-mcast`. Each subcommand is a module torch_mcast.<module> with a function
+main(arguments: list[str]) -> int | None. It is imported only when the subcommand is called."""
 
 from __future__ import annotations
 
@@ -9,26 +9,29 @@ import os
 import sys
 import traceback
 
-# name: (module, one line of help). A row whose module is not installed is not offered.
+# name: (module, one line of help). A command whose module is not installed is not listed.
 COMMANDS = {
-    "doctor": ("torch_mcast.doctor", "check this host: interfaces, multicast, buffers, torch"),
-    "bench": ("torch_mcast.bench", "measure collectives against other backends"),
-    "model": ("torch_mcast.model", "bytes and least times of reductions, with aggregators too"),
+    "doctor": (
+        "torch_mcast.doctor",
+        "check this host or job: interfaces, multicast, buffers, torch",
+    ),
+    "bench": ("torch_mcast.bench", "compare the speed of collectives with other backends"),
+    "model": ("torch_mcast.model", "compute bytes and lower bounds of the time of reductions"),
     "simulate": (
         "torch_mcast.simulate",
-        "collectives on networks of up to thousands of hosts, in virtual time",
+        "simulate collectives on up to thousands of hosts in virtual time",
     ),
     "aggregator": (
         "torch_mcast.aggregator",
-        "fold reductions for groups on other hosts; its status",
+        "fold reductions for groups of other hosts; show the status",
     ),
     "engine": (
         "torch_mcast.engine",
-        "run the network of this host's training processes; its status",
+        "run the network of this host's training processes; show the status",
     ),
-    "lab": ("torch_mcast.lab", "a cluster of network namespaces on this machine"),
+    "lab": ("torch_mcast.lab", "run a cluster of network namespaces on this machine"),
     "settings": ("torch_mcast.settings", "print the table of settings"),
-    "secret": ("torch_mcast.secret", "make a secret for a job"),
+    "secret": ("torch_mcast.secret", "create a secret for a job"),
 }
 
 DOCTOR = "torch-mcast doctor says more"
@@ -43,7 +46,7 @@ def _available() -> dict[str, tuple[str, str]]:
 def _usage() -> str:
     lines = ["usage: torch-mcast COMMAND [ARGUMENTS]", "", "commands:"]
     lines += [f"  {name:<12}{text}" for name, (_, text) in _available().items()]
-    lines += ["", "torch-mcast COMMAND --help says more."]
+    lines += ["", "Run `torch-mcast COMMAND --help` for the options of a command."]
     return "\n".join(lines)
 
 

@@ -1,8 +1,8 @@
-"""`torch-mcast secret new [FILE]`: a secret for a job, 32 random bytes. `torch-mcast secret aggregator
-SECRET [FILE]`: what aggregators get of it, with which they cannot be ranks.
+"""`torch-mcast secret new [FILE]` creates a secret for a job, 32 random bytes. `torch-mcast secret aggregator
+SECRET [FILE]` derives the secret for aggregators, with which they cannot act as ranks.
 
-A secret's text is mcast-secret-, 64 hex digits, a dash and the CRC-32C of the bytes in 8 hex digits. Other
-texts are refused: people would make up what can be guessed."""
+The text of a secret is mcast-secret-, 64 hex digits, a dash and the CRC-32C of the bytes in 8 hex digits.
+Other texts are refused, because people would choose secrets that can be guessed."""
 
 from __future__ import annotations
 
@@ -84,13 +84,18 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="torch-mcast secret", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     make = commands.add_parser("new", help="print a secret, or write it to a file with mode 0600")
-    make.add_argument("file", nargs="?", help="for MCAST_SECRET_FILE; must not exist yet")
-    derive = commands.add_parser(
-        "aggregator", help="print what aggregators get of a secret, or write it"
+    make.add_argument(
+        "file", nargs="?", metavar="FILE", help="new file for MCAST_SECRET_FILE [print]"
     )
-    derive.add_argument("secret", help="file of the ranks' secret")
+    derive = commands.add_parser(
+        "aggregator", help="print the aggregators' secret that follows from a secret, or write it"
+    )
+    derive.add_argument("secret", metavar="SECRET", help="file with the ranks' secret")
     derive.add_argument(
-        "file", nargs="?", help="for MCAST_SECRET_FILE of aggregators; must not exist yet"
+        "file",
+        nargs="?",
+        metavar="FILE",
+        help="new file for MCAST_SECRET_FILE of aggregators [print]",
     )
     parsed = parser.parse_args(arguments)
     try:

@@ -1,4 +1,4 @@
-"""`torch-mcast settings`: the table of settings as the extension has it, as text or as Markdown."""
+"""`torch-mcast settings`: prints the extension's table of settings, as text or as Markdown."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ def plain(rows: list[dict[str, Any]]) -> str:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="torch-mcast settings", description=__doc__)
-    parser.add_argument("--markdown", action="store_true", help="a Markdown table, for the docs")
+    parser.add_argument(
+        "--markdown", action="store_true", help="print a Markdown table, for the docs"
+    )
     parsed = parser.parse_args(arguments)
 
     from torch_mcast._load import extension

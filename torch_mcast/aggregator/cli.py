@@ -1,4 +1,4 @@
-"""`torch-mcast aggregator`: becomes the aggregator's program; `torch-mcast aggregator status` asks one."""
+"""`torch-mcast aggregator` executes the aggregator's program; `torch-mcast aggregator status` queries one."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments[:1] == ["status"]:
         return status_command(
-            "aggregator", arguments[1:], {"help": "as given to it with --status"}, read, _show
+            "aggregator",
+            arguments[1:],
+            {"help": "socket of the aggregator, its option --status"},
+            read,
+            _show,
         )
     return become("aggregator", arguments)

@@ -1,4 +1,4 @@
-"""`torch-mcast bench`: measure on this host, in a lab (--hosts), or as a rank under torchrun."""
+"""`torch-mcast bench`: measures collectives on this host, in a lab (--hosts), or as a rank under torchrun."""
 
 from __future__ import annotations
 
@@ -38,45 +38,45 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="torch-mcast bench",
         description=__doc__,
-        epilog="Without --hosts the ranks run on this host; under torchrun and srun the environment decides.",
+        epilog="Without --hosts the ranks run on this host, or as torchrun or srun has started them.",
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--ops", default=_DEFAULT_OPS, help=f"of {','.join(OPS)}; default {_DEFAULT_OPS}")
-    add("--sizes", default=_DEFAULT_SIZES, help="4k,1M or a sweep FIRST:LAST[:FACTOR]")
-    add(
-        "--backends",
-        default=None,
-        help="e.g. mcast,mcast:ring,mcast:sealed,mcast:fold=turn:aggregators=2,gloo,nccl "
-        "(aggregators=N: the first N of MCAST_AGGREGATORS or of the lab); default: mcast if it is "
-        "built, and gloo",
-    )
-    add("--peers", default="", help=f"external programs, used if installed: {','.join(EXTERNAL)}")
-    add("--ratio-to", default="gloo", metavar="BACKEND", help="the peer of the last column")
-    add("--repetitions", type=int, default=9)
-    add("--warmup", type=int, default=2)
-    add("--inner", type=int, default=None, help="operations per timing; default: about 50 ms")
-    add(
-        "--case-seconds",
-        type=float,
-        default=20.0,
-        help="fewer repetitions (3 at least) for cases that would take longer",
-    )
-    add("--seed", type=int, default=1, help="of the order of backends")
-    add("--no-check", action="store_true", help="do not compare results with the right ones")
+    add("--ops", default=_DEFAULT_OPS, metavar="OPS",
+        help=f"operations, out of {','.join(OPS)} [{_DEFAULT_OPS}]")  # fmt: skip
+    add("--sizes", default=_DEFAULT_SIZES, metavar="BYTES",
+        help=f"sizes, such as 4k,1M, or a sweep FIRST:LAST[:FACTOR] [{_DEFAULT_SIZES}]")  # fmt: skip
+    add("--backends", default=None, metavar="BACKENDS",
+        help="backends, such as mcast,mcast:ring,mcast:sealed,mcast:fold=turn:aggregators=2,gloo,nccl; "
+        "aggregators=N: the first N of MCAST_AGGREGATORS or the lab [mcast if built, gloo]")  # fmt: skip
+    add("--peers", default="", metavar="PEERS",
+        help=f"external programs, if installed: {','.join(EXTERNAL)} [none]")  # fmt: skip
+    add("--ratio-to", default="gloo", metavar="BACKEND",
+        help="backend with which the last column compares [gloo]")  # fmt: skip
+    add("--repetitions", type=int, default=9, metavar="N", help="timings per case [9]")
+    add("--warmup", type=int, default=2, metavar="N", help="runs before the timings [2]")
+    add("--inner", type=int, default=None, metavar="N",
+        help="operations per timing [as many as take about 50 ms]")  # fmt: skip
+    add("--case-seconds", type=float, default=20.0, metavar="SECONDS",
+        help="limit per case, by fewer repetitions, but at least 3 [20]")  # fmt: skip
+    add("--seed", type=int, default=1, metavar="N", help="seed for the order of backends [1]")
+    add("--no-check", action="store_true", help="do not check the results")
     add("--json", type=Path, nargs="?", const=_STDOUT, metavar="FILE",
-        help="print a JSON document, not the table; FILE: write it there, after every case")  # fmt: skip
+        help="print JSON instead of the table; with FILE, write it there after every case")  # fmt: skip
     add("--device", default="cpu", metavar="TYPE",
-        help="cuda: tensors on GPUs beside the copies alone, CPU tensors and Gloo, and steps of FSDP2; takes "
-        "--ops, --sizes, --repetitions, --json, --ranks only [cpu]")  # fmt: skip
-    add("--plot", type=Path, help="write a PNG here")
-    add("--wide", action="store_true", help="all columns: spread, bandwidths, bytes, CPU")
-    add("--width", type=int, default=None, help="characters of the table")
+        help="cuda: compare tensors on GPUs with the copies alone, CPU tensors and Gloo; run FSDP2 steps; "
+        "only with --ops, --sizes, --repetitions, --json, --ranks [cpu]")  # fmt: skip
+    add("--plot", type=Path, metavar="FILE", help="write a plot to FILE (PNG)")
+    add("--wide", action="store_true", help="show all columns: spread, bandwidths, bytes, CPU")
+    add("--width", type=int, default=None, metavar="N",
+        help="width of the table in characters [the terminal's]")  # fmt: skip
     here = parser.add_argument_group("on this host")
-    here.add_argument("--ranks", type=int, default=2)
+    here.add_argument("--ranks", type=int, default=2, metavar="N", help="ranks on this host [2]")
     nic = parser.add_argument_group("under torchrun")
-    nic.add_argument("--link-rate", default=None, help="the NIC's rate, for the bound")
-    nic.add_argument("--link-mtu", type=int, default=1500, help="its MTU, for the bound")
+    nic.add_argument("--link-rate", default=None, metavar="RATE",
+        help="rate of the NIC, for the bound, such as 100gbit [no bound]")  # fmt: skip
+    nic.add_argument("--link-mtu", type=int, default=1500, metavar="BYTES",
+        help="MTU of the NIC, for the bound [1500]")  # fmt: skip
     lab_cli.add_spec_arguments(parser, hosts=None)
     return parser
 

@@ -17,17 +17,18 @@ from torch_mcast.doctor.report import show
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         prog="torch-mcast doctor",
-        description="Checks this machine for torch-mcast; under torchrun or srun, all ranks against each "
-        "other. Exit code: 0 ok or warnings, 1 a failure. `doctor watch`: who joins multicast groups.",
+        description="Checks whether this machine is ready for torch-mcast. Under torchrun or srun it also "
+        "checks all ranks against each other. Exit code: 0 ok or warnings, 1 a failure. "
+        "`torch-mcast doctor watch` shows which hosts join multicast groups.",
     )
-    p.add_argument("--json", action="store_true", help="a JSON document instead of the table")
-    p.add_argument("--local", action="store_true", help="this machine only, also in a job")
+    p.add_argument("--json", action="store_true", help="print a JSON document instead of the table")
+    p.add_argument("--local", action="store_true", help="check only this machine, even in a job")
     p.add_argument(
         "--timeout",
         type=float,
         default=30.0,
-        metavar="S",
-        help="longest wait for other ranks, seconds (default 30)",
+        metavar="SECONDS",
+        help="longest wait for other ranks [30]",
     )
     return p
 

@@ -1,8 +1,9 @@
-"""`torch-mcast doctor watch`: who joins multicast groups in this segment.
+"""`torch-mcast doctor watch`: shows which hosts join multicast groups in this network segment.
 
-Reads IGMP reports as they pass (membership reports of versions 1 to 3), so it needs CAP_NET_RAW, and
-on a switch that snoops a port that sees them: reports go to the querier and to routers, not to hosts.
-A host that joins a job's group without being one of its ranks can read all that is not sealed."""
+Reads IGMP membership reports (versions 1 to 3) on an interface, so it needs CAP_NET_RAW. On a switch with
+IGMP snooping it needs a port that receives the reports: they go to the querier and to routers, not to
+hosts. A host that joins a job's group without being one of its ranks can read all traffic that is not
+sealed."""
 
 from __future__ import annotations
 
@@ -110,13 +111,20 @@ def _networks(text: str) -> list[ipaddress.IPv4Network]:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="torch-mcast doctor watch", description=__doc__)
-    parser.add_argument("interface", help="where the job's hosts are, for example eth0")
+    parser.add_argument(
+        "interface", metavar="INTERFACE", help="interface to the job's hosts, such as eth0"
+    )
     parser.add_argument(
         "--allow",
         default=os.environ.get("MCAST_ALLOW", ""),
-        help="networks of the job's hosts, 10.1.0.0/24,...; default: MCAST_ALLOW",
+        metavar="NETWORKS",
+        help="networks of the job's hosts, such as 10.1.0.0/24,10.2.0.0/24 [MCAST_ALLOW]",
     )
-    parser.add_argument("--seconds", type=float, help="end after so long; 1 if a stranger joined")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        help="stop after this time; exit code 1 if a stranger joined [no limit]",
+    )
     parsed = parser.parse_args(arguments)
     try:
         watch = Watch(_networks(parsed.allow))

@@ -1,5 +1,5 @@
-"""`torch-mcast engine run` and `drain` become the engine's program; `status` asks one; `install` prints
-what a host needs to run one."""
+"""`torch-mcast engine run` and `drain` execute the engine's program; `status` queries an engine; `install`
+prints the files that run an engine on a host."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ USAGE = """usage: torch-mcast engine run [OPTIONS]
        torch-mcast engine status [--json] [--socket PATH]
        torch-mcast engine install [OPTIONS]
 
-torch-mcast engine run --help lists the options."""
+Run `torch-mcast engine run --help` for the options."""
 
 
 def _show(status: dict[str, Any]) -> None:
@@ -48,7 +48,7 @@ def _show(status: dict[str, Any]) -> None:
 
 
 def _status(arguments: list[str]) -> int:
-    option = {"default": DEFAULT_SOCKET, "help": "as given to it"}
+    option = {"default": DEFAULT_SOCKET, "help": "socket of the engine [%(default)s]"}
     return status_command("engine", arguments, option, read, _show)
 
 

@@ -181,23 +181,28 @@ def daemonset(image: str, socket: str = DEFAULT_SOCKET, group: int = 7117) -> st
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="torch-mcast engine install",
-        description="Prints a systemd unit or a Kubernetes DaemonSet that runs an engine, or writes it. "
-        "Installs nothing: its first lines say how.",
+        description="Prints or writes a systemd unit or a Kubernetes DaemonSet that runs an engine. Does not "
+        "install the file: its first lines say how.",
     )
-    parser.add_argument("kind", choices=["systemd", "kubernetes"])
-    parser.add_argument("--write", metavar="DIR", help="into this folder instead of printing it")
+    parser.add_argument("kind", choices=["systemd", "kubernetes"], help="type of the file")
     parser.add_argument(
-        "--socket", metavar="PATH", default=DEFAULT_SOCKET, help="of the engine (%(default)s)"
+        "--write", metavar="DIR", help="write the file into DIR instead of printing it"
     )
     parser.add_argument(
-        "--image", default=f"torch-mcast:{__version__}", help="of the DaemonSet (%(default)s)"
+        "--socket",
+        metavar="PATH",
+        default=DEFAULT_SOCKET,
+        help="socket of the engine [%(default)s]",
+    )
+    parser.add_argument(
+        "--image", default=f"torch-mcast:{__version__}", help="image of the DaemonSet [%(default)s]"
     )
     parser.add_argument(
         "--group",
         type=int,
         default=7117,
         metavar="NUMBER",
-        help="user and group of the DaemonSet's engine; pods that use it are in the group (%(default)s)",
+        help="user and group of the DaemonSet's engine; pods that use it must be in the group [%(default)s]",
     )
     return parser
 

@@ -21,43 +21,38 @@ _FAULT = (
 
 
 def add_spec_arguments(parser: argparse.ArgumentParser, hosts: int | None = 4) -> None:
-    """The options that describe a lab; the benchmark shares them."""
+    """Adds the options that describe a lab. The benchmark uses them, too."""
     add = parser.add_argument_group("the lab").add_argument
-    add("--hosts", type=int, default=hosts, help="worker hosts")
-    add("--ranks-per-host", type=int, default=1)
-    add("--aggregators", type=int, default=0, help="further hosts that run an aggregator")
+    add("--hosts", type=int, default=hosts, metavar="N", help=f"worker hosts [{hosts or 'no lab'}]")
+    add("--ranks-per-host", type=int, default=1, metavar="N", help="ranks of each worker host [1]")
+    add("--aggregators", type=int, default=0, metavar="N",
+        help="additional hosts with an aggregator each [0]")  # fmt: skip
+    add("--engine", action="store_true",
+        help="run an engine on each worker host, which handles the network of its ranks")  # fmt: skip
+    add("--rate", default=None, help="link speed per direction: 1gbit, 100mbit [no limit]")
+    add("--host-rate", action="append", default=[], metavar="HOST=RATE",
+        help="link speed of one host; may be repeated")  # fmt: skip
+    add("--mtu", type=int, default=1500, metavar="BYTES", help="largest IP packet [1500]")
+    add("--burst", default="256k", metavar="BYTES",
+        help="burst that passes the shaper at full speed [256k]")  # fmt: skip
     add(
-        "--engine",
-        action="store_true",
-        help="an engine on each worker host runs the network of its ranks",
+        "--queue", default="4M", metavar="BYTES", help="queue of a switch port before it drops [4M]"
     )
-    add("--rate", default=None, help="link speed, both directions: 1gbit, 100mbit; default: none")
-    add("--host-rate", action="append", default=[], metavar="HOST=RATE", help="an exception")
-    add("--mtu", type=int, default=1500, help="bytes of IP packet")
-    add("--burst", default="256k", help="bytes that pass the shaper at full speed")
-    add("--queue", default="4M", help="bytes that wait before the shaper drops")
-    add("--racks", default=None, metavar="N,N,..", help="hosts per rack, each with its own switch")
+    add("--racks", default=None, metavar="N,N,..",
+        help="hosts per rack, each rack with its own switch [no racks]")  # fmt: skip
+    add("--aggregator-racks", default=None, metavar="N,N,..",
+        help="tree: rack of each aggregator, 0 for the spine; --racks then counts only workers")  # fmt: skip
     add(
-        "--aggregator-racks",
-        default=None,
-        metavar="N,N,..",
-        help="rack of each aggregator, 0 at the spine: a tree; --racks then counts workers only",
+        "--uplink-rate", default=None, metavar="RATE", help="speed of the racks' uplinks [no limit]"
     )
-    add("--uplink-rate", default=None, help="speed of the racks' uplinks")
-    add("--tx-queues", type=int, default=1, help="transmit queues per NIC")
-    add(
-        "--multicast",
-        choices=MULTICAST_MODES,
-        default="",
-        help="what the switch does; default: flood, with aggregators snooping",
-    )
-    add(
-        "--multicast-rate",
-        default=None,
-        help="multicast that the switch takes from each host, as gateways of clouds limit it",
-    )
-    add("--loss", action="append", default=[], metavar="SPEC", help=_FAULT)
-    add("--bit-errors", action="append", default=[], metavar="SPEC", help="as --loss")
+    add("--tx-queues", type=int, default=1, metavar="N", help="transmit queues per NIC [1]")
+    add("--multicast", choices=MULTICAST_MODES, default="",
+        help="how the switch treats multicast [flood; with aggregators snooping]")  # fmt: skip
+    add("--multicast-rate", default=None, metavar="RATE",
+        help="limit on the multicast of each host, as in gateways of clouds [no limit]")  # fmt: skip
+    add("--loss", action="append", default=[], metavar="SPEC", help="lose packets: " + _FAULT)
+    add("--bit-errors", action="append", default=[], metavar="SPEC",
+        help="damage packets; SPEC as for --loss")  # fmt: skip
 
 
 def _numbers(text: str | None) -> tuple[int, ...]:
@@ -65,7 +60,7 @@ def _numbers(text: str | None) -> tuple[int, ...]:
 
 
 def spec_from(args: argparse.Namespace) -> LabSpec:
-    """The LabSpec of add_spec_arguments' options; ValueError says what is wrong with them."""
+    """Returns the LabSpec of add_spec_arguments' options. Raises ValueError for options that are wrong."""
     return LabSpec(
         hosts=args.hosts,
         ranks_per_host=args.ranks_per_host,
@@ -91,62 +86,111 @@ def spec_from(args: argparse.Namespace) -> LabSpec:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="torch-mcast lab", description="A switched cluster of network namespaces."
+        prog="torch-mcast lab",
+        description="Runs a switched cluster of network namespaces on this machine.",
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    _add_run(commands.add_parser("run", help="make a lab, run a command on every rank, remove it"))
-    up = commands.add_parser("up", help="make a lab that stays until `down`")
+    _add_run(
+        commands.add_parser("run", help="create a lab, run a command on every rank, remove the lab")
+    )
+    up = commands.add_parser("up", help="create a lab that stays until `down`")
     add_spec_arguments(up)
-    up.add_argument("--name", default=None)
+    up.add_argument("--name", default=None, help="name of the lab [generated]")
     inside = commands.add_parser("exec", help="run a command in one host")
-    inside.add_argument("--lab", default=None, help="not needed if there is only one")
-    inside.add_argument("host")
+    inside.add_argument("--lab", default=None, metavar="NAME", help="lab to use [the only one]")
+    inside.add_argument("host", metavar="HOST", help="host of the lab, such as h1")
     _add_command(inside)
     _add_set(commands.add_parser("set", help="change a lab while it runs"))
-    status = commands.add_parser("status", help="the labs of this machine")
-    counters = commands.add_parser("counters", help="bytes and packets of all links")
-    counters.add_argument("--lab", default=None)
+    status = commands.add_parser("status", help="list the labs of this machine")
+    counters = commands.add_parser("counters", help="print bytes and packets of all links")
+    counters.add_argument("--lab", default=None, metavar="NAME", help="lab to use [the only one]")
     for sub in (status, counters):
-        sub.add_argument("--json", action="store_true")
+        sub.add_argument("--json", action="store_true", help="print a JSON document")
     down = commands.add_parser("down", help="remove a lab")
-    down.add_argument("lab", nargs="?", default=None)
     down.add_argument(
-        "--all", action="store_true", help="every lab, also those of running programs"
+        "lab", nargs="?", default=None, metavar="NAME", help="lab to remove [the only one]"
     )
-    _add_command(commands.add_parser("rootless", help="run a command where it may make labs"))
+    down.add_argument(
+        "--all", action="store_true", help="remove every lab, even those of running programs"
+    )
+    _add_command(
+        commands.add_parser("rootless", help="run a command with the rights to create labs")
+    )
     return parser
 
 
 def _add_command(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("argv", nargs="+", metavar="COMMAND", help="after --")
+    parser.add_argument(
+        "argv", nargs="+", metavar="COMMAND", help="command and its arguments, after --"
+    )
 
 
 def _add_run(run: argparse.ArgumentParser) -> None:
     add_spec_arguments(run)
-    run.add_argument("--master-port", type=int, default=29500)
+    run.add_argument(
+        "--master-port", type=int, default=29500, metavar="PORT", help="port of the store [29500]"
+    )
     run.add_argument(
         "--grace",
         type=float,
         default=10.0,
         metavar="SECONDS",
-        help="time for the other ranks to end after the first failure",
+        help="time for the other ranks to end after the first failure, or after Ctrl-C [10]",
     )
-    run.add_argument("--aggregator-command", help="what the aggregator hosts run instead")
+    run.add_argument(
+        "--aggregator-command", metavar="COMMAND", help="run this on the aggregator hosts instead"
+    )
     run.add_argument("--counters", action="store_true", help="print the links' counters at the end")
-    run.add_argument("--color", choices=("auto", "always", "never"), default="auto")
+    run.add_argument(
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="colour the output [auto]",
+    )
     _add_command(run)
 
 
 def _add_set(change: argparse.ArgumentParser) -> None:
-    change.add_argument("--lab", default=None)
-    change.add_argument("--rate", nargs=2, action="append", default=[], metavar=("HOST", "RATE"))
-    change.add_argument("--cut", action="append", default=[], metavar="HOST")
-    change.add_argument("--cut-silently", action="append", default=[], metavar="HOST")
-    change.add_argument("--heal", action="append", default=[], metavar="HOST")
-    change.add_argument("--multicast", choices=MULTICAST_MODES)
-    change.add_argument("--loss", action="append", default=None, metavar="SPEC", help=_FAULT)
-    change.add_argument("--bit-errors", action="append", default=None, metavar="SPEC")
-    change.add_argument("--no-faults", action="store_true", help="no loss and bit errors any more")
+    change.add_argument("--lab", default=None, metavar="NAME", help="lab to change [the only one]")
+    change.add_argument(
+        "--rate",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("HOST", "RATE"),
+        help="set the link speed of a host",
+    )
+    change.add_argument(
+        "--cut", action="append", default=[], metavar="HOST", help="take down the link of a host"
+    )
+    change.add_argument(
+        "--cut-silently",
+        action="append",
+        default=[],
+        metavar="HOST",
+        help="drop all frames of a host while its link stays up",
+    )
+    change.add_argument(
+        "--heal",
+        action="append",
+        default=[],
+        metavar="HOST",
+        help="reconnect a host that was cut off",
+    )
+    change.add_argument(
+        "--multicast", choices=MULTICAST_MODES, help="how the switch treats multicast"
+    )
+    change.add_argument(
+        "--loss", action="append", default=None, metavar="SPEC", help="lose packets: " + _FAULT
+    )
+    change.add_argument(
+        "--bit-errors",
+        action="append",
+        default=None,
+        metavar="SPEC",
+        help="damage packets; SPEC as for --loss",
+    )
+    change.add_argument("--no-faults", action="store_true", help="remove all losses and bit errors")
 
 
 def _the_lab(name: str | None) -> str:

@@ -1,4 +1,4 @@
-"""`torch-mcast model`: what passes each NIC in a reduction, and the least time it takes, by arithmetic."""
+"""`torch-mcast model`: computes the bytes that pass each NIC in a reduction, and the least time it takes."""
 
 from __future__ import annotations
 
@@ -27,24 +27,30 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="torch-mcast model",
         description=__doc__,
-        epilog="Times are bounds of links: CPUs, and the first and last segment, come on top. "
-        "`torch-mcast model offload`: hardware threads of a SmartNIC that receive for a host.",
+        epilog="Times are lower bounds from link rates. The time of CPUs, and of the first and last segment, "
+        "is additional. `torch-mcast model offload` computes how many hardware threads of a SmartNIC receive "
+        "for a host.",
     )
     add = parser.add_argument
-    add("--hosts", type=int, default=8, metavar="P", help="workers; one contribution each")
-    add("--ranks-per-host", type=int, default=1)
-    add("--aggregators", type=int, default=0, metavar="S", help="with --racks: the top's too")
-    add("--speed", type=float, default=1.0, help="an aggregator's link, in units of a worker's")
-    add("--rate", default="1gbit", help="of a worker's link, per direction; default 1gbit")
-    add("--mtu", type=int, default=1500)
-    add("--size", default="64M", help="bytes of a rank's input; default 64M")
-    add("--op", choices=aggregation.OPS, default="all_reduce")
-    add("--fold", choices=("rank", "turn"), default="rank", help="order of the fold")
-    add("--dtype", choices=tuple(_DTYPES), default="f32")
-    add("--aggregate", choices=("careful", "both"), default="careful", help="for a reduce_scatter")
-    add("--racks", default=None, metavar="M+N", help="hosts per rack: a tree of aggregators")
-    add("--tops", type=int, default=1, help="aggregators at the top of the tree")
-    add("--json", action="store_true")
+    add("--hosts", type=int, default=8, metavar="N",
+        help="worker hosts, with one contribution each [8]")  # fmt: skip
+    add("--ranks-per-host", type=int, default=1, metavar="N", help="ranks of each worker host [1]")
+    add("--aggregators", type=int, default=0, metavar="N",
+        help="aggregators; with --racks including those of --tops [0]")  # fmt: skip
+    add("--speed", type=float, default=1.0, metavar="X",
+        help="speed of an aggregator's link relative to a worker's [1]")  # fmt: skip
+    add("--rate", default="1gbit", help="speed of a worker's link per direction [1gbit]")
+    add("--mtu", type=int, default=1500, metavar="BYTES", help="largest IP packet [1500]")
+    add("--size", default="64M", metavar="BYTES", help="input of a rank [64M]")
+    add("--op", choices=aggregation.OPS, default="all_reduce", help="operation [all_reduce]")
+    add("--fold", choices=("rank", "turn"), default="rank", help="order of folding [rank]")
+    add("--dtype", choices=tuple(_DTYPES), default="f32", help="element type [f32]")
+    add("--aggregate", choices=("careful", "both"), default="careful",
+        help="setting for reduce_scatter [careful]")  # fmt: skip
+    add("--racks", default=None, metavar="N+N",
+        help="hosts per rack, for a tree of aggregators [no racks]")  # fmt: skip
+    add("--tops", type=int, default=1, metavar="N", help="aggregators at the top of the tree [1]")
+    add("--json", action="store_true", help="print a JSON document")
     return parser
 
 

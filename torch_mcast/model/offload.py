@@ -1,14 +1,14 @@
-"""`torch-mcast model offload`: how many hardware threads of a SmartNIC a link needs, by instructions per
-chunk.
+"""`torch-mcast model offload`: computes how many hardware threads (harts) of a SmartNIC a link needs, from
+instructions per chunk.
 
-What is measured: instructions per chunk of this project's kernel (csrc/dpa), by gcc for RV64
-(benchmarks/dpa-counts.json, tools/dpa_count.py). What is the paper's: instructions and cycles of its kernels
-on a BlueField-3 (UD 113 and 1084, UC 66 and 598), the harts that carried 200 Gbit/s (UD 16, UC 4). All else
-is arithmetic. No BlueField was used. docs/offload.md says what only one can show.
+Measured: instructions per chunk of this project's kernel (csrc/dpa), compiled by gcc for RV64
+(benchmarks/dpa-counts.json, tools/dpa_count.py). From the paper: instructions and cycles of its kernels on a
+BlueField-3 (UD 113 and 1084, UC 66 and 598), and the harts that carried 200 Gbit/s (UD 16, UC 4). The rest is
+arithmetic. No BlueField was used; docs/offload.md says what only measurements on one can show.
 
-- *Alone*: a hart that nobody disturbs takes the paper's cycles per instruction; harts add up.
-- *Shared*: harts of a core wait for each other and for memory: one does, in instructions per second, what
-  each of those did that carried 200 Gbit/s in the paper. The truth lies between.
+- *Alone*: an undisturbed hart takes the paper's cycles per instruction, and the rates of harts add up.
+- *Shared*: the harts of a core wait for each other and for memory. Each executes as many instructions per
+  second as each of the harts that carried 200 Gbit/s in the paper. The truth lies between the two.
 """
 
 from __future__ import annotations
@@ -201,15 +201,23 @@ def main(argv: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--clock", type=float, default=CLOCK / 1e9, help="GHz of a hart; default 1.8"
+        "--clock", type=float, default=CLOCK / 1e9, metavar="GHZ", help="clock of a hart [1.8]"
     )
     parser.add_argument(
-        "--counts", type=Path, default=None, help="default: benchmarks/dpa-counts.json"
+        "--counts",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="instruction counts [benchmarks/dpa-counts.json]",
     )
     parser.add_argument(
-        "--cycles-per-instruction", type=float, default=None, help="default: the paper's"
+        "--cycles-per-instruction",
+        type=float,
+        default=None,
+        metavar="N",
+        help="cycles per instruction [the paper's]",
     )
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="print a JSON document")
     args = parser.parse_args(argv)
     cycles: float | None = args.cycles_per_instruction
     if args.clock <= 0 or (cycles is not None and cycles <= 0):

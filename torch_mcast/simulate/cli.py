@@ -1,4 +1,4 @@
-"""`torch-mcast simulate`: collectives on a network of up to thousands of hosts, in virtual time."""
+"""`torch-mcast simulate`: simulates collectives on a network of up to thousands of hosts, in virtual time."""
 
 from __future__ import annotations
 
@@ -15,54 +15,75 @@ from torch_mcast.simulate.helper import parse_hosts
 from torch_mcast.simulate.progress import compute
 
 STDOUT = Path("-")  # --json without a file
-# Options that are handed over as they are, with their help; `-` in an option is `_` in a key.
+# Options that are passed on unchanged: metavar and help. `-` in an option is `_` in its key.
 _HANDED = {
-    "topology": "star, leafspine:leaves=,spines=,links= or fattree:radix=[,pod=,cores=]; default star",
-    "planes": "separate fabrics, each host with a link to each; lane i uses plane i",
-    "ranks": "ranks of each host; default 1",
-    "rate": "of hosts' links, such as 100gbit (default)",
-    "inner-rate": "of links between switches; default as the hosts'",
-    "delay": "of each link; default 1us",
-    "mtu": "bytes of an IP packet; default 4200: a chunk of 4096",
-    "op": "broadcast, all_gather (default), reduce_scatter, all_reduce, all_to_all, gather, scatter, or two "
-    "at once: A+B",
-    "root": "of a broadcast, gather or scatter; default 0",
-    "order": "hosts or random: how ranks are dealt to hosts",
-    "type": "of reductions: float32 (default), bfloat16 or int32",
-    "fold": "setting: order of folding, rank (default) or turn",
-    "security": "setting: auth or sealed, whose bytes are told; default off",
-    "aggregator-rate": "of aggregators' links; default as the hosts'",
-    "loss": "SHARE[@LINKS], such as 1e-4@leaf-spine; several with commas",
-    "burst": "mean length of a run of losses; default 1",
-    "late": "RANK:TIME that a rank calls later, such as 5:3ms; several with commas",
-    "slow": "RANK:SHARE of its host's link rate, such as 7:0.5; several with commas",
-    "background": "streams of others: load=0.3,size=1M",
-    "seed": "of everything random; default 1",
-    "wake": "time until a thread runs; default 20us",
-    "turn": "time that one turn of it takes; default 2us",
-    "queue": "bytes at each port of a switch; default no limit",
-    "mark": "packets that find more bytes waiting are marked (ECN)",
-    "lossless": "1: full ports stop who feeds them",
-    "nic-queues": "transmit queues of a NIC; lane i uses queue i; default 1",
-    "nic-limit": "bytes of a transmit queue; default no limit",
-    "frame": "wire bytes of a packet beside IP; default 38: Ethernet, preamble and gap",
-    "shaper": "bytes that pass hosts' links at full speed (tbf); default none",
-    "ack-every": "packets that one acknowledgement of a stream is for; default 2",
-    "cork": "1: small writes of a stream wait while earlier ones are at the interface; default 0",
-    "budget": "bytes that a receiver's socket holds; default 16M",
-    "warmup": "runs of the operations before the one that counts, by a group that learns; default 0",
-    "send-queue": "bytes that a sender's socket holds; default 1M",
-    "bookkeeping": "bytes of that which a datagram takes beside its own; default 0, Linux 832",
-    "trees": "address (default) or source: what chooses a multicast tree's spine",
-    "train": "most packets that move together; default 64",
-    "limit": "of virtual time; default 600s",
+    "topology": (
+        "SPEC",
+        "star, leafspine:leaves=,spines=,links= or fattree:radix=[,pod=,cores=] [star]",
+    ),
+    "planes": ("N", "separate fabrics, each host with a link to each; lane i uses plane i [1]"),
+    "ranks": ("N", "ranks of each host [1]"),
+    "rate": ("RATE", "rate of hosts' links [100gbit]"),
+    "inner-rate": ("RATE", "rate of links between switches [that of hosts' links]"),
+    "delay": ("TIME", "delay of each link [1us]"),
+    "mtu": ("BYTES", "largest IP packet [4200: a chunk of 4096]"),
+    "op": (
+        "OP",
+        "broadcast, all_gather, reduce_scatter, all_reduce, all_to_all, gather, scatter, or two at the same "
+        "time: A+B [all_gather]",
+    ),
+    "root": ("RANK", "root of a broadcast, gather or scatter [0]"),
+    "order": ("ORDER", "assignment of ranks to hosts: hosts or random [hosts]"),
+    "type": ("TYPE", "element type of reductions: float32, bfloat16 or int32 [float32]"),
+    "fold": ("ORDER", "setting fold: order of folding, rank or turn [rank]"),
+    "security": (
+        "MODE",
+        "setting security: off, auth or sealed; the output shows their bytes [off]",
+    ),
+    "aggregator-rate": ("RATE", "rate of aggregators' links [that of hosts' links]"),
+    "loss": (
+        "SPEC",
+        "share of packets to lose, SHARE[@LINKS], such as 1e-4@leaf-spine; a list with commas [none]",
+    ),
+    "burst": ("N", "mean number of packets in a run of losses [1]"),
+    "late": ("RANK:TIME", "delay the call of a rank, such as 5:3ms; a list with commas [none]"),
+    "slow": (
+        "RANK:SHARE",
+        "reduce the link rate of a rank's host, such as 7:0.5; a list with commas [none]",
+    ),
+    "background": ("SPEC", "streams of other programs, such as load=0.3,size=1M [none]"),
+    "seed": ("N", "seed of all random numbers [1]"),
+    "wake": ("TIME", "time until a thread wakes up [20us]"),
+    "turn": ("TIME", "time that a thread takes for one pass of its loop [2us]"),
+    "queue": ("BYTES", "queue of each port of a switch [no limit]"),
+    "mark": ("BYTES", "mark packets (ECN) that find more than this waiting [never]"),
+    "lossless": ("0|1", "1: full ports pause their senders [0]"),
+    "nic-queues": ("N", "transmit queues of a NIC; lane i uses queue i [1]"),
+    "nic-limit": ("BYTES", "size of a transmit queue [no limit]"),
+    "frame": (
+        "BYTES",
+        "bytes of a packet on the wire in addition to IP [38: Ethernet, preamble, gap]",
+    ),
+    "shaper": ("BYTES", "burst that passes hosts' links at full speed (tbf) [none]"),
+    "ack-every": ("N", "packets of a stream per acknowledgement [2]"),
+    "cork": ("0|1", "1: small writes of a stream wait while earlier ones are at the interface [0]"),
+    "budget": ("BYTES", "receive buffer of a socket [16M]"),
+    "warmup": ("N", "runs of the operations before the measured one, by a group that learns [0]"),
+    "send-queue": ("BYTES", "send buffer of a socket [1M]"),
+    "bookkeeping": (
+        "BYTES",
+        "buffer space that each datagram takes in addition to its bytes; Linux: 832 [0]",
+    ),
+    "trees": ("RULE", "what selects the spine of a multicast tree: address or source [address]"),
+    "train": ("N", "most packets that move together [64]"),
+    "limit": ("TIME", "limit of virtual time [600s]"),
 }
 
-_EPILOG = """Algorithms: mcast, mcast-aggregators and ring are the engine's own; ring-schedule,
-recursive-doubling, binomial, chain and direct are schedules of sends without any cost of hosts, a lower
-bound for programs that use them (ring, too, where a reduction is asked for). `torch-mcast simulate figures
---help`: the paper's figures; `torch-mcast simulate validate --help`: against a lab; `torch-mcast simulate
-swarm --help`: random plans."""
+_EPILOG = """Algorithms: mcast, mcast-aggregators and ring are those of the engine. ring-schedule,
+recursive-doubling, binomial, chain and direct are schedules of sends without any costs of hosts: a lower
+bound for programs that use them (so is ring for reductions). `torch-mcast simulate figures` reproduces the
+figures of the paper, `torch-mcast simulate validate` compares the simulator with a lab, `torch-mcast simulate
+swarm` runs random plans; see their --help."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -70,37 +91,32 @@ def _parser() -> argparse.ArgumentParser:
         prog="torch-mcast simulate", description=__doc__, epilog=_EPILOG
     )
     add = parser.add_argument
-    add("--hosts", default="8", metavar="N", help="8, or a sweep: 2..1024 (doubling), 2,8,188")
-    add(
-        "--algorithm",
-        metavar="A,B",
-        help="see below; default mcast,ring, and mcast-aggregators where there are some",
-    )
-    add(
-        "--aggregators",
-        default="0",
-        metavar="N",
-        help="0 (default), or counts 2,4,8: hosts of their own, for mcast-aggregators",
-    )
+    add("--hosts", default="8", metavar="N",
+        help="number of hosts, or a sweep: 2..1024 (doubling), 2,8,188 [8]")  # fmt: skip
+    add("--algorithm", metavar="A,B",
+        help="algorithms, see below [mcast,ring; with --aggregators also mcast-aggregators]")  # fmt: skip
+    add("--aggregators", default="0", metavar="N",
+        help="hosts with an aggregator each, for mcast-aggregators, or a sweep: 2,4,8 [0]")  # fmt: skip
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--size", metavar="BYTES", help="the larger of input and output; default 64M")
-    size.add_argument("--block", metavar="BYTES", help="a rank's part of it instead")
-    for name, text in _HANDED.items():
-        add(f"--{name}", metavar="VALUE", help=text)
-    add(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a setting of the engine, such as window=2M (torch-mcast settings)",
+    size.add_argument(
+        "--size", metavar="BYTES", help="size of the larger of input and output [64M]"
     )
-    add("--jobs", type=int, default=None, help="experiments at once; default: as many as cores")
+    size.add_argument("--block", metavar="BYTES", help="size of a rank's block, instead of --size")
+    for name, (metavar, text) in _HANDED.items():
+        add(f"--{name}", metavar=metavar, help=text)
+    add("--set", action="append", default=[], metavar="NAME=VALUE",
+        help="setting of the engine, such as window=2M (list: torch-mcast settings); repeatable")  # fmt: skip
+    add("--jobs", type=int, default=None, metavar="N",
+        help="experiments to run at the same time [number of cores]")  # fmt: skip
     add("--json", type=Path, nargs="?", const=STDOUT, metavar="FILE",
-        help="print a JSON document, not the table; FILE: write it there")  # fmt: skip
-    add("--plot", type=Path, help="write a PNG here: time and traffic, and the load of each link")
-    add("--plot-parts", metavar="A,B", help="of time, traffic, links and use; default all")
-    add("--quiet-time", action="store_true", help="no wall times: equal runs give equal output")
-    add("--width", type=int, default=None, help="columns of the table")
+        help="print a JSON document instead of the table; with FILE, write it there")  # fmt: skip
+    add("--plot", type=Path, metavar="FILE",
+        help="write a plot to FILE (PNG): time, traffic, load of each link")  # fmt: skip
+    add("--plot-parts", metavar="A,B", help="parts of the plot: time, traffic, links, use [all]")
+    add("--quiet-time", action="store_true",
+        help="omit wall times, so that equal runs give equal output")  # fmt: skip
+    add("--width", type=int, default=None, metavar="N",
+        help="width of the table in characters [the terminal's]")  # fmt: skip
     return parser
 
 

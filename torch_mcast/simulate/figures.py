@@ -1,5 +1,5 @@
-"""`torch-mcast simulate figures`: the figures of the SC24 paper and of torch-mcast's own claims, published,
-computed in closed form and simulated, side by side. Exit code 1 if a simulated one is off."""
+"""`torch-mcast simulate figures`: compares the figures of the SC24 paper and of torch-mcast's own claims: as
+published, computed in closed form, and simulated. Exit code 1 if a simulated one deviates."""
 
 from __future__ import annotations
 
@@ -301,10 +301,27 @@ def _plot(rows: Sequence[Row], path: Path) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="torch-mcast simulate figures", description=__doc__)
     add = parser.add_argument
-    add("--which", default=",".join(FIGURES), help=f"of {','.join(FIGURES)}; default all")
-    add("--out", type=Path, help="write tables (Markdown) and plots into this folder")
-    add("--most-hosts", type=int, default=1024, help="no larger networks; default 1024")
-    add("--jobs", type=int, default=None, help="experiments at once; default: as many as cores")
+    add(
+        "--which",
+        default=",".join(FIGURES),
+        metavar="NAMES",
+        help=f"figures, out of {','.join(FIGURES)} [all]",
+    )
+    add("--out", type=Path, metavar="DIR", help="write tables (Markdown) and plots into DIR")
+    add(
+        "--most-hosts",
+        type=int,
+        default=1024,
+        metavar="N",
+        help="largest network to simulate [1024]",
+    )
+    add(
+        "--jobs",
+        type=int,
+        default=None,
+        metavar="N",
+        help="experiments to run at the same time [number of cores]",
+    )
     return parser
 
 

@@ -1,6 +1,6 @@
-"""`torch-mcast simulate swarm`: random plans of faults, settings and calls, carried out by the real engine on
-a simulated network and held against laws (docs/simulator.md). What breaks one is made smaller and kept as a
-plan; a seed means another plan after a change of the generator, a plan stays."""
+"""`torch-mcast simulate swarm`: runs random plans of faults, settings and calls with the real engine on a
+simulated network, and checks invariants (docs/simulator.md). A plan that breaks one is reduced and kept as a
+file: after a change of the generator a seed gives another plan, a file does not."""
 
 from __future__ import annotations
 
@@ -35,19 +35,27 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="torch-mcast simulate swarm", description=__doc__)
     add = parser.add_argument
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--seeds", type=int, default=1000, metavar="N", help="plans; default 1000")
-    what.add_argument("--minutes", type=float, help="plans for so long instead")
-    what.add_argument("--plan", type=Path, metavar="FILE", help="this plan and no other")
-    what.add_argument("--shrink", type=Path, metavar="FILE", help="the same, made smaller")
-    what.add_argument("--print", type=int, metavar="SEED", help="show the plan of a seed")
-    add("--first", type=int, metavar="SEED", help="from this seed on; default: a random one, shown")
-    add("--jobs", type=int, default=os.cpu_count() or 1, help="processes; default: cores")
+    what.add_argument("--seeds", type=int, default=1000, metavar="N", help="number of plans [1000]")
+    what.add_argument("--minutes", type=float, help="run plans for this time instead")
+    what.add_argument("--plan", type=Path, metavar="FILE", help="run only this plan")
+    what.add_argument(
+        "--shrink", type=Path, metavar="FILE", help="run only this plan, and reduce it"
+    )
+    what.add_argument("--print", type=int, metavar="SEED", help="print the plan of a seed")
+    add("--first", type=int, metavar="SEED", help="first seed [random, printed]")
+    add(
+        "--jobs",
+        type=int,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="processes [number of cores]",
+    )
     add(
         "--require-reach",
         action="store_true",
-        help="exit code 1 also if the plans have left something out",
+        help="also exit with code 1 if no plan reached some point of base/reach.h",
     )
-    add("--out", type=Path, default=Path("."), metavar="DIR", help="where plans are written")
+    add("--out", type=Path, default=Path("."), metavar="DIR", help="folder for plans [.]")
     return parser
 
 

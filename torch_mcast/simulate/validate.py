@@ -1,9 +1,9 @@
-"""`torch-mcast simulate validate`: the same operations in a lab of network namespaces and in the simulator.
+"""`torch-mcast simulate validate`: runs the same operations in a lab and in the simulator.
 
-A case counts if the lab was bound by its links: it used less than 80 % of its CPUs and reached 90 % of the
-bound, less what passes its shapers at full speed, by the lab's own figures. Time then must agree within
-10 %, bytes per host within 3 %. Other cases are shown and do not count, since the simulator knows no cost of
-hosts."""
+A case counts if the links limited the lab: by its own figures it used less than 80 % of its CPUs and
+reached 90 % of the bound, not counting bytes that pass its shapers at full speed. For these cases the times
+must agree within 10 % and the bytes per host within 3 %. Other cases are shown but do not count, since the
+simulator does not model the CPU costs of hosts."""
 
 from __future__ import annotations
 
@@ -220,19 +220,52 @@ def show(cases: Sequence[Case], width: int | None = None) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="torch-mcast simulate validate", description=__doc__)
     add = parser.add_argument
-    add("--hosts", default="2,4,8,16", metavar="N", help="labs of so many; default 2,4,8,16")
-    add("--ops", default=",".join(OPS), help="default: all four")
-    add("--sizes", default="1M,8M,64M", help="default 1M,8M,64M")
-    add("--mtu", type=int, default=1500, help="bytes of an IP packet; default 1500")
-    add("--loss", default="", metavar="SPEC", help="as of torch-mcast bench, such as 0.01")
-    add("--repetitions", type=int, default=5)
-    add("--case-seconds", type=float, default=30)
-    add("--seed", type=int, default=1, help="of the simulator")
-    add("--from", dest="files", nargs="+", type=Path, metavar="JSON",
-        help="results of torch-mcast bench --hosts ... --json, instead of measuring")  # fmt: skip
-    add("--json", type=Path, help="write the lab's results here, one document per line")
-    add("--jobs", type=int, default=None)
-    add("--width", type=int, default=None, help="columns of the table")
+    add(
+        "--hosts",
+        default="2,4,8,16",
+        metavar="N,N,..",
+        help="numbers of hosts, a lab for each [2,4,8,16]",
+    )
+    add("--ops", default=",".join(OPS), metavar="OPS", help=f"operations [{','.join(OPS)}]")
+    add("--sizes", default="1M,8M,64M", metavar="BYTES", help="sizes [1M,8M,64M]")
+    add("--mtu", type=int, default=1500, metavar="BYTES", help="largest IP packet [1500]")
+    add(
+        "--loss",
+        default="",
+        metavar="SPEC",
+        help="loss as for torch-mcast bench, such as 0.01 [none]",
+    )
+    add("--repetitions", type=int, default=5, metavar="N", help="timings per case in the lab [5]")
+    add(
+        "--case-seconds",
+        type=float,
+        default=30,
+        metavar="SECONDS",
+        help="limit per case in the lab [30]",
+    )
+    add("--seed", type=int, default=1, metavar="N", help="seed of the simulator [1]")
+    add("--from", dest="files", nargs="+", type=Path, metavar="FILE",
+        help="use these results of torch-mcast bench --hosts ... --json instead of measuring")  # fmt: skip
+    add(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="write the lab's results to FILE, one document per line",
+    )
+    add(
+        "--jobs",
+        type=int,
+        default=None,
+        metavar="N",
+        help="simulations to run at the same time [number of cores]",
+    )
+    add(
+        "--width",
+        type=int,
+        default=None,
+        metavar="N",
+        help="width of the table in characters [the terminal's]",
+    )
     return parser
 
 
