@@ -102,73 +102,74 @@ bool read_time(const std::string& text, Nanos& out, Nanos unit, uint64_t least, 
 
 std::vector<EngineRow> door_rows() {
   return {
-      socket_row<HostEngineOptions>(
-          "where clients connect; what they name in MCAST_ENGINE=host:PATH. The folder must exist"),
-      {{"--mode", "OCTAL", "660", "who may connect: the mode of the socket's file"},
+      socket_row<HostEngineOptions>("socket to which clients connect, as they name it in "
+                                    "MCAST_ENGINE=host:PATH. The folder must exist"),
+      {{"--mode", "OCTAL", "660", "mode of the socket's file, which decides who may connect"},
        "three octal digits such as 660",
        [](const std::string& v, HostEngineOptions& o) {
          char* end = nullptr;
          o.mode = static_cast<mode_t>(std::strtoul(v.c_str(), &end, 8));
          return v.size() == 3 && *end == 0 && o.mode <= 0777;
        }},
-      {{"--group", "NAME", "that of this process", "the group of the socket's file"},
+      {{"--group", "NAME", "that of this process", "group of the socket's file"},
        "a group of this system, or its number",
        [](const std::string& v, HostEngineOptions& o) { return read_group(v, o.group); }},
-      {{"--allow", "USERS", "all whom the file lets", "only these may connect: names or numbers"},
+      {{"--allow", "USERS", "all whom the mode allows", "users who may connect: names or numbers"},
        "users of this system, or their numbers, with commas between them",
        [](const std::string& v, HostEngineOptions& o) { return read_users(v, o.users); }},
       {{"--secret-file", "PATH", "MCAST_SECRET_FILE, else MCAST_SECRET",
-        "the secret of clients' groups, as a rank's: a file of this user, mode 0600, or /dev/fd/N. "
-        "Clients need none, and get none"},
+        "secret of clients' groups, as for a rank: a file of this user with mode 0600, or "
+        "/dev/fd/N. Clients need no secret and do not get this one"},
        "a path",
        [](const std::string& v, HostEngineOptions& o) {
          o.security.secret_file = v;
          return !v.empty();
        }},
       {{"--security", "MODES", "MCAST_SECURITY; with a secret auth,sealed, else off",
-        "what groups may ask for in MCAST_SECURITY; others are refused by name"},
+        "values of MCAST_SECURITY that groups may use; groups with other values are refused with "
+        "an error"},
        "off, auth and sealed, or some of them, with commas between them",
        [](const std::string& v, HostEngineOptions& o) { return read_modes(v, o.security.modes); }},
-      flag("--replace", "off", "take the place of an engine that answers at the socket; it drains",
+      flag("--replace", "off", "replace the engine that serves the socket, which then drains",
            [](HostEngineOptions& o) -> bool& { return o.replace; }),
       {{"--goodbye", "SECONDS", "10",
-        "after SIGTERM: time that clients have to go before their groups end by name"},
+        "time for clients to leave after SIGTERM; then their groups fail with an error"},
        "seconds from 0 to 86400",
        [](const std::string& v, HostEngineOptions& o) {
          return read_time(v, o.goodbye, kSecond, 0, 86'400);
        }},
-      flag(
-          "--guardian", "on",
-          "a second process watches this one: if it stands still for a quarter of --silence (0.5 s "
-          "at least) it is killed, so that clients see an end",
-          [](HostEngineOptions& o) -> bool& { return o.guardian; }),
+      flag("--guardian", "on",
+           "run a second process that watches this one and kills it if it hangs for a quarter of "
+           "--silence (at least 0.5 s), so that clients are disconnected",
+           [](HostEngineOptions& o) -> bool& { return o.guardian; }),
   };
 }
 
 std::vector<EngineRow> limit_rows() {
   return {
-      limit("--clients", "64", "clients at once, of one user", 4096,
+      limit("--clients", "64", "limit on clients of one user at the same time", 4096,
             [](HostEngineOptions& o) -> uint32_t& { return o.clients; }),
-      limit("--threads", "768", "threads for all clients of a user; a client takes 6 or more",
-            65535, [](HostEngineOptions& o) -> uint32_t& { return o.threads; }),
-      {{"--weight", "USER=N,...", "1 for all", "parts of the link that jobs of these users get"},
+      limit("--threads", "768",
+            "limit on threads for all clients of a user; a client takes 6 or more", 65535,
+            [](HostEngineOptions& o) -> uint32_t& { return o.threads; }),
+      {{"--weight", "USER=N,...", "1 for all", "shares of the link for jobs of these users"},
        "users of this system, or their numbers, each with = and a whole number from 1 to 1000, "
        "with "
        "commas between them",
        [](const std::string& v, HostEngineOptions& o) { return read_weights(v, o.weights); }},
-      limit("--groups", "256", "process groups of a client", 65535,
+      limit("--groups", "256", "limit on process groups of a client", 65535,
             [](HostEngineOptions& o) -> uint32_t& { return o.limits.groups; }),
-      limit("--operations", "4096", "operations of a client in flight", 1u << 20,
+      limit("--operations", "4096", "limit on operations of a client in flight", 1u << 20,
             [](HostEngineOptions& o) -> uint32_t& { return o.limits.operations; }),
-      {{"--arenas", "BYTES", "twice the machine's",
-        "memory that a client may share; suffix K, M or G (2^10, ...)"},
+      {{"--arenas", "BYTES", "twice the machine's memory",
+        "limit on the memory that a client shares; suffix K, M or G (2^10, ...)"},
        "64M to 16384G",
        [](const std::string& v, HostEngineOptions& o) {
          return read_bytes(v, o.limits.arenas, kLeastArenas, kMostArenaBytes);
        }},
       {{"--peers", "NETWORKS", "those of the interfaces",
-        "where members and aggregators of clients' groups may be, \"10.1.0.0/16,10.2.0.7\"; this "
-        "host is one of them"},
+        "networks of members and aggregators of clients' groups, \"10.1.0.0/16,10.2.0.7\"; this "
+        "host is always included"},
        "networks with commas between them, 64 at most",
        [](const std::string& v, HostEngineOptions& o) {
          auto networks = parse_networks(v, kMostAllowed);
@@ -176,20 +177,20 @@ std::vector<EngineRow> limit_rows() {
          return networks.ok() && !o.peers.empty();
        }},
       {{"--bounce", "BYTES", "4G",
-        "memory for tensors that this process copies (engine_memory=copy), of all clients of a "
-        "user; suffix K, M or G"},
+        "limit on the memory for tensors that this process copies (engine_memory=copy), for all "
+        "clients of a user; suffix K, M or G"},
        "64K to 16384G",
        [](const std::string& v, HostEngineOptions& o) {
          return read_bytes(v, o.limits.bounce, kLeastBounce, kMostArenaBytes);
        }},
       {{"--silence", "MS", "10000",
-        "time that this process may stand still before clients take it for hung"},
+        "milliseconds that this process may hang before clients give it up"},
        "milliseconds from 500 to 600000",
        [](const std::string& v, HostEngineOptions& o) {
          return read_time(v, o.limits.silence, kMilli, 500, 600'000);
        }},
-      {{"--interface", "NAME", "as each client says",
-        "network interface of all clients, as the setting MCAST_SOCKET_IFNAME"},
+      {{"--interface", "NAME", "as set by each client",
+        "network interface of all clients; same syntax as MCAST_SOCKET_IFNAME"},
        "an interface or a pattern of them",
        [](const std::string& v, HostEngineOptions& o) {
          o.limits.settings["interface"] = v;
@@ -201,14 +202,15 @@ std::vector<EngineRow> limit_rows() {
 std::vector<EngineRow> store_rows() {
   return {
       {{"--store-port", "PORT", "0: none",
-        "keep stores of jobs for ranks without a network, at this TCP port of all engines"},
+        "TCP port, the same on all engines, at which they keep the stores of jobs for ranks "
+        "without a network"},
        "a port from 1024 to 65535, or 0",
        [](const std::string& v, HostEngineOptions& o) {
          return read_whole(v, o.store_port, 0, 65535) &&
                 (o.store_port == 0 || o.store_port >= 1024);
        }},
       {{"--store-allow", "NETWORKS", "as --peers",
-        "where engines may be that use stores at --store-port; this host is one of them"},
+        "networks of engines that may use stores at --store-port; this host is always included"},
        "networks with commas between them, 64 at most",
        [](const std::string& v, HostEngineOptions& o) {
          auto networks = parse_networks(v, kMostAllowed);
