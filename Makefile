@@ -1,13 +1,13 @@
 # make demo       set everything up and train a small FSDP2 model on four ranks
-# make test       what a change must pass: C++ tests, format and lint, Python tests
-# make test-all   the same, also the slow ones and the sanitizers
-# make test-torch PyTorch's own distributed tests, each beside Gloo's result; goes on where it was stopped
-# make quick      a minute after an edit of the core: C++ tests with few seeds, one job of two ranks
+# make test       tests that every change must pass: C++ tests, format and lint, Python tests
+# make test-all   the same, with the slow tests and the sanitizers
+# make test-torch PyTorch's own distributed tests, compared with Gloo; continues where it was stopped
+# make quick      a check of one minute after an edit of the core: C++ tests with few seeds, one job of two ranks
 # make soak       simulations with fresh seeds, MINUTES=60
 # make bench      the headline benchmark in a lab of 8 hosts, into benchmarks/results/
 # make sanitize   core tests under ASan+UBSan and under TSan
 # make fuzz       libFuzzer targets, SECONDS=60 each, from the inputs in tests/fuzz/corpus
-# make fuzz-long  INPUTS=10000000 of TARGET=group without sanitizers; they read what is new of it
+# make fuzz-long  INPUTS=10000000 of TARGET=group without sanitizers, then the new inputs with them
 # make aarch64    core tests, cross-built, in qemu's user mode
 # make dpa-count  instructions of the DPA kernel per chunk, on RV64 in qemu; must be what the file says
 # make wheel      a wheel for this torch and Python that installs without a compiler, into dist/
@@ -15,10 +15,10 @@
 # make mutants    plants faults into core, extension and package one by one; the tests must catch each
 # make format lint clean
 #
-# All of it works in a fresh clone on Debian 12, make demo also on Ubuntu 24.04; nothing needs to be active. Each target
-# sets up what it needs: demo a compiler and torch, test also GoogleTest, linters and QEMU, bench Open MPI. Variables:
-# PYTHON (3.10+), VENV, TORCH (requirement), MCAST_TORCH_INDEX (tools/setup.sh), JOBS, SECONDS, MCAST_JOIN (sources
-# compiled as one; see cmake/Join.cmake).
+# All targets work in a fresh clone on Debian 12, make demo also on Ubuntu 24.04. No virtual environment needs to be
+# active. Each target installs its requirements: demo a compiler and torch, test also GoogleTest, linters and QEMU, bench
+# Open MPI. Variables: PYTHON (3.10+), VENV, TORCH (requirement), MCAST_TORCH_INDEX (tools/setup.sh), JOBS, SECONDS,
+# MCAST_JOIN (number of sources compiled as one; see cmake/Join.cmake).
 
 VENV ?= .venv
 PYTHON ?= python3
@@ -27,21 +27,21 @@ JOBS ?= $(shell nproc)
 SECONDS ?= 60
 export VENV PYTHON TORCH
 export MAX_JOBS ?= $(JOBS)
-# Not by ?= of one target: what another target asks for would not pass on to it, and all would be compiled
+# A global variable: set for one target only, it would not apply to the others, and everything would be compiled
 # twice, with -Werror and without.
 export MCAST_WERROR ?= $(if $(MCAST_CI),1,0)
 
 BIN := $(VENV)/bin
-# CMake and Ninja, where the machine has none of its own.
+# CMake and Ninja of .venv, if the machine has none.
 export PATH := $(PATH):$(abspath $(BIN))
-# The folder where setup.py builds the extension: the C++ tests are built there too, with one core for
-# both. build/cpp leads to it.
+# The folder where setup.py builds the extension. The C++ tests are built there, too, so that both share one core
+# library. build/cpp is a link to it.
 TREE = build/$(shell $(PYTHON) -c 'import sys; print(sys.implementation.cache_tag)')
 CPP := $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'csrc/*.c' 'tests/cpp/*.cpp' 'tests/cpp/*.h' 'tests/cpp/*.c' \
          'tests/fuzz/*.cpp' 'tests/fuzz/*.h' 'benchmarks/*.cpp' 'benchmarks/*.h' 2>/dev/null)
 CMAKE = cmake -S . -G Ninja -DMCAST_WERROR=ON -DMCAST_BUILD_TESTS=ON $(if $(MCAST_JOIN),-DMCAST_JOIN=$(MCAST_JOIN))
 
-# C++ tests side by side: one more than there are cores, since those of processes and of services wait.
+# C++ tests to run in parallel: one more than cores, since tests of processes and of services often wait.
 AT_ONCE := $(shell expr $(JOBS) + 1)
 
 BENCH := $(BIN)/python -m torch_mcast.bench
@@ -52,8 +52,8 @@ RESULTS := benchmarks/results
   fuzz-long mutants \
   aarch64 dpa-count format lint setup build build-tests build-python-tests clean
 
-# Few tokens per step, so that the network, here loopback, has a good part of it. By address: the ranks would
-# look for each other by this host's name, which in a bare root or container leads nowhere.
+# Few tokens per step, so that the network (here loopback) takes a large part of the time. The address is given, because
+# the ranks would find each other by this host's name, which may not resolve in a chroot or container.
 LOCAL := --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:0 --local-addr 127.0.0.1
 demo:
 	@tools/setup.sh run extension
@@ -77,8 +77,8 @@ wheel-setup:
 frameworks-setup: setup
 	@tools/setup.sh frameworks
 
-# The extension is built first. Python tests then run beside the C++ tests, which are compiled and run at nice 19: Python
-# tests wait a good part of their time. build/steps.tsv has the wall and CPU seconds of each step.
+# The extension is built first. Python tests then run at the same time as the C++ tests, which are compiled and run at
+# nice 19, because Python tests often wait. build/steps.tsv has the wall and CPU seconds of each step.
 TIMED = $(PYTHON) tools/timed.py build/steps.tsv
 STEP = $(MAKE) --no-print-directory
 
@@ -101,8 +101,8 @@ test-beside:
 test-all: export MCAST_TEST_ALL = 1
 test-all: bench-setup frameworks-setup wheel-setup test test-python-alone headers sanitize fuzz mutants aarch64 dpa-count test-torch-guarded
 
-# The headline sweep: 8 hosts on a switch of this machine, 1 Gbit/s, beside Gloo and, where they are
-# installed, Open MPI and UFTP; then the micro-benchmarks. Needs root for the lab.
+# The headline sweep: 8 hosts on a switch of this machine, 1 Gbit/s, compared with Gloo and, if installed, Open MPI and
+# UFTP; then the micro-benchmarks. The lab needs root.
 bench: build
 	@tools/setup.sh bench
 	mkdir -p $(RESULTS)
@@ -128,8 +128,8 @@ build-tests: setup build
 	[ -L build/cpp ] || rm -rf build/cpp
 	ln -sfn $(notdir $(TREE)) build/cpp
 
-# Libraries and programs of the Python tests. By time, not by asking Ninja each time: it may be at work on build-tests in the
-# same folder then, which it does not lock.
+# Libraries and programs of the Python tests. Make compares file times instead of running Ninja each time: Ninja may be
+# running for build-tests in the same folder, which it does not lock.
 PYTHON_TESTS = $(addprefix $(TREE)/python_tests/,test_extensions.so placement_rows)
 PYTHON_TESTS_FROM := cmake/TestExtensions.cmake tests/python/placement_rows.cpp \
   $(wildcard tests/python/fake_device/*.cpp tests/python/fake_device/*.h tests/python/batching/*.cpp \
@@ -140,7 +140,7 @@ $(PYTHON_TESTS) &: $(PYTHON_TESTS_FROM) | setup build
 	cmake --build $(TREE) -j $(JOBS) -t mcast_python_tests
 	@touch $(PYTHON_TESTS)
 
-# Then every counter of the core must have been raised by some test.
+# After the tests, checks that every counter of the core was raised by some test.
 test-cpp: build-tests
 	rm -rf build/reach
 	mkdir build/reach
@@ -148,55 +148,55 @@ test-cpp: build-tests
 	  ctest --test-dir build/cpp -j $(AT_ONCE) --output-on-failure --output-junit ctest.xml
 	$(PYTHON) tools/reach.py build/reach
 
-# In the minute after an edit of the core: unit tests, simulated seeds and two real ranks.
+# A check of one minute after an edit of the core: unit tests, simulated seeds and two real ranks.
 SLOWER := _auth|_sealed|offload|engine|service|simulation|dpa|big_endian
 quick: export MCAST_JOIN ?= 8
 quick: build-tests
 	MCAST_TEST_SEEDS=10 ctest --test-dir build/cpp -j $(AT_ONCE) --output-on-failure -E "$(SLOWER)"
 	MCAST_TEST_ALL=1 $(BIN)/python -m pytest -q tests/python/test_training.py -k "fsdp2_fp32 and not slots and not engine"
 
-# Fresh seeds for as long as told; what failed is left in build/soak.
+# Fresh seeds for MINUTES; failures are kept in build/soak.
 MINUTES ?= 60
 soak: export MCAST_TEST_ALL = 1
 soak: build-tests
 	$(BIN)/python tools/soak.py --minutes $(MINUTES) --jobs $(JOBS)
 
-# Side by side, since most tests wait most of the time.
+# In parallel, since most tests wait most of the time.
 test-python: setup build build-python-tests
-	@# Workers side by side go on past a file that cannot be imported: this says so in seconds.
+	@# Parallel workers continue if a file cannot be imported; this reports it within seconds.
 	@$(BIN)/python -m pytest --collect-only -qq > build/collected.txt || { cat build/collected.txt; false; }
 	$(BIN)/python -m pytest -m "not alone" -n $(shell expr 2 '*' $(JOBS)) \
 	  --durations 40 --junitxml build/pytest.xml
 
-# Those that measure: all of them are of the slow tier.
+# Tests that measure and so must run alone; all of them are in the slow tier.
 test-python-alone: setup build build-python-tests
 	$(BIN)/python -m pytest -m alone --junitxml build/pytest-alone.xml
 
-# One after another, each in a bounded time; results in build/torch-tests, the table in docs/torch-tests.md.
+# One test after another, each with a time limit. Results are in build/torch-tests, the table in docs/torch-tests.md.
 test-torch: build
 	nice $(BIN)/python tests/torch/run.py
 	nice $(BIN)/python tests/torch/run.py --world 4
 	nice $(BIN)/python tests/torch/run.py --world 8 --write
 
-# Those that pass, in guarded groups.
+# The tests that pass, in guarded groups.
 test-torch-guarded: build
 	$(BIN)/python tests/torch/run.py --security auth --again
 	$(BIN)/python tests/torch/run.py --security sealed --again
 
-# Every header of the core compiles alone.
+# Checks that every header of the core compiles alone.
 headers: build-tests
 	cmake --build $(TREE) -j $(JOBS) -t mcast_headers
 
-# The first of tools/setup.sh's that is installed; asked when it is used, since that is after set-up.
+# The first installed version of those in tools/setup.sh. Evaluated at its use, which is after set-up.
 CLANGS = $(shell sed -n 's/^CLANGS="\(.*\)"/\1/p' tools/setup.sh)
 CLANG_VERSION = $(shell for n in $(CLANGS); do command -v clang++-$$n > /dev/null && echo $$n && break; done)
 CLANG = -DCMAKE_CXX_COMPILER=clang++-$(CLANG_VERSION) -DCMAKE_C_COMPILER=clang-$(CLANG_VERSION)
-# Clang compiles them for ASan in half of GCC's time; for TSan in the same.
+# For ASan, Clang compiles in half of GCC's time; for TSan, in the same time.
 ASAN = -DMCAST_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=Debug $(CLANG)
 TSAN := -DMCAST_SANITIZE=thread -DCMAKE_BUILD_TYPE=Debug
-# Memory that is mapped twice in one process: the sanitizer sees neither that it is the same nor what orders
-# the accesses. The last but one writes beside what is copied on purpose, and a hostile client has several operations
-# write to the same bytes of its own.
+# Tests with memory that is mapped twice in one process: the sanitizer sees neither that it is the same memory nor what
+# orders the accesses. The last but one writes during a copy on purpose. In the last one a hostile client has several
+# operations write to the same bytes of its own.
 TWICE := EngineRanks.RanksOfOneHostMoveDataInMemory:EngineRanks.AndInTensors*:EngineRanks.*EndsInMemory:ArenaPool.NothingWritten*:EngineLimits.AHostileClient*
 
 sanitize: setup
@@ -222,11 +222,11 @@ fuzz-long: setup
 	cmake --build build/fuzz-long -j $(JOBS) -t mcast_fuzz_$(TARGET)
 	$(PYTHON) tools/fuzz.py build/fuzz-long $(INPUTS)x --again build/fuzz $(TARGET)
 
-# The core and its tests for another machine, in qemu's user mode: in build/aarch64 only.
+# Builds the core and its tests for another architecture, in build/aarch64, and runs them in qemu's user mode.
 aarch64:
 	@JOBS=$(JOBS) tools/aarch64.sh
 
-# The kernel of csrc/dpa against benchmarks/dpa-counts.json.
+# Compares the kernel of csrc/dpa with benchmarks/dpa-counts.json.
 dpa-count:
 	@tools/setup.sh dpa
 	$(PYTHON) tools/dpa_count.py

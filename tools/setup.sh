@@ -1,26 +1,25 @@
 #!/bin/sh
 # Prepares a fresh clone on Debian or Ubuntu: system packages, virtual environment, Python packages, the
-# extension. Used by the Makefile; what is there already is left alone.
+# extension. The Makefile runs it. It does not change existing installations.
 #
-#   tools/setup.sh run        what building and running takes: Debian packages, .venv with torch
-#   tools/setup.sh test       run, and what tests and lint take
-#   tools/setup.sh bench      run, and what the benchmark and its peers take
+#   tools/setup.sh run        requirements for building and running: Debian packages, .venv with torch
+#   tools/setup.sh test       run, and requirements of tests and linters
+#   tools/setup.sh bench      run, and requirements of the benchmark and its peers
 #   tools/setup.sh frameworks Lightning, accelerate, transformers and DeepSpeed, for tests of make test-all
-#   tools/setup.sh torch      .venv with torch alone, for tests of other versions: nothing is compiled
+#   tools/setup.sh torch      .venv with only torch, for tests of other versions; compiles nothing
 #   tools/setup.sh build      pip install -e . into .venv
 #   tools/setup.sh extension  the same without the programs of aggregator, engine and simulator, for make demo;
-#                             where they have been built they are built again
-#   tools/setup.sh ahead      compiles half of the core in a fresh build folder; run and test do so while pip fetches torch
+#                             if they have been built before, it builds them again
+#   tools/setup.sh ahead      compiles half of the core in a new build folder; run and test do so while pip fetches torch
 #   tools/setup.sh wheel      an assembler and what else tools/wheel.py takes
 #   tools/setup.sh aarch64    a cross compiler and qemu, for make aarch64
 #   tools/setup.sh dpa        a bare-metal RISC-V compiler and qemu, for make dpa-count
 #
-# As root it installs missing Debian packages; else it names them and stops. Variables:
+# As root it installs missing Debian packages; as another user it lists them and stops. Variables:
 #   VENV, PYTHON, TORCH       .venv, python3, torch==2.13.0
-#   MCAST_TORCH_INDEX         where pip looks for torch besides its own index: by default
-#                             https://download.pytorch.org/whl/cpu, since PyPI's torch for x86-64 brings
-#                             gigabytes of CUDA, unless pip is configured to look elsewhere anyway;
-#                             ".../whl/cu130" for a CUDA build; "none": nowhere else
+#   MCAST_TORCH_INDEX         additional index for torch. The default is https://download.pytorch.org/whl/cpu, since
+#                             PyPI's torch for x86-64 brings gigabytes of CUDA; it is not used if pip is configured
+#                             to use another index. ".../whl/cu130" gives a CUDA build, "none" no additional index
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -31,7 +30,7 @@ CPU_INDEX=https://download.pytorch.org/whl/cpu
 PERHAPS=" (for x86-64 perhaps the CUDA build, gigabytes)"
 TORCH_INDEX=${MCAST_TORCH_INDEX-default}
 
-# What run cannot do without; the rest of it pip has, or CMake fetches.
+# Packages that run requires. The rest comes from pip, or CMake fetches it.
 NEEDED="g++ python3-venv python3-dev"
 RUN="$NEEDED libhwy-dev libisal-dev libibverbs-dev librdmacm-dev"
 TEST="libgtest-dev libgmock-dev libssl-dev ccache procps iproute2 iptables nftables ethtool dropbear-bin openssh-client \
@@ -39,14 +38,15 @@ ibverbs-providers rdma-core qemu-system-x86 busybox-static kmod cpio zstd system
 if [ "$(uname -m)" = x86_64 ]; then TEST="$TEST libipsec-mb-dev"; fi
 BENCH="libbenchmark-dev openmpi-bin libopenmpi-dev iproute2 nftables ethtool"
 
-# For sanitizers and fuzzing, the first of these that there is; the formatter, whose output each version changes, is pip's.
+# Versions of clang for sanitizers and fuzzing; the first one available is used. The formatter comes from pip, since its
+# output changes with each version.
 CLANGS="14 15 16 17 18 19"
 
 RUN_PIP="numpy rich packaging setuptools>=69 wheel"
 TEST_PIP="pytest>=8 pytest-xdist>=3.5 expecttest ruff>=0.8 clang-format==14.0.6 mypy==2.4.1 pyyaml cloudpickle cryptography matplotlib"
 BENCH_PIP="cloudpickle matplotlib"
 FRAMEWORKS_PIP="lightning==2.6.6 accelerate==1.15.0 transformers==5.24.0 deepspeed==0.19.8"
-# Debian's are as good, but take dpkg 25 s to unpack where pip's take 3. The Makefile looks into .venv, too.
+# From pip: dpkg takes 25 s to unpack Debian's packages, pip 3 s. The Makefile also looks into .venv.
 if ! { command -v cmake && command -v ninja; } >/dev/null; then
     RUN_PIP="$RUN_PIP cmake ninja"
 fi
@@ -90,8 +90,8 @@ packages() { # these
         { apt-get update && apt-get install -y --no-install-recommends $missing; }
 }
 
-# Packages of the first clang that is installed, else of the first that the archive has; in most releases its runtime of
-# sanitizers has a package of its own.
+# Prints the packages of the first clang that is installed, else of the first one in the archive. In most releases the
+# runtime of the sanitizers is a separate package.
 clang() {
     version=""
     for n in $CLANGS; do
@@ -109,7 +109,7 @@ offered() { # whether the archive has this package
     LC_ALL=C apt-cache policy "$1" 2>/dev/null | grep "Candidate: [^(]" >/dev/null
 }
 
-# Without root, what CMake fetches is taken from there.
+# Without root only the required packages: CMake fetches the others.
 run_packages() {
     # shellcheck disable=SC2086
     if [ "$(id -u)" -eq 0 ]; then
@@ -126,7 +126,7 @@ dpa() { packages gcc-riscv64-unknown-elf qemu-system-misc; }
 
 pip_install() { "$VENV/bin/python" -m pip install -q --disable-pip-version-check "$@"; }
 
-# An index that does not answer would cost pip minutes of retries.
+# With an index that does not respond, pip would retry for minutes.
 answers() { # this index
     "$VENV/bin/python" - "$1" <<'END'
 import os, ssl, sys, urllib.request
@@ -138,12 +138,12 @@ except (OSError, ValueError):
 END
 }
 
-# pip's options that have it take torch from there: 2.13.0+cpu counts as newer than 2.13.0. Says in one
-# line what is done.
+# Prints pip's options for the additional index; pip prefers 2.13.0+cpu to 2.13.0. Reports the choice in one line on
+# stderr.
 torch_index() {
     case $TORCH_INDEX in
     default)
-        # Whoever has told pip where packages come from has meant it.
+        # Respect the index that the user has configured.
         if "$VENV/bin/python" -m pip config list | grep -E '(index-url|find-links|no-index)=' >/dev/null; then
             echo "torch: from pip's own index, which is configured here$PERHAPS" >&2
             return 0
@@ -163,8 +163,8 @@ torch_index() {
     esac
 }
 
-# The core needs no torch: half of it is compiled, as setup.py would, while pip fetches that. Not all, since the
-# adapter, which takes longest, is to begin as soon as torch is there. Where this fails, setup.py says why.
+# The core does not need torch, so half of it is compiled, as by setup.py, while pip fetches torch. Only half, so that
+# the adapter, which takes longest, can start when torch has arrived. If this fails, setup.py reports the cause.
 ahead() {
     tree="build/$("$PYTHON" -c 'import sys; print(sys.implementation.cache_tag)')"
     [ ! -e "$tree/CMakeCache.txt" ] || return 0
@@ -191,7 +191,7 @@ venv() { # for this purpose, with these packages
         case $RUN_PIP in *cmake*) pip_install cmake ninja ;; esac
         ahead=""
         if [ "$step" != torch ]; then
-            # In a process group of its own, so that it ends with this script.
+            # A separate process group, so that the traps below end all of its processes.
             setsid tools/setup.sh ahead &
             ahead=$!
         fi
@@ -208,7 +208,7 @@ venv() { # for this purpose, with these packages
     touch "$stamp"
 }
 
-# Words of a list are requirements of their own.
+# Each word of a list is a separate requirement.
 # shellcheck disable=SC2086
 run() {
     run_packages
@@ -220,7 +220,7 @@ torch() { venv other $RUN_PIP; }
 
 # shellcheck disable=SC2086
 tests() {
-    # A bare root, or an image, may have no lists: then there is no clang to choose from.
+    # A minimal system or image may have no package lists; without them no clang is found.
     if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
         lists=""
         for n in $CLANGS; do
@@ -253,7 +253,7 @@ build() { # [this part]
     touch "$stamp"
 }
 
-# Training needs no more, and the programs are a quarter of what there is to compile.
+# Training needs only the extension; the programs are a quarter of the code to compile.
 extension() {
     if ls torch_mcast/mcast-* >/dev/null 2>&1; then
         build
