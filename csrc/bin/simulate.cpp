@@ -23,13 +23,14 @@ constexpr const char* kHelp =
     "usage: mcast-simulate [--check] [--links] [--progress] [--quiet-time] [EXPERIMENT...]\n"
     "       mcast-simulate swarm ...\n"
     "\n"
-    "EXPERIMENT: words key=value in one argument, or in a line of the standard input if there are\n"
-    "no arguments, such as \"hosts=188 rate=56gbit op=all_gather block=64K algorithm=direct\".\n"
+    "EXPERIMENT: words key=value in one argument, such as\n"
+    "\"hosts=188 rate=56gbit op=all_gather block=64K algorithm=direct\". Without arguments each line\n"
+    "of the standard input is an experiment.\n"
     "\n"
-    "  --check       only look whether experiments can be run\n"
-    "  --links       bytes of each link, not only sums\n"
-    "  --progress    lines on standard error: virtual time in ns, share that is done\n"
-    "  --quiet-time  without wall times, so that equal runs give equal text\n";
+    "  --check       only check whether the experiments can be run\n"
+    "  --links       print the bytes of each link, not only sums\n"
+    "  --progress    print virtual time (ns) and finished share on standard error\n"
+    "  --quiet-time  omit wall times, so that equal runs give equal text\n";
 
 struct Options {
   bool check = false, links = false, progress = false, quiet_time = false;

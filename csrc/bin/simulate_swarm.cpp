@@ -37,11 +37,9 @@ constexpr const char* kSwarmHelp =
     "                            [--out DIR]\n"
     "       mcast-simulate swarm --plan FILE [--shrink] [--out DIR]\n"
     "\n"
-    "Carries out plans, of seeds from SEED on (default: a random one), and holds them against "
-    "laws.\n"
-    "What breaks a law is made smaller and written to DIR (default: here). --print SEED: its "
-    "plan.\n"
-    "--require-reach: exit code 1 also if there is something that they have not come to.\n";
+    "Runs the plans of seeds from SEED on [random] and checks invariants. Reduces a plan that\n"
+    "breaks one, and writes it to DIR [.]. --print SEED prints the plan of a seed.\n"
+    "--require-reach: also exit with code 1 if no plan reached some point of base/reach.h.\n";
 
 constexpr size_t kShrinkRuns = 2000;
 constexpr Nanos kShrinkTime = 60 * kSecond;
