@@ -21,8 +21,8 @@ namespace mcast {
     "sends datagrams without the group's keys: forgery, or a job at the same address")         \
   X(forged, "datagrams whose tag is wrong: changed on the way, or forged",                     \
     "sends datagrams that were changed or forged")                                             \
-  X(replayed, "control datagrams that came before: sent again",         \
-    "sends again what was sent before")                         \
+  X(replayed, "control datagrams that came before: sent again",                                \
+    "sends again what was sent before")                                                        \
   X(source_moved,                                                                              \
     "datagrams of a member, late, repeated or its own, from an address that is not its",       \
     "sends again what a member has sent: a replay, a relay, or a member behind a NAT")         \
