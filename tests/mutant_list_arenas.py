@@ -44,6 +44,14 @@ ARENAS = [
         "ClientGroup.MemoryIs*",
     ),
     Mutant(
+        "memory-of-a-group-copied-by-default",
+        "engine/client_group.cpp",
+        'roads.mapped = setting != "slots" && setting != "copy";',
+        'roads.mapped = setting == "map_all" || setting == "auto";',
+        "engine",
+        "ClientGroup.MemoryOf*",
+    ),
+    Mutant(
         "result-ends-before-all-have-pulled-it",
         "host/plan.h",
         "algorithm == HostAlgorithm::kPulledAllReduce || algorithm == HostAlgorithm::kExchange;",

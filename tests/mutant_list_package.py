@@ -11,6 +11,15 @@ _SIMULATE = "tests/python/test_simulate.py"
 
 PACKAGE = [
     *DOCTOR,
+    # memory of tensors
+    Mutant(
+        "every-group-replaces-torch-s-allocator",
+        "torch_mcast/_backend.py",
+        'if options.engine_memory == "map_all":',
+        'if options.engine_memory.startswith("map"):',
+        "pytest",
+        "tests/python/test_allocated_tensors.py -k the_allocator_is_replaced",
+    ),
     # lab
     Mutant(
         "lab-more-hosts-than-addresses",

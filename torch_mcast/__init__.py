@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_mcast._load import close_after_users
 from torch_mcast._names import BACKEND
-from torch_mcast._register import register, register_with_torch, use_arenas
+from torch_mcast._register import register, register_with_torch, replace_cpu_allocator
 
 __version__ = "0.1.0"
 __all__ = [
@@ -51,7 +51,7 @@ def _inside_import_torch() -> bool:
 try:
     close_after_users()
     register_with_torch()
-    use_arenas()
+    replace_cpu_allocator()
 except Exception:
     # torch's entry point imports this package at the end of `import torch`, which must not fail.
     if not _inside_import_torch():

@@ -56,8 +56,8 @@ def create(group: Any, options: Any) -> Any:
         )
     if options.nccl is None and hasattr(given, "is_high_priority_stream"):
         options.nccl = given
-    if options.engine_memory == "map":
-        module.use_arenas()
+    if options.engine_memory == "map_all":
+        module.replace_cpu_allocator()
     options.timeout = group.timeout
     options.group_name = str(group.group_id)
     options.global_ranks_in_group = list(group.global_ranks_in_group)

@@ -117,14 +117,14 @@ def register_with_torch() -> None:
         sys.meta_path.insert(0, _Watch())
 
 
-def use_arenas() -> None:
+def replace_cpu_allocator() -> None:
     """Where the environment says so, tensors that are made from now on lie where others map them: before
     the model is made, so at the import. Without an extension module nothing happens: groups say why."""
-    if os.environ.get("MCAST_ENGINE_MEMORY", "").strip().lower() != "map":
+    if os.environ.get("MCAST_ENGINE_MEMORY", "").strip().lower() != "map_all":
         return
     from torch_mcast._load import extension
 
     try:
-        extension().use_arenas()
+        extension().replace_cpu_allocator()
     except ImportError:
         return

@@ -1,11 +1,12 @@
-// torch's own CPU allocator serves what is small and what the pool has no room for. Its blocks and
-// the pool's are freed by one function, since an allocator may have only one: the address says
-// whose.
+// Two allocators on one ArenaPool: one for tensors that a group is asked for, one for all tensors
+// of the process. Where the pool has no room, torch's own CPU allocator serves both. An allocator
+// that replaces torch's may have one deleter only, which must free blocks of both kinds: the
+// address says whose a block is.
 #include "arena.h"
 
-#include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 
+#include <atomic>
 #include <mutex>
 
 #include "base/log.h"
@@ -17,9 +18,11 @@ namespace {
 // Below this, operations go through slots as cheaply.
 constexpr size_t kLeast = size_t{1} << 20;
 
-class ArenaAllocator final : public c10::Allocator {
+void release_to_pool(void* block) { ArenaPool::release_any(static_cast<std::byte*>(block)); }
+
+class ProcessAllocator final : public c10::Allocator {
  public:
-  explicit ArenaAllocator(c10::Allocator& other) : other_(other) {
+  explicit ProcessAllocator(c10::Allocator& other) : other_(other) {
     other_deleter() = other.raw_deleter();
   }
 
@@ -57,24 +60,47 @@ class ArenaAllocator final : public c10::Allocator {
 
 }  // namespace
 
-bool use_arenas() {
+const std::shared_ptr<ArenaAllocator>& ArenaAllocator::instance() {
+  static const auto& allocator = *new auto(std::make_shared<ArenaAllocator>());
+  return allocator;
+}
+
+c10::DataPtr ArenaAllocator::allocate(size_t bytes) {
+  // None in the child of a fork.
+  ArenaPool* const pool = ArenaPool::of_process();
+  if (pool == nullptr || bytes == 0) return c10::GetCPUAllocator()->allocate(bytes);
+  if (std::byte* const block = pool->allocate(bytes)) {
+    return {block, block, &release_to_pool, c10::DeviceType::CPU};
+  }
+  static std::atomic<bool> told{false};
+  if (!told.exchange(true)) {
+    log(LogLevel::kWarn,
+        "allocate_tensor: the arena pool has no room for %zu bytes: this tensor, and others that "
+        "find none, lie in torch's memory, which is copied",
+        bytes);
+  }
+  return c10::GetCPUAllocator()->allocate(bytes);
+}
+
+bool replace_cpu_allocator() {
   static std::mutex mutex;
-  static bool used = false;
+  static bool replaced = false;
   const std::lock_guard<std::mutex> held(mutex);
-  if (used) return true;
+  if (replaced) return true;
   c10::Allocator* const other = c10::GetCPUAllocator();
   if (other->raw_deleter() == nullptr) {
-    log(LogLevel::kWarn, "engine_memory=map: torch's CPU allocator is one of another program's");
+    log(LogLevel::kWarn,
+        "engine_memory=map_all: torch's CPU allocator is one of another program's");
     return false;
   }
   const auto pool = ArenaPool::open_for_process();
   if (!pool.ok()) {
-    log(LogLevel::kWarn, "engine_memory=map: %s", pool.status().message().c_str());
+    log(LogLevel::kWarn, "engine_memory=map_all: %s", pool.status().message().c_str());
     return false;
   }
-  static ArenaAllocator& allocator = *new ArenaAllocator(*other);
+  static ProcessAllocator& allocator = *new ProcessAllocator(*other);
   c10::SetCPUAllocator(&allocator, /*priority=*/100);
-  used = true;
+  replaced = true;
   return true;
 }
 

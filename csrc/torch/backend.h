@@ -127,6 +127,14 @@ class ProcessGroupMcast final : public c10d::Backend {
   WorkPtr send(Tensors& tensors, int destination, int tag) override;
   WorkPtr recv(Tensors& tensors, int source, int tag) override;
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
+  // CPU tensors that the engine of the host maps (allocation.cpp). What a group cannot give raises
+  // NotImplementedError; where the engine's memory has no room left, tensors lie in torch's.
+  bool supportsTensorAlloc(c10::DeviceIndex device) override;
+  at::Tensor allocateTensor(long size, at::TensorOptions options = {}) override;
+  std::shared_ptr<c10::Allocator> getMemAllocator() override;
+  // Ok: such tensors are used where they lie. Else why there are none.
+  Status maps_memory() const;
+
   // Through the store (monitored_barrier.cpp).
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
 

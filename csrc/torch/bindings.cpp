@@ -395,6 +395,13 @@ void bind_backend(py::module_& module) {
            py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"),
            py::call_guard<py::gil_scoped_release>())
       .def("_fallback_store", &ProcessGroupMcast::fallback_store)
+      // c10d's passes on the index of the device only.
+      .def(
+          "supports_tensor_alloc",
+          [](const ProcessGroupMcast& self, const at::Device& device) {
+            return device.is_cpu() && self.maps_memory().ok();
+          },
+          py::arg("device"), py::call_guard<py::gil_scoped_release>())
       .def("_mode_and_path",
            [](const ProcessGroupMcast& self) {
              const GroupStats stats = self.group_stats();
@@ -469,7 +476,7 @@ PYBIND11_MODULE(_C, module) {
       py::call_guard<py::gil_scoped_release>(),
       "Empty, or why the verbs transport does not work on this host.");
   module.def(
-      "use_arenas", &use_arenas,
+      "replace_cpu_allocator", &replace_cpu_allocator,
       "CPU tensors of 1 MiB and more that are made from now on lie in memory that the engine of "
       "the host and ranks of one host map. False: there is none; the log says why.");
   module.def("contributors", &contributors, py::arg("work"),

@@ -8,6 +8,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "arena.h"
 #include "backend.h"
 #include "base/log.h"
 #include "bindings.h"
@@ -152,6 +153,8 @@ void bind_groups(py::module_& module) {
   });
   module.def("flight_entries", &flight_entries, py::arg("prefix"),
              "The last operations of this process, as torch's flight recorder tells them.");
+  // What `mem_allocator` of a backend returns; Python has nothing to do with it but to hand it on.
+  py::class_<ArenaAllocator, std::shared_ptr<ArenaAllocator>>(module, "ArenaAllocator");
   module.def(
       "lanes",
       [] {

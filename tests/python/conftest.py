@@ -117,7 +117,7 @@ def pool() -> Iterator[Pool]:
 @pytest.fixture(scope="session")
 def mapped_pool() -> Iterator[Pool]:
     """Processes of their own: once tensors lie in arenas, they do for good."""
-    workers = Pool({"MCAST_ENGINE_MEMORY": "map"})
+    workers = Pool({"MCAST_ENGINE_MEMORY": "map_all"})
     yield workers
     workers.close()
 
@@ -135,7 +135,7 @@ PATHS = {
     "network": {"MCAST_SHARED_MEMORY": "off"},
     "host": {"MCAST_SHARED_MEMORY": "auto"},
     "host-slots": {"MCAST_SHARED_MEMORY": "slots"},
-    "host-map": {"MCAST_SHARED_MEMORY": "auto", "MCAST_ENGINE_MEMORY": "map"},
+    "host-map": {"MCAST_SHARED_MEMORY": "auto", "MCAST_ENGINE_MEMORY": "map_all"},
     "engine": {"MCAST_ENGINE_MEMORY": "slots"},
     "engine-map": {},
     "engine-copy": {"MCAST_ENGINE_MEMORY": "copy"},

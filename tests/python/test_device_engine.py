@@ -21,11 +21,16 @@ CALLS = {
     "batch": test_device_messages.batch,
 }
 # In every run; the others hand the engine the same kinds of records.
-OFTEN = [("all_gather", "slots"), ("reduce", "map"), ("messages", "copy"), ("coalesced", "slots")]
+OFTEN = [
+    ("all_gather", "slots"),
+    ("reduce", "map_all"),
+    ("messages", "copy"),
+    ("coalesced", "slots"),
+]
 CASES = [
     pytest.param(call, road, marks=[] if (call, road) in OFTEN else pytest.mark.all_tier)
     for call in CALLS
-    for road in ("slots", "map", "copy")
+    for road in ("slots", "map_all", "copy")
 ]
 
 

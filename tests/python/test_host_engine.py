@@ -118,7 +118,7 @@ with open(sys.argv[2] + sys.argv[1], "wb") as file:
 @pytest.mark.parametrize(
     ("memory", "meet"),
     [
-        ("map", "engine"),
+        ("map_all", "engine"),
         pytest.param("slots", "file", marks=pytest.mark.all_tier),
         pytest.param("copy", "file", marks=pytest.mark.all_tier),
     ],

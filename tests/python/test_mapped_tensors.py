@@ -1,4 +1,4 @@
-"""engine_memory=map: tensors that other processes of the host have mapped."""
+"""engine_memory=map_all: tensors that other processes of the host have mapped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MIB = 1 << 20
 @pytest.fixture(scope="module")
 def mapped():
     """Ranks whose tensors lie in arenas. Processes of their own: an allocator stays."""
-    pool = Pool({"MCAST_ENGINE_MEMORY": "map", "MCAST_SHARED_MEMORY": "auto"})
+    pool = Pool({"MCAST_ENGINE_MEMORY": "map_all", "MCAST_SHARED_MEMORY": "auto"})
     yield pool.run
     pool.close()
 

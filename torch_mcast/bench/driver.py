@@ -22,7 +22,7 @@ _EVENT_S = 900.0
 def _preload() -> tuple[str, ...]:
     """Modules imported once, by the process that the ranks are forked from: torch takes seconds. None
     where the import takes arenas: a forked process would share those."""
-    mapped = os.environ.get("MCAST_ENGINE_MEMORY", "").strip().lower() == "map"
+    mapped = os.environ.get("MCAST_ENGINE_MEMORY", "").strip().lower() == "map_all"
     return () if mapped else ("torch.distributed",)
 
 

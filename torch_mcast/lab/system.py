@@ -50,9 +50,9 @@ _RESTRICTIONS = (
 )
 
 
-# Runs a module of the lab without its parent package's __init__, which with MCAST_ENGINE_MEMORY=map loads the
-# extension and torch, and takes arenas, which a process that others are forked from must not have; and from
-# the given folder without a place for it in sys.path, where it could hide other modules.
+# Runs a module of the lab without its parent package's __init__, which with MCAST_ENGINE_MEMORY=map_all loads
+# the extension and torch, and takes arenas, which a process that others are forked from must not have; and
+# from the given folder without a place for it in sys.path, where it could hide other modules.
 # Afterwards `import torch_mcast` still gets the real package.
 _BOOT = """
 import sys, types

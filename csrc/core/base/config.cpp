@@ -62,7 +62,7 @@ std::vector<std::string_view> choices_of(std::string_view name) {
   if (name == "lane_policy") return {"fair", "gather"};
   if (name == "aggregate") return {"careful", "both", "off"};
   if (name == "algorithm") return {"auto", "multicast", "ring"};
-  if (name == "engine_memory") return {"slots", "map", "copy", "auto"};
+  if (name == "engine_memory") return {"map", "slots", "copy", "auto", "map_all"};
   if (name == "device_failure") return {"abort", "raise", "log"};
   if (name == "device_wait") return {"auto", "stream", "host"};
   if (name == "security") return {"off", "auth", "sealed"};

@@ -122,14 +122,15 @@ inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPO
     "who runs the network: inproc: this process; host: the engine of this host, \"host:PATH\" "    \
     "at that socket, or an error; auto, \"auto:PATH\": the engine where one answers and the "      \
     "group may have several hosts, else this process. Experimental")                               \
-  S(engine_memory, "MCAST_ENGINE_MEMORY", "slots", false, false,                                   \
-    "how tensors reach the engine, and the other ranks of a host: slots: they are copied; map: "   \
-    "those of 1 MiB and more that are made from now on (in the environment: from import torch "    \
-    "on) lie where the others map them. Then a forked child may see what its parent writes "       \
-    "later. copy: the engine copies, this process spends nothing on it; auto: those that are "     \
-    "mapped stay where they lie, others as copy where the engine runs as the same user, or "       \
-    "slots. "                                                                                      \
-    "Ranks of a host without an engine take copy and auto for slots")                              \
+  S(engine_memory, "MCAST_ENGINE_MEMORY", "map", false, false,                                     \
+    "how tensors reach the engine: map: those that the group allocates (allocate_tensor(); FSDP2 " \
+    "asks for them by set_allocate_memory_from_process_group_for_comm()) lie where the engine "    \
+    "maps them, this process copies others; slots: this process copies all; copy: the engine "     \
+    "copies all, this process spends nothing on it; auto: as map, but the engine copies others "   \
+    "where it runs as the same user; map_all: torch's CPU allocator is replaced for the whole "    \
+    "process: all tensors of 1 MiB and more that are made from now on (in the environment: from "  \
+    "import torch on) are mapped, by the other ranks of the host too. A forked child may see "     \
+    "what its parent writes later to mapped tensors")                                              \
   U(trace, "MCAST_TRACE", 4096, 0, 1 << 20, false, false,                                          \
     "operations kept for torch_mcast.trace(), per process")                                        \
   U(segment, "MCAST_SEGMENT", 1 << 20, 4096, 1 << 30, false, false,                                \

@@ -85,6 +85,9 @@ namespace mcast {
   X(shm_mapped_bytes, "payload bytes taken from tensors of ranks of the same host in place") \
   X(shm_sleeps, "times a thread slept until a rank of the same host rang")                   \
   X(shm_wakes, "times a rank of the same host was woken")                                    \
+  X(engine_mapped_bytes, "bytes of tensors that the engine of the host uses where they lie") \
+  X(engine_span_bytes, "bytes of tensors that this rank copies for the engine of the host")  \
+  X(engine_moved_bytes, "bytes of tensors that the engine of the host copies")               \
   X(agg_operations, "reductions of which stations were to fold a part")                      \
   X(agg_bytes_sent, "payload bytes of contributions to stations")                            \
   X(agg_results, "segments of this rank's blocks that a station has folded")                 \

@@ -18,7 +18,7 @@ constexpr Nanos kNeighbourPatience = 10 * kSecond;  // beyond the limit for a si
 PeerMemory most_memory(const Config& c, const EngineContext& context) {
   if (c.shared_memory == "slots") return PeerMemory::kSlots;
   if (context.directory) return PeerMemory::kMapped;  // all memory is the engine's mapping
-  return c.engine_memory == "map" ? PeerMemory::kMapped : PeerMemory::kRead;
+  return c.engine_memory == "map_all" ? PeerMemory::kMapped : PeerMemory::kRead;
 }
 
 }  // namespace

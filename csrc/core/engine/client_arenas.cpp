@@ -119,33 +119,31 @@ Result<std::shared_ptr<ClientArenas::Span>> ClientArenas::take(size_t bytes) {
   return hold(span);
 }
 
-std::optional<uint16_t> ClientArenas::offer_pool(const ArenaPool& pool) {
-  if (!pool_offered_.load(std::memory_order_acquire)) {
-    const std::lock_guard<std::mutex> one(asking_);
-    if (!pool_offered_.load(std::memory_order_acquire)) {
-      const Result<uint16_t> space = offer_(pool.segment());
-      if (space.ok()) {
-        pool_ = *space;
-      } else {
-        log(LogLevel::kWarn, "engine_memory=map: tensors are copied: %s",
-            space.status().message().c_str());
-      }
-      // An engine that was only slow is asked again.
-      const bool again = !space.ok() && space.status().code() == Code::kTimeout;
-      pool_offered_.store(!again, std::memory_order_release);
-      if (again) return std::nullopt;
-    }
+Result<uint16_t> ClientArenas::offer_pool(const ArenaPool& pool) {
+  if (pool_offered_.load(std::memory_order_acquire)) return pool_;
+  const std::lock_guard<std::mutex> one(asking_);
+  if (pool_offered_.load(std::memory_order_acquire)) return pool_;
+  Result<uint16_t> space = offer_(pool.segment());
+  if (!space.ok()) {
+    log(LogLevel::kWarn, "engine_memory=map: tensors are copied: %s",
+        space.status().message().c_str());
+    // An engine that was only slow is asked again.
+    if (space.status().code() == Code::kTimeout) return space;
   }
+  pool_ = std::move(space);
+  pool_offered_.store(true, std::memory_order_release);
   return pool_;
 }
+
+Status ClientArenas::map(const ArenaPool& pool) { return offer_pool(pool).status(); }
 
 std::optional<ClientArenas::Place> ClientArenas::find(const std::byte* data, size_t bytes) {
   ArenaPool* const pool = ArenaPool::of_process();
   if (pool == nullptr || bytes == 0) return std::nullopt;
   const std::optional<uint64_t> at = pool->offset_of(data, bytes);
   if (!at || !pool->has_pages_alone(data, bytes)) return std::nullopt;
-  const std::optional<uint16_t> space = offer_pool(*pool);
-  if (!space) return std::nullopt;
+  const Result<uint16_t> space = offer_pool(*pool);
+  if (!space.ok()) return std::nullopt;
   return Place{*space, *at};
 }
 

@@ -49,6 +49,8 @@ class ClientArenas {
     uint64_t offset;
   };
   std::optional<Place> find(const std::byte* data, size_t bytes);
+  // Has the engine map the process's ArenaPool, once. Not ok: why it would not.
+  Status map(const ArenaPool& pool);
 
  private:
   struct Hole {
@@ -83,7 +85,7 @@ class ClientArenas {
   void give_back(const Span& span);
   void trim();  // mutex_ held
 
-  std::optional<uint16_t> offer_pool(const ArenaPool& pool);
+  Result<uint16_t> offer_pool(const ArenaPool& pool);
 
   const Offer offer_;
   std::mutex asking_;  // held while the engine is asked, so that one arena comes for many
@@ -93,7 +95,7 @@ class ClientArenas {
   size_t kept_ = 0;  // bytes of free pages, at most
   // Whether the pool was offered, and what came of it.
   std::atomic<bool> pool_offered_{false};
-  std::optional<uint16_t> pool_;
+  Result<uint16_t> pool_{uint16_t{0}};
 };
 
 }  // namespace mcast

@@ -49,7 +49,7 @@ ipc::Control abort_of(uint32_t group, const std::string& reason) {
 // Another user's memory is copied by a slower way, for who says so.
 ClientRoads roads_of(const std::string& setting, ClientLink& link) {
   ClientRoads roads;
-  roads.mapped = setting == "map" || setting == "auto";
+  roads.mapped = setting != "slots" && setting != "copy";
   if (setting == "copy" || setting == "auto") {
     const auto road = link.own_memory().road(setting.c_str());
     roads.moved = road && (setting == "copy" || *road == ipc::MemoryRoad::kVm);
@@ -220,7 +220,7 @@ ClientGroup::ClientGroup(const GroupSpec& spec, std::shared_ptr<ClientLink> link
       roads_(roads_of(config_.engine_memory, *link_)),
       flights_(std::make_shared<Flights>(
           link_, handle_, state_, std::move(trace), Flights::Params{name_, rank_},
-          ClientMessages::Params{name_, rank_, size_, handle_, roads_})) {
+          ClientMessages::Params{name_, rank_, size_, handle_, roads_, counters_.reduce})) {
   read_stats(made.stats, fixed_);
   max_block_ = made.longest;
   const std::string by =
@@ -277,6 +277,7 @@ Status ClientGroup::push(LaneId lane, Post post) {
 Status ClientGroup::push_record(LaneId lane, Post post) {
   auto staging = ClientStaging::make(post, rank_, link_->arenas(), roads_);
   if (!staging.ok()) return staging.status();
+  (*staging)->count(*counters_[lane]);
   ipc::PostRecord record;
   record.lane = lane;
   record.group = handle_;
@@ -377,6 +378,17 @@ void ClientGroup::close_lane(LaneId lane, Nanos deadline, bool force, Completion
              });
 }
 
+Status ClientGroup::maps_pool() {
+  if (!here()) return make_error<ErrorId::group_of_parent>(name_);
+  if (!roads_.mapped) {
+    return Status(Code::kUnavailable, "engine_memory=" + config_.engine_memory +
+                                          " has all tensors copied; engine_memory=map does not");
+  }
+  if (Status lost = link_->lost(); !lost.ok()) return lost;
+  const auto pool = ArenaPool::open_for_process();
+  return pool.ok() ? link_->arenas().map(**pool) : pool.status();
+}
+
 GroupStats ClientGroup::stats() const {
   GroupStats s = common_stats();
   const GroupStats own = s;
@@ -386,6 +398,11 @@ GroupStats ClientGroup::stats() const {
   if (answer.ok() && answer->type == ipc::ControlType::kStats && answer->parts.size() == 1) {
     read_stats(answer->parts[0], s);
     s.transport_reason = own.transport_reason;
+    for (const Counter way : kWaysOfMemory) {  // this process's to count
+      const auto i = static_cast<size_t>(way);
+      s.counters[i] = own.counters[i];
+      s.reduce_counters[i] = own.reduce_counters[i];
+    }
   }
   if (s.failure.empty()) s.failure = own.failure;
   return s;

@@ -22,6 +22,7 @@ class ClientGroup final : public GroupBase {
   ~ClientGroup() override;
 
   bool carries_messages() const override { return carries_messages_; }
+  Status maps_pool() override;
   bool help(LaneId lane, const std::function<bool()>& done, Nanos until) override;
   std::function<void()> waker() const override;
   void abort(const std::string& reason) override;

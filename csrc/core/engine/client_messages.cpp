@@ -12,6 +12,7 @@ namespace mcast {
 Status ClientMessages::post(MessagePost post) {
   auto staging = ClientStaging::make(post.memory, post.receives, link_->arenas(), params_.roads);
   if (!staging.ok()) return staging.status().with_context(text(post));
+  (*staging)->count(*params_.counters);
   auto flight = std::make_shared<Flight>();
   flight->staging = std::move(staging).value();
   ipc::MessageRecord record;

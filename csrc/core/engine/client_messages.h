@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 
+#include "base/counters.h"
 #include "collective/messages.h"
 #include "engine/client_feed.h"
 #include "engine/client_link.h"
@@ -23,6 +24,7 @@ class ClientMessages {
     uint32_t size = 1;
     uint32_t handle = 0;  // the engine's
     ClientRoads roads;
+    std::shared_ptr<Counters> counters;
   };
   ClientMessages(std::shared_ptr<ClientLink> link, Params params)
       : link_(std::move(link)), params_(std::move(params)) {}

@@ -144,6 +144,17 @@ uint64_t ClientStaging::input_bytes() const {
   return sum;
 }
 
+void ClientStaging::count(Counters& counters) const {
+  for (const auto* const pieces : {&inputs_, &outputs_}) {
+    for (const Piece& piece : *pieces) {
+      const Counter way = piece.moved      ? Counter::engine_moved_bytes
+                          : piece.direct() ? Counter::engine_mapped_bytes
+                                           : Counter::engine_span_bytes;
+      counters.add(way, piece.slice.length);
+    }
+  }
+}
+
 uint64_t ClientStaging::copy_in(size_t i, size_t most) {
   Piece& piece = inputs_[i];
   const Slice& s = piece.slice;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/counters.h"
 #include "base/region.h"
 #include "collective/operation.h"
 #include "engine/client_arenas.h"
@@ -19,6 +20,10 @@ struct ClientRoads {
   bool mapped = false;  // slices stay where they lie, if they have pages of the pool alone
   bool moved = false;   // the engine copies the others
 };
+
+// Which way the bytes of inputs and outputs go.
+inline constexpr Counter kWaysOfMemory[] = {
+    Counter::engine_mapped_bytes, Counter::engine_span_bytes, Counter::engine_moved_bytes};
 
 // Slices that overlap or touch share a span, so what is in place stays in place. Not thread-safe.
 class ClientStaging {
@@ -33,6 +38,8 @@ class ClientStaging {
   const std::vector<ipc::SliceRun>& runs() const { return runs_; }
   size_t inputs() const { return inputs_.size(); }
   uint64_t input_bytes() const;  // that must be copied
+  // Adds the bytes of all slices to kWaysOfMemory.
+  void count(Counters& counters) const;
   // Copies at most `most` bytes more of input `i`, as far as it can be read. How many bytes of it
   // are there now.
   uint64_t copy_in(size_t i, size_t most);

@@ -232,6 +232,11 @@ class Group {
   // and not at its end, unless this is a client of an engine. Not ok: `done` is not called.
   virtual Status post_message(MessageCall call, PostOptions options);
 
+  // Ok: operations of this group use memory of the process's ArenaPool (which is made, if need be)
+  // where it lies, other memory is copied. Else why they do not. May wait for the engine of the
+  // host.
+  virtual Status maps_pool();
+
   // Lends the calling thread to `lane` until `done()` is true or `until`
   // has come: between ranks of one host a thread that waits for a result does its work itself.
   // False, at once: there is nothing to help with, or another thread does it. Callbacks of

@@ -54,6 +54,12 @@ Status Group::post_message(MessageCall, PostOptions options) {
                 std::string(options.label.name) + ": a group of this kind carries no messages");
 }
 
+Status Group::maps_pool() {
+  return Status(Code::kUnavailable,
+                "no engine of the host carries out this group (MCAST_ENGINE=host), and nobody else "
+                "gains by its memory");
+}
+
 Status GroupBase::push_message(MessagePost) {
   return Status(Code::kUnavailable, "group '" + name_ + "' carries no messages");
 }

@@ -24,7 +24,7 @@ const char* how_large(PeerMemory memory, bool in_engine) {
     case PeerMemory::kMapped:
       break;
   }
-  return "large operations on the peers' tensors, which are mapped (engine_memory=map)";
+  return "large operations on the peers' tensors, which are mapped (engine_memory=map_all)";
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ void new_in_arenas() {
 const char* engine_memory() {
   const char* const told = std::getenv("MCAST_TEST_ENGINE_MEMORY");
   if (told != nullptr) return told;
-  return large_blocks.load() != nullptr ? "map" : "slots";
+  return large_blocks.load() != nullptr ? "map_all" : "slots";
 }
 
 }  // namespace mcast::test

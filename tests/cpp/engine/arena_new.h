@@ -1,5 +1,5 @@
 // Large blocks of C++ programs in the process's ArenaPool, as torch's tensors are with
-// engine_memory=map: programs of tests then run unchanged over memory that others map.
+// engine_memory=map_all: programs of tests then run unchanged over memory that others map.
 #pragma once
 
 namespace mcast::test {

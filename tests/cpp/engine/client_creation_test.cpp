@@ -16,6 +16,8 @@ TEST(ClientSettings, OnlyThoseThatAreNotAtTheirDefaultsAreSent) {
   ASSERT_TRUE(config.ok());
   EXPECT_THAT(non_defaults(*config), ElementsAre(Pair("window", config->get("window"))));
   EXPECT_THAT(non_defaults(Config()), ElementsAre());
+  const auto mapped = Config::resolve({{"engine_memory", "map_all"}}, {});
+  EXPECT_THAT(non_defaults(*mapped), ElementsAre()) << "of the client's memory, not the engine's";
 }
 
 TEST(ClientSettings, AnEngineThatDoesNotKnowOneIsNoEngineForTheGroup) {

@@ -124,6 +124,49 @@ TEST(ClientGroup, MemoryIsWithdrawnFromAnEngineThatHangs) {
   }));
 }
 
+// The pool exists where a group is asked for it, and is mapped unless the setting has all copied.
+TEST(ClientGroup, MemoryOfThePoolIsMappedAsTheSettingSays) {
+  EngineProcess engine;
+  expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
+    EXPECT_EQ(ArenaPool::of_process(), nullptr);
+    constexpr size_t kBlock = 1 << 20;
+    for (const char* const memory : {"map", "map_all", "auto", "slots", "copy"}) {
+      SCOPED_TRACE(memory);
+      auto scope = store.scoped(memory);
+      auto group = make_group(memory, rank, 2, scope,
+                              {{"engine", engine.setting()}, {"engine_memory", memory}});
+      if (!group) return false;
+      const bool maps = memory[0] == 'm' || memory[0] == 'a';
+      const Status status = group->maps_pool();
+      EXPECT_EQ(status.ok(), maps) << status.to_string();
+      if (!maps) {
+        EXPECT_EQ(status.message(), std::string("engine_memory=") + memory +
+                                        " has all tensors copied; engine_memory=map does not");
+      }
+      ArenaPool& pool = *ArenaPool::of_process();
+      std::byte* const data = pool.allocate(2 * kBlock);
+      const auto region = std::make_shared<Region>(data, 2 * kBlock, nullptr);
+      const auto block = [&](size_t r) { return Slice{region, r * kBlock, kBlock}; };
+      std::fill_n(data + rank * kBlock, kBlock, static_cast<std::byte>(rank + 1));
+      const Status ended = wait_for([&](PostOptions options) {
+        return group->post_allgather(block(rank), {block(0), block(1)}, std::move(options));
+      });
+      EXPECT_TRUE(ended.ok()) << ended.to_string();
+      EXPECT_EQ(data[0], std::byte{1});
+      EXPECT_EQ(data[2 * kBlock - 1], std::byte{2});
+      EXPECT_EQ(counter(*group, "engine_mapped_bytes"), maps ? 3 * kBlock : 0);
+      EXPECT_EQ(counter(*group, "engine_span_bytes") + counter(*group, "engine_moved_bytes"),
+                maps ? 0 : 3 * kBlock);
+      pool.release(data);
+      if (!group->close(5 * kSecond).ok()) return false;
+    }
+    auto scope = store.scoped("without");
+    auto without = make_group("without", rank, 2, scope, {});
+    EXPECT_EQ(without->maps_pool().code(), Code::kUnavailable);
+    return without->close(5 * kSecond).ok();
+  }));
+}
+
 TEST(ClientGroup, AKilledEngineIsNamed) {
   EngineProcess engine;
   expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {

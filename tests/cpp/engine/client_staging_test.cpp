@@ -78,6 +78,25 @@ TEST_F(ClientStagingTest, BlocksThatFillPagesTogetherStayWhereTheyLie) {
   EXPECT_FALSE(pool_.offset_of(block_ + 4 * kMiB - 1, 1));
 }
 
+// One slice of each kind: in the pool, beside it, and where the engine copies.
+TEST_F(ClientStagingTest, BytesAreCountedByTheWayThatTheyGo) {
+  std::vector<std::byte> elsewhere(3 * kPage);
+  const Slice other = slice_of(elsewhere.data(), elsewhere.size());
+  Counters counters;
+  receive(slice_of(block_, kMiB))->count(counters);
+  EXPECT_EQ(counters.get(Counter::engine_mapped_bytes), kMiB);
+  receive(other)->count(counters);
+  EXPECT_EQ(counters.get(Counter::engine_span_bytes), 3 * kPage);
+  receive(other, kMappedOrMoved)->count(counters);
+  EXPECT_EQ(counters.get(Counter::engine_moved_bytes), 3 * kPage);
+  // The input is copied to its place; inputs and outputs count.
+  const std::vector<Slice> all = {slice_of(block_, kPage), slice_of(block_ + kPage, kPage)};
+  gather(slice_of(elsewhere.data(), kPage), all, 1)->count(counters);
+  EXPECT_EQ(counters.get(Counter::engine_mapped_bytes), kMiB + 2 * kPage);
+  EXPECT_EQ(counters.get(Counter::engine_span_bytes), 4 * kPage);
+  EXPECT_EQ(counters.get(Counter::engine_moved_bytes), 3 * kPage);
+}
+
 // An own block that lies elsewhere is copied once, to where it belongs.
 TEST_F(ClientStagingTest, AnInputWithoutPagesOfItsOwnIsCopiedToItsOutput) {
   const std::vector<Slice> all = {slice_of(block_, 2 * kMiB),

@@ -452,7 +452,9 @@ def test_engine_setting():
     [
         ("slots", "0", None, OK, True, "MCAST_ENGINE_MEMORY=map is possible"),
         ("slots", "2", None, OK, False, "map is not possible: vm.overcommit_memory is 2"),
-        ("map", "1", 32 << 30, OK, True, "up to 16 GiB"),
+        ("map", "1", 32 << 30, OK, True, "tensors that a group allocates are mapped, up to 16 GiB"),
+        ("map_all", "1", 32 << 30, OK, True, "tensors of 1 MiB and more are mapped, up to 16 GiB"),
+        ("map_all", "2", 32 << 30, WARN, False, "tensors are copied: vm.overcommit_memory is 2"),
         ("map", "2", 32 << 30, WARN, False, "tensors are copied: vm.overcommit_memory is 2"),
         ("map", "0", 8 << 30, WARN, False, "more than the engine's --arenas 8 GiB"),
     ],

@@ -77,10 +77,10 @@ def start_engine() -> Iterator:
 COPIES = {
     "slots": ("none", "none"),
     "copy": ("process_vm", "descriptor"),
-    "map": ("none", "none"),
+    "map_all": ("none", "none"),
 }
 # Where nothing is denied, and where the engine's ranks share memory, with MCAST_TEST_ALL=1 only.
-USUAL = {("copy", "off", True), ("map", "auto", True)}
+USUAL = {("copy", "off", True), ("map_all", "auto", True)}
 
 
 @pytest.mark.parametrize(

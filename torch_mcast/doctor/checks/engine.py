@@ -168,16 +168,18 @@ def judge_memory(
             f"the pool of {size_text(pool)} is more than the engine's --arenas {size_text(most)}"
         )
         fix = f"torch-mcast engine run --arenas {-(-pool >> 30) + 1}G ..."
-    if setting == "map" and problem:
+    if setting != "slots" and problem:
         return warn(
             "engine memory",
-            f"map is asked for, tensors are copied: {problem}",
+            f"{setting}: all tensors are copied: {problem}",
             fix,
             map=False,
             **data,
         )
     if setting == "map":
-        text = f"map: tensors of 1 MiB and more are mapped, up to {size_text(pool)}"
+        text = f"map: tensors that a group allocates are mapped, up to {size_text(pool)}"
+    elif setting == "map_all":
+        text = f"map_all: tensors of 1 MiB and more are mapped, up to {size_text(pool)}"
     elif problem:
         text = f"slots: tensors are copied by the ranks; map is not possible: {problem}"
     else:
@@ -209,6 +211,6 @@ def run(context: Context) -> list[Finding]:
     except OSError:
         overcommit = ""
     most = seen.status["limits"]["arena_bytes"] if seen.status else None
-    setting = context.values.get("engine_memory", "slots")
+    setting = context.values.get("engine_memory", "map")
     copies = copies_by(seen.status["pid"]) if seen.status else ""
     return [*found, judge_memory(setting, overcommit, pool_bytes(local), most, copies)]
