@@ -143,6 +143,25 @@ def test_each_group_goes_by_its_own_setting(ranks, engine):
         assert told["copy"] == (0, 0, every)
 
 
+def at_two_engines(second: str) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    tensor = allocated(MIB).fill_(dist.get_rank() + 1.0)
+    dist.all_reduce(tensor)
+    group = dist.new_group(pg_options=torch_mcast.Options(engine=f"host:{second}"))
+    dist.all_reduce(tensor, group=group)
+    assert (tensor == 6.0).all()
+    return ways(), ways(group)
+
+
+def test_every_engine_of_the_process_maps_them(ranks, engine, tmp_path):
+    second = tmp_path / "second.sock"
+    process = start(second)
+    try:
+        for told in ranks(2, at_two_engines, str(second), env=engine):
+            assert told == ((8 * MIB, 0, 0), (8 * MIB, 0, 0))  # as input and as output
+    finally:
+        end(process)
+
+
 def trained() -> tuple[dict[str, torch.Tensor], tuple[int, ...]]:
     net = test_training.model()
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
