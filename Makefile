@@ -241,6 +241,7 @@ lint: setup
 	$(BIN)/python -m mypy
 	$(PYTHON) tools/measures.py
 	$(PYTHON) tools/lint_docs.py
+	$(PYTHON) tools/lint_words.py
 	$(PYTHON) tools/mutants.py --list > /dev/null
 
 format: setup
