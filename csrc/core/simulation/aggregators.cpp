@@ -1,5 +1,5 @@
-// Names are those that the setting has: aggregator i is "aggregator<i>", at the port that the
-// product listens at. A process that is started again has a new door and a new uid.
+// Names are those of the setting: aggregator i is "aggregator<i>", at the port on which the product
+// listens. A restarted process has a new endpoint and a new uid.
 #include "simulation/aggregators.h"
 
 #include <utility>
@@ -22,7 +22,7 @@ Aggregators::Aggregators(SimNetwork& network, const std::vector<AggregatorSpec>&
   for (size_t i = 0; i < all_.size(); i++) start(i);
 }
 
-// Nobody says goodbye any more.
+// Registrars send no more goodbyes.
 Aggregators::~Aggregators() {
   for (const auto& [rank, registrar] : registrars_) registrar->kill();
 }
@@ -110,7 +110,7 @@ void Aggregators::look_again(uint32_t rank) {
   if (at != registrars_.end()) at->second->look_again();
 }
 
-// All threads of the process at this host.
+// All threads of the process on this host.
 void Aggregators::kill_at(HostId host) {
   for (size_t number = 0; number < endpoints_.size(); number++) {
     Endpoint& endpoint = endpoints_[number];
@@ -143,7 +143,7 @@ void Aggregators::isolate(size_t i, bool isolated) {
   for (size_t number = 0; number < endpoints_.size(); number++) {
     const Endpoint& endpoint = endpoints_[number];
     if (endpoint.host != all_[i].spec.host) continue;
-    // Who ended meanwhile is healed too: ranks would send to it again and again for ever.
+    // Also heals threads that ended meanwhile; otherwise ranks would resend to them forever.
     if (isolated && endpoint.thread == nullptr) continue;
     isolated ? network_.isolate(number) : network_.heal(number);
   }

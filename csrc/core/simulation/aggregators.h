@@ -1,5 +1,5 @@
-// The aggregators of a world, on hosts of their own, and the registrars of its ranks, which ask
-// them. Aggregators may die, end in order, stand still and come back, as events of the world.
+// The aggregators of a world, on their own hosts, and the registrars with which its ranks contact
+// them. Aggregators may be killed, end in order, pause and restart, as events of the world.
 //
 // Threads: one.
 #pragma once
@@ -32,7 +32,7 @@ class Aggregators final : private SimThreads {
               const Place& place, SimSecurity& security);
   ~Aggregators() override;
 
-  // As in the setting `aggregators`.
+  // Addresses in the form of the setting `aggregators`.
   std::string addresses() const;
 
   // The registrar of a rank; made at the first call. `clock` and `costs` outlive this object.
@@ -41,23 +41,24 @@ class Aggregators final : private SimThreads {
   void kill_rank(uint32_t rank);
   void pause_rank(uint32_t rank, bool paused);
   void isolate_rank(uint32_t rank, bool isolated);
-  // The rank's clock has changed.
+  // Must be called when the rank's clock has changed.
   void look_again(uint32_t rank);
 
-  // Its process dies; ends as at SIGTERM; does not run for a while; is started, if it does not run.
+  // Four events of an aggregator's process: it is killed; it ends as at SIGTERM; it is paused; it
+  // is started if it does not run.
   void kill(size_t i);
   void end(size_t i, Nanos patience);
   void pause(size_t i, bool paused);
-  // Nothing reaches or leaves it, and nobody is told.
+  // Cuts it off: nothing reaches or leaves it, and no peer is notified.
   void isolate(size_t i, bool isolated);
   void start(size_t i);
   bool runs(size_t i) const;
-  // Whose endpoint it is, if it is one's.
+  // Returns the aggregator that owns the endpoint, if any.
   std::optional<size_t> at(size_t endpoint) const;
-  // Of the process that runs, or was the last to.
+  // Report of the running process, or of the last one that ran.
   service::Report report(size_t i) const { return all_[i].process->report(); }
 
-  // Of the network: whether the endpoint is one of these; whether a turn was one.
+  // Called by the network. Each returns true if the endpoint (the turn) belongs to an aggregator.
   bool on_news(size_t endpoint);
   bool on_turn(uint32_t what);
 
@@ -80,12 +81,12 @@ class Aggregators final : private SimThreads {
   const Place place_;
   SimSecurity& security_;
   struct Endpoint {
-    SimThread* thread = nullptr;  // null: not of these, or gone
+    SimThread* thread = nullptr;  // null: not an aggregator's, or gone
     HostId host = 0;
   };
   std::vector<Endpoint> endpoints_;
-  std::deque<One> all_;  // references stay
-  // Processes that were: what is under way may still name them.
+  std::deque<One> all_;  // references stay valid
+  // Former processes, kept because pending events may still refer to them.
   std::vector<std::unique_ptr<SimAggregator>> past_;
   std::map<uint32_t, std::unique_ptr<SimRegistrar>> registrars_;  // by rank
   uint64_t started_ = 0;

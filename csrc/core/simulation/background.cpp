@@ -1,4 +1,4 @@
-// Times between streams are exponential: each host begins load x rate / size of them per second.
+// Times between streams are exponential: each host starts load x rate / size streams per second.
 #include "simulation/background.h"
 
 #include <cmath>

@@ -1,6 +1,6 @@
-// Traffic of others: streams from random hosts to random others, which begin at random times
-// (Poisson) and take a share of the hosts' links on average. Only draws what comes next; who runs a
-// network sends it. Threads: one.
+// Background traffic: streams from random hosts to random other hosts, which begin at random times
+// (Poisson) and take a given share of the hosts' links on average. Only draws the streams; the
+// caller sends them on its network. Threads: one.
 #pragma once
 
 #include "base/rng.h"
@@ -21,11 +21,12 @@ class Background {
 
   // The next stream; its time is not before that of the one before.
   Stream next();
-  // After so long as many streams end as begin, about.
+  // Time after which about as many streams end as begin.
   Nanos settled() const;
 
  private:
-  double between_, duration_;  // ns: from one stream to the next, and of one alone on its links
+  // ns: from one stream to the next, and of one stream alone on its links
+  double between_, duration_;
   uint32_t hosts_;
   double at_ = 0;
   Rng rng_;

@@ -1,6 +1,6 @@
-// A ledger looks at the first and the last word of what is placed: checksums have been verified, so
-// what is to be found out is only whether it is the right chunk. Every 64 bytes have a bit, which
-// may be set once.
+// A ledger compares only the first and the last word of a placed chunk: checksums have been
+// verified already, so the only question is whether it is the right chunk. Every 64 bytes have a
+// bit, which may be set once.
 #include "simulation/content.h"
 
 #include <sys/mman.h>
@@ -33,7 +33,7 @@ void fill_pattern(uint64_t op, uint32_t root, Bytes out, size_t from) {
     i += n;
   };
   if (from % 8 != 0) part_of_word(from % 8);
-  // Whole words apart: a third of a swarm's time went into copies of a length that is not known.
+  // Whole words in a loop of their own: copies of unknown length took a third of a swarm's time.
   for (; i + 8 <= out.size(); i += 8) {
     const uint64_t w = word(op, root, (from + i) / 8);
     std::memcpy(out.data() + i, &w, 8);

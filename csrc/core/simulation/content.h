@@ -1,9 +1,10 @@
-// What ranks send in a simulation, and the memory that it is in: streams of mixed words, so that a
-// chunk in the wrong place, of another root or of another operation cannot look right.
+// The data that ranks send in a simulation, and its memory: streams of mixed words, so that a chunk
+// in the wrong place, of another root or of another operation never compares equal.
 //
-// Two ways. Pages are one rank's memory for one operation, with guards around it, and after it they
-// are nobody's. Where ranks are too many for that, all ranks read one Reference, and each keeps a
-// Ledger of what came.
+// There are two ways to hold it. Pages are one rank's memory for one operation, with guard bytes
+// around it; they become inaccessible when the operation ends. In worlds with too many ranks for
+// that, all ranks read one Reference, and each keeps a Ledger of the bytes that arrived.
+//
 // Threads: one.
 #pragma once
 
@@ -17,7 +18,7 @@
 
 namespace mcast::sim {
 
-// What root `root` of operation `op` sends, from byte `from` on.
+// Fills `out` with the data that `root` sends in operation `op`, from byte `from` on.
 void fill_pattern(uint64_t op, uint32_t root, Bytes out, size_t from = 0);
 // Index of the first byte that differs from the pattern; bytes.size() if none does.
 size_t check_pattern(uint64_t op, uint32_t root, ConstBytes bytes);
@@ -25,7 +26,7 @@ size_t check_pattern(uint64_t op, uint32_t root, ConstBytes bytes);
 // Memory of its own, 64 guard bytes on either side.
 class Pages {
  public:
-  // Where there is none, the program ends.
+  // Ends the program if no memory is available.
   explicit Pages(size_t size);
   ~Pages();
   Pages(const Pages&) = delete;
@@ -35,10 +36,10 @@ class Pages {
   const std::byte* data() const { return base_ + kGuard; }
   size_t size() const { return size_; }
   Bytes bytes() { return {data(), size_}; }
-  // Nobody wrote beside it. Not after give_back().
+  // Returns true if no guard byte was overwritten. Not callable after give_back().
   bool intact() const;
-  // It is its owner's again: overwritten, and whoever touches it from now on dies of it.
-  // `gathered`: who reads it does not, since a device may still be about to
+  // Returns the pages to their owner: overwrites them and makes every later access fault.
+  // `gathered`: reads do not fault, since a device may still be about to read
   // (Datagram::commit_gather).
   void give_back(bool gathered = false);
 
@@ -48,19 +49,19 @@ class Pages {
   size_t size_, mapped_;
 };
 
-// What all blocks of an operation look like, once for all ranks: their source, and what they have
-// received.
+// The contents of all blocks of an operation, held once for all ranks: the source of what they
+// send, and the expected value of what they receive.
 class Reference {
  public:
   // Streams of `block` bytes; of a broadcast one, `root`'s.
   Reference(uint64_t op, uint32_t streams, size_t block, uint32_t root);
-  // Other contents: streams of equal length, in memory that nobody else writes to.
+  // Uses other contents: streams of equal length, in memory that nobody else writes to.
   Reference(std::shared_ptr<Pages> pages, uint32_t streams);
   uint64_t op() const { return op_; }
   Slice stream(uint32_t s) const;
   uint32_t streams() const { return streams_; }
   size_t block() const { return block_; }
-  // Nobody has written to it. Not of other contents.
+  // Returns true if nobody has written to it. Not callable for other contents.
   bool intact() const;
 
  private:
@@ -71,18 +72,19 @@ class Reference {
   std::shared_ptr<Region> region_;
 };
 
-// What one rank has received of an operation, apart from what the engine notes.
+// Records which bytes of an operation one rank has received, independently of the engine's own
+// records.
 class Ledger final : public Landing {
  public:
-  // `own`: the stream that it sends; streams() for none.
+  // `own`: the stream that this rank sends; streams() for none.
   Ledger(std::shared_ptr<const Reference> reference, uint32_t own);
   void place(uint32_t stream, uint64_t offset, ConstBytes bytes) override;
-  // "", or what was wrong: bytes in the wrong place or twice, or (of an operation that is over)
-  // some that have not come.
+  // Returns "", or what is wrong: bytes in the wrong place, bytes received twice, or (once the
+  // operation is over) bytes missing.
   std::string verdict() const;
 
  private:
-  static constexpr size_t kUnit = 64;  // bytes of one bit; chunks are multiples of it
+  static constexpr size_t kUnit = 64;  // bytes per bit; chunks are multiples of it
   const std::shared_ptr<const Reference> reference_;
   const uint32_t own_;
   const size_t words_;            // of one stream

@@ -1,5 +1,5 @@
-// What operations of a world share of their contents, as long as one of them needs it: references
-// of what moves (content.h), contributions of what is folded. Threads: one.
+// Contents that the operations of a world share, kept as long as one of them needs them: references
+// of data that moves (content.h), contributions of data that is reduced. Threads: one.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// The period is a prime number of pages, so that pieces of one size do not fall on equal bytes.
-// Floating numbers are between 1/128 and 2 with all bits of their mantissa: sums are rounded at
-// every step, so another order gives other bits, and none is a NaN.
+// The period is a prime number of pages, so that pieces of equal size do not fall on equal bytes.
+// Floating-point numbers are between 1/128 and 2 with all bits of their mantissa in use: every step
+// of a sum rounds, so another order gives other bits, and no result is a NaN.
 #include "simulation/contributions.h"
 
 #include <sys/mman.h>
@@ -17,9 +17,9 @@ namespace mcast::sim {
 namespace {
 
 constexpr size_t kPeriod = size_t{251} * 4096;
-constexpr size_t kPiece = 64 << 10;  // that is folded at once
+constexpr size_t kPiece = 64 << 10;  // bytes folded at once
 
-// So that what `word` says are numbers as above.
+// Turns a random word into a number of the range above.
 uint32_t number(Element element, uint32_t word) {
   if (element == Element::kFloat32) return (word & 0x807fffff) | (120 + (word >> 24 & 7)) << 23;
   if (element != Element::kBFloat16) return word;
@@ -34,7 +34,8 @@ bool Contributions::serve(const Shape& shape) {
                        shape.element == Element::kInt32;
   const bool kind =
       shape.kind == wire::Kind::kAllreduce || shape.kind == wire::Kind::kReduceScatter;
-  // (Shorter last parts of an all_reduce would pass through memory of the engine's.)
+  // Shorter last parts of an all_reduce would pass through memory of the engine, so they are
+  // excluded.
   return element && kind && shape.bytes > 0 && shape.reduction == Reduction::kSum &&
          shape.bytes % (shape.ranks * element_size(shape.element)) == 0;
 }
@@ -42,7 +43,7 @@ bool Contributions::serve(const Shape& shape) {
 Contributions::Contributions(const Shape& shape)
     : shape_(shape), mapped_((shape.bytes / kPeriod + 2) * kPeriod) {
   fill();
-  // It lives as long as whoever holds a slice needs it: World keeps this object that long.
+  // The region needs no owner: World keeps this object as long as slices of it exist.
   inputs_ = std::make_shared<Region>(numbers_, mapped_, nullptr);
   result_ = std::make_shared<const Reference>(fold(), shape_.ranks);
   if (shape_.kind == wire::Kind::kAllreduce) output_ = std::make_shared<Pages>(shape_.bytes);
@@ -61,7 +62,7 @@ void Contributions::fill() {
     std::memcpy(numbers_ + i, &word, 4);
   }
   good = good && mprotect(all, kPeriod, PROT_READ) == 0;
-  // Of an old length of none, shared memory is mapped once more.
+  // mremap with an old length of 0 maps the same shared memory once more.
   for (size_t at = kPeriod; good && at < mapped_; at += kPeriod) {
     good = mremap(all, 0, kPeriod, MREMAP_MAYMOVE | MREMAP_FIXED, numbers_ + at) != MAP_FAILED;
   }

@@ -1,7 +1,8 @@
-// Inputs and results of a reduction by ranks that are too many for memory of their own: all inputs
-// are windows of one short period of numbers, mapped again and again; the result is computed once
-// from where each rank's window begins, in the order in which the engine must fold. Results that
-// come by multicast go to ledgers (content.h), and only owners write theirs.
+// Inputs and results of a reduction by too many ranks for memory of their own. All inputs are
+// windows of one short period of numbers, mapped repeatedly; the result is computed once from the
+// start of each rank's window, in the order in which the engine must fold. Results that arrive by
+// multicast go to ledgers (content.h); only owners write their result to memory.
+//
 // Threads: one.
 #pragma once
 
@@ -20,13 +21,13 @@ class Contributions {
     wire::Kind kind = wire::Kind::kAllreduce;  // or kReduceScatter
     uint64_t op = 0;
     uint32_t ranks = 0;
-    size_t bytes = 0;  // of the whole vector; each rank owns as much of it
+    size_t bytes = 0;  // of the whole vector, which each rank has in full
     Element element = Element::kFloat32;
     Reduction reduction = Reduction::kSum;
     bool in_turn = false;  // setting fold=turn
     bool operator==(const Shape&) const = default;
   };
-  // Whether there are contents for this. Others need memory.
+  // Returns true if this class has contents for the shape. Other shapes need memory.
   static bool serve(const Shape& shape);
 
   explicit Contributions(const Shape& shape);
@@ -35,13 +36,14 @@ class Contributions {
   Contributions& operator=(const Contributions&) = delete;
 
   const Shape& shape() const { return shape_; }
-  // From byte `from` of a rank's whole input on. Nobody can write to it.
+  // A rank's whole input from byte `from` on, mapped read-only.
   Slice input(uint32_t rank, size_t from, size_t bytes) const;
-  // An all_reduce's, of all ranks: each owner writes its part, nobody else anything.
+  // Output of an all_reduce, shared by all ranks: each owner writes its part, and nobody writes
+  // elsewhere.
   Slice output() const;
-  // What must come; stream `s` is owner s's.
+  // The expected result; stream `s` belongs to owner `s`.
   const std::shared_ptr<const Reference>& result() const { return result_; }
-  // "", or what is wrong with the result that owner `rank` has made at `have`.
+  // Returns "", or what is wrong with the result that owner `rank` has computed at `have`.
   std::string verdict(uint32_t rank, const std::byte* have) const;
 
  private:
@@ -50,7 +52,7 @@ class Contributions {
   std::shared_ptr<Pages> fold() const;
 
   const Shape shape_;
-  std::byte* numbers_ = nullptr;  // the period, again and again
+  std::byte* numbers_ = nullptr;  // the period, mapped repeatedly
   size_t mapped_ = 0;
   std::shared_ptr<Region> inputs_;
   std::shared_ptr<const Reference> result_;

@@ -1,6 +1,6 @@
-// Experiments on the real engine: a world of all ranks makes one group, with nothing wrong yet;
-// then links get their faults, others their traffic, and ranks call the operations. Accounts and
-// counters count from the call on, and until what follows the last operation (confirmations) has
+// Experiments on the real engine. A world of all ranks makes one group, without faults; then links
+// get their faults, background traffic starts, and ranks call the operations. Accounts and counters
+// start at the call and end when the traffic that follows the last operation (confirmations) has
 // arrived.
 #include <algorithm>
 
@@ -14,8 +14,8 @@ namespace mcast::sim {
 namespace {
 
 constexpr uint64_t kQuota = uint64_t{4} << 30;       // of an aggregator
-constexpr uint64_t kMostMemory = uint64_t{6} << 30;  // of what has bytes of its own
-constexpr Nanos kAfterwards = 5 * kMilli;            // at most, for what follows an operation
+constexpr uint64_t kMostMemory = uint64_t{6} << 30;  // for contents with bytes of their own
+constexpr Nanos kAfterwards = 5 * kMilli;            // longest time after an operation
 
 wire::Kind kind_of(Collective op) {
   static constexpr wire::Kind kKinds[] = {wire::Kind::kBroadcast,     wire::Kind::kAllgather,
@@ -25,12 +25,12 @@ wire::Kind kind_of(Collective op) {
   return kKinds[static_cast<size_t>(op)];
 }
 
-// Of one rank: its block, or all. Whole elements of any type.
+// Length of one rank's block, or of all blocks. Whole elements of any type.
 uint64_t block_of(const ExperimentSpec& spec, Collective op) {
   const uint64_t ranks = spec.all_ranks();
   if (op == Collective::kBroadcast) return std::max<uint64_t>(4, spec.size / 4 * 4);
   const uint64_t block = std::max<uint64_t>(4, spec.size / ranks / 4 * 4);
-  // Equal parts, so that it needs no memory of its own.
+  // Equal parts of an all_reduce need no extra memory (Contributions::serve()).
   return op == Collective::kAllReduce ? ranks * block : block;
 }
 
@@ -40,9 +40,11 @@ Status check_memory(const ExperimentSpec& spec) {
     const uint64_t each = op == Collective::kAllReduce       ? 2 * spec.size
                           : op == Collective::kReduceScatter ? spec.size
                                                              : 0;
-    // Ranks of one host fold first, in memory; else what one rank has is what all have.
+    // Ranks of one host fold first, in memory, so each needs its own; otherwise all ranks share one
+    // copy.
     bytes += each * (spec.ranks > 1 ? spec.all_ranks() : 2);
-    // What each rank has for each other: at all ranks, or at the root and once beside it.
+    // Blocks that each rank has for each other rank: held by all ranks, or by the root and once
+    // more by the others.
     if (op == Collective::kAllToAll) bytes += 2 * spec.size * spec.all_ranks();
     if (op == Collective::kGather || op == Collective::kScatter) bytes += 2 * spec.size;
   }
@@ -53,7 +55,7 @@ Status check_memory(const ExperimentSpec& spec) {
                     std::to_string(kMostMemory >> 30) + "; a smaller size, or fewer ranks");
 }
 
-// As the product's, with room for groups of any size.
+// As in the product, with a quota for groups of any size.
 std::vector<AggregatorSpec> aggregators_of(const ExperimentSpec& spec) {
   std::vector<AggregatorSpec> all;
   for (const HostId host : hosts_of_aggregators(spec)) {
@@ -69,7 +71,7 @@ std::vector<AggregatorSpec> aggregators_of(const ExperimentSpec& spec) {
 
 Result<WorldSpec> world_of(const ExperimentSpec& spec, bool ring) {
   auto settings = spec.settings;
-  // What a faster aggregator counts for.
+  // Gives the planner the hosts' link rate, to which it relates the rate of faster aggregators.
   if (spec.extra_hosts() > 0 && spec.aggregators.rate > 0 && settings.count("link_rate") == 0) {
     settings["link_rate"] = std::to_string(static_cast<uint64_t>(spec.net.rate * 8));
   }
@@ -130,9 +132,9 @@ class EngineRun {
   Nanos start_ = 0;
   std::unique_ptr<Timeline> timeline_;
   std::vector<std::vector<std::shared_ptr<const Outcome>>> outcomes_;  // by operation and rank
-  size_t over_ = 0;                // outcomes that were seen to be over
-  std::vector<uint64_t> counted_;  // before, by counter
-  GuardTotals guarded_;            // before
+  size_t over_ = 0;                // outcomes that are known to be over
+  std::vector<uint64_t> counted_;  // by counter, before the operations
+  GuardTotals guarded_;            // before the operations
   std::optional<RankAccounts> accounts_;
   uint64_t events_ = 0, until_report_ = kBetweenReports, operations_ = 0;
 };
@@ -182,7 +184,7 @@ void EngineRun::begin() {
   events_ = world_.network().events();
 }
 
-// Groups remember what a path holds (protocol/block_sender.h), connections their windows.
+// Groups remember the capacity of a path (protocol/block_sender.h), and connections their windows.
 Status EngineRun::warm_up() {
   for (uint32_t i = 0; i < spec_.course.warmup; i++) {
     start_ = world_.now();
@@ -223,7 +225,7 @@ void EngineRun::post() {
   }
 }
 
-// Asked between events, so it goes on where it has stopped.
+// Called between events, so it resumes the scan at the first outcome that was not over.
 bool EngineRun::over() {
   if (watch_.progress && --until_report_ == 0) {
     until_report_ = kBetweenReports;
@@ -236,9 +238,10 @@ bool EngineRun::over() {
   return true;
 }
 
-// By what has come to hosts, of what must.
+// Share of the bytes that hosts must receive which have arrived.
 double EngineRun::done() const {
-  // All hosts receive, or only the root, or all from the root alone.
+  // In a gather only the root receives; in a scatter the root alone sends. Otherwise all hosts
+  // receive.
   const bool one = std::all_of(spec_.ops.begin(), spec_.ops.end(), [](Collective op) {
     return op == Collective::kGather || op == Collective::kScatter;
   });

@@ -1,5 +1,5 @@
-// Each pair of ranks has a pattern of its own (content.h), so a block of another rank, or for
-// another one, cannot look right.
+// Each pair of ranks has its own pattern (content.h), so a block from or for another rank never
+// compares equal.
 #include "simulation/exchange_content.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ uint64_t length_at(const ExchangeShape& shape, uint32_t self, uint32_t other, Si
   return side == Side::kOut ? shape.length(self, other) : shape.length(other, self);
 }
 
-// What is for one rank, of one operation.
+// Pattern of the blocks for one rank in one operation.
 uint64_t pattern_of(uint64_t op, uint32_t to) { return mix64(op * 4096 + to); }
 
 }  // namespace
@@ -24,7 +24,7 @@ uint64_t ExchangeShape::length(uint32_t from, uint32_t to) const {
   if (kind == wire::Kind::kScatter) return from == root ? bytes : 0;
   if (splits == 0) return bytes;
   Rng rng(mix64(mix64(splits) + from * 65536ull + to));
-  // Of every third seed one rank gets nearly all.
+  // For every third seed one rank gets nearly all bytes.
   const bool few = splits % 3 == 0 && to != splits / 3 % ranks;
   const uint64_t most = few ? bytes / 64 : bytes;
   switch (rng.below(8)) {

@@ -1,5 +1,5 @@
-// Exchanges of a world: how long each block is, and what is in it. One rank's blocks lie one behind
-// the other in one memory, by rank of the other side.
+// Exchanges of a world: the length and the contents of each block. All blocks of one rank lie one
+// after the other in one allocation, ordered by the peer's rank.
 // Threads: pure.
 #pragma once
 
@@ -16,25 +16,26 @@ namespace mcast::sim {
 struct ExchangeShape {
   wire::Kind kind = wire::Kind::kAllToAll;
   uint32_t ranks = 0;
-  uint64_t bytes = 0;   // of a block, the most of one
-  uint64_t splits = 0;  // of an all_to_all: seed of the lengths of its blocks; 0: all have `bytes`
-  Member root = 0;      // of the others
+  uint64_t bytes = 0;   // length of a block, or the longest one's
+  uint64_t splits = 0;  // all_to_all: seed of the lengths of its blocks; 0: all have `bytes`
+  Member root = 0;      // of the other exchanges
 
-  // Of the block that one rank has for another, or for itself; 0: empty, or there is none.
+  // Length of the block that `from` has for `to` (which may be the same rank); 0: empty, or no
+  // block.
   uint64_t length(uint32_t from, uint32_t to) const;
-  // Bytes that go from one rank to another, in all.
+  // Total bytes that go from one rank to another.
   uint64_t crossing() const;
 };
 
-// The side of a rank's blocks: that it has for others, that come from others.
+// The blocks that a rank has for others (kOut), or receives from others (kIn).
 enum class Side : uint8_t { kOut, kIn };
 
-// Memory for them, and each of them; blocks that go out are filled.
+// Allocates memory for them, and lists each block; outgoing blocks are filled.
 std::shared_ptr<Pages> exchange_pages(const ExchangeShape& shape, uint64_t op, uint32_t self,
                                       Side side);
 std::vector<Slice> exchange_blocks(const ExchangeShape& shape, uint32_t self, Side side,
                                    const std::shared_ptr<Pages>& pages);
-// "", or which byte of what has come to `self` is wrong.
+// Returns "", or which byte received by `self` is wrong.
 std::string wrong_blocks(const ExchangeShape& shape, uint64_t op, uint32_t self,
                          const Pages& pages);
 

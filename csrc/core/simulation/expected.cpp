@@ -1,5 +1,5 @@
-// What reductions must give, by folding the patterns of all ranks one after the other: ranks of a
-// host first, then hosts in their order, in brackets of racks.
+// Computes the expected results of reductions by folding the patterns of all ranks one after the
+// other: ranks of a host first, then hosts in their order, in brackets of racks.
 #include "simulation/expected.h"
 
 #include <algorithm>
@@ -44,7 +44,7 @@ std::vector<uint32_t> leads_in_order(uint32_t ranks, const std::vector<uint32_t>
   return leads;
 }
 
-// The leads of each rack, in this order; racks by their lowest rank.
+// The lead ranks of each rack, in this order; racks are ordered by their lowest rank.
 std::vector<std::vector<uint32_t>> leads_by_rack(const std::vector<uint32_t>& leads,
                                                  const std::vector<std::string>& racks) {
   if (racks.empty()) return {leads};
@@ -61,7 +61,8 @@ std::vector<std::vector<uint32_t>> leads_by_rack(const std::vector<uint32_t>& le
   return out;
 }
 
-// One bracket after the other, each of the contributions of its leads, which `part` gives.
+// Folds one bracket after the other; each consists of the contributions of its leads, given by
+// `part`.
 std::vector<std::byte> folded_in_brackets(
     const std::vector<std::vector<uint32_t>>& racks, Element element, Reduction reduction,
     size_t bytes, uint32_t ranks, const std::function<std::vector<std::byte>(uint32_t)>& part,
@@ -88,9 +89,9 @@ std::vector<std::byte> folded_in_brackets(
   return out;
 }
 
-// Folds in two steps, with the rules written out: averages are divided at the end, factors are used
-// within the hosts, and what hosts contribute is rounded but for sums and products of
-// narrow floats with a smaller range than bfloat16.
+// Folds in two steps, with the rules written out: averages are divided at the end; PREMUL_SUM
+// factors are applied within the hosts; the hosts' contributions are rounded, except for sums and
+// products of narrow floats with a smaller range than bfloat16.
 std::vector<std::byte> reduced_by_hosts(uint64_t op, uint32_t ranks, Element element,
                                         Reduction reduction, size_t from, size_t bytes,
                                         const std::vector<uint32_t>& host_of,
@@ -166,7 +167,7 @@ std::vector<std::byte> expected_result(wire::Kind kind, uint64_t op, uint32_t ra
                    folding.in_turn ? std::optional<uint32_t>(rank) : std::nullopt);
   }
   if (!folding.in_turn) return reduced(op, ranks, element, reduction, 0, bytes, folding);
-  // Each owner's elements in its own turn.
+  // Each owner's elements are folded in that owner's order.
   const size_t each = element_size(element), elements = bytes / each;
   const size_t part = (elements + ranks - 1) / ranks;
   std::vector<std::byte> all;

@@ -1,6 +1,7 @@
-// From an experiment to a network. Streams have segments that fill the MTU and 52 bytes of IPv4 and
-// TCP headers (timestamps included), datagrams 28 bytes of IPv4 and UDP and mcast's own; a packet
-// takes 38 more on the wire (Ethernet, preamble, gap), or what `frame` says.
+// Converts an experiment to a network. Stream segments fill the MTU and have 52 bytes of IPv4 and
+// TCP headers (timestamps included); datagrams have 28 bytes of IPv4 and UDP headers besides
+// mcast's own. A packet takes 38 more bytes on the wire (Ethernet, preamble, gap), or the value of
+// `frame`.
 #include "simulation/experiment.h"
 
 #include <algorithm>
@@ -20,8 +21,8 @@ namespace {
 constexpr uint32_t kHeader = wire::kDatagramHeader, kUdp = 28, kTcp = 52;
 constexpr double kPause = 128 * 1024;
 
-// Multiples of the size: what the host that receives most must receive, of `ranks` each, where all
-// hosts but one have `others` of all ranks.
+// Multiples of the size that the most loaded receiving host must receive. `ranks`: of each host;
+// `others`: share of all ranks that are on other hosts.
 double receive_share(Collective op, double others, uint32_t ranks) {
   switch (op) {
     case Collective::kBroadcast:
@@ -40,14 +41,16 @@ double receive_share(Collective op, double others, uint32_t ranks) {
   return 0;
 }
 
-// What the host that sends most must send: of exchanges, whose blocks nobody can send for it.
+// Multiples of the size that the most loaded sending host must send. Only exchanges count: nobody
+// else can send their blocks.
 double exchange_share(Collective op, double others, uint32_t ranks) {
   if (op == Collective::kAllToAll) return others * ranks;
   if (op == Collective::kScatter) return others;
   return op == Collective::kGather ? 1 - others : 0;
 }
 
-// Of the reduction in it; its planner counts aggregators by what their links are of a worker's.
+// Placement of the experiment's reduction. The planner weights an aggregator by the ratio of its
+// link rate to a worker's.
 Placement placement_of(const ExperimentSpec& spec) {
   const Result<Config> config = Config::resolve(spec.settings, {});
   if (!config.ok()) return {};
@@ -149,7 +152,7 @@ SimFabric fabric_of(const ExperimentSpec& spec) {
   return fabric;
 }
 
-// One behind as many of the others each, so that every switch has its share of them.
+// Spaces aggregators evenly among the other hosts, so that every switch has its share of them.
 std::vector<HostId> hosts_of_aggregators(const ExperimentSpec& spec) {
   const uint64_t count = spec.extra_hosts(), all = spec.hosts + count;
   std::vector<HostId> hosts;

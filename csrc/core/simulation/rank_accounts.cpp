@@ -1,5 +1,5 @@
-// Differences to when they began, and peaks that begin anew then. What aggregators send is not of
-// ranks, nor are the registrars' records to them.
+// Amounts are differences to the start; peaks are reset at the start. Traffic of aggregators is not
+// counted for ranks, nor are the registrars' records to them.
 #include "simulation/rank_accounts.h"
 
 #include <algorithm>
@@ -75,13 +75,13 @@ void RankAccounts::put_states(OpResult* result) const {
   const auto state_of = [&](uint32_t rank) {
     return RankState{rank, idle_[rank], meter_->peak(rank)};
   };
-  using ControlTree = mcast::Tree;  // routes have trees of their own
+  using ControlTree = mcast::Tree;  // placement trees are another type
   states.top = state_of(ControlTree::kTop);
   const GroupCore* const core = world_.core(group_, ControlTree::kTop, LaneId::kMulticast);
   if (core == nullptr) return;
   const ControlTree tree(ranks, core->params().arity);
   if (ranks > 1 && tree.children(1) > 0) states.inner = state_of(1);
-  if (ranks > 1) states.leaf = state_of(ranks - 1);  // a heap's last one
+  if (ranks > 1) states.leaf = state_of(ranks - 1);  // the last one of a heap
 }
 
 }  // namespace mcast::sim

@@ -1,4 +1,5 @@
-// What each rank of an experiment on the engine sent, had waiting and kept in memory. Threads: one.
+// Bytes that each rank of an experiment on the engine sent, queued and kept in memory. Threads:
+// one.
 #pragma once
 
 #include <vector>
@@ -10,11 +11,12 @@ namespace mcast::sim {
 
 class RankAccounts {
  public:
-  // Counts from now on; accounts of the network begin anew. `meter`: null if states are not known.
-  // Both outlive it, and the group is made.
+  // Counts from construction on, and resets the network's accounts. `meter`: null if the heap of
+  // ranks is not metered. Both arguments outlive it; the group is already made.
   RankAccounts(World& world, World::GroupId group, HeapMeter* meter);
 
-  // Until now. Staging: asks the group, which then counts anew.
+  // Adds the amounts since construction to `result`. Staging peaks are read from the group, which
+  // resets them.
   void put(OpResult* result);
 
  private:
@@ -25,8 +27,8 @@ class RankAccounts {
   World& world_;
   const World::GroupId group_;
   HeapMeter* const meter_;
-  const std::vector<SimLane*> lanes_;  // by endpoint; null: no rank's
-  std::vector<uint64_t> frames_;       // of the group, before: by rank
+  const std::vector<SimLane*> lanes_;  // by endpoint; null: not a rank's
+  std::vector<uint64_t> frames_;       // frames of the group before, by rank
   std::vector<uint64_t> idle_;         // bytes of the heap, by rank
 };
 

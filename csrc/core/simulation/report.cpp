@@ -1,5 +1,4 @@
-// One function for each part of the object. Bins of the timeline end with the last one that is
-// used.
+// One function for each part of the object. The timeline ends with its last used bin.
 #include "simulation/report.h"
 
 #include <algorithm>

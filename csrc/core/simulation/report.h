@@ -8,16 +8,17 @@
 
 namespace mcast::sim {
 
-// Of the JSON: counted up when a name changes its meaning or goes.
+// Schema version of the JSON: incremented when a name changes its meaning or is removed.
 inline constexpr uint64_t kReportSchema = 2;
 
 struct ReportOptions {
-  bool links = false;          // bytes of each link, by class
-  std::optional<double> wall;  // seconds that it took to compute; without it runs compare equal
+  bool links = false;  // bytes of each link, by class
+  // seconds of computing; left out, so that equal runs give equal lines
+  std::optional<double> wall;
 };
 
-// One object, no line feed. Times are nanoseconds, amounts wire bytes. What does not apply (a state
-// of ranks where only schedules ran) is 0 or missing.
+// Returns one object without a line feed. Times are nanoseconds, amounts are wire bytes. Values
+// that do not apply (a state of ranks where only schedules ran) are 0 or missing.
 std::string report_json(const ExperimentSpec& spec, const OpResult& result,
                         const ReportOptions& options);
 // The same for an experiment that could not be run.

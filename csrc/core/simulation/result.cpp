@@ -1,5 +1,5 @@
-// Sums over the links of a fabric for a result: by class and direction, of hosts, and the link that
-// sends for the largest share of the time; and over ranks.
+// Sums up a fabric's links for a result: by class and direction, by host, the link that sends for
+// the largest share of the time, and by rank.
 #include "simulation/result.h"
 
 #include <algorithm>

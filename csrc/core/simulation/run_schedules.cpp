@@ -1,7 +1,7 @@
-// One run: each operation has endpoints of its own, one for each rank, on the plane and the
-// transmit queue of its lane; sends are frames of a length only. A rank begins when it calls the
-// operation, and is done when all that is for it has come and all that it sent is where it should
-// be. Traffic of others begins before, until it is steady; accounts count from the call on.
+// One run: each operation has its own endpoints, one for each rank, on the plane and the transmit
+// queue of its lane; sends are frames that have only a length. A rank begins when it calls the
+// operation, and is done when all its data has arrived and all its sends have been delivered.
+// Background traffic starts earlier, until it is steady; accounts start at the call.
 #include "simulation/run_schedules.h"
 
 #include <algorithm>
@@ -12,7 +12,8 @@
 namespace mcast::sim {
 namespace {
 
-constexpr uint32_t kNextStream = UINT32_MAX, kStart = UINT32_MAX - 1;  // else a rank begins
+// other values: this rank begins
+constexpr uint32_t kNextStream = UINT32_MAX, kStart = UINT32_MAX - 1;
 
 class ScheduleRun final : private FabricSink, private StreamsOwner {
  public:
@@ -25,9 +26,9 @@ class ScheduleRun final : private FabricSink, private StreamsOwner {
   struct Rank {
     bool begun = false, done = false;
     uint64_t received = 0, sent = 0;  // bytes, sends
-    uint64_t on_the_way = 0;          // sends
+    uint64_t on_the_way = 0;          // sends that are not delivered yet
     Nanos done_at = 0;
-    std::vector<uint64_t> early;  // notes of what came before it began
+    std::vector<uint64_t> early;  // notes of sends that arrived before it began
   };
 
   void on_train(HostId, const TrainRef& train, uint64_t mask, bool) override {
@@ -62,12 +63,12 @@ class ScheduleRun final : private FabricSink, private StreamsOwner {
   Fabric fabric_;
   Flows flows_;
   std::unique_ptr<Background> background_;
-  Background::Stream stream_;  // the next one of others
+  Background::Stream stream_;  // the next background stream
   Nanos start_ = 0;
   std::unique_ptr<Timeline> timeline_;
-  std::vector<HostId> hosts_;  // in the order in which ranks are dealt to them
+  std::vector<HostId> hosts_;  // in the order in which ranks are assigned to them
   std::vector<Rank> ranks_;    // by endpoint
-  Sends sends_;                // of the call that is being answered
+  Sends sends_;                // of the schedule's current callback
   size_t open_ = 0;            // endpoints that are not done
   uint64_t expected_ = 0, received_ = 0;
 };

@@ -1,4 +1,5 @@
-// Runs schedules of sends on a simulated network: streams over its links, no cost of hosts.
+// Runs schedules of sends on a simulated network: streams over its links, without CPU costs of
+// hosts.
 #pragma once
 
 #include <memory>
@@ -9,8 +10,8 @@
 
 namespace mcast::sim {
 
-// One schedule for each of the experiment's operations, all at once. An error if they are not done
-// by spec.limit.
+// Runs one schedule for each of the experiment's operations, all concurrently. Returns an error if
+// they are not done by spec.limit.
 Result<OpResult> run_schedules(const ExperimentSpec& spec,
                                std::vector<std::unique_ptr<Schedule>> schedules,
                                const Progress& progress);

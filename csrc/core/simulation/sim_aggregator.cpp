@@ -1,5 +1,5 @@
-// A turn takes what has come through the door, then the jobs have theirs, as in
-// service/aggregator.cpp. A link's number is made of who asks and of the number that it gave the
+// A turn handles the records that have arrived and then advances the jobs, as in
+// service/aggregator.cpp. A link's number combines the peer and the number that the peer gave the
 // connection.
 #include "simulation/sim_aggregator.h"
 
@@ -112,7 +112,7 @@ void SimAggregator::send_text(service::LinkId link, const std::string& text) {
   send_record_frame(*endpoint_, peer_of(link), {connection_of(link), false, wire::framed(text)});
 }
 
-// Its asker's record may be in hand (on_frame() forgets it then).
+// The link's record may be in use by the caller, so it is only marked; on_frame() erases it.
 void SimAggregator::finish(service::LinkId link, Nanos) {
   const auto at = askers_.find(link);
   if (at == askers_.end() || std::exchange(at->second.finished, true)) return;

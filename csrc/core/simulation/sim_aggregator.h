@@ -1,5 +1,5 @@
 // An aggregator's process in a simulated world: the real jobs and stations (csrc/core/service),
-// with a door that is an endpoint of the network and threads that are turns. Threads: one.
+// with an endpoint of the network as its listener and simulated turns as its threads. Threads: one.
 #pragma once
 
 #include <map>
@@ -20,19 +20,19 @@ class SimAggregator final : public SimThread, private service::Links, private St
                 const SimClock& clock, const LaneCosts& costs);
   ~SimAggregator() override;
 
-  // Where groups ask.
+  // The endpoint at which groups send their requests.
   PeerId door() const { return static_cast<PeerId>(endpoint_->index()); }
-  // As the product's at SIGTERM: groups are asked to go, and those that are left after `patience`
-  // are left.
+  // Ends as the product does at SIGTERM: asks groups to release it, and drops those that have not
+  // done so after `patience`.
   void end(Nanos patience);
-  // It has ended in order.
+  // Returns true once it has ended in order.
   bool over() const { return over_; }
   service::Report report() const;
 
  private:
   struct Asker {
     uint32_t host = 0;
-    bool finished = false;  // by us
+    bool finished = false;  // closed by this side
     wire::RecordReader in{wire::kMaxAdmission};
   };
 

@@ -1,6 +1,6 @@
-// A rank's clock: how its time relates to that of the world. Clocks begin anywhere, may run too
-// slow or too fast and may jump ahead, as that of a process does which was not run meanwhile.
-// Threads: one.
+// A rank's clock: maps the time of the world to the rank's own. Clocks start at any value, may run
+// too slow or too fast, and may jump ahead, as the clock of a process does that was not scheduled
+// meanwhile. Threads: one.
 #pragma once
 
 #include <cmath>
@@ -12,7 +12,7 @@ namespace mcast::sim {
 class SimClock {
  public:
   SimClock() = default;
-  // What it shows when the world begins, and how much of its time passes in one of the world's.
+  // `start`: its value when the world begins; `rate`: its nanoseconds per nanosecond of the world.
   SimClock(Nanos start, double rate) : shown_(start), rate_(rate) {}
 
   Nanos at(Nanos world) const {
@@ -21,7 +21,7 @@ class SimClock {
                          ? passed
                          : static_cast<Nanos>(std::floor(static_cast<double>(passed) * rate_)));
   }
-  // The first moment of the world at which it shows `shown` or more; kNever stays kNever.
+  // The first moment of the world at which the clock shows `shown` or more; kNever stays kNever.
   Nanos when(Nanos shown) const {
     if (shown == kNever) return kNever;
     const Nanos left = shown - shown_;

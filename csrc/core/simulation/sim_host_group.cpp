@@ -1,7 +1,7 @@
-// What host/lane.cpp does with threads, futexes and processes. A turn takes what was put into the
-// inbox, advances the state machine, looks at the ranks that are waited for once a tick, and arms
-// its needs; a lane that is rung has another one soon. A rank that is paused for the liveness limit
-// is silent, one that was killed is seen by whoever waits for it.
+// Replaces the threads, futexes and processes of host/lane.cpp. A turn takes the operations from
+// the inbox, advances the state machine, checks once per tick the ranks that are waited for, and
+// registers the events that it needs; a lane that is woken gets another turn soon. A rank that has
+// been paused for the liveness limit counts as silent; ranks that wait for a killed rank notice it.
 #include "simulation/sim_host_group.h"
 
 #include <algorithm>
@@ -15,7 +15,8 @@ namespace mcast::sim {
 namespace {
 constexpr Nanos kRingToTurn = 20 * kMicro;
 constexpr Nanos kHostTurn = 1 * kMicro;
-constexpr double kCopyRate = 6e9;  // bytes per second that a rank copies from another's memory
+// bytes per second at which a rank copies from another rank's memory
+constexpr double kCopyRate = 6e9;
 }  // namespace
 
 class SimHostLane final : public std::enable_shared_from_this<SimHostLane>, private HostPort {
@@ -117,7 +118,7 @@ class SimHostLane final : public std::enable_shared_from_this<SimHostLane>, priv
       const bool waits = std::find(awaited.begin(), awaited.end(), m) != awaited.end();
       const uint32_t rank = segment_->ranks()[m];
       if (waits && world_.killed(rank)) {
-        core_.check({});  // it may have left in order
+        core_.check({});  // the peer may have left in order
         return core_.fail(
             Status(Code::kPeerLost, "rank " + std::to_string(m) + ": its process has ended"), m);
       }
@@ -156,10 +157,10 @@ class SimHostLane final : public std::enable_shared_from_this<SimHostLane>, priv
   std::vector<Post> posts_;
   std::vector<Status> failures_;
   std::vector<Closing> closings_;
-  std::vector<Nanos> silent_;  // by member, for how long
+  std::vector<Nanos> silent_;  // by member: for how long it has been silent
   Status closing_outcome_;
   Nanos due_ = kNever, free_at_ = 0, looked_ = 0;
-  size_t read_ = 0;  // bytes of peers' memory, in this turn
+  size_t read_ = 0;  // bytes of peers' memory read in this turn
   bool told_ = false, dead_ = false;
   HostCore core_;
 };

@@ -1,6 +1,6 @@
 // A group of ranks of one host in a simulated world: the real state machines (host/core.h) over
-// plain memory instead of a segment. A lane gets a turn when it was rung, when something was
-// posted, or at the tick; between ranks wake-ups take time, and so does copying.
+// plain memory instead of a shared segment. A lane gets a turn when it is woken, when an operation
+// is posted, and at each tick; wake-ups between ranks and copies take time.
 //
 // Threads: one.
 #pragma once
@@ -17,7 +17,7 @@
 
 namespace mcast::sim {
 
-// What ranks of a host need of their world.
+// Services of the world that the ranks of a host need.
 class Surroundings {
  public:
   virtual ~Surroundings() = default;
@@ -25,7 +25,7 @@ class Surroundings {
   virtual void at(Nanos when, std::function<void()> action) = 0;
   virtual bool killed(uint32_t rank) const = 0;
   virtual bool paused(uint32_t rank) const = 0;
-  // Everybody's: what is no longer there cannot be read.
+  // One object for all ranks: freed memory cannot be read.
   virtual const PeerProcess& memory() const = 0;
 };
 
@@ -34,7 +34,7 @@ class SimHostLane;
 // The control block of a group, and its lanes by member.
 class SimSegment {
  public:
-  // `ranks`: of the world, by member.
+  // `ranks`: ranks in the world, by member.
   explicit SimSegment(std::vector<uint32_t> ranks);
   ControlBlock block() const { return ControlBlock(base_, static_cast<uint32_t>(ranks_.size())); }
   const std::vector<uint32_t>& ranks() const { return ranks_; }
@@ -57,9 +57,9 @@ class SimHostGroup final : public GroupBase {
 
   std::function<void()> waker() const override;
   GroupStats stats() const override { return common_stats(); }
-  // The process runs again after a pause.
+  // Must be called when the process runs again after a pause.
   void look_again();
-  // The process is killed: nothing of it runs any more.
+  // Kills the process: no code of it runs any more.
   void kill();
 
  private:

@@ -1,7 +1,7 @@
-// What engine/lane_thread.cpp does with a thread: a turn; then at once another, a pause by the
-// clock while much is on its way, or sleep until the deadline or something that wakes. A planned
-// turn is an event of the network's; one that was planned earlier afterwards stays in the queue and
-// is passed over when its time comes.
+// Replaces the thread of engine/lane_thread.cpp. After a turn the lane either runs again at once,
+// pauses by the clock while much data is under way, or sleeps until the deadline or a wake-up. A
+// planned turn is an event of the network; if an earlier turn is planned later, the superseded one
+// stays in the queue and is ignored when its time comes.
 #include "simulation/sim_lane.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ void SimLane::plan(Nanos at) {
 }
 
 void SimLane::on_news() {
-  // A thread that is still busy finds it at its next turn.
+  // A thread that is still busy handles it in its next turn.
   const Nanos now = network_.now();
   plan(now < free_at_ ? free_at_ : now + costs_.wake);
 }
@@ -76,7 +76,7 @@ bool SimLane::on_turn() {
   const double received =
       static_cast<double>(endpoint_.datagrams_taken() - datagrams) * costs_.per_datagram;
   free_at_ = now + costs_.turn + static_cast<Nanos>(received);
-  if (ended_) return true;  // by what it did
+  if (ended_) return true;  // the turn itself ended the lane
   if (again) {
     spins_ = 0;
     plan(free_at_);
@@ -94,7 +94,7 @@ void SimLane::rest() {
   if (next <= shown) return plan(free_at_);
   if (const Nanos pause = loop_.lane().coalesce(shown); pause > 0 && pause < next - shown) {
     deaf_until_ = clock_.when(shown + pause);
-    due_ = kNever;  // what woke it meanwhile does so at the pause's end
+    due_ = kNever;  // wake-ups during the pause take effect at its end
     return plan(deaf_until_);
   }
   plan(clock_.when(next));

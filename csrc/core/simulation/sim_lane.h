@@ -1,9 +1,9 @@
 // A lane in a simulated world, with the loop of the real one (engine/lane_loop.h). It gets a turn
-// when something has come for it, when a stream or its interface has room again, when a command has
-// arrived or its deadline has come, and at no other time: a deadline that is late or a wake-up that
-// is missing shows.
+// when data has arrived for it, when a stream or its interface has room again, when a command has
+// arrived or when its deadline has passed, and at no other time: so a late deadline or a missing
+// wake-up shows up as a failure.
 //
-// Threads: one. A lane outlives its groups' use of it.
+// Threads: one. A lane outlives its use by groups.
 #pragma once
 
 #include <deque>
@@ -19,18 +19,18 @@
 
 namespace mcast::sim {
 
-// What a host's part of the work takes. All in ns of the world.
+// CPU costs of a host, all in ns of the world.
 struct LaneCosts {
-  Nanos wake = 20 * kMicro;  // from what wakes a sleeping thread to its turn
+  Nanos wake = 20 * kMicro;  // from the event that wakes a sleeping thread to its turn
   Nanos turn = 2 * kMicro;   // of a thread, for one turn
   double per_datagram = 0;   // received
-  Nanos command = 0;         // most between another thread's command and its arrival
+  Nanos command = 0;         // longest delay between another thread's command and its arrival
 };
 
 class SimLane final : public LaneDriver {
  public:
-  // `number`: of its turns, at the network (SimNetwork::turn_at). All but the endpoint outlive the
-  // lane.
+  // `number`: id of its turns at the network (SimNetwork::turn_at). All arguments but the endpoint
+  // outlive the lane.
   SimLane(SimNetwork& network, uint32_t number, const SimClock& clock, const LaneCosts& costs,
           std::unique_ptr<SimTransport> endpoint, LaneAccounts accounts, uint64_t seed);
 
@@ -42,19 +42,20 @@ class SimLane final : public LaneDriver {
 
   Lane& lane() { return loop_.lane(); }
   SimTransport& endpoint() { return endpoint_; }
-  // Its turn has come, if this is its time and not a former one; true: it had it.
+  // Runs a turn if one is due now; a planned turn that was superseded is ignored. Returns true if
+  // it ran.
   bool on_turn();
   void on_news();
-  // A paused process: no turns.
+  // A paused process gets no turns.
   void pause(bool paused);
-  // The clock has changed.
+  // Must be called when the clock has changed.
   void look_again() { plan(network_.now() + costs_.wake); }
-  // The process ends: in order (what there is left is delivered or told that the engine is shut
-  // down), or it is killed, and nothing of it runs any more.
+  // The process ends: either in order (pending operations are completed or fail because the engine
+  // shut down), or it is killed, and no code of it runs any more.
   void end();
   void kill();
 
-  // Most turns in a row that found nothing to do although its deadline had passed.
+  // The longest run of consecutive turns that found nothing to do although the deadline had passed.
   uint64_t most_spins() const { return most_spins_; }
 
  private:
@@ -75,8 +76,9 @@ class SimLane final : public LaneDriver {
   Rng rng_;
   std::deque<Arriving> commands_;
   std::vector<Command> batch_;
-  Nanos due_ = kNever;                  // the next turn
-  Nanos free_at_ = 0, deaf_until_ = 0;  // end of the last turn; of a pause that nothing ends
+  Nanos due_ = kNever;  // the next turn
+  // end of the last turn; end of a pause that no event cuts short
+  Nanos free_at_ = 0, deaf_until_ = 0;
   bool paused_ = false, ended_ = false;
   uint64_t spins_ = 0, most_spins_ = 0;
 };

@@ -1,4 +1,4 @@
-// Five bytes in front of a connection's bytes: its number, and whether it ends.
+// Five bytes in front of a connection's bytes: its number, and whether it closes the connection.
 #include "simulation/sim_records.h"
 
 #include <array>

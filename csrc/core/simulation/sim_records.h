@@ -1,6 +1,6 @@
-// Connections for records between simulated processes: frames on the streams of two endpoints, each
-// with the number of its connection, so that two processes may have several. What passes is the
-// text that sockets would carry, and it takes the same links as everything else. Threads: one.
+// Record connections between simulated processes: frames on the streams of two endpoints, each with
+// the number of its connection, so that two processes may have several. Frames carry the same text
+// as real sockets and compete for the same links as all other traffic. Threads: one.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@ namespace mcast::sim {
 
 struct RecordFrame {
   uint32_t connection = 0;
-  bool end = false;  // no more comes: the connection is closed
+  bool end = false;  // the connection is closed; nothing follows
   std::string_view bytes;
 };
 
 void send_record_frame(SimTransport& from, PeerId to, const RecordFrame& frame);
-// The frame's bytes are `frame`'s.
+// The result refers to the bytes of `frame`.
 RecordFrame read_record_frame(ConstBytes frame);
 
 }  // namespace mcast::sim

@@ -1,5 +1,5 @@
-// A turn takes what has come to its connections, then the core has its own. A connection to nobody
-// is refused at once; one whose other end dies breaks.
+// A turn handles the records that have arrived, then runs the core. A connection to an unknown
+// address is refused immediately; a connection whose other end dies breaks.
 #include "simulation/sim_registrar.h"
 
 #include <utility>
@@ -93,7 +93,7 @@ std::unique_ptr<RecordLink> SimRegistrar::connect(uint64_t group, size_t row,
   const uint32_t number = next_++;
   auto link = std::make_unique<Link>(*this, number, to);
   if (to != kNoPeer) connections_[number] = {group, row, to, link.get()};
-  // The aggregator of a guarded group speaks first, once it is connected to.
+  // The aggregator of a guarded group sends first, so it must learn of the connection.
   if (to != kNoPeer && threads().security().on()) {
     send_record_frame(*endpoint_, to, {number, false, {}});
   }

@@ -1,4 +1,5 @@
-// The registrar of a simulated rank: the real one's core, asked and answered over the network.
+// The registrar of a simulated rank: the core of the real one, with requests and replies sent over
+// the network.
 // Threads: one.
 #pragma once
 
@@ -15,7 +16,7 @@ namespace mcast::sim {
 
 class SimRegistrar final : public SimThread, public Registrar, private StreamSink {
  public:
-  // Where the aggregator of this name listens; nothing: nowhere.
+  // Returns the endpoint on which the aggregator of this name listens, if any.
   using Find = std::function<std::optional<PeerId>(const NetAddress& address)>;
   SimRegistrar(HostId host, Find find, SimThreads& all, const SimClock& clock,
                const LaneCosts& costs);
@@ -30,7 +31,7 @@ class SimRegistrar final : public SimThread, public Registrar, private StreamSin
 
  private:
   class Link;
-  // Who waits for a connection's news.
+  // The core's callback target for the events of one connection.
   struct Connection {
     uint64_t group = 0;
     size_t row = 0;
@@ -47,7 +48,7 @@ class SimRegistrar final : public SimThread, public Registrar, private StreamSin
   const HostId host_;
   const Find find_;
   std::unique_ptr<SimTransport> endpoint_;      // from the first group on
-  std::map<uint32_t, Connection> connections_;  // that are open, by number
+  std::map<uint32_t, Connection> connections_;  // open ones, by number
   uint32_t next_ = 0;
   RegistrarCore core_;
 };

@@ -1,5 +1,6 @@
-// A group's key is derived from the secret and the group's tag, as the product's is from what its
-// ranks have published: who has another secret has another key, if it were not named before.
+// A group's key is derived from the secret and the group's tag, where the product uses the data
+// that its ranks have published: a rank with another secret, unless it was refused before, has
+// another key.
 #include "simulation/sim_security.h"
 
 #include <algorithm>
@@ -13,14 +14,14 @@
 namespace mcast::sim {
 namespace {
 
-// Whatever CPU this is, a run is the same.
+// A fixed suite, so that runs are equal on every CPU.
 crypto::Suite suite_of(const Config& config) {
   return crypto::parse_suite(config.security_suite).value_or(crypto::Suite::kAes128Gcm);
 }
 
 }  // namespace
 
-// A process that stands still answers late, and is only lost when it is for the liveness limit.
+// A paused process replies late; it is only lost once it has been paused for the liveness limit.
 SimSecurity::SimSecurity(const Config& config, uint64_t seed, WorldGuarding how)
     : mode_(crypto::parse_mode(config.security).value_or(crypto::Mode::kOff)),
       suite_(suite_of(config)),
@@ -49,7 +50,7 @@ GuardOptions SimSecurity::make(uint64_t number, crypto::Role role, size_t endpoi
   return options;
 }
 
-// The budget is the lane's, and no group's.
+// The budget belongs to the lane and is shared by its groups.
 GuardOptions SimSecurity::of_rank(uint32_t rank, size_t endpoint) {
   budgets_[endpoint] = std::make_shared<crypto::OpenBudget>();
   return make(number_of(rank), crypto::Role::kRank, endpoint);

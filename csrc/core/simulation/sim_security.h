@@ -1,6 +1,7 @@
-// What a guarded world has in place of a job's secret file, its kernel's random numbers and the
-// store: a secret by number, from which identities of endpoints and keys of groups follow with the
-// seed. What ranks say about themselves is the product's record, and is compared as there.
+// Replaces, in a guarded world, a job's secret file, the kernel's random numbers and the store: a
+// secret is a number, from which, with the seed, the identities of endpoints and the keys of groups
+// are derived. Ranks describe themselves with the product's record, which is compared as in the
+// product.
 //
 // Threads: one.
 #pragma once
@@ -19,31 +20,33 @@
 
 namespace mcast::sim {
 
-// Of a world whose setting `security` is not off.
+// Guard parameters of a world whose setting `security` is not off.
 struct WorldGuarding {
-  crypto::EpochLimits epochs;                     // of datagrams and of records
-  std::function<uint64_t(uint32_t rank)> secret;  // its number; null: all have the same
+  crypto::EpochLimits epochs;  // of datagrams and of records
+  // number of a rank's secret; null: all ranks have the same
+  std::function<uint64_t(uint32_t rank)> secret;
 };
 
 class SimSecurity {
  public:
-  // `config`: of all groups of the world.
+  // `config`: settings of all groups of the world.
   SimSecurity(const Config& config, uint64_t seed, WorldGuarding how);
 
   bool on() const { return mode_ != crypto::Mode::kOff; }
-  // kUnavailable: there is no library.
+  // kUnavailable: no crypto library was found.
   Status ready() const;
-  // What a datagram has more.
+  // Extra bytes of a guarded datagram.
   size_t extra() const { return on() ? wire::kGuardedExtra : 0; }
 
-  // For an endpoint of a rank's lane, or of an aggregator's station.
+  // Options for an endpoint of a rank's lane, or of an aggregator's station.
   GuardOptions of_rank(uint32_t rank, size_t endpoint);
   GuardOptions of_station(size_t endpoint);
-  // For a rank's record: nothing, or what it says.
+  // Fills in a rank's record; leaves it unchanged if the world is not guarded.
   void describe(uint32_t rank, RankRecord& record);
-  // What rank 0 concludes from them first: all have its mode and its secret, or who has not.
+  // The check that rank 0 makes first: all ranks have its mode and its secret; otherwise the error
+  // names those that do not.
   Status agree(const std::vector<RankRecord>& records, const Config& config);
-  // Of a member that is this rank, by the number of its lanes' endpoints.
+  // Guards the member that is this rank; `endpoints`: numbers of its lanes' endpoints.
   void guard(uint32_t rank, const GroupSpec& spec, const Roster& roster,
              const PerLane<size_t>& endpoints, NetworkGroupParts& parts);
   std::shared_ptr<const service::AskGuard> of_aggregators();

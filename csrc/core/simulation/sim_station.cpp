@@ -1,4 +1,4 @@
-// What service/station_thread.cpp does with a thread. A goodbye is sent behind all frames and needs
+// Replaces the thread of service/station_thread.cpp. A goodbye is sent behind all frames and needs
 // no further turns.
 #include "simulation/sim_station.h"
 

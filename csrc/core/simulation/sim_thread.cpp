@@ -1,5 +1,5 @@
-// As a lane's turns (sim_lane.cpp), without its commands: a planned turn is an event of the
-// network's; one that was planned earlier afterwards is passed over when its time comes.
+// Turns are as in sim_lane.cpp, without commands: a planned turn is an event of the network; a
+// superseded one is ignored when its time comes.
 #include "simulation/sim_thread.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ void SimThread::plan(Nanos at) {
 }
 
 void SimThread::on_news() {
-  // One that is still busy finds it at its next turn.
+  // A thread that is still busy handles it in its next turn.
   const Nanos now = all_.network().now();
   plan(now < free_at_ ? free_at_ : now + costs_.wake);
 }

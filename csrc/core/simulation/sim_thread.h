@@ -1,5 +1,5 @@
-// A thread of a simulated process, other than a lane: it has a turn when something has come for it
-// or the time that it asked for has, and at no other time.
+// A thread of a simulated process, other than a lane: it gets a turn when an event has arrived for
+// it or when the time that it requested has come, and at no other time.
 //
 // Threads: one.
 #pragma once
@@ -15,12 +15,12 @@ namespace mcast::sim {
 
 class SimThread;
 
-// Who has the endpoints of threads, and calls these.
+// Owner of the threads' endpoints, which calls on_news() and on_turn().
 class SimThreads {
  public:
   virtual ~SimThreads() = default;
   virtual SimNetwork& network() = 0;
-  // An endpoint at a host, for streams, whose news are this thread's.
+  // Attaches a stream endpoint at a host; its events go to this thread.
   virtual std::unique_ptr<SimTransport> attach(HostId host, SimThread& thread) = 0;
   virtual void forget(SimThread& thread) = 0;
   virtual SimSecurity& security() = 0;  // the world's
@@ -28,35 +28,37 @@ class SimThreads {
 
 class SimThread {
  public:
-  // Has an endpoint of its own before its first turn. All arguments outlive it.
+  // Attaches its own endpoint before its first turn. All arguments outlive it.
   SimThread(SimThreads& all, const SimClock& clock, const LaneCosts& costs)
       : all_(all), clock_(clock), costs_(costs) {}
   virtual ~SimThread() { all_.forget(*this); }
   SimThread(const SimThread&) = delete;
   SimThread& operator=(const SimThread&) = delete;
 
-  // Something has come, or another thread has something for it.
+  // Data has arrived, or another thread has work for it.
   void on_news();
-  // Its turn has come, if this is its time and not a former one; true: it had it.
+  // Runs a turn if one is due now; a planned turn that was superseded is ignored. Returns true if
+  // it ran.
   bool on_turn();
-  // No turns meanwhile.
+  // While paused, it gets no turns.
   void pause(bool paused);
-  // The process has died.
+  // The process is killed.
   void kill() { killed_ = true; }
   bool killed() const { return killed_; }
-  // The clock has changed.
+  // Must be called when the clock has changed.
   void look_again() { on_news(); }
 
  protected:
   SimThreads& threads() { return all_; }
   Nanos shown() const { return clock_.at(all_.network().now()); }
-  // Turns are its from now on, under the number of this endpoint.
+  // From now on its turns are planned under the number of this endpoint.
   void run_as(const SimTransport& endpoint) { number_ = static_cast<uint32_t>(endpoint.index()); }
   bool runs() const { return number_ != kNone; }
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
-  // One turn; when the next is due, `now` for at once, kNever for none. By its clock.
+  // Runs one turn; returns when the next one is due, by its clock: `now` for immediately, kNever
+  // for none.
   virtual Nanos act(Nanos now) = 0;
   void plan(Nanos at);
 

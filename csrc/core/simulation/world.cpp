@@ -1,5 +1,5 @@
 // Ranks and lanes of a world, and its time (its groups: world_groups.cpp). Everything that happens
-// is an event of the network's queue: what moves there, turns of lanes, and actions.
+// is an event of the network's queue: traffic, turns of lanes, and actions.
 #include "simulation/world.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ TrafficClass class_of_datagram(ConstBytes datagram) {
 
 namespace {
 
-// On a host: the plane and the transmit queue of this lane.
+// The plane and the transmit queue of this lane on a host.
 Place place_of(const WorldSpec& spec, LaneId id) {
   const uint32_t queues = spec.net.fabric ? spec.net.fabric->links.nic_queues : 1;
   const uint32_t planes = spec.net.fabric ? spec.net.fabric->links.topology.planes : 1;
@@ -35,7 +35,7 @@ Place place_of(const WorldSpec& spec, LaneId id) {
   return place;
 }
 
-// Where datagrams are guarded they are longer; chunks stay as they are.
+// Guarded datagrams are longer; chunks keep their size.
 SimOptions with_room(SimOptions net, const SimSecurity& security) {
   net.max_datagram += security.extra();
   return net;
@@ -75,7 +75,7 @@ void World::add_rank(uint32_t r) {
   for (const LaneId id : kBothLanes) add_lane(r, id, lanes[id]);
 }
 
-// A lane's number is its endpoint's.
+// A lane has the number of its endpoint.
 void World::add_lane(uint32_t r, LaneId id, std::shared_ptr<SimLane>& lane) {
   Place place = place_of(spec_, id);
   place.host = host_of(r);
@@ -141,7 +141,7 @@ void World::pause(uint32_t rank, bool paused) {
   if (!paused) look_again(rank);
 }
 
-// Its peers get what it has sent, then its goodbyes. (Its registrar has no group left.)
+// Its peers receive the data that it has sent, then its goodbyes. Its registrar has no group left.
 void World::exit(uint32_t rank) {
   if (std::exchange(ranks_[rank].killed, true)) return;
   ranks_[rank].exited = true;
@@ -153,7 +153,7 @@ void World::exit(uint32_t rank) {
   }
 }
 
-// One that has ended, too: its goodbyes may be stuck.
+// Also kills a process that has ended, whose goodbyes may be stuck.
 void World::kill(uint32_t rank) {
   const bool exited = std::exchange(ranks_[rank].exited, false);
   if (std::exchange(ranks_[rank].killed, true) && !exited) return;

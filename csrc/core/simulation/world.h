@@ -1,12 +1,12 @@
-// A simulated world: hosts on a network, on each some ranks with both lanes of the engine, groups
-// made by real agreement and a real probe, operations on real memory that is checked when they are
-// done. Time is virtual: a run depends on the specification and on nothing else.
+// A simulated world: hosts on a network, each with some ranks that have both lanes of the engine;
+// groups made by real agreement and a real probe; operations on real memory that is checked when
+// they complete. Time is virtual: a run depends only on the specification.
 //
-// Ranks of one host share memory unless settings say otherwise: groups of theirs have no network,
-// groups of several hosts fold within them first and move large blocks by rails, as in the product.
-// Subgroups have lanes of their own.
+// Ranks of one host share memory unless settings say otherwise: groups within one host use no
+// network, groups of several hosts fold within each host first and move large blocks by rails, as
+// in the product. Subgroups have lanes of their own.
 //
-// Aggregators have hosts of their own; groups have them unless settings name others.
+// Aggregators have hosts of their own; groups use them unless settings name others.
 //
 // Not modelled: the store and its latency, the caller's own work.
 // Threads: one.
@@ -35,55 +35,56 @@
 
 namespace mcast::sim {
 
-// What a datagram of the engine carries, by its header.
+// Class of a datagram of the engine, from its header.
 TrafficClass class_of_datagram(ConstBytes datagram);
 
 struct WorldSpec {
   uint32_t hosts = 2;
-  uint32_t ranks = 1;         // of each host: rank r is on host r / ranks, or
-  std::vector<HostId> order;  // of hosts: on order[r / ranks]
+  uint32_t ranks = 1;         // per host: rank r is on host r / ranks, or
+  std::vector<HostId> order;  // if not empty, on host order[r / ranks]
   uint64_t seed = 1;
   SimOptions net;  // with a fabric, whose topology has as many hosts
   Config config;   // settings of all ranks
   LaneCosts costs;
   std::function<LaneCosts(uint32_t rank)> costs_of;  // null: `costs` for all
-  // Of large worlds: ranks keep ledgers instead of memory (content.h, contributions.h). Reductions
-  // have memory where ranks of a host fold first, and where Contributions::serve() says no.
+  // For large worlds: ranks keep ledgers instead of memory (content.h, contributions.h). Reductions
+  // use memory if ranks of a host fold first, or if Contributions::serve() returns false.
   bool ledgers = false;
   std::function<SimClock(uint32_t rank)> clock;  // null: all show the world's time
-  std::vector<AggregatorSpec> aggregators;       // at hosts that no rank is on
-  WorldGuarding guarding;  // where `config` says so; all groups of a world have one mode
+  std::vector<AggregatorSpec> aggregators;       // on hosts without ranks
+  WorldGuarding guarding;  // used if `config` says so; all groups of a world have one mode
 };
 
-// One call, the same at all ranks that are to agree.
+// One call, equal at all ranks that are to agree.
 struct Operation {
   wire::Kind kind = wire::Kind::kBarrier;
-  uint64_t id = 0;      // names its content: different for each call of a world
-  size_t bytes = 0;     // of a block: a broadcast's or an all_reduce's all, else one rank's
-  uint64_t splits = 0;  // of an all_to_all, whose blocks may differ (exchange_content.h)
+  uint64_t id = 0;  // selects its content: different for each call of a world
+  // of a block: all bytes of a broadcast or an all_reduce, else those of one rank
+  size_t bytes = 0;
+  uint64_t splits = 0;  // all_to_all: seed of block lengths that differ (exchange_content.h)
   Member root = 0;
   Reducing how{Element::kInt32, Reduction::kSum, 1};
   Nanos timeout = 1800 * kSecond;
 };
 
-// What one member of a group sends to another. The id names its content, as an operation's.
+// A message from one member of a group to another. The id selects its content, as for an operation.
 struct Message {
   uint64_t id = 0;
   size_t bytes = 0;
   Member from = 0, to = 0;
   uint32_t tag = 0;
-  bool any = false;  // it is received from anybody
+  bool any = false;  // received with any source
   Nanos timeout = 1800 * kSecond;
 };
 
-// What became of it at one rank. Times are the world's.
+// The outcome of a call at one rank. Times are the world's.
 struct Outcome {
   Operation operation;
   Member member = 0;
   int ends = 0;  // 1: it is over
   Status status;
   Nanos posted = 0, done = kNever;
-  std::string wrong;  // of its bytes, when it was done; "" nothing
+  std::string wrong;  // first wrong byte once it is done; "": all bytes are right
 
   bool over() const { return ends > 0; }
   bool good() const { return ends == 1 && status.ok() && wrong.empty(); }
@@ -93,7 +94,7 @@ class World final : private SimNetwork::Listener, private Surroundings {
  public:
   using GroupId = size_t;
 
-  // The specification's topology must fit its hosts; guarded ones need an ok() of load_library().
+  // The specification's topology must fit its hosts; guarded worlds need an ok() of load_library().
   explicit World(WorldSpec spec);
   ~World() override;
 
@@ -103,57 +104,60 @@ class World final : private SimNetwork::Listener, private Surroundings {
   SimNetwork& network() { return network_; }
   const SimNetwork& network() const { return network_; }
   Aggregators& aggregators() { return aggregators_; }
-  // What all endpoints have sent for being guarded.
+  // Bytes that all endpoints have sent only for being guarded.
   GuardTotals guard_totals() const;
-  // `number`: 0, or of a subgroup's multicast lane.
+  // `number`: 0, or the number of a subgroup's multicast lane.
   SimLane& lane(uint32_t rank, LaneId id, uint32_t number = 0) {
     return *lanes_of(rank, number)[id];
   }
-  // A rank's endpoints: its multicast lane's, its reduce lane's, those of its subgroups.
+  // A rank's endpoints: of its multicast lane, its reduce lane, and its subgroups.
   std::vector<size_t> endpoints(uint32_t rank) const;
   uint32_t rank_at(size_t endpoint) const { return lanes_[endpoint].rank; }
   SimTransport& endpoint(size_t number) { return lanes_[number].lane->endpoint(); }
-  // By number of endpoint; null: it is no rank's. Those after the last one are none either.
+  // Lanes by number of endpoint; null: not a rank's. Endpoints beyond the end are not ranks'
+  // either.
   std::vector<SimLane*> lanes() const;
 
-  // Begins to make a group of these ranks; `config`: of all of them, if not the world's; `ready`
-  // runs once for each member that lives, maybe in this call, when it has the group with its parts
-  // or knows why not.
+  // Begins to make a group of these ranks. `config`: settings of all of them, if not the world's.
+  // `ready` runs once for each live member, maybe within this call, when the member has the group
+  // with its parts or knows why it cannot be made.
   using Ready = std::function<void(Member)>;
-  // `absent`: these have published their records and never make it; where ranks of a host share no
-  // memory.
+  // `absent`: members that have published their records and never make the group; only where ranks
+  // of a host share no memory.
   GroupId make_group(const std::vector<uint32_t>& ranks, const Config* config = nullptr,
                      Ready ready = {}, std::vector<Member> absent = {});
   GroupId make_group();  // of all ranks
-  // So many have been begun, parts included: the number of the next one.
+  // Number of groups begun so far, parts included; also the id of the next one.
   GroupId groups() const { return groups_.size(); }
-  // All members that live have it, with its parts, or know why they have not.
+  // Returns true if all live members have the group with its parts, or know why it was not made.
   bool made(GroupId g) const { return groups_[g].waiting == 0 && groups_[g].parts_waiting == 0; }
   const Status& making(GroupId g, Member m) const { return groups_[g].members[m].making; }
   uint32_t size(GroupId g) const { return static_cast<uint32_t>(groups_[g].members.size()); }
   uint32_t rank(GroupId g, Member m) const { return groups_[g].members[m].rank; }
   GroupBase& group(GroupId g, Member m) { return *groups_[g].members[m].group; }
-  // The groups that it is made of: rails and those of hosts, or subgroups.
+  // The groups that it consists of: rails and host groups, or subgroups.
   const std::vector<GroupId>& parts(GroupId g) const { return groups_[g].parts; }
-  // The group's state machine on one of its lanes; null: it has left, or has no network.
+  // The group's state machine on one of its lanes; null: the member has left, or the group uses no
+  // network.
   GroupCore* core(GroupId g, Member m, LaneId id);
-  // Of all members, with its parts.
+  // The counter's sum over all members, parts included.
   uint64_t total(GroupId g, Counter counter) const;
-  // Adds to each rank's place the most bytes that its group and the group's parts have staged since
-  // this was asked last, the sum over these and their lanes.
+  // Adds to each rank's entry the peak of bytes that its group and the group's parts have staged
+  // since the previous call, summed over these and their lanes.
   void take_staged_peaks(GroupId g, std::vector<uint64_t>* by_rank);
 
-  // Of a group that is made. What is refused is over at once. `then`, if any, runs when it is over,
-  // where the engine says so, and may post more; not if it was refused.
+  // Posts an operation at a member of a group that is made. A refused operation is over
+  // immediately. `then`, if given, runs when the operation ends, in the engine's done callback, and
+  // may post more; it does not run if the operation was refused.
   using Then = std::function<void(const Outcome&)>;
   std::shared_ptr<const Outcome> post(GroupId g, Member m, const Operation& operation,
                                       Then then = {});
-  // Its send or its receive; likewise.
+  // Posts the sending or the receiving side of a message; the rules are those of post().
   std::shared_ptr<const Outcome> post_message(GroupId g, const Message& message, bool receives,
                                               Then then = {});
-  // Everywhere; by member.
+  // Posts at all members; results by member.
   std::vector<std::shared_ptr<const Outcome>> post_all(GroupId g, const Operation& operation);
-  // Begins to leave the group at all members; closed(): all that live have.
+  // Begins to leave the group at all members; closed() returns true once all live ones have.
   void close(GroupId g, Nanos limit);
   bool closed(GroupId g) const;
 
@@ -161,14 +165,14 @@ class World final : private SimNetwork::Listener, private Surroundings {
   void at(Nanos when, std::function<void()> action) override {
     network_.schedule(when, std::move(action));
   }
-  // Lets things happen until `until()` or for `limit`; returns until(). If nothing can happen any
-  // more before that, standstill() says so.
+  // Runs events until `until()` returns true or for `limit`; returns until(). If no event is left
+  // before that, standstill() returns true.
   template <typename Until>
   bool run(Until until, Nanos limit);
   bool standstill() const { return network_.next() == kNever; }
 
-  // A process that does not run for a while; one that dies; one that ends in order, which has
-  // closed all its groups, and is killed() from then on; a clock that jumps ahead.
+  // Faults of a process: it is paused or resumed; it dies; it ends in order, which requires all its
+  // groups to be closed, and is killed() from then on; its clock jumps ahead.
   void pause(uint32_t rank, bool paused);
   void kill(uint32_t rank);
   void exit(uint32_t rank);
@@ -176,60 +180,61 @@ class World final : private SimNetwork::Listener, private Surroundings {
   bool paused(uint32_t rank) const override { return ranks_[rank].paused; }
   void jump(uint32_t rank, Nanos by);
 
-  // Of everything that happened: equal for equal runs of one build.
+  // Hash of everything that happened: equal for equal runs of one build.
   uint64_t trace_hash() const;
   uint64_t most_spins() const;
-  // Books what the engine allocates for a rank; outlives the world. Null: nobody. What the world
-  // itself and the network need is nobody's.
+  // Accounts allocations of the engine to ranks; outlives the world. Null: no accounting. Memory of
+  // the world itself and of the network is not accounted to any rank.
   void set_meter(HeapMeter* meter) {
     meter_ = meter;
     network_.set_meter(meter);
   }
-  // Nobody has the groups any more, all of which are closed: nothing can be asked of them.
+  // Drops all groups, which must be closed: they cannot be queried any more.
   void let_go();
 
  private:
   struct Rank {
     SimClock clock;
-    // The first pair is everybody's; others have the multicast lane of a subgroup.
+    // The first pair serves all groups; the others are the multicast lanes of subgroups.
     std::vector<PerLane<std::shared_ptr<SimLane>>> lanes;
-    // Bytes, by all its multicast lanes (LaneAccounts).
+    // Bytes received by all its multicast lanes (LaneAccounts).
     std::shared_ptr<std::atomic<uint64_t>> arrived = std::make_shared<std::atomic<uint64_t>>(0);
     bool killed = false, paused = false, exited = false;
   };
-  // How a group is made; parts differ in all but the settings' text.
+  // Parameters for making a group; parts differ in all but the settings' text.
   struct Making {
     std::string name;
     std::vector<uint32_t> ranks;
     std::vector<Member> absent;
     Config config;
     uint32_t part_index = 0, link_sharers = 1, lane = 0;
-    std::optional<GroupId> whole;  // of a part
+    std::optional<GroupId> whole;  // of which this is a part
     Ready ready;
   };
   struct GroupMember {
     uint32_t rank = 0;
     std::shared_ptr<GroupBase> group;
-    NetworkGroup* on_network = nullptr;  // the same, or
+    NetworkGroup* on_network = nullptr;  // same object as `group`, or
     SimHostGroup* on_host = nullptr;
-    Agreement agreement;               // without the addresses
-    bool ready = false, told = false;  // what became of its making is known; to its user too
+    Agreement agreement;  // without the addresses
+    // the outcome of making it is known; its user has been notified
+    bool ready = false, told = false;
     Status making;
-    bool stations = false, asked = false;  // may have stations; waits for the first
-    bool closing = false;                  // and is not over
+    bool stations = false, asked = false;  // may have stations; waits for their first reply
+    bool closing = false;                  // closing has begun and not ended
   };
   struct Members {
     Making how;
     std::vector<GroupMember> members;
-    uint32_t waiting = 0;  // members that do not know yet what became of its making
+    uint32_t waiting = 0;  // members that do not know yet whether the group was made
     uint32_t parts_waiting = 0;
     std::vector<GroupId> parts;
     std::vector<uint32_t> host_of;  // by member
     bool host_reads = false;        // ranks of a host fold first
-    bool rails = false;             // its parts are rails and hosts, else subgroups
-    bool in_parts = false;          // it is to have parts
+    bool rails = false;             // parts are rails and host groups, else subgroups
+    bool in_parts = false;          // it will have parts
   };
-  // A call's memory at one rank, until it is over.
+  // Memory of a call at one rank, until the call is over.
   struct Memory {
     std::shared_ptr<Pages> pages, input;
     std::shared_ptr<const Reference> reference;
@@ -279,7 +284,7 @@ class World final : private SimNetwork::Listener, private Surroundings {
   Aggregators aggregators_;
   std::vector<Rank> ranks_;
   struct LaneAt {
-    SimLane* lane = nullptr;  // null: another's endpoint
+    SimLane* lane = nullptr;  // null: not a lane's endpoint
     uint32_t rank = 0;
   };
   std::vector<LaneAt> lanes_;  // by endpoint

@@ -1,6 +1,6 @@
-// Groups of a world, as engine/bootstrap.cpp makes them, but for the store: all records are there
-// at once, one roster is concluded from them, each member agrees by it, probes, and waits for
-// nobody. When all members of a group know what became of it, its parts are made in the same way,
+// Makes the groups of a world as engine/bootstrap.cpp does, without the store: all records exist
+// immediately, one roster is concluded from them, and each member agrees by it and probes without
+// waiting for the others. When all members know the outcome, the parts are made in the same way,
 // and then each member gets its split.
 #include <algorithm>
 #include <utility>
@@ -15,18 +15,18 @@ namespace mcast::sim {
 
 namespace {
 
-// As Bootstrap::network_reason() and what it says of one host.
+// The rule of Bootstrap::network_reason() for ranks of one host.
 bool shares_memory(const Config& c) { return c.shared_memory != "off"; }
 bool may_leave_network(const Config& c) {
   return shares_memory(c) && c.transport == "auto" && c.algorithm == "auto";
 }
 
-// As Bootstrap::takes_stations().
+// The rule of Bootstrap::takes_stations().
 bool takes_stations(const Config& c, bool part, uint32_t hosts) {
   return !part && hosts > 1 && !c.aggregators.empty() && c.aggregate != "off";
 }
 
-// Between a thread and another of the same rank.
+// Delay between two threads of one rank.
 Nanos delay(Rng& rng, Nanos most) {
   return static_cast<Nanos>(rng.below(static_cast<uint64_t>(most) + 1));
 }
@@ -189,14 +189,14 @@ void World::settle(GroupId g, Member m, const Status& probed) {
     }
   }
   member.ready = true;
-  // Who has no group waits for no parts.
+  // A member without a group does not wait for parts.
   const bool known = !groups_[g].in_parts || !probed.ok();
   if (const Ready& ready = groups_[g].how.ready; ready && known) ready(m);
   groups_[g].members[m].told = known;
   if (--groups_[g].waiting == 0) settled(g);
 }
 
-// All that live know: parts come next. Their whole waits for them all.
+// All live members know the outcome: makes the parts. All of their members wait for all parts.
 void World::settled(GroupId g) {
   const bool good = std::all_of(groups_[g].members.begin(), groups_[g].members.end(),
                                 [&](const auto& m) { return m.making.ok() && !killed(m.rank); });
@@ -225,7 +225,7 @@ void World::begin_parts(GroupId g) {
   }
 }
 
-// Rails first, then the hosts' groups.
+// Rails first, then the host groups.
 void World::lay_rails(GroupId g) {
   const Hosts hosts(groups_[g].host_of);
   const auto rails = static_cast<uint32_t>(hosts.members(0).size());
@@ -262,7 +262,7 @@ void World::part_made(GroupId g) {
   for (const GroupId part : group.parts) {
     for (const GroupMember& member : groups_[part].members) {
       if (member.making.ok() && !killed(member.rank)) continue;
-      // As in the product, a group without one of its parts is not made.
+      // As in the product, a group is not made if one of its parts was not.
       for (GroupMember& whole : group.members) {
         if (whole.making.ok()) whole.making = Status(Code::kUnavailable, "a part was not made");
       }
@@ -322,7 +322,7 @@ void World::take_staged_peaks(GroupId g, std::vector<uint64_t>* by_rank) {
   for (const GroupId part : groups_[g].parts) take_staged_peaks(part, by_rank);
 }
 
-// Parts after the whole, as an engine does at its end.
+// Closes parts after the whole group, as an engine does at its end.
 void World::close(GroupId g, Nanos limit) {
   for (Member m = 0; m < size(g); m++) {
     GroupMember& member = groups_[g].members[m];

@@ -1,6 +1,6 @@
-// A call at one rank: its memory, the post, and what there is when it is done. Bytes are compared
-// in the done callback, where the caller may use them first; then the memory is overwritten and
-// made inaccessible, so that a late read or write dies of it.
+// A call at one rank: its memory, the post, and the outcome. Bytes are compared in the done
+// callback, the first point at which the caller may use them; then the memory is overwritten and
+// made inaccessible, so that a late read or write crashes.
 #include <algorithm>
 #include <utility>
 
@@ -16,7 +16,7 @@ Slice slice(const std::shared_ptr<Pages>& pages, size_t offset, size_t length) {
   return {std::make_shared<Region>(pages->data(), pages->size(), pages), offset, length};
 }
 
-// Blocks of one memory, which are one region.
+// Blocks of one allocation, which is one region.
 std::vector<Slice> blocks(const std::shared_ptr<Pages>& pages, uint32_t count, size_t bytes) {
   const auto region = std::make_shared<Region>(pages->data(), pages->size(), pages);
   std::vector<Slice> out;
@@ -24,8 +24,8 @@ std::vector<Slice> blocks(const std::shared_ptr<Pages>& pages, uint32_t count, s
   return out;
 }
 
-// An error's text is the engine's memory, and lives as long as somebody has the error: of what is
-// kept for good the world has a copy.
+// Copies a status. An error's text is allocated by the engine and lives as long as any copy of the
+// error; outcomes that the world stores permanently must not count as the engine's memory.
 Status kept(const Status& status) {
   return status.ok() ? status : Status(status.code(), status.message());
 }
@@ -34,7 +34,7 @@ ExchangeShape shape_of(const Operation& op, uint32_t ranks) {
   return {op.kind, ranks, op.bytes, op.splits, op.root};
 }
 
-// Small all_reduces are folded by every rank itself.
+// Returns true for small all_reduces, which every rank folds itself.
 bool one_step(const Operation& op, const Agreed& agreed) {
   wire::Descriptor d{op.kind, static_cast<uint8_t>(op.how.element), op.root, op.bytes, ""};
   d.reduction = static_cast<uint8_t>(op.how.reduction);
@@ -133,7 +133,7 @@ Result<Sequence> World::carry_out(GroupId g, Member m, const Operation& op, Post
   return move_bytes(g, m, op, std::move(options), memory);
 }
 
-// Null: its ranks have memory for it.
+// Null: the operation uses real memory at its ranks.
 std::shared_ptr<const Contributions> World::contributions_of(GroupId g, Member m,
                                                              const Operation& op) {
   const Members& group = groups_[g];
@@ -158,7 +158,7 @@ std::shared_ptr<const Contributions> World::contributions_of(GroupId g, Member m
 Result<Sequence> World::move_bytes(GroupId g, Member m, const Operation& op, PostOptions options,
                                    Memory& memory) {
   if (wire::is_exchange(op.kind)) {
-    // Every block is for one rank only, so there is nothing that ranks could share.
+    // Every block is for one rank only, so ranks cannot share contents.
     const ExchangeShape shape = shape_of(op, size(g));
     memory.input = exchange_pages(shape, op.id, m, Side::kOut);
     memory.pages = exchange_pages(shape, op.id, m, Side::kIn);
@@ -172,7 +172,8 @@ Result<Sequence> World::move_bytes(GroupId g, Member m, const Operation& op, Pos
   const bool sends = all || m == op.root;
   if (spec_.ledgers) {
     memory.reference = contents_.reference(op.id, streams, op.bytes, op.root);
-    // What goes by parts is written where it is already; the reference shows whether that is so.
+    // Operations split into parts write to their final place already; the reference shows whether
+    // that is right.
     if (groups_[g].parts.empty() && groups_[g].members[m].on_network != nullptr) {
       memory.ledger = std::make_shared<Ledger>(memory.reference, !sends ? streams : all ? m : 0);
       options.landing = memory.ledger;
@@ -240,7 +241,7 @@ std::string World::verdict(GroupId g, Member m, const Operation& op, const Memor
   }
   if (memory.ledger) return memory.ledger->verdict();
   if (memory.reference) return memory.reference->intact() ? "" : "the reference was overwritten";
-  if (!memory.pages) return "";  // a barrier; a reduce elsewhere than at its root
+  if (!memory.pages) return "";  // a barrier; a reduce at a rank other than its root
   if (wire::is_exchange(op.kind)) {
     return wrong_blocks(shape_of(op, size(g)), op.id, m, *memory.pages);
   }

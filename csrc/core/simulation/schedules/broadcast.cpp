@@ -1,6 +1,7 @@
-// Broadcasts over point-to-point sends. Ranks are counted from the root. Binomial: who has the data
-// sends it whole, to one after the other, so the number of those who have it doubles with each
-// send. Chain: pieces go from each rank to the next as they come, so all links work at once.
+// Broadcasts over point-to-point sends. Ranks are counted from the root. Binomial: a rank with the
+// data sends it whole to one rank after the other, so the number of ranks that have it doubles with
+// each send. Chain: pieces go from each rank to the next as they arrive, so all links are used at
+// once.
 #include <algorithm>
 #include <bit>
 
@@ -46,10 +47,10 @@ class Binomial final : public FromRoot {
     if (to < layout_.ranks) sends->push_back({rank_at(to), layout_.size, 0});
   }
 
-  std::vector<uint32_t> next_;  // how far above the receiver of its present send is
+  std::vector<uint32_t> next_;  // distance from a rank to the receiver of its current send
 };
 
-// A note is the piece.
+// A note is the number of the piece.
 class Chain final : public FromRoot {
  public:
   using FromRoot::FromRoot;

@@ -1,5 +1,5 @@
-// Which algorithm is which schedule, by operation: one table, asked for a schedule or whether there
-// is one.
+// Maps algorithm and operation to a schedule: one table for making a schedule and for checking
+// whether there is one.
 #include <algorithm>
 #include <iterator>
 

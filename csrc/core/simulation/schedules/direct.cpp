@@ -1,6 +1,6 @@
-// Everyone sends to everyone, starting with the next rank, so that at any time different ranks send
-// to different ones. A few sends of a rank are under way at once: a stream that begins has a small
-// window, and others fill the link meanwhile.
+// Every rank sends to every other rank, starting with the next one, so that different ranks send to
+// different ones at any time. A few sends of a rank are under way at once: a new stream has a small
+// window, and the others fill the link meanwhile.
 //
 // Gathering: a rank sends its own block to all. Scattering: it sends to each rank its contribution
 // to that rank's block. A note is the block.

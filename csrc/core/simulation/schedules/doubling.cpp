@@ -1,8 +1,8 @@
-// All-gathers in about log2 P steps. A power of two of ranks: in step k a rank and the one whose
-// number differs in bit k exchange the 2^k blocks of their halves. Any other number (Bruck): in
-// step k a rank sends what it has from its own block on, 2^k blocks or what the receiver lacks, to
-// the rank 2^k below. The step after k begins when what step k brings has come; a partner may be
-// ahead.
+// All-gathers in about log2 P steps. If the number of ranks is a power of two, in step k a rank and
+// the one whose number differs in bit k exchange the 2^k blocks of their halves. For other numbers
+// (Bruck), in step k a rank sends to the rank 2^k below it the blocks from its own on: 2^k of them,
+// or as many as the receiver lacks. The step after k begins when the data of step k has arrived; a
+// partner may be ahead.
 //
 // A note is the step.
 #include <algorithm>
@@ -43,10 +43,10 @@ class Doubling final : public Schedule {
 
  private:
   struct Progress {
-    uint32_t came = 0;  // steps, by bit
-    unsigned step = 0;  // the one whose data is awaited
+    uint32_t came = 0;  // steps whose data has arrived, by bit
+    unsigned step = 0;  // the step whose data is awaited
   };
-  struct Run {  // of blocks, around
+  struct Run {  // a run of blocks, which may wrap around
     uint32_t first = 0, count = 0;
   };
 

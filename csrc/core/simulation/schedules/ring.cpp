@@ -1,10 +1,9 @@
 // Blocks on a ring. Gathering: each rank's block goes once around, up to the rank before its owner.
-// Scattering: block b sets out at rank b + 1 as that rank's contribution and collects one at each
-// rank until it is whole at its owner, rank b. An all-reduce is the second and then the first: a
-// piece goes on around as soon as it is whole, so both halves overlap.
+// Scattering: block b starts at rank b + 1 as that rank's contribution, and each rank adds its own,
+// until the sum is complete at its owner, rank b. An all-reduce scatters and then gathers: a piece
+// continues around as soon as it is complete, so both halves overlap.
 //
-// A block has several pieces, so that a link sends one while the rank that it leads to passes on
-// another.
+// A block has several pieces, so that a link sends one piece while the next rank passes on another.
 //
 // A note is (gathering, block, piece).
 #include <algorithm>

@@ -1,9 +1,9 @@
-// A collective as a schedule of sends: what each rank sends when it begins, when something has come
-// to it, and when something that it sent has come to its receiver. A schedule knows numbers only,
-// neither time nor memory nor a network, so it can be run by anything that delivers sends, in the
-// order of each pair of ranks.
+// A collective as a schedule of sends: the sends of each rank when it begins, when a send has
+// arrived for it, and when one of its own sends has been delivered. A schedule has no notion of
+// time, memory or network, so anything can run it that delivers sends in the order of each pair of
+// ranks.
 //
-// What comes to a rank before it has begun waits until it has. Threads: one.
+// Sends that arrive before a rank has begun wait until it has. Threads: one.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ inline constexpr Collective kCollectives[] = {Collective::kBroadcast,     Collec
                                               Collective::kAllToAll,      Collective::kGather,
                                               Collective::kScatter};
 
-// How an operation's bytes are cut: one block per rank, equal but for rounding. A broadcast has
-// one, the root's, of all bytes.
+// Division of an operation's bytes: one block per rank, equal except for rounding. A broadcast has
+// one block of all bytes, the root's.
 struct Layout {
   uint32_t ranks = 0;
   uint64_t size = 0;  // of the whole output or input, bytes; at least one for each rank
@@ -38,19 +38,19 @@ struct Layout {
     return size / ranks * block + size % ranks * block / ranks;
   }
   uint64_t block_bytes(uint32_t block) const { return block_at(block + 1) - block_at(block); }
-  // Of `count` blocks from `first` on, around the last one.
+  // Bytes of `count` blocks from `first` on, wrapping around after the last one.
   uint64_t blocks_bytes(uint32_t first, uint32_t count) const;
 };
 
 struct Send {
   RankId to = 0;
   uint64_t bytes = 0;
-  uint64_t note = 0;  // what it is, for the schedule
+  uint64_t note = 0;  // identifies the send for the schedule
 };
 using Sends = std::vector<Send>;
 
-// What a send carries, for tests: bytes [first, first + bytes) of a block. `partial`: a reduction's
-// block into which only some ranks' contributions are folded.
+// The data that a send carries, for tests: bytes [first, first + bytes) of a block. `partial`: a
+// reduction's block that contains the contributions of some ranks only.
 struct Part {
   uint32_t block = 0;
   uint64_t first = 0, bytes = 0;
@@ -64,13 +64,13 @@ class Schedule {
 
   const Layout& layout() const { return layout_; }
 
-  // Each appends what the rank sends now. `note`: of the send that has come.
+  // Each callback appends the sends that the rank starts now. `note`: of the send that has arrived.
   virtual void begin(RankId rank, Sends* sends) = 0;
   virtual void arrived(RankId /*rank*/, uint64_t /*note*/, Sends* /*sends*/) {}
   virtual void delivered(RankId /*rank*/, Sends* /*sends*/) {}
 
-  // Bytes that come to this rank in all. A rank is done when they have come, and all that it sent
-  // has come to others.
+  // Total bytes that arrive for this rank. A rank is done when they have arrived and all its sends
+  // have been delivered.
   virtual uint64_t expected(RankId rank) const = 0;
   virtual void parts(RankId from, uint64_t note, std::vector<Part>* parts) const = 0;
 

@@ -1,12 +1,12 @@
-// The schedules that there are. They are lower bounds of what programs reach: no cost of a host, no
-// copies, no protocol between the ranks.
+// The available schedules. Their times are lower bounds for real programs: they have no CPU cost of
+// hosts, no copies and no protocol between the ranks.
 //
-//   ring                a rank passes what has come to it to the next, in pieces of up to 64 KiB
+//   ring                a rank passes on what it receives to the next, in pieces of up to 64 KiB
 //   recursive doubling  all-gather: partners at distance 1, 2, 4, ... exchange all that they have;
-//                       where the number of ranks is no power of two, Bruck et al. 1997
-//   binomial            broadcast: who has the data sends it whole to the rank 1, 2, 4, ... above
+//                       if the number of ranks is not a power of two, Bruck et al. 1997
+//   binomial            broadcast: ranks with the data send it whole to the rank 1, 2, 4, ... above
 //   chain               broadcast: pieces of 64 KiB go from rank to rank
-//   direct              everyone sends to everyone, from the next rank on around
+//   direct              every rank sends to every other, from the next rank on, wrapping around
 #pragma once
 
 #include <memory>
@@ -27,11 +27,11 @@ std::unique_ptr<Schedule> chain_broadcast(const Layout& layout);
 std::unique_ptr<Schedule> direct_all_gather(const Layout& layout);
 std::unique_ptr<Schedule> direct_reduce_scatter(const Layout& layout);
 
-// "ring-schedule", "recursive-doubling", "binomial", "chain", "direct"; null: it has no schedule
-// for this operation.
+// Algorithms: "ring-schedule", "recursive-doubling", "binomial", "chain", "direct". Null: the
+// algorithm has no schedule for this operation.
 std::unique_ptr<Schedule> make_schedule(std::string_view algorithm, Collective op,
                                         const Layout& layout);
-// Whether there is one.
+// Returns true if the algorithm has a schedule for this operation.
 bool has_schedule(std::string_view algorithm, Collective op);
 
 }  // namespace mcast::sim

@@ -1,4 +1,4 @@
-// What laws look at: a plan, what became of it, and what of the plan explains it.
+// The input of a law: a plan, the result of its run, and the causes in the plan that explain it.
 // Threads: data.
 #pragma once
 
@@ -19,7 +19,7 @@ struct Case {
 
   void broken(const char* law, const std::string& text) const { findings.push_back({law, text}); }
   const PlannedOp& op(const CallEnd& call) const { return plan.ops[call.op]; }
-  // That this member gave.
+  // Bytes with which this member called the operation.
   uint64_t bytes_of(const PlannedOp& op, Member m) const {
     return m == op.odd ? op.odd_bytes : op.bytes;
   }
@@ -35,7 +35,7 @@ struct Case {
 
 inline std::string ms(Nanos time) { return std::to_string(time / kMilli) + " ms"; }
 
-// The lane of its operations, but for barriers, which may be on both.
+// The lane of an operation of this kind, except for barriers, which may use both.
 inline uint32_t lane_of(wire::Kind kind) {
   return wire::is_reduction(kind) || wire::is_exchange(kind) ? 1 : 0;
 }
@@ -45,7 +45,8 @@ inline bool has(const Plan& plan, FaultKind kind) {
                      [&](const PlannedFault& f) { return f.what == kind; });
 }
 
-// Nothing may fail, and nothing has failed or was left out.
+// Returns true if the plan has nothing that may fail an operation, every call ended well, and every
+// message that was carried ended well.
 inline bool all_well(const Case& c) {
   const auto well = [](const Ending& end) { return end.ends == 1 && end.status.ok(); };
   return c.causes.harmless() && std::all_of(c.run.calls.begin(), c.run.calls.end(), well) &&
@@ -53,7 +54,7 @@ inline bool all_well(const Case& c) {
                      [&](const MessageEnd& end) { return !end.carried || well(end); });
 }
 
-// Something of this group failed at a rank that is no culprit. (laws.cpp)
+// Checks a failure of this group at a rank that is not a culprit. (laws.cpp)
 void blame_one(const Case& c, const std::string& where, uint32_t group, const Status& status);
 
 // memory_laws.cpp, message_laws.cpp, path_laws.cpp, station_laws.cpp

@@ -1,6 +1,7 @@
-// How long a fault keeps its rank silent: a pause as long as it is; where datagrams and segments
-// were lost, up to twice as long and a timer of the stream's, since its timers have doubled
-// meanwhile. Silences that follow each other closely may count as one, whosever they are.
+// Computes how long a fault keeps its rank silent: a pause for its own length; a fault that loses
+// datagrams and segments up to twice its length plus a timer of the stream, since the stream's
+// timers have doubled meanwhile. Silences that follow each other closely may count as one, even of
+// different ranks.
 #include "simulation/swarm/causes.h"
 
 #include <algorithm>
@@ -13,8 +14,8 @@ namespace mcast::sim {
 
 namespace {
 
-constexpr FlowOptions kStreams;        // as worlds of plans have them
-constexpr Nanos kApart = 2 * kSecond;  // silences that are further apart are two
+constexpr FlowOptions kStreams;        // the options of plans' worlds
+constexpr Nanos kApart = 2 * kSecond;  // silences further apart than this are separate
 
 struct Silence {
   Nanos from = 0, to = 0;
@@ -33,7 +34,7 @@ Nanos longest_run(std::vector<Silence> all) {
   return longest;
 }
 
-// Streams lose segments, and wait for timers then.
+// Returns true if streams may lose segments, and then wait for timers.
 bool loses_segments(const Plan& plan) {
   const PlannedWorld& w = plan.world;
   return w.queue != 0 || w.interface != 0 ||
@@ -41,16 +42,17 @@ bool loses_segments(const Plan& plan) {
                      [](const auto& f) { return f.what == FaultKind::kLoss && f.rate > 0; });
 }
 
-// A packet of each rank at once is more than a queue holds: streams lose whole windows, and timers
-// that run out together meet there again.
+// Returns true if a queue cannot hold one packet of each rank: then streams lose whole windows, and
+// timers that expire together collide again.
 bool meets_in_queues(const Plan& plan) {
   const uint64_t most = uint64_t{plan.ranks()} * 3000;
   const PlannedWorld& w = plan.world;
   return (w.queue != 0 && w.queue < most) || (w.interface != 0 && w.interface < most);
 }
 
-// All ranks probe every group when it is made, and as fast as if links carried 32 MiB/s
-// (protocol/probe.cpp): what that leaves in a link's queue, a ping and its answer wait for, both.
+// Returns true if probes may delay control frames beyond patience. All ranks probe every group when
+// it is made, as fast as if links carried 32 MiB/s (protocol/probe.cpp); a ping and its reply both
+// wait behind the probes in a link's queue.
 bool probes_hide_words(const Plan& plan, Nanos patience) {
   double bytes = 0;
   for (const PlannedGroup& group : plan.groups) {
@@ -59,7 +61,7 @@ bool probes_hide_words(const Plan& plan, Nanos patience) {
   return 4 * bytes / plan.world.rate * 1e9 > static_cast<double>(patience);
 }
 
-// What one connection carries of it, if all goes by streams.
+// Bytes that one connection carries for the operation if everything goes by streams.
 double streamed(const PlannedOp& op, double members) {
   const auto block = static_cast<double>(std::max(op.bytes, op.odd_bytes));
   const bool each = op.kind == wire::Kind::kAllgather || op.kind == wire::Kind::kReduceScatter ||
@@ -67,8 +69,9 @@ double streamed(const PlannedOp& op, double members) {
   return each ? block * members : block;
 }
 
-// Words wait behind data in a link's queue: what roots may have on their way, and a stream that
-// repairs a rank that hears no multicast. A ping may wait so long, and its answer too.
+// Returns true if data may delay control frames beyond patience. Control frames wait in a link's
+// queue behind data: the data that roots may have under way, and a stream that repairs a rank that
+// receives no multicast. A ping and its reply may both wait.
 bool data_hides_words(const Plan& plan, Nanos patience) {
   const PlannedWorld& w = plan.world;
   double bytes = 0;
@@ -90,16 +93,16 @@ double worst_loss(const Plan& plan) {
   return worst;
 }
 
-// Links between two hosts, each way.
+// Links between two hosts, in each direction.
 double links_between_hosts(const Plan& plan) {
   const std::string& topology = plan.world.topology;
   return topology.rfind("star", 0) == 0 ? 2 : topology.rfind("leafspine", 0) == 0 ? 4 : 6;
 }
 
-// How long a stream of so many bytes waits for its timers where links lose packets. A run of losses
-// that takes the end of a window, or its acknowledgement, is found out after two round trips by a
-// packet of its own; if that is lost too, after a timer, doubled each time. So much is lost that
-// the window is about two segments, so every second run takes its end.
+// Time that a stream of `bytes` waits for its timers on links that lose packets. A run of losses
+// that takes the end of a window, or its acknowledgement, is detected after two round trips by an
+// extra packet; if that is lost too, after a timer, doubled each time. The loss rate limits the
+// window to about two segments, so every second run takes its end.
 Nanos timers_of_losses(const Plan& plan, double bytes) {
   double worst = 0;
   for (const PlannedFault& f : plan.faults) {
@@ -115,9 +118,9 @@ Nanos timers_of_losses(const Plan& plan, double bytes) {
                             static_cast<double>(kStreams.timeout));
 }
 
-// A window whose tail is lost waits until its root announces what it has sent: up to 25 ms of
-// patience, then three times by multicast within 7 ms, which the same run of losses may take, since
-// a run counts datagrams and little else is sent; then by stream.
+// A window whose tail is lost waits until its root announces what it has sent: first after up to 25
+// ms, then three times by multicast within 7 ms, then by stream. One run of losses may take all
+// multicast announcements, since a run counts datagrams and few others are sent.
 double timers_of_tails(const Plan& plan, const Config& config) {
   constexpr auto kTail = static_cast<double>(32 * kMilli);
   double rate = 0;
@@ -159,11 +162,11 @@ void note_fault(const PlannedFault& fault, Causes& causes, std::vector<Silence>&
     case FaultKind::kCut:
       cut_off();
       if (causes.culprits.count(fault.rank) == 0) return;
-      // Each misses the other, and multicast carries what either says about that.
+      // Each of the two misses the other, and multicast carries the reports of both.
       if (fault.peer != kNoMember) causes.culprits.insert(fault.peer);
       causes.return_to_life = true;
       return;
-    case FaultKind::kDelay:  // of a word, its answer, and what is sent again in between
+    case FaultKind::kDelay:  // for a request, its reply, and retransmissions in between
       silences.push_back({fault.at, fault.at + 8 * fault.much});
       return;
     case FaultKind::kKill:
@@ -186,13 +189,13 @@ void note_fault(const PlannedFault& fault, Causes& causes, std::vector<Silence>&
 }
 
 double bytes_of(const PlannedOp& op, double members) {
-  // What a link carries, and repairs over streams for all from one.
+  // Bytes on a link, and repairs over streams from one rank to all others.
   return streamed(op, members) * members + 4096 * members;
 }
 
-// What may have to run out besides, by a clock of the usual rate: cutoffs and requests; probes that
-// are lost, of a group and of its path; streams that wait for their timers, the longer the longer
-// they were cut off.
+// Timers that may have to expire besides, by a clock of the usual rate: cutoffs and requests; lost
+// probes, of a group and of its path; streams that wait for their timers, which take longer the
+// longer they were cut off.
 Nanos timers_of(const Plan& plan, const Config& config, uint32_t lane) {
   const PlannedWorld& w = plan.world;
   Nanos timers = kSecond;
@@ -204,12 +207,12 @@ Nanos timers_of(const Plan& plan, const Config& config, uint32_t lane) {
     const bool cuts = f.what == FaultKind::kIsolate || f.what == FaultKind::kCut;
     if (cuts && f.length != kNever) timers += 2 * f.length + kSecond;
     if (f.what == FaultKind::kDelay) timers += 8 * f.much;
-    // Requests that are not answered are repeated after up to a second.
+    // Unanswered requests are repeated after up to a second.
     if (f.what == FaultKind::kForget) timers += 4 * kSecond;
   }
   if (lossy) timers += 2 * config.probe_timeout;
-  // Each of them may be given up once for each time that it comes back, first waited for when the
-  // group is made.
+  // Each aggregator may be given up once for each time that it comes back; the first wait is when
+  // the group is made.
   const Nanos station = 2 * config.aggregator_patience + 2 * kSecond;
   timers += station * static_cast<Nanos>(plan.aggregators.size());
   for (const PlannedFault& f : plan.faults) timers += is_of_aggregator(f.what) ? station : 0;
@@ -251,8 +254,8 @@ void note_work(const Plan& plan, Causes& causes) {
   for (const uint32_t lane : {0u, 1u}) causes.work_of[lane] = with_timers(lane);
 }
 
-// Who is lost may be found out by the slowest clock only; by the fastest one a call's own limit may
-// be over before that.
+// Returns true if a call's own limit may expire, by the fastest clock, before a lost rank is
+// detected, by the slowest clock.
 bool limits_end_before_silence(const Plan& plan, const Causes& causes) {
   if (causes.nobody_is_lost()) return false;
   const auto too_early = [&](const auto& called) {

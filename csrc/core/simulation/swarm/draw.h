@@ -1,4 +1,4 @@
-// What all parts of a plan's generator draw with.
+// Random draws shared by all parts of a plan's generator.
 // Threads: pure.
 #pragma once
 

@@ -1,5 +1,5 @@
-// Faults that end are counted where two of them may overlap at one rank: a process runs again when
-// the last of its pauses is over.
+// Faults that end are counted if they may overlap at one rank: a process runs again when the last
+// of its pauses has ended.
 #include "simulation/swarm/faults.h"
 
 #include <algorithm>
@@ -14,10 +14,11 @@ namespace mcast::sim {
 
 namespace {
 
-// Of a rank's i-th endpoint (World::endpoints).
+// The lane of a rank's i-th endpoint (World::endpoints).
 uint32_t lane_of_endpoint(size_t i) { return i == 1 ? 1 : 0; }
 
-// Of packets, frames or what a program does: that it has begun is nothing yet.
+// Returns true for faults of packets or frames and for actions of a program: they are counted when
+// they take effect, not when they begin.
 bool counts_what_it_does(FaultKind kind) {
   return kind == FaultKind::kReplay || kind == FaultKind::kFlood || kind == FaultKind::kExit ||
          kind == FaultKind::kAbsent || kind == FaultKind::kAggRepeat;
@@ -139,7 +140,7 @@ void Faults::mute(const PlannedFault& fault, bool on) {
   }
 }
 
-// Those between ranks of one host too: they are connections like others.
+// Includes streams between ranks of one host, which are connections like others.
 template <typename Act>
 void Faults::each_stream(const PlannedFault& fault, Act act) {
   for (uint32_t peer = 0; peer < plan_.ranks(); peer++) {
@@ -165,8 +166,8 @@ void Faults::reset(const PlannedFault& fault, Nanos later) {
   each_stream(fault, [&](size_t from, size_t to) { world_.network().reset(from, to, later); });
 }
 
-// TCP breaks a connection over which nothing has come through for the liveness limit, also an idle
-// one (TCP_USER_TIMEOUT, SO_KEEPALIVE; transport/udp/tcp_connection.cpp). Its clock is the host's.
+// TCP breaks a connection on which nothing has arrived for the liveness limit, even an idle one
+// (TCP_USER_TIMEOUT, SO_KEEPALIVE; transport/udp/tcp_connection.cpp). Its clock is the host's.
 void Faults::give_up(size_t index) {
   const PlannedFault& fault = plan_.faults[index];
   const Nanos limit = world_.spec().config.liveness_limit;
@@ -224,7 +225,8 @@ void Faults::apply() {
       [this](size_t from, size_t to, ConstBytes d) { return replay(from, to, d); });
 }
 
-// Of a link between a host and its switch, each way; those that are in force at once add up.
+// Sets the delay of the links between a host and its switch, in each direction; delays of
+// simultaneous faults add up.
 void Faults::delay_links() {
   Fabric& fabric = world_.network().fabric();
   for (LinkId id = 0; id < fabric.topology().links(); id++) {
@@ -241,7 +243,7 @@ void Faults::delay_links() {
   }
 }
 
-// To everything that a rank has joined: a flood knows no lanes.
+// Floods everything that a rank has joined: a flood does not distinguish lanes.
 void Faults::flood(size_t index) {
   if (std::find(active_.begin(), active_.end(), index) == active_.end()) return;
   const PlannedFault& fault = plan_.faults[index];
@@ -258,7 +260,7 @@ void Faults::flood(size_t index) {
   world_.at(world_.now() + fault.every, [this, index] { flood(index); });
 }
 
-// Of another job that uses the same address, or of anything.
+// A datagram of another job that uses the same address, or random bytes.
 std::vector<std::byte> Faults::noise() {
   std::vector<std::byte> datagram(wire::kDatagramHeader + 8, std::byte{0x5a});
   if (rng_.chance(0.5)) return datagram;
@@ -280,7 +282,7 @@ void Faults::hook_frames() {
       });
 }
 
-// By the same stream, one directly behind the other.
+// Sends the frame twice on the same stream, one directly after the other.
 void Faults::repeat(size_t from, size_t to, Channel channel, ConstBytes frame) {
   const PlannedFault* const fault = in_force(FaultKind::kAggRepeat);
   wire::FrameHeader header;
@@ -296,7 +298,7 @@ void Faults::repeat(size_t from, size_t to, Channel channel, ConstBytes frame) {
   began_[static_cast<size_t>(FaultKind::kAggRepeat)]++;
 }
 
-// What is asked for and not answered is asked for again.
+// Only requests are lost: they are repeated until they are answered.
 bool Faults::forgets(ConstBytes frame) {
   const PlannedFault* const fault = in_force(FaultKind::kForget);
   wire::FrameHeader header;
@@ -306,8 +308,8 @@ bool Faults::forgets(ConstBytes frame) {
   return request && rng_.chance(fault->rate);
 }
 
-// A switch that kept it for a while; or it is of an earlier group over the same hosts, and all but
-// the tag is well formed.
+// A late copy: either unchanged, as from a switch that delayed it, or of an earlier group over the
+// same hosts, well formed except for its tag.
 SimNetwork::Verdict Faults::replay(size_t from, size_t to, ConstBytes datagram) {
   const PlannedFault* const fault = in_force(FaultKind::kReplay);
   if (fault == nullptr || from == to || !rng_.chance(fault->rate)) {
@@ -318,7 +320,7 @@ SimNetwork::Verdict Faults::replay(size_t from, size_t to, ConstBytes datagram) 
   wire::GuardedHeader guarded;
   constexpr uint64_t kForeign = 0x8000000000000000ULL;
   if (!rng_.chance(0.5)) {
-    // As it was.
+    // Sent unchanged.
   } else if (wire::parse_datagram(copy, header) == wire::ParseError::kNone) {
     header.group_tag ^= kForeign;
     wire::write_datagram(copy, header, Bytes(copy).subspan(wire::kDatagramHeader));
@@ -344,7 +346,7 @@ void Faults::kill_the_lost() {
 void Faults::end() {
   for (const size_t index : std::vector<size_t>(active_)) {
     const FaultKind kind = plan_.faults[index].what;
-    // Aggregators that are gone stay so.
+    // Aggregators that have ended do not come back.
     const bool gone = kind == FaultKind::kAggKill || kind == FaultKind::kAggEnd;
     if ((kind >= FaultKind::kDrop && !gone) || kind == FaultKind::kMute) stop(index);
   }

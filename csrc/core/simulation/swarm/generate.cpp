@@ -1,5 +1,5 @@
-// Values are drawn from small sets that have the extremes in them. Each part of a plan has random
-// numbers of its own, so that a change of one leaves the others as they are.
+// Values are drawn from small sets that contain the extremes. Each part of a plan has its own
+// random numbers, so that a change of one part leaves the others as they are.
 #include "simulation/swarm/generate.h"
 
 #include <algorithm>
@@ -59,7 +59,7 @@ class Generator {
   Plan plan_;
   uint64_t chunk_ = 1408;
   Nanos patience_ = kSecond;  // liveness limit by the fastest clock
-  bool measured_ = false;     // only what is sent without leave can fill a receiver's queue
+  bool measured_ = false;     // a receiver's queue can only fill with data sent without credit
 };
 
 PlannedFault& Generator::add(FaultKind kind, Rng& rng) {
@@ -107,7 +107,7 @@ void Generator::draw_world() {
   if (rng.chance(0.25)) w.interface = one_of<uint64_t>(rng, {16384, 65536, 262144});
   if (rng.chance(0.3)) w.send_queue = one_of<uint64_t>(rng, {16384, 1u << 20});
   if (rng.chance(0.3)) w.nic_queues = 2;
-  // What Linux charges a socket for a datagram beside its bytes (sim_options.h).
+  // Memory that Linux charges a socket for a datagram besides its bytes (sim_options.h).
   if (rng.chance(0.5)) w.bookkeeping = kLinuxBookkeeping;
 }
 
@@ -193,7 +193,7 @@ void Generator::draw_groups() {
   }
 }
 
-// What parts of groups carry has at least 4 MiB (engine/rails.cpp, engine/subgroups.cpp).
+// Parts of groups carry operations of at least 4 MiB (engine/rails.cpp, engine/subgroups.cpp).
 void Generator::draw_large(size_t g, Rng& rng) {
   const size_t members = plan_.groups[g].ranks.size();
   if (chunk_ < 1408 || members > 12) return;
@@ -210,8 +210,9 @@ void Generator::draw_large(size_t g, Rng& rng) {
   put_in(op, rng);
 }
 
-// More than receivers and their staging hold, which only credit keeps back, for somebody who is
-// late for it and then slow. (Of queues laws are silent about much that half of these plans lack.)
+// An operation larger than receivers and their staging can hold, so that only credit limits the
+// sender, with a member that calls it late and is slow afterwards. (The laws do not check queues
+// for many of the settings that half of these plans avoid.)
 void Generator::draw_long(size_t g, Rng& rng) {
   const size_t members = plan_.groups[g].ranks.size();
   PlannedWorld& w = plan_.world;
@@ -361,7 +362,7 @@ void Generator::draw_network_faults() {
   }
 }
 
-// What heals in time: all of them together stay below half of anybody's patience.
+// Faults that heal in time: their total stays below half of any rank's patience.
 void Generator::draw_silences() {
   Rng rng = part(7);
   const Nanos most = patience_ / 16;
@@ -462,8 +463,8 @@ void Generator::draw_fatal() {
   for (size_t i = 0; i < count; i++) draw_one_fatal(rng);
 }
 
-// In a large group each rank that cannot be heard makes all of them probe for seconds: some hundred
-// million events. Small queues lose most of what that many send at once.
+// In a large group each unreachable rank makes all others probe for seconds: some hundred million
+// events. Small queues lose most of what so many ranks send at once.
 void Generator::tame_large() {
   if (plan_.ranks() <= 40) return;
   plan_.world.queue = plan_.world.interface = 0;

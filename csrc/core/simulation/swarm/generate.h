@@ -1,7 +1,7 @@
-// Makes a plan from a seed: first which kinds of trouble there are, each with one half, then how
-// strong. Half of the plans have nothing that may fail an operation, so that all of their laws hold
-// exactly; the others have one to three things that may. The same seed gives the same plan until
-// this file changes: what is to stay is a stored plan.
+// Generates a plan from a seed: first the kinds of faults, each with probability one half, then
+// their strength. Half of the plans have nothing that may fail an operation, so that all laws hold
+// exactly; the others have one to three such faults. The same seed gives the same plan until this
+// file changes; store the plan to keep it.
 // Threads: pure.
 #pragma once
 

@@ -1,6 +1,6 @@
-// Stations are dealt segments only of operations that are large, and where a shard has several for
-// each (protocol/placement.h), so operations come with them that are as large as that, over small
-// segments.
+// Stations are only assigned segments of large operations in which each shard has several segments
+// per party (protocol/placement.h), so plans with aggregators get operations of that size, over
+// small segments.
 #include "simulation/swarm/generate_aggregators.h"
 
 #include <algorithm>
@@ -23,8 +23,8 @@ Nanos within(Rng& rng, Nanos most) {
   return static_cast<Nanos>(rng.below(static_cast<uint64_t>(most) + 1));
 }
 
-// Bytes of an operation that is mostly dealt out: its gain is more than some segments of each
-// party.
+// Bytes of an operation of which most is assigned to aggregators: its gain is more than some
+// segments of each party.
 uint64_t worth_it(const Plan& plan, uint64_t members, uint64_t segment, Rng& rng) {
   const uint64_t parties = members + plan.aggregators.size();
   const uint64_t bytes = any_of<uint64_t>(rng, {16, 32, 64}) * segment * parties;
@@ -38,7 +38,7 @@ void draw_reductions(Plan& plan, uint32_t g, uint64_t segment, Rng& rng) {
     op.group = g;
     op.kind =
         any_of(rng, {wire::Kind::kAllreduce, wire::Kind::kReduceScatter, wire::Kind::kReduce});
-    // What is multicast of so many bytes in tiny chunks would take most of the time.
+    // Multicasting so many bytes in tiny chunks would take most of the time.
     const bool tiny = plan.world.datagram < kLeastDatagram;
     if (tiny && op.kind == wire::Kind::kAllreduce) op.kind = wire::Kind::kReduceScatter;
     do {
@@ -78,7 +78,7 @@ void draw_fates(Plan& plan, Rng& rng) {
   }
 }
 
-// What ranks send to stations comes twice.
+// Openings and contributions that ranks send to stations arrive twice.
 void draw_repetitions(Plan& plan, Rng& rng) {
   for (uint32_t i = 0; i < plan.aggregators.size(); i++) {
     if (!rng.chance(0.2)) continue;
@@ -91,7 +91,7 @@ void draw_repetitions(Plan& plan, Rng& rng) {
   }
 }
 
-// One rank calls another length than the others: stations get both, and decline.
+// One rank calls with another length than the others: stations receive both, and decline.
 void draw_mismatch(Plan& plan, Rng& rng) {
   std::vector<PlannedOp*> dealt;
   for (PlannedOp& op : plan.ops) {

@@ -1,5 +1,5 @@
-// The part of a plan that is about aggregators: which there are, reductions that are worth dealing
-// out to them, and what becomes of them meanwhile.
+// The part of a plan that concerns aggregators: the aggregators, reductions that are large enough
+// to be assigned to them, and their faults.
 // Threads: one.
 #pragma once
 

@@ -1,6 +1,7 @@
-// Chance alone does not come here. A goodbye is before the release where the top has closed and
-// ended and the news goes down a slow way. Frames for a group that never comes are dropped a minute
-// later, when the rank makes another group with who has sent them.
+// Cases that chance alone does not reach. A goodbye arrives before the release if the root of the
+// control tree has closed and ended and the release takes a slow path down the tree. Frames for a
+// group that is never made are dropped a minute later, when the rank makes another group with their
+// sender.
 #include "simulation/swarm/generate_ends.h"
 
 #include <algorithm>
@@ -32,7 +33,7 @@ void add_exit(Plan& plan, uint32_t rank, Rng& rng) {
   fault.at = until(rng, 20 * kMilli);
 }
 
-// A tree of several levels, and behind the top somebody to whom all takes long.
+// A tree of several levels, with a rank below the root that receives everything late.
 void slow_the_release(Plan& plan, const PlannedGroup& group, Rng& rng) {
   std::erase_if(plan.settings, [](const PlannedSetting& one) { return one.name == "arity"; });
   plan.settings.push_back({"arity", "2"});

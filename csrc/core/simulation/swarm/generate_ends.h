@@ -1,5 +1,5 @@
-// What becomes of programs and of addresses beside a group's work: ranks that end in order, ranks
-// that never make a group, strangers that send to the groups' addresses.
+// Events of programs and addresses outside a group's work: ranks that end in order, ranks that
+// never make a group, strangers that send to the groups' addresses.
 // Threads: pure.
 #pragma once
 

@@ -1,5 +1,5 @@
-// Lengths lie on both sides of what leaves unasked and of what is one piece; of all blocks together
-// a plan moves some MB.
+// Block lengths are on both sides of the limits for data that is sent unasked and for one piece;
+// all blocks of a plan together are some MB.
 #include "simulation/swarm/generate_exchanges.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The part of a plan that is about exchanges.
+// The part of a plan that concerns exchanges.
 // Threads: pure.
 #pragma once
 
@@ -7,12 +7,12 @@
 
 namespace mcast::sim {
 
-// Of an operation of a group of so many members: kind, root, bytes, splits.
+// Draws kind, root, bytes and splits of an operation of a group with `members` members.
 void draw_exchange(PlannedOp& op, size_t members, Rng& rng);
 
-// Exchanges in a row, behind all other operations of this group, for somebody who is late for the
-// first: so many short blocks fill what may leave unasked (protocol/unasked_account.h), and wait
-// for each other's end.
+// Draws consecutive exchanges, after all other operations of this group, with a member that is late
+// for the first: so many short blocks use up what may be sent unasked (protocol/unasked_account.h),
+// and wait for each other's end.
 void draw_exchanges(Plan& plan, size_t group, Rng& rng);
 
 }  // namespace mcast::sim

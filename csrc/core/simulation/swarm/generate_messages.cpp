@@ -1,6 +1,7 @@
-// Lengths lie on both sides of what comes with a message's head and of what a receiver grants at
-// once; many short ones, sent long before they are received, fill the sender's account there. Those
-// between two members with one tag follow each other, as check() wants it.
+// Lengths are on both sides of the limits for data that is sent with a message's head and for data
+// that a receiver grants at once; many short messages, sent long before they are received, use up
+// the sender's account at the receiver. Messages between two members with one tag follow each
+// other, as check() requires.
 #include "simulation/swarm/generate_messages.h"
 
 #include <algorithm>
@@ -31,7 +32,7 @@ Nanos draw_time(Rng& rng, Nanos from) {
   return from + static_cast<Nanos>(rng.below(static_cast<uint64_t>(span)));
 }
 
-// Not before the last one of these two with this tag.
+// Sets times that are not before those of the last message between these two with this tag.
 void put_behind(const Plan& plan, PlannedMessage& message) {
   for (const PlannedMessage& one : plan.messages) {
     if (one.group != message.group || one.to != message.to || one.tag != message.tag) continue;

@@ -1,4 +1,4 @@
-// The part of a plan that is about messages between two ranks.
+// The part of a plan that concerns messages between two ranks.
 // Threads: pure.
 #pragma once
 
@@ -7,7 +7,7 @@
 
 namespace mcast::sim {
 
-// In about a third of the plans: a few messages of all lengths, or many short ones.
+// About a third of the plans get a few messages of all lengths, or many short ones.
 void draw_messages(Plan& plan, Rng rng);
 
 }  // namespace mcast::sim

@@ -1,7 +1,7 @@
-// Chance alone does not come here: to take a path for dead needs several streams in a row of which
-// nothing was heard (protocol/reachability_monitor.h) and a check that fails meanwhile, so
-// multicast must be there when the group is made and be gone for longer than a check, while calls
-// go on; to take it again needs a call some seconds later (collective/path_check.cpp).
+// Cases that chance alone does not reach. A path is given up after several streams in a row of
+// which nothing arrived by multicast (protocol/reachability_monitor.h) and a check that fails
+// meanwhile, so multicast must work when the group is made and then fail for longer than a check,
+// while calls continue. Using it again needs a call some seconds later (collective/path_check.cpp).
 #include "simulation/swarm/generate_paths.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 constexpr uint32_t kMostOnPaths = 8;
 constexpr uint64_t kChunksOfABlock = 28, kMostOfABlock = 40'000;
 constexpr uint64_t kChunksUnderFlood = 10;
-constexpr Nanos kSecondRound = 7200 * kMilli;  // until the path is expected to be multicast's again
+constexpr Nanos kSecondRound = 7200 * kMilli;  // until the path should be multicast again
 
 Nanos between(Rng& rng, Nanos least, Nanos most) {
   return least + static_cast<Nanos>(rng.below(static_cast<uint64_t>(most - least) + 1));
@@ -42,7 +42,7 @@ class Paths {
   void draw() {
     make_room();
     draw_round(0, {5300 * kMilli, 5600 * kMilli, 6950 * kMilli});
-    // The second time the top waits for twice as long.
+    // After the second failure the root waits for twice as long.
     if (rng_.chance(0.3)) {
       draw_round(kSecondRound, {10'500 * kMilli, 11'200 * kMilli, 15'500 * kMilli});
     }
@@ -56,7 +56,7 @@ class Paths {
   }
 
  private:
-  // Silences of other kinds would be over when the calls begin, or hide them.
+  // Removes silences of other kinds, which would be over when the calls begin, or hide these.
   void make_room() {
     std::erase_if(plan_.faults, [](const PlannedFault& fault) {
       return fault.what == FaultKind::kMute || fault.what == FaultKind::kIsolate;
@@ -95,7 +95,7 @@ class Paths {
     mute.peer = rng_.chance(0.5) ? any_member() : kNoMember;
     mute.at = from + 5 * kMilli;
     mute.length = between(rng_, 300 * kMilli, 400 * kMilli);
-    // A line takes tens of ms then, and calls come while it is drawn.
+    // A cut-over then takes tens of ms, and calls arrive while it is pending.
     if (rng_.chance(0.5)) {
       PlannedFault& delay = plan_.faults.emplace_back();
       delay.what = FaultKind::kDelay;
@@ -109,8 +109,8 @@ class Paths {
     }
   }
 
-  // Windows of a second in a row, in each of which more than nine of ten datagrams are of no use
-  // and most data comes by repair (protocol/flood_watch.h).
+  // Creates consecutive windows of one second in each of which more than nine of ten datagrams are
+  // useless and most data arrives by repair (protocol/flood_watch.h).
   void draw_flood_round() {
     constexpr Nanos kBegin = 300 * kMilli, kEnd = 8 * kSecond, kPace = 400 * kMilli;
     for (Nanos at = 0; at < kEnd; at += kPace) add_op(at, kChunksUnderFlood);

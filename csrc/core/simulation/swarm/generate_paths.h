@@ -1,5 +1,5 @@
-// The part of a plan that is about groups that change their path: multicast dies in the middle of
-// their life, comes back, and is taken again.
+// The part of a plan that concerns groups that change their path: multicast fails during their
+// life, recovers, and is used again.
 // Threads: one.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace mcast::sim {
 
-// Most of the plans with one group that nothing keeps from it: a twentieth of all.
+// Applies to most plans with one group that may change its path: a twentieth of all plans.
 void draw_paths(Plan& plan, Rng rng);
 
 }  // namespace mcast::sim

@@ -1,6 +1,6 @@
-// The laws, one function each, over what a run says of its calls and groups. What may fail, who may
-// be blamed and how long it may take is derived from the plan first (causes.h); each function says
-// where it keeps silent because of that.
+// The laws (invariants of a run), one function each, over the results of its calls and groups. The
+// possible failures, culprits and durations are first derived from the plan (causes.h); each
+// function documents the cases that it therefore does not check.
 #include "simulation/swarm/laws.h"
 
 #include <algorithm>
@@ -24,8 +24,8 @@ bool lost(const Case& c, uint32_t rank) {
 
 // ---- bytes, once ----
 
-// No call ends twice; what ends well has the right bytes, and nothing was written beside it. That
-// nobody touches memory after the end shows by the memory: it is not accessible any more.
+// No call ends twice; calls that end well have the right bytes, and nothing was written beside
+// them. Accesses after the end need no check: the memory is inaccessible then and faults.
 void bytes_and_once(const Case& c) {
   for (const CallEnd& call : c.run.calls) {
     if (call.ends > 1) c.broken("once", c.name(call) + "ended " + std::to_string(call.ends));
@@ -35,8 +35,8 @@ void bytes_and_once(const Case& c) {
 
 // ---- agreement ----
 
-// A gathered or scattered block that leaves unasked needs no word of its receiver, and within a
-// host one of any length may lie in a slot.
+// A gathered or scattered block that is sent unasked needs no message from its receiver. (Within a
+// host, a block of any length may be stored in a slot.)
 bool needs_in_exchange(const Case& c, const PlannedOp& op, Member m, Member of) {
   if (op.kind == wire::Kind::kAllToAll) return true;
   const bool gives = op.kind == wire::Kind::kGather ? m == op.root : of == op.root;
@@ -44,9 +44,10 @@ bool needs_in_exchange(const Case& c, const PlannedOp& op, Member m, Member of) 
   return gives || (asked && (m == op.root || of == op.root));
 }
 
-// Whether the success of this call at `m` needs that `of` has made it: by the data that it gives,
-// or its word (in an all_to_all also of an empty block), or since the end waits for all. Silent
-// about small broadcasts, which end where their data is, and about other calls that move nothing.
+// Returns true if the success of this call at `m` requires that `of` has called it: for its data,
+// for its message (in an all_to_all even for an empty block), or because the end waits for all.
+// Does not check small broadcasts, which end where their data is, and other calls that move no
+// data.
 bool needs(const Case& c, const PlannedOp& op, Member m, Member of) {
   if (op.kind == wire::Kind::kBarrier) return true;
   if (c.bytes_of(op, m) == 0 && op.kind != wire::Kind::kAllToAll) return false;
@@ -61,7 +62,8 @@ bool may_be_empty(const PlannedOp& op) {
   return op.kind == wire::Kind::kReduce || op.kind == wire::Kind::kAllreduce;
 }
 
-// Whether these two have called what does not fit: of an all_to_all by the blocks between them.
+// Returns true if these two have made calls that do not match; in an all_to_all only the blocks
+// between the two count.
 bool called_differently(const Case& c, const PlannedOp& op, Member one, Member other) {
   if (op.odd != one && op.odd != other) return false;
   if (op.kind != wire::Kind::kAllToAll) {
@@ -93,7 +95,7 @@ void agreement(const Case& c) {
 
 bool is_barrier(const PlannedOp& op) { return op.kind == wire::Kind::kBarrier; }
 
-// How long a rank's process did not run between two moments.
+// How long a rank's process was paused between two moments.
 Nanos stopped(const Case& c, uint32_t rank, Nanos from, Nanos to) {
   Nanos sum = 0;
   for (const PlannedFault& f : c.plan.faults) {
@@ -103,11 +105,11 @@ Nanos stopped(const Case& c, uint32_t rank, Nanos from, Nanos to) {
   return sum;
 }
 
-// After the first failure of a group at a rank everything fails there: on its lane at once, on the
-// other one after 50 ms (network_open.cpp), by a clock that may be slow, and a command's time,
-// while its process runs: what came during a pause is read before a timer that ran out then. A
-// call that is refused tells of the failure of either lane, a barrier ends when both have. Silent
-// about what a rank refuses because it has closed the group itself.
+// After the first failure of a group at a rank all its calls there fail: on the same lane at once;
+// on the other lane after 50 ms (network_open.cpp) by a clock that may be slow, plus a command's
+// delay, while the process runs (data that arrived during a pause is read before a timer that
+// expired then). A refused call reports the failure of either lane; a barrier ends when both have
+// failed. Does not check calls that a rank refuses because it has closed the group itself.
 void later_calls_fail(const Case& c) {
   const auto wait = static_cast<Nanos>(static_cast<double>(100 * kMilli) / c.causes.slowest);
   for (const CallEnd& failed : c.run.calls) {
@@ -142,8 +144,8 @@ bool names(const std::string& text, size_t member) {
   return false;
 }
 
-// The same by the rank that it has in a part of the group, which the message gives the ranks of:
-// "rank 3 ... (ranks of 'g0/rail 1': 1, 3, 5, 7; ...".
+// The same for the number that the rank has in a part of the group; the message lists the ranks of
+// the part: "rank 3 ... (ranks of 'g0/rail 1': 1, 3, 5, 7; ...".
 bool names_in_part(const std::string& text, size_t member) {
   const std::string lead = "ranks of '";
   for (size_t at = text.find(lead); at != std::string::npos; at = text.find(lead, at + 1)) {
@@ -159,28 +161,29 @@ bool names_in_part(const std::string& text, size_t member) {
   return false;
 }
 
-// The reason, without what it says of the operation and its own rank.
+// The reason in an error text, without the leading operation and own rank.
 std::string reason_of(const std::string& message) {
   const size_t limit = message.find("): ");
   return limit == std::string::npos ? message : message.substr(limit + 3);
 }
 
-// Where something may fail at all.
+// Returns true if the plan explains an error with this code at any rank.
 bool explained(const Case& c, Code code) {
   const Causes& causes = c.causes;
   switch (code) {
     case Code::kPeerLost:
-      // Of who has ended after a failure of its group others may hear before they hear of that.
+      // A rank that ended after a failure of its group may be seen as lost before that failure is
+      // reported.
       return !causes.nobody_is_lost() || causes.closes || has(c.plan, FaultKind::kExit);
     case Code::kTimeout:
       return causes.timeouts || causes.closes;
     case Code::kMismatch:
       return causes.mismatches;
     case Code::kAborted:
-      // A group over dead ranks is not made, or given up: that is the runner's own word.
+      // A group with dead ranks is not made, or is aborted by the runner.
       return causes.aborts || !causes.nobody_is_lost();
     case Code::kClosed:
-      return true;  // groups that leave early may leave ranks behind that still learn of a failure
+      return true;  // after an early leave, remaining ranks may still learn of a failure
     default:
       return false;
   }
@@ -191,12 +194,12 @@ bool explained(const Case& c, Code code) {
 void blame_one(const Case& c, const std::string& where, uint32_t group, const Status& status) {
   const Causes& causes = c.causes;
   if (causes.harmless()) return c.broken("blame", where + "failed: " + status.to_string());
-  // World::part_made(): what became of its ranks is told where the part is.
+  // World::part_made(): the outcome for the part's ranks is reported for the part itself.
   if (status.code() == Code::kUnavailable && has_parts(c.plan)) return;
   if (!explained(c, status.code())) {
     return c.broken("blame", where + "unexplained: " + status.to_string());
   }
-  // Who it is: only where those who are lost say nothing any more, and nothing else is to blame.
+  // The rank is checked only if the lost ones stay silent and there is no other cause.
   const bool others = causes.closes || has(c.plan, FaultKind::kExit);
   if (status.code() != Code::kPeerLost || causes.return_to_life || causes.vague || others) return;
   const std::vector<uint32_t>& ranks = c.plan.groups[group].ranks;
@@ -210,9 +213,9 @@ void blame_one(const Case& c, const std::string& where, uint32_t group, const St
 
 namespace {
 
-// Nothing fails if all faults heal within half of the patience of the fastest clock; what fails has
-// a cause in the plan; who is lost is one of those that have a fault. Silent about a culprit's own
-// words, and about whom a rank names that hears nobody.
+// No operation fails if all faults heal within half of the patience of the fastest clock; every
+// failure has a cause in the plan; a lost rank is one of those that have a fault. Does not check a
+// culprit's own errors, nor the ranks blamed by a rank that receives nothing.
 void blame(const Case& c) {
   for (const CallEnd& call : c.run.calls) {
     if (call.ends == 0 || call.status.ok() || c.causes.culprits.count(call.rank) > 0) continue;
@@ -231,8 +234,9 @@ void blame(const Case& c) {
 
 // ---- bounded time ----
 
-// Operations of one lane do not wait for the other: where nothing fails, each call ends in time for
-// its bytes after all members have made it, and after the faults that its lane feels.
+// Operations of one lane do not wait for the other: if nothing fails, each call ends within the
+// time for its bytes, counted from when all members have made it and the faults of its lane are
+// over.
 void lanes_by_themselves(const Case& c) {
   const Causes& causes = c.causes;
   if (!causes.harmless() || causes.timeouts || !c.run.over) return;
@@ -254,9 +258,9 @@ void lanes_by_themselves(const Case& c) {
   }
 }
 
-// Everything ends: if nothing fails, in time for its bytes; else when those who are lost have been
-// found out, and a group that cannot be made has been given up. Silent about calls that have a
-// limit of their own, half an hour if none.
+// Everything ends: if nothing fails, within the time for its bytes; else once the lost ranks have
+// been detected and a group that cannot be made has been given up. Does not check calls that have a
+// limit of their own (half an hour by default).
 void bounded_time(const Case& c) {
   const Causes& causes = c.causes;
   if (c.run.busy) return c.broken("time", "more than all events after " + ms(c.run.over_at));
@@ -290,13 +294,13 @@ void bounded_time(const Case& c) {
 
 // ---- quiescence ----
 
-// Silent about ranks whose clocks jump: their timers may run out at once.
+// Does not check ranks whose clocks jump: their timers may expire at once.
 void quiet(const Case& c) {
   if (c.run.spins > kMostSpins) {
     c.broken("quiet", "a lane span for " + std::to_string(c.run.spins) + " turns past a deadline");
   }
   if (!c.run.over) return;
-  // A group asks again for aggregators that are gone or had no room.
+  // A group keeps trying to contact aggregators that are gone or had no capacity.
   const bool asks = !c.plan.aggregators.empty();
   if (c.run.sent_idle > 0 && c.causes.harmless() && !asks) {
     c.broken("quiet", std::to_string(c.run.sent_idle) + " datagrams or frames with nothing to do");
@@ -334,8 +338,8 @@ void balance_group(const Case& c, size_t g) {
   }
 }
 
-// What one rank had for another crossed the network once. Silent about ranks of one host, which
-// read it where it lies.
+// Each block that one rank had for another crossed the network once. Does not check ranks of one
+// host, which read blocks in place.
 void balance_exchanges(const Case& c, size_t g) {
   const GroupEnd& group = c.run.groups[g];
   if (!group.agreed) return;
@@ -346,11 +350,11 @@ void balance_exchanges(const Case& c, size_t g) {
   }
 }
 
-// Where all succeeded and no group has changed its path: every chunk was placed once at every other
-// rank, every block of an exchange has crossed once, was sent once and as often again as was
-// counted, every frame was received, and repairs answer losses or requests that timed out. Silent
-// about frames where groups end early, about chunks of groups with parts, and about what is sent
-// where devices gather it late, interfaces refuse it, or a host is cut off.
+// Holds if all calls succeeded and no group has changed its path: every chunk was placed once at
+// every other rank; every block of an exchange crossed once; each chunk was multicast once, plus
+// the counted repetitions; every frame was received; repairs answer losses or requests that timed
+// out. Does not check frames of groups that end early, chunks of groups with parts, and datagram
+// counts where devices gather late, interfaces refuse data, or a host is cut off.
 void balance(const Case& c) {
   if (!all_well(c)) return;
   for (const PlannedGroup& group : c.plan.groups) {
@@ -367,7 +371,7 @@ void balance(const Case& c) {
     received += group.total(Counter::frames_received);
   }
   const uint64_t lost = c.run.count(FaultKind::kForget);
-  // (station_laws.cpp has those that stations take part in.)
+  // (station_laws.cpp checks the frames of runs with stations.)
   if (sent != received + lost && c.plan.aggregators.empty()) {
     c.broken("balance", differ("frames received", received + lost, sent));
   }

@@ -1,5 +1,5 @@
-// What must hold of every run of a plan. A law says nothing where it cannot know: laws.cpp tells
-// for each when that is.
+// The laws: invariants of every run of a plan. A law does not check cases in which its outcome is
+// open; laws.cpp lists them for each.
 // Threads: pure.
 #pragma once
 
@@ -16,10 +16,10 @@ struct Finding {
   std::string text;  // one line
 };
 
-// What is broken, the gravest first.
+// The laws that the run broke, the gravest first.
 std::vector<Finding> break_laws(const Plan& plan, const RunEnd& run);
 
-// Without its numbers: whether two findings are of the same kind.
+// The finding without its numbers, for comparing kinds of findings.
 std::string kind_of(const Finding& finding);
 
 }  // namespace mcast::sim

@@ -1,6 +1,5 @@
-// Memory has bounds: of a receiver's queue, of staging, of the heap. What a rank may have on the
-// heap is the sum of what docs/memory.md allows it, each part no more than this plan can put into
-// it.
+// Memory is bounded: a receiver's queue, staging, the heap. The heap limit of a rank is the sum of
+// the parts that docs/memory.md allows, each reduced to what this plan can use of it.
 #include "collective/exchange_run.h"
 #include "collective/plan.h"
 #include "protocol/unasked_account.h"
@@ -11,62 +10,64 @@ namespace mcast::sim {
 
 namespace {
 
-// Of docs/memory.md, "Memory": a group without operations; then what each operation, each stream of
-// one and each member of its control tree is remembered by.
+// From docs/memory.md, "Memory": a group without operations; then the records of each operation, of
+// each of its streams and of each member of its control tree.
 constexpr uint64_t kIdleGroup = 50'000, kIdlePeer = 200;
 constexpr uint64_t kMakingPeer = 1024;  // addresses and records, while it is made
 constexpr uint64_t kOperation = 4096, kStream = 640, kTreeEntry = 512;
 constexpr uint64_t kExchangePeer = 256;
-constexpr uint64_t kRankItself = 16'384;  // what lanes keep: tables, batches of commands
-constexpr uint64_t kMostLeft = 16'384;    // the same
-constexpr uint64_t kMessage = 2048;       // that is not over, with what is known of its sender
+constexpr uint64_t kRankItself = 16'384;  // of lanes: tables, batches of commands
+constexpr uint64_t kMostLeft = 16'384;    // also of lanes
+constexpr uint64_t kMessage = 2048;       // that is not over, with the record of its sender
 
 uint64_t chunk_of(const Plan& plan) { return (plan.world.datagram - 32) / 64 * 64; }
 
-// Bytes that an operation's roots may send unasked (docs/protocol.md, 5.2), at most.
+// Upper bound of the bytes that an operation's roots may send unasked (docs/protocol.md, 5.2).
 uint64_t unasked_bytes(const Case& c, const Config& config, const PlannedOp& op) {
-  if (wire::is_exchange(op.kind)) return 0;  // nothing of it goes by multicast
+  if (wire::is_exchange(op.kind)) return 0;  // exchanges use no multicast
   const bool each = op.kind == wire::Kind::kAllgather || op.kind == wire::Kind::kAllreduce;
   const uint64_t roots = each ? c.plan.groups[op.group].ranks.size() : 1;
   const uint64_t block = std::max(op.bytes, op.odd_bytes);
   return roots * std::min({config.eager, c.plan.world.budget / 4 / roots, block});
 }
 
-// What a full datagram takes of a receive budget, of which 3/8 of the queue are taken off already.
+// Bytes of a receive budget that a full datagram uses; the budget is already 3/8 less than the
+// queue.
 double queued_bytes(const Plan& plan) {
   const uint64_t datagram = plan.world.datagram + (is_guarded(plan) ? wire::kGuardedExtra : 0);
   return std::max(static_cast<double>(datagram),
                   static_cast<double>(datagram + plan.world.bookkeeping) * 5 / 8);
 }
 
-// What a late rank keeps of it: each chunk has its bookkeeping.
+// Upper bound of what a late rank stages of an operation; each chunk has its bookkeeping.
 uint64_t most_staged(const Case& c, const Config& config, const PlannedOp& op) {
   const uint64_t bytes = unasked_bytes(c, config, op);
   return bytes + (bytes / chunk_of(c.plan) + c.plan.groups[op.group].ranks.size()) * 96;
 }
 
-// A rank takes data more slowly than it comes, or not at all for a while.
+// Returns true if a rank consumes data more slowly than it arrives, or not at all for a while.
 bool falls_behind(const Plan& plan) {
   return has(plan, FaultKind::kPause) ||
          std::any_of(plan.special.begin(), plan.special.end(),
                      [](const PlannedRank& rank) { return rank.slow > 1; });
 }
 
-// Where roots take turns, credit of a stream shows that all before it has been taken, unless blocks
-// are so short that their roots need none: then whoever falls behind may be sent all of them, a
-// queue's worth and more. (Windows short enough to prevent that were tried: an all_gather at 1
-// Gbit/s took 8 to 90 % longer, for losses at a rank that holds up everybody anyway.)
+// Returns true if a rank that falls behind may be sent more than its queue holds. If roots take
+// turns, credit for a stream shows that everything before it has been consumed, unless blocks are
+// so short that their roots need no credit: then a slow rank may be sent all of them, a queue's
+// worth and more. (Windows short enough to prevent that were tried: an all_gather at 1 Gbit/s took
+// 8 to 90 % longer, only to avoid losses at a rank that delays everybody anyway.)
 bool unpaced(const Case& c) {
   const double bytes = static_cast<double>(c.run.groups[0].unpaced) * queued_bytes(c.plan);
   return falls_behind(c.plan) && bytes > static_cast<double>(c.plan.world.budget) * 3 / 4;
 }
 
-// Credit keeps what is on its way to a rank within its queue, however long it does not look. Silent
-// where several groups or parts of one share a queue, where faults make more datagrams than were
-// sent, and where small operations alone, or the least windows, are more than what is left beside
-// the windows; about probes, which are not paced but repeated until everybody has been heard: they
-// fill the queue of a rank that is stopped; and with bookkeeping about ranks that fall behind: then
-// a queue holds the windows of two roots that take turns, and no third one of the operation before.
+// Credit limits the data under way to a rank to its queue, however long the rank does not read.
+// Does not check: several groups, or parts of one, that share a queue; faults that create
+// additional datagrams; small operations alone, or the smallest windows, that exceed the space
+// beside the windows; probes, which are not paced but repeated until everybody has been heard, and
+// so fill the queue of a paused rank; and, with bookkeeping, ranks that fall behind: a queue then
+// holds the windows of two roots that take turns, but not a third one of the previous operation.
 void overflow(const Case& c, const Config& config) {
   const PlannedWorld& w = c.plan.world;
   if (c.run.overflowed == 0 || c.plan.groups.size() > 1 || has_parts(c.plan)) return;
@@ -86,9 +87,10 @@ void overflow(const Case& c, const Config& config) {
   c.broken("memory", std::to_string(c.run.overflowed) + " datagrams found a receiver's queue full");
 }
 
-// Staging keeps to its setting; and nobody is sent more than it holds, unless a single operation is
-// more than that. Silent about parts of groups, whose operations are others. (What is sent ahead in
-// frames has bounds of its own: who breaks them fails the group, and no plan explains that.)
+// Staging stays within its setting, and no rank is sent more than it can stage, unless a single
+// operation exceeds the setting. Does not check parts of groups, whose operations differ. (Frames
+// that are sent early have their own limits: a peer that exceeds them fails the group, and no plan
+// explains that.)
 void staging(const Case& c, const Config& config) {
   for (size_t g = 0; g < c.run.groups.size(); g++) {
     const uint64_t drops = c.run.groups[g].total(Counter::staging_drops);
@@ -106,13 +108,13 @@ void staging(const Case& c, const Config& config) {
 
 // ---- the heap ----
 
-// What a group's operations move, in all and at a member.
+// Amounts that a group's operations move, in total and at one member.
 struct Load {
   uint64_t multicast = 0;      // bytes of all blocks that go by multicast
   uint64_t contributions = 0;  // bytes that an owner folds
-  uint64_t results = 0;        // blocks that are folded and belong to somebody else: of reduces
+  uint64_t results = 0;        // folded blocks of reduces, which belong to the root
   uint64_t exchanged = 0;      // bytes of exchanges that others send unasked, with their cost
-  uint64_t messages = 0;       // bytes that come with their heads, and what is known of each
+  uint64_t messages = 0;       // bytes sent with their heads, and the record of each message
   uint64_t operations = 0, reductions = 0, exchanges = 0, streams = 0, chunks = 0;
 };
 
@@ -123,7 +125,7 @@ Load load_of(const Plan& plan, uint32_t g, const Agreed& agreed) {
     const uint64_t members = plan.groups[g].ranks.size(), bytes = std::max(op.bytes, op.odd_bytes);
     const bool reduction = wire::is_reduction(op.kind);
     const uint64_t share = op.kind == wire::Kind::kReduceScatter ? bytes : bytes / members + 64;
-    // Small ones are sent whole to all.
+    // Small all_reduces are sent whole to all.
     const bool one_step = op.kind == wire::Kind::kAllreduce && bytes * members <= kOneStepBytes;
     load.operations++;
     if (wire::is_exchange(op.kind)) {
@@ -150,13 +152,13 @@ Load load_of(const Plan& plan, uint32_t g, const Agreed& agreed) {
   return load;
 }
 
-// Bytes that docs/memory.md allows a rank for a group, and no more than this plan needs of them.
+// Bytes that docs/memory.md allows a rank for a group, limited to what this plan can use.
 uint64_t allowed(const Case& c, const Config& config, uint32_t g) {
   const uint64_t members = c.plan.groups[g].ranks.size();
   const Load load = load_of(c.plan, g, *c.run.groups[g].agreed);
   const uint64_t parts = !c.run.groups[g].parts ? 0 : config.subgroups > 1 ? config.subgroups : 2;
   const uint64_t idle = (1 + parts) * (kIdleGroup + kIdlePeer * members) + kMakingPeer * members;
-  // Of operations: each rank's way through each stream, a bit per chunk, the control tree.
+  // Records of operations: each rank's progress in each stream, a bit per chunk, the control tree.
   const uint64_t records = load.operations * kOperation + load.streams * kStream + load.chunks / 4 +
                            load.operations * members * kTreeEntry +
                            load.exchanges * members * kExchangePeer;
@@ -172,9 +174,9 @@ uint64_t allowed(const Case& c, const Config& config, uint32_t g) {
   return idle + records + early + kept + folds + load.results + load.messages;
 }
 
-// What is left of lanes' tables when all groups are gone. A lane remembers each station that it has
-// met, and why it went: one of each aggregator for each lane of each part of a group, and again
-// where it was lost. Likewise each rank that has ended.
+// Memory of lanes' tables that remains when all groups are gone. A lane keeps a record of each
+// station that it has met, and why it was lost: one per aggregator, lane and part of a group, and
+// another for each time it was lost. It also keeps a record of each rank that has ended.
 uint64_t most_left(const Case& c, const Config& config) {
   constexpr uint64_t kStation = 1024, kRank = 160;
   uint64_t parts = 0;
@@ -184,7 +186,7 @@ uint64_t most_left(const Case& c, const Config& config) {
   return kMostLeft + kRank * c.run.heap.size() + kStation * 2 * parts * c.plan.aggregators.size();
 }
 
-// Silent about groups that were never made, whose numbers are not known.
+// Does not check groups that were never made, whose amounts are unknown.
 void heap(const Case& c, const Config& config) {
   for (uint32_t rank = 0; rank < c.run.heap.size(); rank++) {
     uint64_t most = kRankItself;

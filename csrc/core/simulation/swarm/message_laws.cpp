@@ -1,5 +1,6 @@
-// The laws about messages between two ranks. What may fail and who may be blamed is as with
-// operations (laws.cpp), which know of them only that they fail together with their group.
+// The laws about messages between two ranks. The possible failures and culprits are those of
+// operations (laws.cpp); the laws of operations only require that messages fail together with their
+// group.
 #include <algorithm>
 
 #include "simulation/swarm/case.h"
@@ -12,7 +13,7 @@ const PlannedMessage& planned(const Case& c, const MessageEnd& end) {
   return c.plan.messages[end.message];
 }
 
-// A receive ends well only after its send was called; what is there then has its bytes.
+// A receive ends well only after its send was called; its bytes are then right.
 void agree(const Case& c, const MessageEnd& receive) {
   if (!receive.receives || receive.ends == 0 || !receive.status.ok()) return;
   for (const MessageEnd& send : c.run.messages) {
@@ -22,8 +23,8 @@ void agree(const Case& c, const MessageEnd& receive) {
   }
 }
 
-// A message fails with its group: who had one that failed has no later call that ends well. Silent
-// about what was refused, and about operations of the other lane, which hears of it a little later.
+// A message fails with its group: after a failed message, no later call of the same rank ends well.
+// Does not check refused messages, nor operations of the other lane, which fails a little later.
 void fail_with_their_group(const Case& c, const MessageEnd& failed) {
   if (failed.ends == 0 || failed.status.ok() || failed.done == failed.posted) return;
   const uint32_t group = planned(c, failed).group;
@@ -41,7 +42,7 @@ void fail_with_their_group(const Case& c, const MessageEnd& failed) {
   }
 }
 
-// Where all succeeded, each message was sent once and received once, with all of its bytes.
+// If all succeeded, each message was sent once and received once, with all of its bytes.
 void balance_messages(const Case& c) {
   if (!all_well(c)) return;
   for (uint32_t g = 0; g < c.run.groups.size(); g++) {
@@ -64,7 +65,7 @@ void balance_messages(const Case& c) {
   }
 }
 
-// Nobody leaves early: then its counters are gone before they are read.
+// No member leaves early; the counters of one that does are gone before they are read.
 bool all_stay(const Plan& plan) {
   return std::all_of(plan.groups.begin(), plan.groups.end(),
                      [](const PlannedGroup& group) { return group.early == 0; });

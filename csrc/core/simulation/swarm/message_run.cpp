@@ -1,6 +1,6 @@
-// Each member that has something to send or to receive has a script of its own, in the order of
-// time, since it is the order of posts that decides which send a receive gets. A group that carries
-// no messages, of one host's ranks in shared memory, has none to carry out.
+// Each member that sends or receives has its own script, ordered by time, since the order of posts
+// decides which send a receive matches. The script is empty for a group that carries no messages:
+// one of ranks of one host in shared memory.
 #include "simulation/swarm/message_run.h"
 
 #include <algorithm>
@@ -64,7 +64,7 @@ void MessageRun::call(Place place, Script& script) {
         if (one.ends == 1) on_end(place);
       });
   script.outcomes.push_back(outcome);
-  if (outcome->over()) on_end(place);  // it was refused
+  if (outcome->over()) on_end(place);  // the post was refused
 }
 
 void MessageRun::on_end(Place place) {

@@ -1,6 +1,6 @@
-// Carries out the messages of a plan: each member of a group sends and receives in the order of the
-// times that the plan says, while its process runs, beside its operations. What a dead or for ever
-// stopped rank would still do is not waited for.
+// Runs the messages of a plan: each member of a group sends and receives in the order of the
+// planned times, while its process runs, in parallel with its operations. Remaining messages of a
+// dead or permanently stopped rank are not waited for.
 // Threads: one.
 #pragma once
 
@@ -19,25 +19,25 @@ class MessageRun {
  public:
   struct Hooks {
     std::function<bool(uint32_t rank)> paused;
-    std::function<void(size_t group, Member)> on_end;  // one of this member's has
+    std::function<void(size_t group, Member)> on_end;  // a message of this member has ended
   };
   MessageRun(const Plan& plan, World& world, Hooks hooks);
 
-  // The member has the group, and begins.
+  // The member has the group; starts its messages.
   void begin(size_t group, Member member, World::GroupId id);
-  // Its process runs again.
+  // Must be called when the member's process runs again.
   void advance(size_t group, Member member);
-  // Nothing of it is waited for any more.
+  // Its remaining messages are not waited for any more.
   void drop(size_t group, Member member);
 
-  // Ends that are waited for: of all, of a member.
+  // Number of messages that are still waited for, in total and of one member.
   size_t left() const { return left_; }
   size_t left(size_t group, Member member) const;
   std::vector<MessageEnd> ends() const;
 
  private:
   struct Step {
-    uint32_t message = 0;  // in the plan
+    uint32_t message = 0;  // index in the plan
     bool receives = false;
     Nanos due = 0;
   };
@@ -46,7 +46,7 @@ class MessageRun {
     size_t next = 0, left = 0;
     bool ready = false, dropped = false, carried = true;
     World::GroupId id = 0;
-    std::vector<std::shared_ptr<const Outcome>> outcomes;  // of those that were called
+    std::vector<std::shared_ptr<const Outcome>> outcomes;  // of messages that were posted
   };
   using Place = std::pair<size_t, Member>;
 

@@ -1,23 +1,23 @@
-// What must hold of a group beyond its calls: its path, and that what honest members say can be
-// read.
+// Invariants of a group beyond its calls: its path, and that frames of correct members can be
+// parsed.
 #include "simulation/swarm/case.h"
 
 namespace mcast::sim {
 
 namespace {
 
-constexpr Nanos kFirstCheck = 5 * kSecond;  // of the ring (collective/path_check.cpp); doubles
-constexpr Nanos kCheckTakes = kSecond;      // and the change after it, with some to spare
+constexpr Nanos kFirstCheck = 5 * kSecond;  // on the ring (collective/path_check.cpp); doubles
+constexpr Nanos kCheckTakes = kSecond;      // with the cut-over after it, and a margin
 
 std::string group_name(size_t g) { return "group " + std::to_string(g) + ": "; }
 
-// Nobody sends what cannot be read, so only what the network damages or what strangers say is
-// refused.
+// Correct members send only readable data, so a refusal needs a network that damages it or a
+// stranger.
 bool all_is_readable(const Case& c) {
   return !has(c.plan, FaultKind::kCorrupt) && !has(c.plan, FaultKind::kReplay);
 }
 
-// Nobody leaves an address that nobody floods.
+// No group leaves an address that is not flooded.
 void left_for_a_flood(const Case& c, size_t g) {
   const uint64_t left = c.run.groups[g].total(Counter::floods_left);
   if (left == 0 || has(c.plan, FaultKind::kFlood)) return;
@@ -49,8 +49,8 @@ bool ends_on_multicast(const Case& c, size_t g) {
   return group.multicast == (turns % 2 == 0);
 }
 
-// Multicast may not reach everybody again before this; kNever: that is not known. What loses some
-// datagrams for good leaves more than enough probes.
+// Time before which multicast may not reach everybody again; kNever: unknown. Faults that lose some
+// datagrams permanently leave more than enough probes.
 Nanos healed(const Case& c) {
   const PlannedWorld& w = c.plan.world;
   Nanos last = c.plan.groups[0].at;
@@ -65,9 +65,9 @@ Nanos healed(const Case& c) {
   return w.queue != 0 || w.interface != 0 ? kNever : last;
 }
 
-// The top asks again after 5, 15, 35, ... seconds on the ring, of which it counts the first from a
-// call on, and with the next call then: who is called after that goes by multicast. Silent where
-// more than reach may have decided, and where clocks jump.
+// On the ring, the root checks multicast again after 5, 15, 35, ... seconds, counted from its first
+// call on, with its next call then; later calls use multicast. Does not check groups whose path may
+// have other reasons than reachability, and clocks that jump.
 void returns_to_multicast(const Case& c, size_t g) {
   const GroupEnd& group = c.run.groups[g];
   if (ends_on_multicast(c, g) || group.parts || c.plan.groups[g].ring != 0) return;
@@ -76,7 +76,7 @@ void returns_to_multicast(const Case& c, size_t g) {
   if (group.total(Counter::rate_tests) > 0) return;
   const Nanos back = healed(c);
   if (back == kNever) return;
-  Nanos first = kNever, last = 0;  // of what the top has called
+  Nanos first = kNever, last = 0;  // calls of the root
   for (const CallEnd& call : c.run.calls) {
     const PlannedOp& op = c.op(call);
     if (op.group != g || call.member != 0 || lane_of(op.kind) != 0) continue;
@@ -95,8 +95,8 @@ void returns_to_multicast(const Case& c, size_t g) {
 
 }  // namespace
 
-// Silent about paths where a call has failed or somebody leaves early, who may do so in the middle
-// of a change.
+// Does not check the path if a call has failed or a member leaves early, maybe in the middle of a
+// cut-over.
 void path_laws(const Case& c) {
   const bool well = all_well(c) && std::none_of(c.plan.groups.begin(), c.plan.groups.end(),
                                                 [](auto& group) { return group.early != 0; });

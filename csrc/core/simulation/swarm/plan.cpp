@@ -1,5 +1,5 @@
-// Text and data have one table: fields() names the fields of each kind of item, and printing,
-// parsing and the defaults go through it. Numbers are written so that they are read back the same.
+// Text and data share one table: fields() names the fields of each kind of item, and printing,
+// parsing and the defaults use it. Numbers are written so that they read back exactly.
 #include "simulation/swarm/plan.h"
 
 #include <algorithm>
@@ -179,7 +179,7 @@ bool from_text(std::string_view text, std::vector<uint32_t>& v) {
   }
   return !v.empty();
 }
-// Codes that have names.
+// Enumerators that have names.
 template <typename Code>
 bool named(std::string_view text, Code& v, unsigned first, unsigned last) {
   for (unsigned c = first; c <= last; c++) {
@@ -289,7 +289,7 @@ Status check_world(const Plan& plan) {
     return bad("train: 1 to 64; nic_queues: 1 to 8");
   }
   for (const uint64_t limit : {w.queue, w.lossless, w.interface, w.budget, w.send_queue}) {
-    // A packet or a datagram alone must find room, or nothing ever gets through.
+    // A single packet or datagram must fit, or nothing ever gets through.
     if (limit != 0 && limit < w.datagram + 3000) return bad("a queue holds less than a datagram");
   }
   if (w.budget == 0 || w.send_queue == 0) return bad("budget and send_queue: more than 0");
@@ -299,8 +299,8 @@ Status check_world(const Plan& plan) {
   return topology.ok() ? Status() : topology.status();
 }
 
-// A world has no store, names its aggregators itself, and has no expectation of results without
-// somebody's input.
+// Rejects settings that a plan cannot use: a world has no store, names its aggregators itself, and
+// cannot predict results without some ranks' input.
 Status check_setting(const Plan&, const PlannedSetting& setting) {
   for (const char* const name :
        {"partial", "aggregators", "rack", "faults", "secret_file", "trust_store"}) {
@@ -345,8 +345,8 @@ Status check_message(const Plan& plan, const PlannedMessage& message) {
   return message.bytes > (64u << 20) ? bad("message: at most 64 MiB") : Status();
 }
 
-// Which send each receive gets is known: those between two members with one tag are sent and
-// received in the order of the plan, and who receives from anybody has one with that tag.
+// Checks that each receive has a known send: messages between two members with one tag are sent and
+// received in the order of the plan, and a receive from any source has a tag of its own.
 Status check_matches(const Plan& plan) {
   for (size_t i = 0; i < plan.messages.size(); i++) {
     const PlannedMessage& a = plan.messages[i];
@@ -395,7 +395,8 @@ Status check_fault(const Plan& plan, const PlannedFault& fault) {
     return bad("fault: rank and peer are the same");
   }
   if (fault.lane != kNoMember && fault.lane > 1) return bad("fault: lane is 0, 1 or none");
-  // Operations may wait for these, so there is no bound on their time otherwise.
+  // Operations may wait for the end of these faults, so without an end their time would be
+  // unbounded.
   const bool ends = fault.what == FaultKind::kDelay || fault.what == FaultKind::kRefuse ||
                     fault.what == FaultKind::kForget || flood;
   if (ends && fault.end() == kNever) return bad("fault: this one has to end");
@@ -404,7 +405,7 @@ Status check_fault(const Plan& plan, const PlannedFault& fault) {
       fault.what == FaultKind::kAbsent) {
     if (Status status = check_of_group(plan, fault); !status.ok()) return status;
   }
-  constexpr Nanos kLongest = 1'000'000 * kSecond;  // laws add them up
+  constexpr Nanos kLongest = 1'000'000 * kSecond;  // laws add times up
   if (std::max(fault.at, fault.much) > kLongest ||
       (fault.length != kNever && fault.length > kLongest)) {
     return bad("fault: a time is at most a million seconds");
@@ -486,7 +487,7 @@ bool has_parts(const Plan& plan) {
 }
 
 Result<Config> config_of(const Plan& plan) {
-  // Each rank by itself unless the plan says otherwise: laws count what goes over the network.
+  // Without shared memory unless the plan says otherwise: laws count the traffic on the network.
   std::map<std::string, std::string> overrides{{"shared_memory", "off"}};
   for (const auto& setting : plan.settings) overrides[setting.name] = setting.value;
   return Config::resolve(overrides, {});

@@ -1,5 +1,5 @@
-// A plan's numbers as those of a network, of its ranks and of its aggregators, which are on the
-// hosts behind those of ranks.
+// Converts a plan to the options of a network, of its ranks, and of its aggregators, which are on
+// the hosts after those of the ranks.
 #include "simulation/swarm/plan_world.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@ namespace mcast::sim {
 
 namespace {
 
-// Of datagrams and records: keys go on within a plan.
+// Limits of datagrams and records so small that keys change within a plan.
 constexpr crypto::EpochLimits kFewRecords{100, uint64_t{1} << 16, 1u << 24};
 
 }  // namespace

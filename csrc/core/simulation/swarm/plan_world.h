@@ -1,4 +1,4 @@
-// The world that a plan describes, before anything happens in it.
+// The world that a plan describes, in its initial state.
 // Threads: data.
 #pragma once
 
@@ -7,9 +7,9 @@
 
 namespace mcast::sim {
 
-// The plan can be carried out (check()), and outlives the world.
+// The plan must pass check(), and outlive the world.
 WorldSpec world_of(const Plan& plan);
-// Number `op` of the plan as this member calls it.
+// Operation `op` of the plan as called by this member.
 Operation operation_of(const Plan& plan, uint32_t op, Member member);
 // Members that never make the group.
 std::vector<Member> absent_from(const Plan& plan, size_t group);

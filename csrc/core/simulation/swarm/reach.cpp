@@ -1,4 +1,4 @@
-// A kind counts where it did something, not where a plan names it.
+// A fault counts where it took effect, not where a plan names it.
 #include "simulation/swarm/reach.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace mcast::sim {
 
 namespace {
 
-// What no plan comes to, and why. Tests of other kinds do (tools/reach.py).
+// Counters that no plan reaches, and why. Tests of other kinds reach them (tools/reach.py).
 struct Exception {
   const char* name;
   const char* why;
@@ -112,7 +112,7 @@ void note_plans(const Plan& plan, size_t g, const Agreed& agreed, GroupEnd& end)
     }
     const mcast::Plan made = make_plan(d, agreed, element_size(op.element));
     end.chunks += uint64_t{made.chunks} * made.roots;
-    // Near its end with its first window, before anybody's credit for it.
+    // Roots near the end of a block within their first window need no credit from anybody.
     const bool unpaced = made.chunks <= made.window + made.window / 2;
     if (made.chains < made.roots && unpaced) {
       end.unpaced = std::max(end.unpaced, uint64_t{made.chunks} * (made.roots - 1));

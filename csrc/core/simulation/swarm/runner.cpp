@@ -1,6 +1,6 @@
-// Every member of a group has a script: the group's operations, in order, each called when its time
-// has come, when the one before has been called (or has ended), and while the process runs. What a
-// dead or for ever stopped rank would still do is not waited for.
+// Every member of a group has a script: the group's operations, in order. Each is called when its
+// time has come, the previous one has been called (or has ended), and the process runs. Remaining
+// calls of a dead or permanently stopped rank are not waited for.
 #include "simulation/swarm/runner.h"
 
 #include <algorithm>
@@ -19,10 +19,11 @@ namespace mcast::sim {
 namespace {
 
 constexpr Nanos kRunLimit = 1200 * kSecond;   // until all calls are over
-constexpr uint64_t kMostEvents = 50'000'000;  // the same; a plan needs some 100,000
-constexpr Nanos kIdle = 10 * kSecond;         // by the slowest clock: then all timers have run out
-constexpr Nanos kEarlyLinger = 6000 * kSecond;  // of who leaves early: until all is confirmed
-constexpr Nanos kStillLimit = 900 * kSecond;    // until nothing is left to happen
+constexpr uint64_t kMostEvents = 50'000'000;  // also until then; a plan needs some 100,000
+constexpr Nanos kIdle = 10 * kSecond;         // by the slowest clock: all timers have expired then
+// of a rank that leaves early: until all is confirmed
+constexpr Nanos kEarlyLinger = 6000 * kSecond;
+constexpr Nanos kStillLimit = 900 * kSecond;  // until no event is left
 
 class PlanRun {
  public:
@@ -42,25 +43,25 @@ class PlanRun {
   RunEnd run();
 
  private:
-  // What one member of a group still has to do.
+  // The remaining calls of one member of a group.
   struct Script {
     size_t group = 0;
     Member member = 0;
     uint32_t rank = 0;
-    std::vector<uint32_t> ops;  // in the plan
-    size_t next = 0;            // of `ops`
-    size_t left = 0;            // that have not ended
+    std::vector<uint32_t> ops;  // indices in the plan
+    size_t next = 0;            // index in `ops`
+    size_t left = 0;            // calls that have not ended
     bool ready = false, dropped = false, in_flight = false;
     bool absent = false;   // it never makes the group
-    bool closed = false;   // all of these:
-    uint32_t closing = 0;  // its group and the parts of it that are being closed
-    std::vector<std::shared_ptr<const Outcome>> outcomes;  // of those that were called
+    bool closed = false;   // every close has ended:
+    uint32_t closing = 0;  // of its group and of the group's parts, closes that have not ended
+    std::vector<std::shared_ptr<const Outcome>> outcomes;  // of calls that were posted
   };
   struct Running {
     World::GroupId id = 0;
     bool begun = false;
     std::vector<Script> members;
-    std::optional<Agreed> agreed;  // once it is made
+    std::optional<Agreed> agreed;  // once the group is made
   };
 
   void prepare();
@@ -97,17 +98,17 @@ class PlanRun {
   RunEnd end_;
   std::vector<Running> groups_;
   size_t left_ = 0;      // calls that are waited for
-  uint64_t before_ = 0;  // datagrams of data that overflowed before the last group was made
+  uint64_t before_ = 0;  // data datagrams that overflowed before the last group was made
   size_t closing_ = 0;   // closes that are waited for
   Nanos healed_ = 0;     // when the last fault that ends has ended
   double slowest_ = 1;
-  bool ended_ = false;  // what a world tells that is being taken apart is no news
+  bool ended_ = false;  // events of a world that is being destroyed are ignored
   Faults faults_;
   MessageRun messages_;
-  World world_;  // goes first: its end still calls back
+  World world_;  // destroyed first: its destructor still calls back
   HeapMeter* const meter_;
   std::vector<uint64_t> heap_before_;  // by rank
-  std::set<uint32_t> exiting_;         // ranks that end when they have nothing left
+  std::set<uint32_t> exiting_;         // ranks that end once they have nothing left
 };
 
 void PlanRun::prepare() {
@@ -118,7 +119,7 @@ void PlanRun::prepare() {
       heap_before_.push_back(meter_->held(rank));
     }
   }
-  // Faults are of all lanes of a rank, so they must be there.
+  // Faults affect all lanes of a rank, so all lanes must exist already.
   const auto subgroups = static_cast<uint32_t>(world_.spec().config.subgroups);
   for (uint32_t rank = 0; subgroups > 1 && rank < plan_.ranks(); rank++) {
     (void)world_.lane(rank, LaneId::kMulticast, subgroups);
@@ -151,7 +152,7 @@ void PlanRun::prepare() {
 
 // ---- groups ----
 
-// Where a rank is dead its record never comes, and nobody makes the group.
+// If a rank is dead its record never arrives, and no member makes the group.
 void PlanRun::make(size_t g) {
   Running& running = groups_[g];
   for (const Script& script : running.members) {
@@ -173,7 +174,7 @@ void PlanRun::make(size_t g) {
   world_.at(world_.now() + kMakeLimit, [this, g] { give_up(g); });
 }
 
-// As the creation of a group does when its time is over.
+// Does what the creation of a group does when its time limit has expired.
 void PlanRun::give_up(size_t g) {
   for (Member m = 0; m < groups_[g].members.size(); m++) {
     const Script& script = groups_[g].members[m];
@@ -182,7 +183,7 @@ void PlanRun::give_up(size_t g) {
     for (const auto& [part, member] : parts_of(g, m)) {
       world_.group(part, member).abort("the group was not made in time");
     }
-    // Where others have their parts to make, nobody tells it so.
+    // While others wait for their parts, this rank gets no callback.
     drop(groups_[g].members[m]);
   }
 }
@@ -201,7 +202,7 @@ void PlanRun::on_ready(size_t g, Member m) {
   Script& script = groups_[g].members[m];
   script.ready = true;
   before_ = world_.network().totals().overflowed_data;
-  // Who leaves early takes it along.
+  // Noted here, since a rank that leaves early drops the group core.
   const GroupCore* const core = world_.core(groups_[g].id, m, LaneId::kMulticast);
   if (core != nullptr) groups_[g].agreed = core->params().agreed;
   if (!world_.making(groups_[g].id, m).ok()) return drop(script);
@@ -232,7 +233,7 @@ void PlanRun::call(size_t g, Member m) {
     if (one.ends == 1) on_end(g, m);
   });
   script.outcomes.push_back(outcome);
-  if (outcome->over()) on_end(g, m);  // it was refused
+  if (outcome->over()) on_end(g, m);  // the post was refused
 }
 
 void PlanRun::on_end(size_t g, Member m) {
@@ -275,7 +276,7 @@ void PlanRun::look_at_aggregators() {
   }
 }
 
-// After the last close, and when nobody asks groups anything any more.
+// Called after the last close, when groups are not queried any more.
 void PlanRun::note_leftovers() {
   for (size_t i = 0; i < plan_.aggregators.size(); i++) {
     AggregatorEnd& end = end_.aggregators[i];
@@ -309,7 +310,7 @@ void PlanRun::at_all(uint32_t rank, Act act) {
   }
 }
 
-// A dead process closes nothing either.
+// A dead process closes no groups either.
 void PlanRun::drop(uint32_t rank) {
   at_all(rank, [&](size_t g, Member m) {
     Script& script = groups_[g].members[m];
@@ -326,7 +327,7 @@ void PlanRun::resume(uint32_t rank) {
   exit(rank);
 }
 
-// When it has closed all its groups, and somebody may hear it say so.
+// Ends the rank's process once it has closed all its groups and its peers can receive its goodbyes.
 void PlanRun::exit(uint32_t rank) {
   if (exiting_.count(rank) == 0 || world_.killed(rank)) return;
   if (faults_.paused(rank) || faults_.isolated(rank)) return;
@@ -358,7 +359,7 @@ void PlanRun::on_call(const PlannedFault& fault) {
 
 // ---- the end ----
 
-// Parts after the whole, as an engine does.
+// Closes the parts after the whole group, as an engine does.
 void PlanRun::close(size_t g, Member m, Nanos limit) {
   Script& script = groups_[g].members[m];
   if (script.closing > 0 || script.absent || world_.killed(script.rank)) return;
@@ -373,7 +374,7 @@ void PlanRun::close(size_t g, Member m, Nanos limit) {
       closing_--;
       if (--closes.closing > 0) return;
       closes.closed = true;
-      // Not in what its lane does now.
+      // Deferred, since this callback runs within a turn of the rank's lane.
       world_.at(world_.now() + kMicro, [this, rank = closes.rank] { exit(rank); });
     });
   }
@@ -403,7 +404,7 @@ void PlanRun::close_all() {
   }
   end_.closed = world_.run([&] { return closing_ == 0; }, scaled(linger + kIdle));
   faults_.end();
-  // An aggregator whose asker is gone, and says so to nobody, keeps its job for a minute.
+  // An aggregator that is not notified of its client's death keeps the job for a minute.
   const Nanos lonely = plan_.aggregators.empty() ? 0 : service::Jobs::kLonely + kIdle;
   world_.run([&] { return world_.standstill(); }, scaled(kIdle + lonely));
   const uint64_t before = sent();
@@ -469,7 +470,7 @@ RunEnd PlanRun::run() {
   look_at_aggregators();
   end_.groups.resize(groups_.size());
   for (size_t g = 0; g < groups_.size(); g++) note_group(g);
-  // What has not ended is to be seen as it is, not as the close makes it.
+  // Notes the calls that have not ended before the close changes them.
   if (!end_.over) note_calls();
   close_all();
   if (end_.over) note_calls();

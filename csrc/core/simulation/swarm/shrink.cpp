@@ -1,6 +1,7 @@
-// Delta debugging (Zeller, Hildebrandt 2002): from lists, halves are left out, then quarters, down
-// to single items; after that each number is tried at its default, at zero, at a half. All of it
-// again until a round changes nothing. Whatever is no plan any more (check()) is not run.
+// Delta debugging (Zeller, Hildebrandt 2002): halves of lists are removed, then quarters, down to
+// single items; then each number is tried at its default, at zero, and at half its value. This is
+// repeated until a round changes nothing. Candidates that are not valid plans (check()) are not
+// run.
 #include "simulation/swarm/shrink.h"
 
 #include <algorithm>
@@ -75,7 +76,7 @@ class Shrinker {
     shorten(&Plan::special);
   }
 
-  // With its operations and what the program does to it.
+  // Removes a group with its operations and the program's actions on it.
   void drop_group(size_t g) {
     attempt([&](Plan& p) {
       const auto of_it = [&](const auto& item) { return item.group == g; };
@@ -92,7 +93,7 @@ class Shrinker {
     });
   }
 
-  // With its ranks, in all groups.
+  // Removes a host with its ranks, from all groups.
   void drop_host(uint32_t host) {
     attempt([&](Plan& p) {
       for (uint32_t i = p.world.ranks; i-- > 0;) drop_rank(p, host * p.world.ranks + i);
@@ -144,7 +145,7 @@ class Shrinker {
     if (op.root >= left) op.root = 0;
   }
 
-  // A number: its default, nothing, a half; back to where it was if none of them fails.
+  // Tries a number's default, zero, and half; restores it if none of them fails.
   template <typename Place, typename Value>
   void lower(Place place, Value plain) {
     if (attempt([&](Plan& p) { place(p) = plain; })) return;

@@ -1,6 +1,6 @@
-// Stations fold for others and own nothing: what they have is somebody's, for as long as that one
-// wants it. That no operation fails by what becomes of aggregators is the law of blame; that
-// results are right, that of bytes.
+// Stations fold for others and own nothing: everything that they store belongs to a group that
+// still uses it. The law of blame checks that no operation fails because of an aggregator's fate;
+// the law of bytes checks that results are right.
 #include "simulation/swarm/case.h"
 
 namespace mcast::sim {
@@ -9,8 +9,8 @@ namespace {
 
 std::string aggregator_name(size_t i) { return "aggregator " + std::to_string(i) + ": "; }
 
-// Frames are received where they were sent. Silent where an aggregator, a connection or a rank may
-// have gone, and about groups that end early, whose goodbyes are under way.
+// Each frame is received where it was sent. Does not check runs in which an aggregator, a
+// connection or a rank may be lost, and groups that end early, whose goodbyes may be under way.
 void stations_in_balance(const Case& c) {
   const bool disturbed =
       !c.causes.harmless() || !c.run.over ||
@@ -37,8 +37,8 @@ void stations_in_balance(const Case& c) {
 
 }  // namespace
 
-// Within its quota always; nobody breaks the protocol; and when all groups are gone nothing is
-// left.
+// Stations never exceed their quota; no peer breaks the protocol; and when all groups are gone
+// nothing is left.
 void station_laws(const Case& c) {
   for (size_t i = 0; i < c.run.aggregators.size(); i++) {
     const AggregatorEnd& one = c.run.aggregators[i];
