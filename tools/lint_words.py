@@ -44,7 +44,6 @@ LIMITS: dict[str, float] = {
     "csrc/core/collective": 9.8,
     "csrc/core/crypto": 8.6,
     "csrc/core/engine": 10.3,
-    "csrc/core/host": 10.5,
     "csrc/core/ipc": 6.0,
     "csrc/core/protocol": 7.0,
     "csrc/core/service": 9.4,

@@ -1,12 +1,12 @@
-// First fit from the lowest address on: what was touched lately lies low. Pages of blocks that were
-// released are kept for the next, as much as is in use (a training step wants the same again), then
-// they go back to the system.
+// First fit from the lowest address: recently used memory has low addresses. Pages of released
+// blocks are kept for reuse, up to the amount in use (a training step needs the same again), then
+// returned to the system.
 //
-// A forked child gets the pages by a private mapping at the same place: it sees what was there, its
-// own writes stay with it. Unlike after a plain fork it may also see what the parent writes later,
-// in pages that it has not written itself: into blocks that both have, not into new ones, which
-// take no memory that was a block when the child was forked. Whether a child lives is told by a
-// pipe whose writing end nobody but the child and its own children has.
+// A forked child maps the pages privately at the same place: it sees their contents, and its own
+// writes stay private. Unlike after a plain fork it may also see later writes of the parent, in
+// pages that it has not written itself: writes into blocks that both have, but not into new ones,
+// whose memory was not part of a block when the child was forked. A child's life is detected
+// through a pipe whose writing end only the child and its own children hold.
 #include "host/arena_pool.h"
 
 #include <fcntl.h>
@@ -34,7 +34,7 @@ constexpr int kPopulate = 23;
 constexpr int kPopulate = MADV_POPULATE_WRITE;
 #endif
 
-// The process's pools: the one in use, and the newest of all.
+// Pools of the process: the current one, and the newest of all.
 std::atomic<ArenaPool*> current{nullptr}, newest{nullptr};
 std::mutex opening;
 
@@ -48,8 +48,8 @@ bool never_overcommits() {
   return (file >> mode) && mode == 2;
 }
 
-// Address space for one pool: as much as the machine has, but no more than a quarter of what this
-// process may have, nor than what leaves room for those of the other ranks of the host.
+// Address space for one pool: as much as the machine has memory, but at most a quarter of this
+// process's limit, and leaving room for the pools of the other ranks of the host.
 size_t room_for_pool() {
   size_t bytes = ArenaPool::memory_of_machine();
   struct rlimit limit {};
@@ -67,10 +67,10 @@ size_t room_for_pool() {
 Result<std::unique_ptr<ArenaPool>> ArenaPool::create(size_t bytes) {
   Result<Segment> memory = Segment::create("torch-mcast tensors", bytes);
   if (!memory.ok()) return memory.status();
-  // A child inherits the mapping until it has put its own in its place: a hole there would be
-  // filled by whatever it maps before.
+  // A child inherits the mapping until it has replaced it by its own: another mapping that it makes
+  // before could fill a hole there.
   (void)::madvise(memory->data(), bytes, MADV_DOFORK);
-  // Where the system gives huge pages to shared memory that asks.
+  // On systems that give huge pages to shared memory on request.
   (void)::madvise(memory->data(), bytes, MADV_HUGEPAGE);
   return std::unique_ptr<ArenaPool>(new ArenaPool(std::move(memory).value()));
 }
@@ -123,13 +123,13 @@ void ArenaPool::prepare_fork() noexcept {
   child_holds_ = Fd(ends[1]);
 }
 
-// (A fork that has failed leaves a child that has ended.)
+// (A failed fork looks like a child that has ended.)
 void ArenaPool::note_child() noexcept try {
   child_holds_.reset();
   settle();
   children_.push_back({std::move(child_reads_), ++forks_});
 } catch (const std::bad_alloc&) {
-  // Without a place for it this child counts as one that lives for ever.
+  // Out of memory: this child counts as one that never ends.
   child_reads_.reset();
   if (!children_.empty()) {
     children_.back().alive.reset();
@@ -175,18 +175,18 @@ void ArenaPool::remap() noexcept {
                static_cast<off_t>(begin)) != MAP_FAILED) {
       return;
     }
-    // It would write into its parent's tensors.
+    // The child would write into its parent's tensors.
     constexpr std::string_view kWhy = "torch-mcast: a forked child cannot have its own tensors\n";
     (void)!::write(STDERR_FILENO, kWhy.data(), kWhy.size());
     ::_exit(127);
   };
-  for (const auto& [begin, end] : private_) {  // inherited as any memory
+  for (const auto& [begin, end] : private_) {  // private pages are inherited like other memory
     map(from, begin);
     from = end;
   }
   map(from, memory_.size());
   forked_ = true;
-  // The own writing end stays as long as the process has the mapping.
+  // This process keeps its writing end as long as it has the mapping.
   child_reads_.reset();
   children_.clear();
 }
@@ -232,7 +232,8 @@ bool ArenaPool::release(std::byte* data) noexcept {
   const uint64_t born = block->second.born;
   blocks_.erase(block);
   in_use_ -= bytes;
-  // The address space of what became private is not used again: others may still write behind it.
+  // Address space of private pages is not used again: others may still write to the shared pages
+  // behind.
   const auto lost = private_.lower_bound(at);
   if (lost != private_.end() && lost->first < at + bytes) {
     (void)::madvise(data, bytes, MADV_DONTNEED);
@@ -250,7 +251,7 @@ bool ArenaPool::release(std::byte* data) noexcept {
   return true;
 }
 
-// From the top: what lies low is taken first.
+// Trims from the top, since low addresses are allocated first.
 void ArenaPool::trim() {
   const auto few = [this] { return kept_ <= std::max(kAlwaysKept, in_use_); };
   free_.untouch(few, [this](uint64_t at, const FreeRanges::Range& range) {
@@ -288,8 +289,8 @@ void ArenaPool::populate(const std::byte* data, size_t bytes) noexcept {
   (void)::madvise(memory_.data() + begin, end - begin, kPopulate);
 }
 
-// A thread may write at any time to what shares a page with a slice, and no merge of two copies of
-// such a page knows which of two values of a word is the newer one. So these pages are never
+// Other threads may write at any time to data that shares a page with a slice, and merging two
+// copies of such a page could not tell which value of a word is newer. So these pages are never
 // exchanged, and operations do not lend them (client_staging.cpp).
 bool ArenaPool::alone(uint64_t at, size_t bytes) const noexcept {
   if (at % kPage != 0) return false;
@@ -331,7 +332,7 @@ bool ArenaPool::make_private(std::byte* data, size_t bytes) noexcept {
     ::munmap(copy, end - begin);
     return false;
   }
-  for (auto it = private_.begin(); it != private_.end();) {  // joined with those it touches
+  for (auto it = private_.begin(); it != private_.end();) {  // merge with adjacent ranges
     if (it->second < begin || it->first > end) {
       ++it;
       continue;

@@ -1,8 +1,8 @@
-// Rank 0's record names the descriptor of a fresh segment, every record its process's mailbox. Each
-// rank maps them through /proc, checks that they hold what was announced, and reads a word of every
-// peer's private memory; then all tell each other how it went: the worst verdict counts for all.
-// Ranks that an engine of the host runs name a token instead, of which its directory makes the
-// same: they find each other in one process.
+// Rank 0's record names the descriptor of a new segment; every record names its process's mailbox.
+// Each rank maps them through /proc, verifies that they contain the announced tokens, and reads a
+// word of every peer's private memory; then all exchange their verdicts, and the worst one applies
+// to all. Ranks that an engine of the host runs name a token instead, for which the engine's
+// directory gives the same facts: they find each other in one process.
 #include "host/attachment.h"
 
 #include <algorithm>
@@ -67,7 +67,7 @@ bool Attachment::look_up(Member rank, HostAddress& address) {
   return why.ok();
 }
 
-// The process of `rank`, and what can be done with its memory.
+// Finds the process of `rank`, and how its memory can be accessed.
 std::optional<PeerMemory> Attachment::find(Member rank, const HostAddress& address,
                                            PeerRegistry& registry) {
   auto peer = registry.find(address);
@@ -216,13 +216,13 @@ Result<bool> Attachment::joined_by_all(Nanos patience) {
   const auto look = [this]() -> Result<bool> {
     const FailureRecord& failure = shared_->block.failure();
     const bool failed = failure_readable(failure);
-    // All have joined: what has failed since is an operation of those who were faster.
+    // All have joined: a failure since then belongs to an operation of faster ranks.
     if (missing().empty()) return true;
     if (failed) return read_failure(failure);
     return false;
   };
   if (mine.joined.exchange(1, std::memory_order_seq_cst) == 0 && missing().empty()) {
-    ring_all();  // the last one; of two that are, both may do it
+    ring_all();  // the last rank to join; two may both see themselves as last
   }
   const uint32_t bell = mine.doorbell.load(std::memory_order_seq_cst);
   Result<bool> all = look();

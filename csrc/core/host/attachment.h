@@ -1,6 +1,6 @@
-// Attaching to the memory of the other ranks of this host when a group is made: rank 0's segment,
+// Attaches to the memory of the other ranks of this host when a group is made: rank 0's segment,
 // and everybody's mailbox. All ranks come to the same verdict: "direct" (all can read each other's
-// memory), "slots" (they share memory, and no more), or why they cannot share it.
+// memory), "slots" (they only share memory), or the reason why they cannot share it.
 #pragma once
 
 #include <memory>
@@ -17,57 +17,61 @@ namespace mcast {
 // Movable. One thread at a time.
 class Attachment {
  public:
-  // Before the records are exchanged: this rank's address; `makes_segment` at rank 0, unless the
-  // group takes the network in any case. Not ok: this rank cannot share memory; the others learn it
-  // from the missing address.
+  // Called before the records are exchanged; makes this rank's address. `makes_segment`: true at
+  // rank 0, unless the group uses the network in any case. On error this rank cannot share memory;
+  // the others learn that from the missing address.
   //
-  // `directory`: of the engine of the host that runs this rank, for group `name`; null: none does.
+  // `directory`: of the host engine that runs this rank, for group `name`; null: not run by an
+  // engine.
   static Result<Attachment> prepare(Member self, uint32_t size, const PeerRegistry& registry,
                                     bool makes_segment,
                                     const std::shared_ptr<HostDirectory>& directory = nullptr,
                                     const std::string& name = "");
-  // Where the others find it.
+  // The address by which the others find this rank.
   HostAddress address() const;
 
-  // Maps everybody's memory; `addresses` by rank; `most` may be done with it. As
-  // PeerRegistry::find().
+  // Maps everybody's memory; `addresses` by rank; `most`: the best access that settings allow.
+  // Threads as PeerRegistry::find().
   void attach(std::vector<HostAddress> addresses, PeerMemory most, PeerRegistry& registry);
-  // A group of several hosts: finds the ranks of this one only.
+  // For a group of several hosts: finds only the ranks of this host.
   void attach_neighbours(std::vector<HostAddress> addresses, const std::vector<uint32_t>& host_of,
                          PeerMemory most, PeerRegistry& registry);
-  // Reads their memory. Outlives this.
+  // Reads their memory. Outlives this object.
   HostReader reader() const;
 
-  // This rank's verdict, to be told to the others.
+  // This rank's verdict, to be sent to the others.
   const std::string& verdict() const { return verdict_; }
-  // The word for what can be done with memory, as a verdict.
+  // The verdict that stands for this access.
   static const char* word_of(PeerMemory memory);
-  // Of everybody's verdicts: empty if all can share, and how; else why not.
+  // Combines everybody's verdicts: returns "" if all can share, and sets how; else the reason.
   static std::string unite(const std::vector<std::string>& verdicts, PeerMemory& memory);
-  // While the others' verdicts are waited for: a rank that has ended or been silent for `limit`, of
-  // those that were found. Ok: none.
+  // Called while waiting for the others' verdicts. Returns an error if one of the found ranks has
+  // ended or been silent for `limit`.
   Status look_after(Nanos now, Nanos limit);
 
-  // Over what attach() has mapped, once this rank knows that all share it. Whether all know, for
-  // which it sleeps at most `patience`: until then they need the store, which whoever keeps it may
-  // take down as soon as it has the group. Not ok: a rank does not have it, and has told why.
+  // Called after attach(), once this rank knows that all share the memory. Returns true if all
+  // ranks know it; sleeps at most `patience` for that. Until then they need the store, and the rank
+  // that hosts the store may shut it down as soon as it has the group. Error: a rank does not have
+  // the group, and has reported why.
   Result<bool> joined_by_all(Nanos patience);
-  // Those who do not know.
+  // Ranks that have not joined yet.
   std::vector<Member> missing() const;
-  // Tells who waits in joined_by_all(), or will, that this rank does not have the group.
+  // Reports to ranks in joined_by_all(), now or later, that this rank does not have the group.
   void refuse(const Status& why);
 
-  // What attach() has mapped; nobody attaches to this rank's segment any more.
+  // The shared memory that attach() has mapped; no other rank attaches to this rank's segment any
+  // more.
   std::shared_ptr<HostShared> take();
 
  private:
   Attachment(Member self, uint32_t size) : self_(self), size_(size) {}
-  // `host_of`: only those of the own host; null: all.
+  // `host_of`: attaches only to ranks of this rank's host; null: to all.
   void find_all(const std::vector<HostAddress>& addresses, const std::vector<uint32_t>* host_of,
                 PeerMemory most, PeerRegistry& registry);
-  // Its memory, at most; none: it cannot be shared, verdict_ says why.
+  // Best access to its memory; none: it cannot be shared, and verdict_ contains the reason.
   std::optional<PeerMemory> find(Member rank, const HostAddress& address, PeerRegistry& registry);
-  // What a rank has told, as an address in this process's terms. False: verdict_ says why.
+  // Converts a rank's announced address to this process's terms. Returns false on failure; verdict_
+  // contains the reason.
   bool look_up(Member rank, HostAddress& address);
   bool look_up(std::vector<HostAddress>& addresses, const std::vector<uint32_t>* host_of);
 

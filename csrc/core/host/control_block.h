@@ -1,9 +1,10 @@
-// The memory that the ranks of one group on one host share: for each lane, what every rank has
-// published and consumed, and a ring of slots with its data; for each ordered pair of ranks a ring
-// of messages (message_ring.h); for the group, the record of its first failure. Nothing here is a
-// pointer: every process maps it where it likes. Every field is written by one rank, except those
-// of the failure record (the first to claim it), the needs (peers clear the ones they meet), the
-// marks of messages (senders set them) and the doorbells (who rings).
+// The memory that the ranks of one group on one host share: for each lane, the rounds that every
+// rank has published and consumed, and a ring of slots with its data; for each ordered pair of
+// ranks a ring of messages (message_ring.h); for the group, the record of its first failure. It
+// contains no pointers: every process maps it at any address. Every field is written by one rank,
+// except those of the failure record (written by the first rank to claim it), the needs (peers
+// clear the ones they meet), the marks of messages (set by senders) and the doorbells (incremented
+// by any peer).
 //
 // Ranks of one group trust each other's processes: they run under one user and could as well trace
 // each other (docs/hosts.md).
@@ -17,36 +18,36 @@
 
 namespace mcast {
 
-// Rounds that a rank may be ahead of the slowest: slots per rank and lane.
+// Number of rounds that a rank may be ahead of the slowest: slots per rank and lane.
 inline constexpr uint32_t kHostDepth = 8;
-// Data of one slot, bytes.
+// Bytes of data in one slot.
 inline constexpr size_t kHostSlot = 128u << 10;
-// Ranks of one group that can share a control block: a slot holds an address for each.
+// Most ranks of one group that can share a control block: a slot holds an address for each.
 inline constexpr uint32_t kHostMembers = 1024;
 inline constexpr size_t kHostLanes = 2;
-// Whose driver carries the messages: the reduce lane, as over a network.
+// The driver of this lane carries the messages: the reduce lane, as over a network.
 inline constexpr size_t kMessageLane = 1;
 inline constexpr size_t kHostName = 64;
 inline constexpr size_t kHostText = 1800;
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
-// Who sleeps where, while it waits: nobody, a thread that waits for a result (its own doorbell), or
-// the process's host thread (its mailbox).
+// How a waiting rank sleeps: not at all, as a thread that waits for a result (at its own doorbell),
+// or as the process's host thread (at its mailbox).
 enum class HostWaiter : uint8_t { kNone = 0, kCaller = 1, kThread = 2 };
 
-// What would let a rank go on, in one word, so that peers wake only those that can: the waiter, the
-// kind of need, whose round (kFrom), and how many rounds.
+// The condition for which a rank sleeps, in one word, so that peers wake only ranks that can go on:
+// the waiter, the kind of need, the member (kFrom), and the number of rounds.
 struct HostNeed {
   enum class Kind : uint8_t {
     kNothing = 0,
-    kAll = 1,   // everybody has published `rounds`
-    kFrom = 2,  // `member` has
+    kAll = 1,   // all ranks have published `rounds`
+    kFrom = 2,  // `member` has published them
   };
   HostWaiter waiter = HostWaiter::kNone;
   Kind kind = Kind::kNothing;
   Member member = 0;
-  uint64_t rounds = 0;  // kRoundBits of it: decades of rounds
+  uint64_t rounds = 0;  // kRoundBits wide: enough for decades of rounds
 
   static constexpr int kRoundBits = 44;
   uint64_t pack() const {
@@ -64,42 +65,42 @@ struct HostNeed {
 // The state of one rank on one lane.
 struct alignas(64) RankState {
   std::atomic<uint64_t> published;  // rounds whose slot is filled
-  std::atomic<uint64_t> consumed;   // rounds of which this rank needs nothing more
+  std::atomic<uint64_t> consumed;   // rounds that this rank has finished reading
   std::atomic<uint32_t> called;     // operations posted
-  std::atomic<uint32_t> left;       // 1 + operations it had posted when it left; 0: it is here
-  std::atomic<uint32_t> joined;     // on lane 0: it has the group, and needs no store any more
+  std::atomic<uint32_t> left;       // 1 + operations posted when it left; 0: has not left
+  std::atomic<uint32_t> joined;     // on lane 0: it has the group and no longer needs the store
   alignas(64) std::atomic<uint64_t> need_published;
-  std::atomic<uint64_t> need_consumed;  // by all; waiter and rounds
+  std::atomic<uint64_t> need_consumed;  // consumed by all; waiter and rounds
   alignas(64) std::atomic<uint32_t> doorbell;
 };
 
-// Of one rank, for the messages to it.
+// Message state of one receiving rank.
 struct alignas(64) MessageBoard {
-  // What this rank sleeps for: a HostWaiter, and kAny where any message wakes it; 0: it is awake,
-  // or nobody is to be woken but for a ring that is full.
+  // Need of this rank while it sleeps: a HostWaiter, with kAny if any message wakes it; 0: it is
+  // awake, or is to be woken only for a full ring.
   static constexpr uint32_t kAny = 4;
   std::atomic<uint32_t> need;
-  // By sender, a bit: there is something in its ring that this rank has not looked at.
+  // One bit per sender: its ring has data that this rank has not read.
   alignas(64) std::atomic<uint64_t> news[kHostMembers / 64];
 };
 
-// Opens a ring of messages. Bytes since the beginning.
+// Header of a message ring. Counts are bytes since the beginning.
 struct MessageRingState {
   alignas(64) std::atomic<uint64_t> written;
   alignas(64) std::atomic<uint64_t> read;
-  std::atomic<uint32_t> full;  // the sender waits until half of it is free
+  std::atomic<uint32_t> full;  // the sender waits until half of the ring is free
 };
 
-// Opens a slot: what its rank does in this round, as all must agree on it, and where to read what
-// is not in the slot.
+// Header of a slot: the call that its rank makes in this round, which must be equal at all ranks,
+// and the place of data that is not in the slot.
 struct alignas(64) SlotHeader {
   uint8_t kind, element, reduction, pad;
   Member root;
-  uint16_t index_low;  // of the round in its operation, low bits: for mismatches
+  uint16_t index_low;  // low bits of the round's number in its operation, to detect mismatches
   uint32_t sequence;
   uint64_t bytes;
-  uint64_t address;  // direct operations: HostPort::place_of() the rank's source
-  double factor;     // PREMUL_SUM: the rank's
+  uint64_t address;  // direct operations: HostPort::place_of() the rank's input
+  double factor;     // PREMUL_SUM: the rank's factor
   char name[kHostName];
 };
 
@@ -111,7 +112,7 @@ struct alignas(64) FailureRecord {
   char text[kHostText];
 };
 
-// Copyable: a view of memory that its owner keeps mapped. Any thread.
+// Copyable view of memory that its owner keeps mapped. Any thread.
 class ControlBlock {
  public:
   ControlBlock() = default;
@@ -121,8 +122,8 @@ class ControlBlock {
   static constexpr size_t bytes(uint32_t members) {
     return rings_at(members) + size_t{members} * members * ring_bytes(members);
   }
-  // Of a ring of messages, its state included. Only pages that were used exist, but all of them
-  // need addresses: so rings are smaller where there are more of them.
+  // Bytes of a message ring, including its state. Only used pages are allocated, but all of them
+  // take address space: so rings are smaller if there are more of them.
   static constexpr size_t ring_bytes(uint32_t members) {
     size_t bytes = kLargestRing;
     while (bytes > kSmallestRing && size_t{members} * members * bytes > kRings) bytes /= 2;
@@ -143,7 +144,7 @@ class ControlBlock {
   MessageBoard& board(Member m) const {
     return *reinterpret_cast<MessageBoard*>(base_ + boards_at(members_) + m * sizeof(MessageBoard));
   }
-  // Of messages from one rank to another; ring_bytes() of it.
+  // Ring of messages from one rank to another, of ring_bytes().
   std::byte* ring(Member from, Member to) const {
     return base_ + rings_at(members_) + (size_t{to} * members_ + from) * ring_bytes(members_);
   }
@@ -152,7 +153,7 @@ class ControlBlock {
   static constexpr size_t kRecord = 4096, kPage = 4096;
   static constexpr size_t kStride = sizeof(SlotHeader) + kHostSlot;
   static constexpr size_t kLargestRing = 256u << 10, kSmallestRing = 8u << 10;
-  static constexpr size_t kRings = 256u << 20;  // bytes of addresses for all, if they suffice
+  static constexpr size_t kRings = 256u << 20;  // address space for all rings together
   static constexpr size_t boards_at(uint32_t members) {
     return kRecord + kHostLanes * members * (sizeof(RankState) + kHostDepth * kStride);
   }

@@ -1,9 +1,9 @@
-// The life of an operation among ranks that share a kernel. Three pointers walk over the queue of
-// operations: what is published (as far as the slots are free), what is consumed (in order, when
-// those it needs have published), what is complete. An operation is complete when its last round is
-// consumed here, since the slots keep the data for the others; one whose memory the others read
-// when they take the last round only when everybody has consumed that. One that ends gives
-// up the caller's memory and queues its callback.
+// The life of an operation among ranks that share a kernel. Three indices advance over the queue of
+// operations: published (as far as slots are free), consumed (in order, when the ranks it needs
+// have published), complete. An operation is complete when its last round is consumed here, since
+// the slots keep the data for the others; if the others read its memory when they take the last
+// round, it is complete only when all have consumed that round. When an operation ends, the
+// caller's memory is released and its callback is queued.
 #include "host/core.h"
 
 #include <algorithm>
@@ -16,10 +16,10 @@
 namespace mcast {
 namespace {
 
-// Rounds at once; then limits are looked at, and other groups have their turn.
+// Rounds per call; then limits are checked, and other groups get their turn.
 constexpr int kPasses = 64;
-// Turns of messages for a thread that has posted and does not wait: what comes meanwhile is another
-// one's.
+// Polls of messages by a thread that has posted and does not wait; another thread handles messages
+// that arrive later.
 constexpr int kQuickPasses = 2;
 
 wire::Descriptor descriptor_of(const SlotHeader& header) {
@@ -87,14 +87,15 @@ bool HostCore::progress(bool large) {
     }
     bool moved = false;
     left_over = false;
-    // Whoever waits for an operation that has ended is not kept for the transfer of the next. One
-    // round at a time, which is consumed while it is in the cache.
+    // A caller that waits for an operation that has ended must not wait for the transfer of the
+    // next. One round at a time, so that it is consumed while it is in the cache.
     if (publish_next(large && !ended, left_over)) moved = true;
     if (consume_next(large && !ended, left_over)) moved = true;
     while (complete_next()) moved = ended = true;
     const size_t before = ended_.size();
     if (failure_.ok() && move_messages(pass, large && !ended, left_over)) moved = true;
-    ended = ended || ended_.size() > before;  // who waits for that is not kept by others' copies
+    // a waiting caller is not delayed by copies for others
+    ended = ended || ended_.size() > before;
     if (!moved) return left_over;
   }
   return false;
@@ -124,8 +125,8 @@ bool HostCore::publish_next(bool large, bool& left_over) {
     return false;
   }
   if (op.published == 0) op.first = published_;
-  // What was folded of memory that was given back meanwhile is published after the failure is
-  // claimed, which those who take it see (consume_next).
+  // If memory was returned to its owner while it was folded, the failure was claimed before that,
+  // so ranks that take this round see the claim (consume_next).
   if (!fill_round(tools_, op, op.published)) {
     fail_unreadable();
     return false;
@@ -145,8 +146,8 @@ void HostCore::begin_round(HostOperation& op) const {
   op.agreed[params_.self] = op.taken[params_.self] = true;
 }
 
-// Headers of this round that are there must name the same call. Of two ranks that differ, the one
-// that consumes later sees the other's.
+// Published headers of this round must describe the same call. If two ranks differ, the one that
+// consumes later sees the other's header.
 bool HostCore::compare(HostOperation& op, uint32_t index) {
   const wire::Descriptor& ours = op.post.descriptor;
   const uint64_t round = op.first + index;
@@ -182,12 +183,12 @@ bool HostCore::consume_next(bool large, bool& left_over) {
   if (taken == Taken::kFailed) fail_unreadable();
   if (taken != Taken::kAll) return false;
   if (direct) {
-    // After the reads: whoever gives memory back before its time has claimed the record before.
+    // After the reads: a rank that returns memory early has claimed the failure record before.
     full_fence();
     if (failure_claimed(lane_.failure())) return false;
   }
   const bool known = publishing_ == consuming_ && op.published == op.plan.rounds;
-  if (known) publishing_++;  // this round has said that it is the only one
+  if (known) publishing_++;  // this round has shown that there are no more (HostPlan::kUnknown)
   op.consumed++;
   begin_round(op);
   if (op.consumed == op.plan.rounds) consuming_++;
@@ -213,7 +214,7 @@ void HostCore::finish_oldest(const Status& status) {
     params_.trace->record(trace_event(op, op.post.descriptor, params_, port_.now(), status.ok()));
   }
   if (op.post.moments) *op.post.moments = {op.first_byte, op.last_byte, port_.now()};
-  // The failure is claimed before the memory is written again: readers look in the other order.
+  // The failure is claimed before the memory is written again: readers check in the opposite order.
   if (!status.ok()) full_fence();
   if (!op.post.done) return;
   ended_.emplace_back(std::move(op.post.done),
@@ -251,8 +252,8 @@ bool HostCore::arm_operations(HostWaiter waiter) {
       data.member = d.root;
     }
   }
-  // Of the ends that are not reached, the nearest. One that was reached since the last progress()
-  // may let something go on; if it does not, it holds up nothing.
+  // Waits for the nearest of the ends that are not reached. An end that was reached since the last
+  // progress() may allow more work; if it does not, it delays nothing.
   const uint64_t least = lane_.least_consumed();
   if (can_publish(least) || can_complete(least)) return false;
   uint64_t room = Needs::kNoRoom;

@@ -1,10 +1,10 @@
 // HostCore: the operations of one lane of a group whose ranks share a kernel, as a state machine
-// over a ControlBlock. Operations are cut into rounds (plan.h); in each round every rank publishes
-// a slot and takes what it needs of the others' (algorithms/). It sees no clock, thread or process:
-// those are behind HostPort, and the driver's (lane.h).
+// over a ControlBlock. Operations are divided into rounds (plan.h); in each round every rank
+// publishes a slot and takes the data that it needs from the others' (algorithms/). It uses no
+// clock, thread or process directly: HostPort and the driver (lane.h) do.
 //
 // Threads: one at a time (the caller's lock); peers change the control block meanwhile. Results are
-// queued: `done` runs in deliver() only, which the driver calls after its turn, and may do anything
+// queued: `done` runs only in deliver(), which the driver calls after its turn, and may do anything
 // but use this object. `on_completed` runs inside progress().
 #pragma once
 
@@ -40,38 +40,40 @@ class HostCore {
 
   // Posts op `post.sequence` (consecutive from 0). Always ends in exactly one call of post.done.
   void post(Post post);
-  // A send or a receive, on lane kMessageLane. Likewise.
+  // Posts a send or a receive, on lane kMessageLane. The same rule applies to its `done`.
   void post_message(MessagePost post);
 
-  // Does what can be done. `large`: also what takes longer than a hand-over to another thread,
-  // for some time or until an operation ends. True: there may be more that could be done at once.
+  // Does all work that is possible now. `large`: also work that takes longer than a hand-over to
+  // another thread, for some time or until an operation ends. Returns true if more could be done at
+  // once.
   bool progress(bool large);
 
   // Runs the callbacks of operations that have ended since the last time.
   void deliver();
 
-  // Tells the peers what this rank waits for. False: it is there already, call progress() again.
+  // Publishes what this rank waits for, so that peers wake it. Returns false if it is available
+  // already; call progress() again then.
   bool arm(HostWaiter waiter);
   void disarm();
 
-  // Nothing is in flight here.
+  // Returns true if no operation or message is in flight here.
   bool idle() const { return ops_.empty() && (!messages_ || messages_->idle()); }
-  // Members that the oldest operation waits for, or a message.
+  // Members that the oldest operation or a message waits for.
   std::vector<Member> awaited() const;
-  // Fails the group if a limit has passed or somebody left without calling what we wait for.
-  // `unresponsive` are members that do not answer.
+  // Fails the group if a limit has passed or a rank left without calling an awaited operation.
+  // `unresponsive`: members that do not reply.
   void check(const std::vector<Member>& unresponsive);
 
-  // Fails everything here and on all ranks. The first reason of all ranks wins.
+  // Fails everything here and on all ranks. All ranks report the first reason of any rank.
   void fail(const Status& why, Member culprit);
   const Status& failure() const { return failure_; }
   // Operations and messages that are not over here.
   size_t in_flight() const;
-  // Whether this rank may leave now: nothing is in flight here. Where that has been waited for long
-  // enough (`late`), or is not to be (`force`), what is in flight fails, here and on all ranks, and
-  // `outcome` says so, unless it is an error already. Not yet true: ask again later.
+  // Returns true if this rank may leave now: nothing is in flight here. If the wait has been long
+  // enough (`late`), or is not allowed (`force`), operations in flight fail, here and on all ranks,
+  // and `outcome` reports it, unless it is an error already. If it returns false, ask again later.
   bool may_leave(bool force, bool late, Status& outcome);
-  // Says that this rank posts nothing more.
+  // Announces that this rank posts no more operations.
   void leave();
 
  private:
@@ -110,13 +112,13 @@ class HostCore {
   Status failure_;
 
   std::deque<std::unique_ptr<HostOperation>> ops_;  // in flight, oldest first
-  // What has ended, and what is being delivered: they change places, so that neither needs new
-  // memory for every operation.
+  // Results that have ended, and results being delivered: the two swap, so that operations need no
+  // new memory.
   std::vector<std::pair<std::function<void(const Status&)>, Status>> ended_, delivering_;
   uint64_t published_ = 0;                  // rounds: those of the next operation follow
   size_t publishing_ = 0;                   // index of the operation to publish from
-  size_t consuming_ = 0;                    // of the one to consume
-  Nanos claim_seen_ = kNever;               // since when a failure is being written
+  size_t consuming_ = 0;                    // index of the operation to consume
+  Nanos claim_seen_ = kNever;               // time since which a failure is being written
   std::unique_ptr<HostMessages> messages_;  // of kMessageLane; else null
 };
 

@@ -1,5 +1,5 @@
-// What ends operations otherwise: a failure here or elsewhere, a limit, a rank that left. The first
-// to claim the record writes the reason; everybody who looks fails with it (failure_record.h).
+// Ends operations for other reasons: a failure here or elsewhere, a limit, a rank that left. The
+// first rank to claim the record writes the reason; all others fail with it (failure_record.h).
 #include <algorithm>
 
 #include "base/errors.h"
@@ -11,8 +11,8 @@
 namespace mcast {
 namespace {
 
-constexpr Nanos kClaimPatience = kSecond;  // with a failure that is being written
-constexpr int kLastTurns = 64;             // of messages that came before it
+constexpr Nanos kClaimPatience = kSecond;  // longest wait for a failure that is being written
+constexpr int kLastTurns = 64;             // polls for messages that arrived before the failure
 
 bool contains(const std::vector<Member>& members, Member m) {
   return std::find(members.begin(), members.end(), m) != members.end();
@@ -28,7 +28,7 @@ std::string HostCore::op_text(const Post& post) const {
 
 void HostCore::fail(const Status& why, Member culprit) {
   if (!failure_.ok() || why.ok()) return;
-  // Another rank was first: progress() will see.
+  // Another rank was first: progress() will notice.
   if (!claim_failure(lane_.failure(), why, culprit, params_.self)) return;
   counters_.add(Counter::aborts_sent);
   port_.wake_all();
@@ -46,7 +46,8 @@ void HostCore::fail_local(const Status& why) {
 void HostCore::obey_failure() {
   const FailureRecord& record = lane_.failure();
   if (failure_readable(record)) {
-    // The news of a failure may overtake that of success: what is all there in slots is taken.
+    // The failure may become visible before an earlier success: rounds that are complete in slots
+    // are taken first.
     bool left_over = false;
     while (failure_.ok() && (consume_next(true, left_over) || complete_next())) {
     }
@@ -63,14 +64,14 @@ void HostCore::obey_failure() {
   }
 }
 
-// What messages have found.
+// Handles failures found by messages.
 void HostCore::heed_messages() {
   if (messages_->unreadable()) fail_unreadable();
   if (const auto found = messages_->take_failure()) fail(found->first, found->second);
 }
 
 void HostCore::fail_unreadable() {
-  // A rank that failed, told why and ended is not the one to blame.
+  // A rank that failed, reported why and ended is not the culprit.
   if (failure_claimed(lane_.failure())) return;
   const auto& [member, why] = *tools_.folder.unreadable();
   fail(make_error<ErrorId::rank_lost>(member, why.message()), member);
@@ -124,7 +125,7 @@ void HostCore::limit_operations(const std::vector<Member>& unresponsive) {
   }
 }
 
-// True: somebody left without calling what we wait for.
+// Returns true if a rank left without calling an awaited operation.
 bool HostCore::fail_for_leavers() {
   std::vector<std::pair<Member, Sequence>> leavers;
   for (uint32_t i = 0; i < params_.size; i++) {
@@ -133,7 +134,7 @@ bool HostCore::fail_for_leavers() {
     if (left != 0) leavers.emplace_back(m, left - 1);
   }
   if (leavers.empty()) return false;
-  // Whoever left had published all that it had called: looked at after `left`.
+  // A rank that left had published all operations that it had called: read after `left`.
   const std::vector<Member> who = awaited_by_operations();
   const Sequence wanted = ops_[std::min(consuming_, ops_.size() - 1)]->post.sequence;
   for (const auto& [m, called] : leavers) {
@@ -184,13 +185,14 @@ size_t HostCore::in_flight() const {
 bool HostCore::may_leave(bool force, bool late, Status& outcome) {
   if (idle()) return true;
   if (!force && !late) return false;
-  if (in_flight() == 0) return true;  // only news of messages for who does not read them
+  if (in_flight() == 0) return true;  // only notifications that the receivers do not read
   if (outcome.ok()) {
     const LeftInFlight left = left_in_flight(params_.self, in_flight(), force);
     outcome = left.here.with_context(oldest_text());
     fail(left.for_others, params_.self);
   }
-  // Another rank is just writing its failure: ours end with that, and must not be left behind.
+  // Another rank is just writing its failure: this rank's operations end with that, and must not be
+  // left behind.
   return idle();
 }
 

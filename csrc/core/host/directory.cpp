@@ -1,4 +1,4 @@
-// Tokens are random numbers of 64 bits: who was not told one does not find it.
+// Tokens are random numbers of 64 bits, so only processes that received one can use it.
 #include "host/directory.h"
 
 #include <utility>

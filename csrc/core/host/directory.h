@@ -1,7 +1,7 @@
-// Where ranks that one process runs for others (an engine of the host) find each other's memory: by
-// tokens, which travel in the rendezvous. A record of the rendezvous, which a client may forge,
-// names no process, descriptor or address then; it is found only by who knows its token, as the
-// rank of the group that it says, and once by each other rank.
+// Directory through which ranks that one process runs for others (an engine of the host) find each
+// other's memory: by tokens, which travel in the rendezvous. A rendezvous record, which a client
+// may forge, then names no process, descriptor or address; an entry is found only with its token,
+// only as the rank of the group that it states, and once by each other rank.
 #pragma once
 
 #include <cstdint>
@@ -26,10 +26,10 @@ class HostDirectory {
     std::string group;
     Member rank = 0;
     uint32_t size = 0;
-    HostAddress address;  // in this process
+    HostAddress address;  // in terms of this process
     std::shared_ptr<Published> published;
   };
-  // An entry, as long as this is there; the directory may be gone before.
+  // Keeps an entry as long as it exists; may outlive the directory.
   class Ticket {
    public:
     Ticket(std::weak_ptr<HostDirectory> directory, uint64_t token)
@@ -46,7 +46,7 @@ class HostDirectory {
 
   static std::unique_ptr<Ticket> enter(const std::shared_ptr<HostDirectory>& directory,
                                        Entry entry);
-  // What `asked` (group, rank, size) has entered, for rank `by` of the same group.
+  // Returns what `asked` (group, rank, size) has entered, for rank `by` of the same group.
   Result<Entry> find(uint64_t token, const Entry& asked, Member by);
 
  private:

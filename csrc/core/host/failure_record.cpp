@@ -1,5 +1,6 @@
-// The first rank to move the state from 0 to 1 writes; state 2 publishes what it wrote. A rank that
-// ends between the two leaves a record that never becomes readable: HostCore gives it a second.
+// The first rank to move the state from 0 to 1 writes; state 2 publishes the reason. A rank that
+// ends between the two leaves a record that never becomes readable: HostCore waits one second for
+// it.
 #include "host/failure_record.h"
 
 #include <algorithm>

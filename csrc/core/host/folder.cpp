@@ -1,6 +1,6 @@
-// Tile by tile, so that a tile and its accumulator stay in the cache: all contributions to one
-// tile, then the next. Where the accumulator is as wide as the element it is the output itself,
-// unless that is to be divided yet, or still holds the own contribution.
+// Folds tile by tile, so that a tile and its accumulator stay in the cache: all contributions to
+// one tile, then the next. If the accumulator is as wide as the element, the output itself is the
+// accumulator, unless it must still be divided, or still contains this rank's contribution.
 #include "host/folder.h"
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 namespace mcast {
 namespace {
 
-// Bytes of a contribution that are folded at once. Each read by the kernel is a call; what is
-// mapped comes in pieces of which the sum stays in the first cache.
+// Bytes of a contribution folded at once. Each tile read by the kernel costs a system call; mapped
+// tiles are small enough that their sum stays in the first-level cache.
 constexpr size_t kTile = 128u << 10, kMappedTile = 16u << 10;
 
 size_t tile_of(const HostOperation& op, Member self) {

@@ -1,4 +1,4 @@
-// The system calls as they are; not the private kind, since the sleepers are other processes.
+// The plain system calls; not the private kind, since the sleepers are other processes.
 #include "host/futex.h"
 
 #include <linux/futex.h>

@@ -13,8 +13,8 @@ void futex_wait(std::atomic<uint32_t>& word, uint32_t expected, Nanos timeout) n
 // Wakes everybody who sleeps on the word, in any process. Async-signal-safe.
 void futex_wake(std::atomic<uint32_t>& word) noexcept;
 
-// A bell: a count of rings. Who is about to sleep at it reads it, looks once more, and sleeps while
-// it still has that value, so no ring is lost.
+// A bell: a count of rings. A thread that is about to sleep reads the bell, checks once more for
+// work, and sleeps only while the bell has that value, so no ring is lost.
 inline void ring(std::atomic<uint32_t>& bell) noexcept {
   bell.fetch_add(1, std::memory_order_seq_cst);
   futex_wake(bell);

@@ -1,5 +1,5 @@
-// The flag is raised under the lock, after what it speaks of, and lowered under the lock by whoever
-// takes that: a driver that finds it down before it sleeps has missed nothing.
+// The flag is raised under the lock, after the mail is stored, and lowered under the lock by the
+// thread that takes the mail: a driver that finds it down before it sleeps has missed nothing.
 #include "host/inbox.h"
 
 #include <iterator>
@@ -50,7 +50,8 @@ bool LaneInbox::take(Mail& mail) {
   append(mail.messages, waiting_.messages);
   append(mail.failures, waiting_.failures);
   append(mail.closings, waiting_.closings);
-  // Read as well: what came before a knock() that this swallows is then seen by the driver.
+  // Reads the flag as well: work published before a knock() that this clears is then visible to the
+  // driver.
   (void)mail_.exchange(false, std::memory_order_seq_cst);
   return true;
 }

@@ -1,4 +1,4 @@
-// What other threads leave for whoever drives a lane: posts, failures, closings.
+// Requests of other threads to the driver of a lane: posts, failures, closings.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@
 
 namespace mcast {
 
-// put() and knock(): any thread. take(): whoever drives the lane.
+// put() and knock(): any thread. take(): the thread that drives the lane.
 class LaneInbox {
  public:
   // A request to leave the group (HostLane::close).
@@ -33,17 +33,17 @@ class LaneInbox {
   void put(MessagePost post);
   void put(const Status& failure, Member culprit);
   void put(Closing closing);
-  // As mail that is empty: a driver that has looked already looks again.
+  // Acts as empty mail: a driver that has looked already looks again.
   void knock() { mail_.store(true, std::memory_order_seq_cst); }
 
   bool has_mail() const { return mail_.load(std::memory_order_seq_cst); }
-  // Moves what there is to the end of `mail`'s lists. False: there is nothing.
+  // Appends the mail to `mail`'s lists. Returns false if there is none.
   bool take(Mail& mail);
 
  private:
   std::mutex mutex_;
   Mail waiting_;
-  std::atomic<bool> mail_{false};  // one of these is not empty, or knock()
+  std::atomic<bool> mail_{false};  // there is mail, or knock() was called
 };
 
 }  // namespace mcast

@@ -1,12 +1,12 @@
-// A lane is driven by one thread at a time: by a caller that waits for a result (no hand-over at
-// all), else by the process's host thread, which peers ring. Whoever lets go arms the needs for the
-// host thread, and looks once more for what was put into the inbox meanwhile, so that nothing is
-// left lying. A peer may ring for these needs before the lane is free: the host thread then finds
-// it driven, says so, and is rung again by whoever lets go. A caller that waits sleeps at its own
-// bell in the control block.
+// One thread at a time drives a lane: a caller that waits for a result (without any hand-over),
+// else the process's host thread, which peers wake. A driver that lets go registers the needs for
+// the host thread, and checks the inbox once more, so that no mail is left unread. A peer may ring
+// for these needs before the lane is free: the host thread then finds it driven, sets `refused_`,
+// and is rung again by the driver that lets go. A waiting caller sleeps at its own bell in the
+// control block.
 //
-// While something is waited for, a look at the awaited ranks every tick: a dead process is seen by
-// its pidfd; what it had published before is taken first. A stopped one is silent (peer_watch.h).
+// While it waits for other ranks, a lane checks them every tick: a dead process is detected by its
+// pidfd; data that it had published before is taken first. A stopped one is silent (peer_watch.h).
 #include "host/lane.h"
 
 #include <algorithm>
@@ -105,15 +105,16 @@ void HostLane::close(Nanos deadline, bool force, Closed done) {
 }
 
 void HostLane::look_again() {
-  // As mail: a driver that has looked already, and a host thread that is about to sleep, see it.
+  // Like mail: seen by a driver that has looked already, and by a host thread that is about to
+  // sleep.
   inbox_.knock();
   run();
 }
 
-// A driver may be asleep at the bell.
+// Wakes the driver, which may be asleep at the bell.
 void HostLane::ring_driver() { ring(shared_->block.state(params_.lane, params_.self).doorbell); }
 
-// In the order of the inbox: what was posted before a failure fails with it.
+// Keeps the order of the inbox: operations posted before a failure fail with it.
 void HostLane::drain() {
   if (!inbox_.take(mail_)) return;
   for (Post& p : mail_.posts) core_.post(std::move(p));
@@ -124,7 +125,8 @@ void HostLane::drain() {
   mail_.failures.clear();
 }
 
-// What the turn has ended; the group refuses posts before anybody hears of its failure.
+// Delivers the results of the turn; the group refuses posts before any callback reports its
+// failure.
 void HostLane::deliver() {
   if (!told_ && !core_.failure().ok()) {
     told_ = true;
@@ -143,14 +145,14 @@ void HostLane::advance(bool large, bool& left_over) {
   serve_closing(at);
 }
 
-// Lets go of the lane; `left_over`: something large could be done at once. What is in flight is
-// left to the host thread, which must not be asleep for good then, whoever has posted it.
+// Lets go of the lane; `left_over`: large work could be done at once. Operations in flight are left
+// to the host thread, which must then not sleep without a limit, whichever thread has posted them.
 void HostLane::unlock_armed(bool left_over) {
   bool ring = left_over, busy = false;
   for (;;) {
     ring = ring || !mail_.closings.empty();
     busy = !core_.idle();
-    // Whatever was missed until here, arming sees.
+    // Arming detects everything that was missed until here.
     refused_.store(false, std::memory_order_seq_cst);
     if (busy && !ring) ring = !core_.arm(HostWaiter::kThread);
     letting_go();
@@ -192,7 +194,7 @@ bool HostLane::help(const std::function<bool()>& done, Nanos until) noexcept {
     if (done()) break;
     const Nanos at = now();
     if (at >= until) break;
-    if (core_.idle()) {  // what is waited for is not up to this lane
+    if (core_.idle()) {  // the caller's event does not depend on this lane
       driving = false;
       break;
     }
@@ -216,14 +218,14 @@ bool HostLane::help(const std::function<bool()>& done, Nanos until) noexcept {
 Nanos HostLane::turn() {
   if (!try_lock()) {
     refused_.store(true, std::memory_order_seq_cst);
-    // Either the driver sees that after it has let go, or it had let go before.
+    // Either the driver sees `refused_` after it has let go, or it had let go before.
     if (!try_lock()) return now() + kHostTick;
   }
   core_.disarm();
   bool left_over = false;
   advance(true, left_over);
   Nanos next = kNever;
-  if (!core_.idle()) next = watch_.looked() + kHostTick;  // limits are looked at then
+  if (!core_.idle()) next = watch_.looked() + kHostTick;  // time limits are checked then
   for (const LaneInbox::Closing& c : mail_.closings) {
     if (c.deadline > now()) next = std::min(next, c.deadline);
   }
@@ -240,7 +242,7 @@ void HostLane::serve_closing(Nanos at) {
     late = late || at >= c.deadline;
   }
   const bool only_news = !core_.idle() && core_.in_flight() == 0;
-  // For who does not read it, nobody waits for as long as for an operation.
+  // Notifications that the receiver does not read are waited for less long than operations.
   news_until_ = only_news ? std::min(news_until_, at + kNewsPatience) : kNever;
   if (!core_.may_leave(force, late || at >= news_until_, closing_outcome_)) return;
   deliver();
@@ -254,7 +256,7 @@ void HostLane::watch(Nanos at) {
   for (const Member m : awaited) {
     const HostPeer& peer = *shared_->peers[m];
     if (!peer.process.alive()) {
-      // What it did before it ended counts.
+      // Takes the data that it published before it ended.
       core_.progress(true);
       core_.check({});  // it may have left in order
       const std::vector<Member> still = core_.awaited();

@@ -1,5 +1,5 @@
-// One lane of a group whose ranks share this host: a HostCore, whoever drives it now, and the watch
-// over the peers it waits for.
+// One lane of a group whose ranks share this host: a HostCore, the thread that currently drives it,
+// and the watch over the peers it waits for.
 #pragma once
 
 #include <atomic>
@@ -17,43 +17,44 @@ namespace mcast {
 
 class HostLane : private HostPort {
  public:
-  // `registry` outlives this. `on_failure` runs once, on whichever thread drives, before the
-  // operations learn of the failure. So do callbacks of posts, after the driver's turn, in which
-  // the lane is still driven: they may post, close and let go of the lane, which whoever calls
-  // run(), help() or turn() holds.
+  // `registry` outlives this. `on_failure` runs once, on the driving thread, before the operations
+  // learn of the failure. Callbacks of posts also run on the driving thread, after its turn, while
+  // the lane is still driven: they may post, close, and drop the lane, to which callers of run(),
+  // help() and turn() therefore hold a reference.
   HostLane(HostParams params, Nanos liveness_limit, std::shared_ptr<HostShared> shared,
            PeerRegistry& registry, std::shared_ptr<Counters> counters,
            std::function<void(const Status&)> on_failure);
   ~HostLane() override;
 
-  // Any thread. enqueue() keeps the order of its calls; run() then does at once what needs no wait
-  // and leaves the rest to whoever waits, or to the host thread. Memory that ends while the lane is
-  // driven ends the process, whichever thread drives: the lane's state would be unknown, and ranks
-  // that wait for it would find its process alive.
+  // Any thread. enqueue() keeps the order of its calls; run() then does all work that needs no
+  // wait, and leaves the rest to a waiting caller or to the host thread. Running out of memory
+  // while the lane is driven ends the process, on any driving thread: the lane's state would be
+  // unknown, and ranks that wait for it would find its process alive.
   void enqueue(Post post);
   void enqueue(MessagePost post);
   void run() noexcept;
-  // What an operation in flight waits for may have come (Region::set_readable). Any thread.
+  // Must be called when data that an operation in flight waits for may have arrived
+  // (Region::set_readable). Any thread.
   void look_again();
 
-  // The calling thread drives until `done()`, or until `until`. False: another thread drives, or
-  // nothing is in flight here: the caller should sleep on its own.
+  // The calling thread drives until `done()` returns true, or until `until`. Returns false if
+  // another thread drives, or nothing is in flight here: the caller should sleep by itself.
   bool help(const std::function<bool()>& done, Nanos until) noexcept;
 
-  // Host thread: a turn, if nobody else drives. Returns when the next is due (kNever: nothing is in
-  // flight).
+  // Host thread: runs a turn, if no other thread drives. Returns when the next is due (kNever:
+  // nothing is in flight).
   Nanos turn();
 
   // Fails the group here and on all ranks. Any thread.
   void fail(const Status& why, Member culprit);
-  // Leaves when nothing is in flight; at `deadline`, or at once if `force`, what is in flight fails
-  // on all ranks. `done` runs once, on whichever thread drives.
+  // Leaves when nothing is in flight; at `deadline`, or immediately if `force`, operations in
+  // flight fail on all ranks. `done` runs once, on the driving thread.
   using Closed = std::function<void(const Status&)>;
   void close(Nanos deadline, bool force, Closed done);
 
  protected:
-  // Runs between arming and letting go, where peers may ring a lane that is still driven: a test's
-  // place to act as one.
+  // Runs between arming and letting go, when peers may ring a lane that is still driven: a hook for
+  // tests that act as a peer.
   virtual void letting_go() {}
 
  private:
@@ -80,23 +81,23 @@ class HostLane : private HostPort {
   HostThread& thread_;
   const HostClock clock_;
   const std::shared_ptr<Counters> counters_;
-  // What was found in ranges that others have published, by rank: held while it is read.
+  // References to the ranges that others have published, by rank: held while they are read.
   std::vector<std::shared_ptr<const void>> held_;
   const std::function<void(const Status&)> on_failure_;
   const bool spins_;
   LaneInbox inbox_;
 
-  // The host thread found the lane driven when it was to take a turn: whoever drives sees to it
-  // that nothing which came since the needs were armed is left lying.
+  // The host thread found the lane driven when it wanted to run a turn: the driver must ensure that
+  // work which arrived since the needs were armed is not left unhandled.
   std::atomic<bool> refused_{false};
 
-  std::atomic<bool> driven_{false};  // who sets it owns what follows
+  std::atomic<bool> driven_{false};  // the thread that sets it owns the following fields
   HostCore core_;
   PeerWatch watch_;
-  bool told_ = false;          // the listener knows of the failure
+  bool told_ = false;          // the listener has been notified of the failure
   LaneInbox::Mail mail_;       // closings stay until they are served
-  Nanos news_until_ = kNever;  // while a close waits for nothing but others to read messages' news
-  Status closing_outcome_;     // of what was in flight at the end
+  Nanos news_until_ = kNever;  // while a close only waits for others to read message notifications
+  Status closing_outcome_;     // of operations in flight at the end
 };
 
 }  // namespace mcast

@@ -1,5 +1,5 @@
-// The control block as one rank sees it on one lane: what the others have published and consumed,
-// and the slots. Holds no state of its own; any thread.
+// The control block as seen by one rank on one lane: the rounds that the others have published and
+// consumed, and the slots. Has no state of its own; any thread.
 #pragma once
 
 #include <algorithm>
@@ -40,7 +40,7 @@ class LaneView {
     return least;
   }
 
-  // Of the others: only of rounds that they have published.
+  // Headers of other ranks: only of rounds that they have published.
   SlotHeader& header(Member m, uint64_t round) const { return block_.header(lane_, m, round); }
   std::byte* data(Member m, uint64_t round) const { return block_.data(lane_, m, round); }
 

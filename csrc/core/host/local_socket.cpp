@@ -1,8 +1,8 @@
-// A process that was killed leaves its socket's file behind. Whether somebody still listens there
-// is told by connecting to it. A new socket listens under another name first and is then renamed,
-// so that there is never a moment without one, nor one with the wrong mode. A packet's descriptors
-// come with its first byte, so one recvmsg() has all of both; descriptors beyond the few that are
-// wanted are closed by the kernel.
+// A process that was killed leaves its socket's file behind; connecting to it shows whether a
+// process still listens. A new socket first listens under another name and is then renamed, so that
+// the path always leads to a socket, and never to one with the wrong mode. A packet's descriptors
+// arrive with its first byte, so one recvmsg() gets all of both; the kernel closes descriptors
+// beyond the expected few.
 #include "host/local_socket.h"
 
 #include <poll.h>
@@ -43,7 +43,7 @@ bool somebody_listens(const sockaddr_un& address, int type) {
          errno == EPROTOTYPE;
 }
 
-// In the same folder, for a socket that is renamed once it listens. No longer than it must be: an
+// A name in the same folder, for a socket that is renamed once it listens. As short as possible: an
 // address has room for 107 bytes.
 std::string name_beside(const std::string& path) {
   static std::atomic<unsigned> number{0};
@@ -58,7 +58,7 @@ ucred credentials(int fd) {
   return who;
 }
 
-// A client gives its tensors to whatever listens: no other user's process may pose as the engine.
+// A client hands its tensors to the listener: no other user's process may pose as the engine.
 Status listener_is_trusted(int fd, const std::string& path) {
   const uid_t uid = credentials(fd).uid;
   if (uid == 0 || uid == ::geteuid()) return {};

@@ -1,5 +1,5 @@
-// Unix sockets that are found by a path: listening at one, and packets with descriptors of files
-// over one. A path crosses network name spaces, which an abstract name does not.
+// Unix sockets with a path: listening, and packets with file descriptors. A path crosses network
+// name spaces, which an abstract name does not.
 #pragma once
 
 #include <sys/socket.h>
@@ -16,8 +16,8 @@
 
 namespace mcast {
 
-// Listens at a path, nonblocking. Another process may put its own socket in the place of the file
-// at any time; who is connected or waits in the backlog stays.
+// Listens at a path, nonblocking. Another process may replace the file by its own socket at any
+// time; connections, and those waiting in the backlog, stay.
 class LocalListener {
  public:
   struct How {
@@ -25,10 +25,10 @@ class LocalListener {
     int backlog = 16;
     mode_t mode = 0600;                    // of the file
     gid_t group = static_cast<gid_t>(-1);  // of the file; -1: the process's
-    const char* who = "";                  // listens ("aggregator"), for the error
-    bool replace = false;                  // also one at which somebody listens
+    const char* who = "";                  // name of the listener ("aggregator"), for the error
+    bool replace = false;                  // replace even a socket at which a process listens
   };
-  // In the place of a socket that is there. kUnavailable: another process listens at it.
+  // Replaces a socket file that exists. kUnavailable: another process listens at it.
   static Result<LocalListener> open(const std::string& path, const How& how);
 
   LocalListener() = default;
@@ -36,9 +36,9 @@ class LocalListener {
   LocalListener(LocalListener&& other) noexcept = default;
   LocalListener& operator=(LocalListener&& other) noexcept;
 
-  // Also removes the file, if it is this socket's still.
+  // Also removes the file, if it is still this socket's.
   void close() noexcept;
-  // What is at the path by now.
+  // State of the file at the path.
   enum class File : uint8_t { kOwn, kGone, kOther };
   File file() const;
 
@@ -53,8 +53,8 @@ class LocalListener {
   ino_t inode_ = 0;
 };
 
-// kUnavailable: nobody listens there (yet); a later try may find somebody. kInvalidArgument: a
-// process listens there that is neither root's, nor this user's, nor that of the folder's owner.
+// kUnavailable: no process listens there (yet); a later attempt may succeed. kInvalidArgument: the
+// listener is not root, nor this user, nor the folder's owner.
 Result<Fd> connect_to(const std::string& path, int type);
 
 struct Packet {
@@ -62,8 +62,8 @@ struct Packet {
   std::vector<Fd> descriptors;
 };
 
-// One end of a SOCK_SEQPACKET connection. Any threads may send() at once, which keeps nothing: a
-// packet is one sendmsg(). receive() is called by one thread at a time.
+// One end of a SOCK_SEQPACKET connection. Any threads may send() at once, which keeps no state: a
+// packet is one sendmsg(). One thread at a time may call receive().
 class LocalSocket {
  public:
   static constexpr size_t kMostPacket = size_t{64} << 10;  // bytes
@@ -71,15 +71,15 @@ class LocalSocket {
   LocalSocket() = default;
   explicit LocalSocket(Fd fd) : fd_(std::move(fd)) {}
 
-  // Waits up to `patience` for room. kUnavailable: there was none; another code: the other end is
-  // gone.
+  // Waits up to `patience` for room. kUnavailable: there was none; other codes: the other end is
+  // closed.
   Status send(ConstBytes packet, std::span<const int> descriptors, Nanos patience);
 
   enum class Got : uint8_t { kNothing, kPacket, kEnd };
-  // Never waits. kEnd: also of a packet that is longer than kMostPacket, or empty.
+  // Never waits. kEnd: also for a packet that is longer than kMostPacket, or empty.
   Got receive(Packet& out);
 
-  // Who is at the other end, as the kernel knows it; 0 if it does not.
+  // Process at the other end, as the kernel reports it; 0 if unknown.
   pid_t peer_pid() const;
   uid_t peer_uid() const;
 
@@ -87,12 +87,12 @@ class LocalSocket {
   bool valid() const { return fd_.valid(); }
   // Ends both directions for both ends; the descriptor stays. Any thread.
   void shutdown() noexcept;
-  // close(2) and nothing else: in the child of a fork.
+  // Only calls close(2): for the child of a fork.
   void abandon() noexcept { fd_.reset(); }
 
  private:
   Fd fd_;
-  std::unique_ptr<std::byte[]> received_;  // kMostPacket bytes, from the first receive() on
+  std::unique_ptr<std::byte[]> received_;  // kMostPacket bytes, allocated by the first receive()
 };
 
 }  // namespace mcast

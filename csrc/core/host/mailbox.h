@@ -10,12 +10,12 @@
 namespace mcast {
 
 struct HostMailbox {
-  std::atomic<uint64_t> token;  // random: what is mapped is what was announced
+  std::atomic<uint64_t> token;  // random: proves that the mapped page is the announced one
   struct alignas(64) Bell {
     std::atomic<uint32_t> rings;
-  } bells[kHostLanes];                      // by lane: its host thread sleeps there
-  alignas(64) std::atomic<uint64_t> asked;  // "are you there"
-  std::atomic<uint64_t> answered;           // questions answered
+  } bells[kHostLanes];                      // one per lane: its host thread sleeps there
+  alignas(64) std::atomic<uint64_t> asked;  // number of the last "are you there"
+  std::atomic<uint64_t> answered;           // last number that was answered
 };
 
 inline constexpr size_t kHostMailboxBytes = 4096;

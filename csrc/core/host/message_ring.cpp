@@ -1,6 +1,6 @@
-// Counts of bytes since the beginning; a place in the ring is a count modulo its size. A record
-// that does not fit in front of the ring's end begins at its start, and a pad fills what is left.
-// The reader tells of room once half of the ring is free, and only a writer that waits: one wake-up
+// Counts are bytes since the beginning; a position in the ring is a count modulo its size. A record
+// that does not fit before the ring's end starts at its beginning, and a pad fills the rest. The
+// reader reports room once half of the ring is free, and only to a writer that waits: one wake-up
 // for many records.
 #include "host/message_ring.h"
 
@@ -63,7 +63,7 @@ std::optional<MessageRingReader::Read> MessageRingReader::next() {
       read.body = {at + sizeof read.record, read.record.length};
       return read;
     }
-    read_ += size;  // the record behind it says that it is free
+    read_ += size;  // the record behind it frees this space
   }
 }
 

@@ -1,12 +1,12 @@
-// 1. A frame becomes a record in the ring to its receiver. The sender then marks it on the
-//    receiver's board, and wakes the receiver if that sleeps and waits: at the end of its turn, so
-//    that a batch is one wake-up, or when there is something to copy meanwhile.
-// 2. The receiver takes the marks away, and reads the rings that had one, up to a limit for each.
-// 3. What there is no room for waits at the sender: pieces of messages are not made, and what must
-//    be said (grants, credit, that a message is copied) is kept in order. A receiver that waits for
-//    nothing is woken then, so that it makes room.
-// 4. What is long goes through no ring where all ranks can read each other's memory: its head is a
-//    record that says where it lies.
+// 1. A frame becomes a record in the ring to its receiver. The sender then sets its mark on the
+//   receiver's board, and wakes the receiver if that sleeps and waits: at the end of its turn, so
+//   that a batch is one wake-up, or before it copies.
+// 2. The receiver clears the marks, and reads the rings that had one, up to a limit for each.
+// 3. If there is no room, the sender waits: it makes no more pieces of messages, and queues control
+//   records (grants, credit, "copied") in order. It then wakes even a receiver that waits for
+//   nothing, so that it makes room.
+// 4. Long messages do not go through a ring if all ranks can read each other's memory: the record
+//   contains only the head and the place of the data.
 // Cost: through the ring a byte is copied twice, in pieces that stay in the cache; lent, once.
 #include "host/messages.h"
 
@@ -20,13 +20,15 @@
 namespace mcast {
 namespace {
 
-// Lent from this length on: below it a second copy costs less than a word there and a word back.
+// Messages of this length and more are lent: below it a second copy costs less than a notification
+// in each direction.
 constexpr uint64_t kLent = 96u << 10;
-constexpr uint64_t kWindow = 2u << 20;  // asked for by a rank at once and not here, where not lent
-constexpr int kRecords = 64;            // read from one ring before the others have their turn
-constexpr size_t kUntold = 64u << 10;   // written in a turn before the receiver is woken
+// bytes that a rank has requested and not received, if not lent
+constexpr uint64_t kWindow = 2u << 20;
+constexpr int kRecords = 64;           // records read from one ring before the others are read
+constexpr size_t kUntold = 64u << 10;  // bytes written in a turn before the receiver is woken
 
-// Types of records beside those of frames.
+// Types of records besides those of frames.
 enum Own : uint8_t { kLentMessage = 1, kCopiedMessage = 2 };
 static_assert(static_cast<uint8_t>(wire::FrameType::kMessage) > kCopiedMessage);
 
@@ -38,7 +40,7 @@ ConstBytes bytes_of(const auto& value) {
   return {reinterpret_cast<const std::byte*>(&value), sizeof value};
 }
 
-// With a record goes the start of its body, an offset or a length.
+// A record starts with its body, an offset or a length.
 MessageLink::Facts facts_of(const std::string& group, const LaneView& lane) {
   MessageLink::Facts facts;
   facts.group = group;
@@ -79,7 +81,8 @@ bool HostMessages::progress(bool large, bool& left_over) {
   const uint64_t before = moved_;
   bool moved = receive(left_over);
   moved = flush() || moved;
-  full_ = backlogs_;  // pieces that find no room say so again; what is shorter may have found some
+  // rings that are still full are added again; a shorter record may have found room
+  full_ = backlogs_;
   more_ = messages_.pump(large);
   if (more_) left_over = true;
   wake_written();
@@ -102,7 +105,8 @@ bool HostMessages::receive(bool& left_over) {
   for (uint32_t first = 0; first < lane_.size(); first += 64) {
     auto& word = board.news[first / 64];
     if (word.load(std::memory_order_seq_cst) == 0) continue;
-    // The marks go before the rings are read: what is written after that has a mark again.
+    // Marks are cleared before the rings are read: data that is written afterwards sets its mark
+    // again.
     uint64_t marks = word.exchange(0, std::memory_order_seq_cst);
     for (uint32_t m = first; marks != 0; marks >>= 1, m++) {
       if ((marks & 1) == 0) continue;
@@ -115,7 +119,7 @@ bool HostMessages::receive(bool& left_over) {
   return moved;
 }
 
-// False: there may be more.
+// Returns false if there may be more.
 bool HostMessages::receive_from(Member from, bool& left_over) {
   MessageRingReader& in = peer(from).in;
   for (int n = 0; n < kRecords; n++) {
@@ -216,7 +220,7 @@ void HostMessages::no_room(Member to, Peer& peer) {
   if (!std::exchange(peer.told, true)) wake(to, true);
 }
 
-// What was kept, as far as there is room. True: something went.
+// Sends queued records as far as there is room. Returns true if any was sent.
 bool HostMessages::flush() {
   bool went = false;
   for (const Member to : std::vector<Member>(backlogs_.begin(), backlogs_.end())) {
@@ -239,12 +243,12 @@ bool HostMessages::flush() {
   return went;
 }
 
-// `full`: whatever it waits for, since this rank does.
+// `full`: wakes it whatever it waits for, since this rank waits for room.
 void HostMessages::wake(Member member, bool full) {
   auto& need = lane_.board(member).need;
   uint32_t seen = need.load(std::memory_order_seq_cst);
   if (seen == 0) {
-    // Awake, or idle: then its host thread reads what is there.
+    // Awake, or idle: in the second case its host thread reads the ring.
     if (full) port_.wake(member, HostWaiter::kThread);
     return;
   }
@@ -252,7 +256,7 @@ void HostMessages::wake(Member member, bool full) {
   if (need.compare_exchange_strong(seen, 0)) {
     port_.wake(member, static_cast<HostWaiter>(seen & ~MessageBoard::kAny));
   } else if (full) {
-    port_.wake(member, HostWaiter::kThread);  // awake now, and perhaps idle in a moment
+    port_.wake(member, HostWaiter::kThread);  // awake now, but may become idle in a moment
   }
 }
 
@@ -290,10 +294,10 @@ void HostMessages::lend(Member to, uint32_t number, uint32_t tag, const Slice& m
 }
 
 bool HostMessages::copy(Member from, uint64_t place, std::byte* to, size_t bytes, size_t whole) {
-  wake_written();  // nobody waits for this copy who has something to do
+  wake_written();  // receivers with work must not wait for this copy
   const bool readable = folder_.pull(from, place, to, bytes, whole);
   streaming_fence();
-  // After the read: whoever gives memory back before its time has claimed the record before.
+  // After the read: a rank that returns memory early has claimed the failure record before.
   full_fence();
   if (!readable || failure_claimed(lane_.failure())) {
     unreadable_ = unreadable_ || !readable;
@@ -352,7 +356,7 @@ std::optional<std::pair<Status, Member>> HostMessages::take_failure() {
 }
 
 void HostMessages::end(std::function<void(const Status&)> done, const Status& status) {
-  // The failure is claimed before the memory is written again: readers look in the other order.
+  // The failure is claimed before the memory is written again: readers check in the opposite order.
   if (!status.ok()) full_fence();
   ended_.emplace_back(std::move(done), status);
 }

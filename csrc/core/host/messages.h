@@ -1,9 +1,11 @@
 // send and receive among ranks of one host: the messages of a group (collective/messages.h) over
-// rings of shared memory, one for each ordered pair of ranks. What is long is lent where ranks can
-// read each other's memory: the receiver copies it from there.
+// rings in shared memory, one for each ordered pair of ranks. Long messages are lent if ranks can
+// read each other's memory: the receiver copies them from the sender's memory.
 //
-// Sleeping: as needs.h. A rank that waits for anything is woken by any message. One that waits for
-// none is woken only where a ring to it is full: what comes early is read when it next looks.
+// Sleeping: as in needs.h. Any message wakes a rank that waits for an event. A rank that waits for
+// none is woken only if a ring to it is full: early messages are read when it next looks.
+//
+// Threads: the driver of the lane.
 //
 // Threads: whoever drives the lane.
 #pragma once
@@ -29,39 +31,40 @@ namespace mcast {
 
 class HostMessages final : private MessageLink {
  public:
-  // Results, on their way to their callbacks.
+  // Results to be delivered to their callbacks.
   using Ended = std::vector<std::pair<std::function<void(const Status&)>, Status>>;
   // References outlive this. `folder` reads the memory of other ranks.
   HostMessages(const std::string& group, const LaneView& lane, PeerMemory memory, HostPort& port,
                Folder& folder, Counters& counters, Ended& ended);
 
   void post(MessagePost post);
-  // Reads, matches, sends what can be; `large`: also copies what is lent. True: something moved.
-  // `left_over` is raised where more could be done at once.
+  // Reads, matches and sends all that is possible; `large`: also copies lent messages. Returns true
+  // if anything moved. Sets `left_over` if more could be done at once.
   bool progress(bool large, bool& left_over);
-  // Nothing has come that was not looked at.
+  // Returns true if no unread message has arrived.
   bool quiet() const;
-  // The last progress() has left something to copy or to send.
+  // Returns true if the last progress() left data to copy or to send.
   bool more() const { return more_; }
 
-  // Tells the peers that this rank sleeps. False: there is something to do.
+  // Publishes that this rank sleeps. Returns false if there is work to do.
   bool arm(HostWaiter waiter);
   void disarm();
 
   // Sends and receives that are not over.
   size_t unfinished() const { return messages_.unfinished(); }
   std::string unfinished_text() const { return messages_.unfinished_text(); }
-  // Nor anything that the other rank's ring had no room for.
+  // Returns true if none is unfinished and no record is queued for a full ring.
   bool idle() const { return unfinished() == 0 && backlogs_.empty(); }
-  // Ranks that are waited for, and have not left.
+  // Ranks that are waited for and have not left.
   std::vector<Member> awaited() const;
-  // Who has left, and limits of time.
+  // Checks for ranks that have left, and time limits.
   void check();
 
-  // After each of these calls: why the group is to fail, and by whom. Once.
+  // To be called after each of these calls: the reason for which the group must fail, and the
+  // culprit. Returned once.
   std::optional<std::pair<Status, Member>> take_failure();
-  // Or a lent message could not be read: Folder::unreadable(). Or another rank has failed the
-  // group.
+  // Returns true if a lent message could not be read (Folder::unreadable()), or if another rank has
+  // failed the group.
   bool unreadable() const { return unreadable_; }
   // The group has failed.
   void on_failure(const Status& why);
@@ -71,17 +74,18 @@ class HostMessages final : private MessageLink {
     Peer(const ControlBlock& block, Member self, Member other);
     MessageRingWriter out;
     MessageRingReader in;
-    std::deque<std::vector<std::byte>> backlog;  // records that there was no room for, with headers
-    bool told = false;                           // it was woken, since its ring is full
+    // queued records with headers, for which there was no room
+    std::deque<std::vector<std::byte>> backlog;
+    bool told = false;  // it was woken because its ring is full
     size_t untold = 0;  // bytes written since it was last woken, if it slept
-    Status end;         // it has left
+    Status end;         // error once it has left
   };
 
   // MessageLink
   void send_message(Member to, wire::FrameType type, uint32_t number, uint32_t argument,
                     ConstBytes body, ConstBytes payload) override;
   bool takes(Member to, size_t bytes) override;
-  bool ask(Member) override { return false; }  // HostLane looks after those that are waited for
+  bool ask(Member) override { return false; }  // HostLane checks awaited ranks
   bool lends(const Slice& memory) const override;
   void lend(Member to, uint32_t number, uint32_t tag, const Slice& memory) override;
   bool copy(Member from, uint64_t place, std::byte* to, size_t bytes, size_t whole) override;
@@ -108,16 +112,16 @@ class HostMessages final : private MessageLink {
   Folder& folder_;
   Counters& counters_;
   Ended& ended_;
-  std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null: nothing was written, nothing came
-  std::set<Member> full_, backlogs_;          // whose ring has no room; has a backlog
-  std::set<Member> written_;                  // to whom something was, and who was not woken since
+  std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null: no message written or received yet
+  std::set<Member> full_, backlogs_;          // ranks whose ring is full; ranks with a backlog
+  std::set<Member> written_;                  // ranks written to and not woken since
   uint64_t moved_ = 0;                        // records written, pieces copied
   Status failure_;
   Member culprit_ = kNoMember;
   bool more_ = false;
-  bool news_ = false;  // the failure is to be told
+  bool news_ = false;  // the failure must be reported
   bool unreadable_ = false;
-  const IngressShare ingress_{LanePolicy::kFair};  // memory has no port that others use
+  const IngressShare ingress_{LanePolicy::kFair};  // memory has no port to share
   Messages messages_;
 };
 

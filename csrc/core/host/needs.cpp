@@ -1,6 +1,6 @@
-// Two words per rank and lane: what it needs of published rounds, and of consumed ones. Only the
-// rank itself writes a need; peers replace it by 0, with compare-and-swap, so that a need which was
-// armed again meanwhile stays.
+// Two words per rank and lane: its need of published rounds, and of consumed ones. Only the rank
+// itself writes a need; peers replace it by 0, with compare-and-swap, so that a need that was armed
+// again meanwhile stays.
 #include "host/needs.h"
 
 #include "host/failure_record.h"

@@ -1,8 +1,9 @@
-// Sleeping on one lane: what this rank waits for, and waking the peers that wait for this rank.
+// Sleeping on one lane: publishes the needs of this rank, and wakes the peers that wait for it.
 //
-// A rank that is about to sleep writes its needs into its state, looks once more, and sleeps; a
-// peer that publishes or consumes then looks at the needs. All of it in one total order (seq_cst),
-// so one of the two always sees the other. A peer that meets a need takes it away and wakes once.
+// A rank that is about to sleep writes its needs into its state, checks once more, and sleeps; a
+// peer that publishes or consumes then checks the needs. All of this is in one total order
+// (seq_cst), so at least one of the two sees the other. A peer that meets a need clears it and
+// wakes the rank once.
 #pragma once
 
 #include "host/lane_view.h"
@@ -10,20 +11,20 @@
 
 namespace mcast {
 
-// Whoever drives the lane.
+// Used by the driver of the lane.
 class Needs {
  public:
   // `port` outlives this.
   Needs(const LaneView& lane, HostPort& port) : lane_(lane), port_(port) {}
 
-  // Waits for `data`, unless its waiter is kNone, and until all ranks have consumed `room` rounds,
-  // unless that is kNoRoom. False: one of the two is there, or the group has failed; nothing is
-  // armed then.
+  // Arms a wait for `data`, unless its waiter is kNone, and until all ranks have consumed `room`
+  // rounds, unless that is kNoRoom. Returns false, with nothing armed, if one of the two is
+  // available, or the group has failed.
   static constexpr uint64_t kNoRoom = UINT64_MAX;
   bool arm(const HostNeed& data, uint64_t room, HostWaiter waiter);
   void disarm();
 
-  // This rank has published or consumed a round: wakes those whose need is met now.
+  // Called after this rank has published or consumed a round: wakes ranks whose need is met now.
   void wake_for_published();
   void wake_for_consumed();
 

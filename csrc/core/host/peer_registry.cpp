@@ -1,6 +1,6 @@
 // The record of a rank names its process's mailbox (a descriptor, opened through /proc) and a
-// random token that stands in it; a process that has taken the number of one that ended is not
-// taken for it. The registry keeps weak references: a peer lives as long as a group with it.
+// random token stored in the mailbox, so that a process that has reused the pid of another is not
+// mistaken for it. The registry keeps weak references: a peer lives as long as a group with it.
 #include "host/peer_registry.h"
 
 #include <unistd.h>
@@ -16,7 +16,7 @@
 namespace mcast {
 namespace {
 
-constexpr char kTokenMark = '@';  // of an address that is a token
+constexpr char kTokenMark = '@';  // first character of an address that is a token
 
 }  // namespace
 
@@ -107,7 +107,7 @@ Result<std::shared_ptr<const HostPeer>> PeerRegistry::find(const HostAddress& ad
   if (peer->mailbox().token.load(std::memory_order_acquire) != address.token) {
     return Status(Code::kUnavailable, "its mailbox is another process's");
   }
-  // Without it, what lies there is read by the kernel.
+  // Without the mapping, its memory is read through the kernel.
   if (address.arena >= 0) {
     Result<Segment> arena = Segment::attach(pid, address.arena, address.arena_bytes);
     if (arena.ok()) peer->arena = std::move(arena).value();

@@ -1,6 +1,6 @@
-// A stopped process does not answer questions: its silence adds up over ticks, each counted for no
-// more than two, so that a process that was stopped itself does not take the others for silent. One
-// question at a time; the host thread that is to answer it is rung again and again.
+// A stopped process does not reply: its silence adds up over ticks. Each tick counts for at most
+// two, so that a process that was stopped itself does not take the others for silent. One question
+// is open at a time; the host thread that must reply is rung repeatedly.
 #include "host/peer_watch.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace mcast {
 namespace {
 
-// Without an answer: "has not answered" in a time-out's text.
+// Time without a reply before a time-out's text says "has not answered".
 constexpr Nanos kUnresponsive = kSecond;
 
 }  // namespace

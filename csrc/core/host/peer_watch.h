@@ -1,4 +1,4 @@
-// For how long the ranks that one lane waits for have not answered.
+// Measures how long the ranks that one lane waits for have not replied.
 #pragma once
 
 #include <vector>
@@ -9,33 +9,34 @@
 
 namespace mcast {
 
-// Whoever drives the lane, every kHostTick while something is waited for: begin(), then look_at()
-// for each rank that is awaited.
+// Used by the driver of the lane, every kHostTick while it waits: begin(), then look_at() for each
+// awaited rank.
 class PeerWatch {
  public:
   // `counters` outlive this.
   PeerWatch(uint32_t members, Nanos liveness_limit, Counters& counters);
 
-  // When the last look began.
+  // Time at which the last round of checks began.
   Nanos looked() const { return looked_; }
   void begin(Nanos now, const std::vector<Member>& awaited);
-  // Asks it when that is due. Not ok: it has been silent for the liveness limit.
+  // Sends it a question when one is due. Returns an error if it has been silent for the liveness
+  // limit.
   Status look_at(Member member, const HostPeer& peer);
-  // Of those of this look: what has not answered for a second.
+  // Ranks of this round of checks that have not replied for a second.
   const std::vector<Member>& unresponsive() const { return unresponsive_; }
 
  private:
   struct Silence {
     uint64_t asked = 0;  // number of the last question
     Nanos at = 0;        // when it was asked
-    Nanos total = 0;     // without an answer
+    Nanos total = 0;     // total time without a reply
   };
 
   const Nanos liveness_limit_;
   const Nanos interval_;  // between questions
   Counters& counters_;
   Nanos looked_ = 0;
-  Nanos gap_ = 0;                 // since the look before, as it counts
+  Nanos gap_ = 0;                 // time since the previous round, as counted
   std::vector<Silence> silence_;  // by member
   std::vector<Member> unresponsive_;
 };

@@ -1,9 +1,9 @@
-// The choice of an algorithm. Through slots a byte is copied twice; read from its owner's memory,
-// once, but by a system call, and then the owner must wait until all have read. So what fits into
-// one slot goes through slots, and so does data that all ranks are to have: a slot is in the cache
-// and read from there by all. Large reductions, of which each byte has one taker, are read. Memory
-// that is mapped costs neither the second copy nor the call: then all that is large is taken from
-// where it lies. So are exchanges, whose blocks all have one taker.
+// Selects the algorithm. Through slots a byte is copied twice; read from its owner's memory, once,
+// but with a system call, and the owner must wait until all have read. So operations that fit into
+// one slot use slots, and so does data for all ranks: a slot is in the cache and all read it from
+// there. Large reductions, of which each byte has one reader, are read from memory. Mapped memory
+// costs neither the second copy nor the call: then all large data is taken in place. So are
+// exchanges, whose blocks all have one reader.
 #include "host/plan.h"
 
 #include <algorithm>
@@ -13,10 +13,10 @@
 namespace mcast {
 namespace {
 
-constexpr size_t kAlign = 64;  // of parts of a tensor: whole elements, whole cache lines
+constexpr size_t kAlign = 64;  // of parts of a tensor: multiple of elements and of cache lines
 static_assert(kHostSlot / kHostMembers >= kAlign);
 
-// One all_reduce step reads members x bytes into every rank's cache: at most this.
+// An all_reduce in one step reads members x bytes into every rank's cache: at most this many.
 constexpr size_t kOneStep = 256u << 10;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// How an operation among ranks of one host is done: its algorithm, and its cut into rounds.
+// The plan of an operation among ranks of one host: its algorithm, and its division into rounds.
 #pragma once
 
 #include <cstddef>
@@ -8,15 +8,15 @@
 
 namespace mcast {
 
-// What ranks of one host can do with each other's memory: the least of what any two of them can.
+// Access that ranks of one host have to each other's memory: the least that any two of them have.
 enum class PeerMemory : uint8_t {
-  kSlots,   // nothing
-  kRead,    // have the kernel copy out of it
+  kSlots,   // none
+  kRead,    // copy out of it through the kernel
   kMapped,  // and reach tensors where they lie, mostly: those in an ArenaPool, which all have
             // mapped
 };
 
-// Each has a file in algorithms/, which begins with its steps and what they cost.
+// Each algorithm has a file in algorithms/, which begins with its steps and their cost.
 enum class HostAlgorithm : uint8_t {
   kBarrier,
   kBlocks,           // broadcast, all_gather
@@ -30,19 +30,20 @@ enum class HostAlgorithm : uint8_t {
   kSlotExchange,     // all_to_all, gather, scatter
 };
 
-// A pure function of the descriptor, the number of ranks and their memory, so all have the same.
+// A pure function of the descriptor, the number of ranks and their memory access, so all ranks have
+// the same plan.
 struct HostPlan {
   HostAlgorithm algorithm = HostAlgorithm::kBarrier;
   bool large = false;  // takes longer than a hand-over to another thread
-  // kUnknown: what is told in round 0 says it.
+  // kUnknown: round 0 announces the number.
   static constexpr uint32_t kUnknown = UINT32_MAX;
   uint32_t rounds = 1;
-  size_t slice = 0;  // bytes of a block, or of each rank's part, that a round moves; 0: none does
-  size_t whole = 0;  // bytes of a rank's results in all, where they are copied out of slots
+  size_t slice = 0;  // bytes of a block, or of each rank's part, per round; 0: no data
+  size_t whole = 0;  // total bytes of a rank's results, if copied out of slots
 
-  // Peers read the caller's memory where it lies ...
+  // Returns true if peers read the caller's memory in place.
   bool direct() const { return lends() || algorithm == HostAlgorithm::kDirectAllReduce; }
-  // ... until everybody has consumed the last round.
+  // Returns true if they may do so until all ranks have consumed the last round.
   bool lends() const {
     return algorithm == HostAlgorithm::kDirectReduce || algorithm == HostAlgorithm::kPulledBlocks ||
            algorithm == HostAlgorithm::kPulledAllReduce || algorithm == HostAlgorithm::kExchange;
@@ -50,10 +51,10 @@ struct HostPlan {
 };
 HostPlan make_host_plan(const wire::Descriptor& descriptor, uint32_t members, PeerMemory memory);
 
-// Of a slot that holds one part for each rank: bytes of a part, in whole cache lines, so in whole
+// Bytes per part of a slot that holds one part for each rank: whole cache lines, and so whole
 // elements.
 size_t slot_part(uint32_t members);
-// `bytes` in rounds of `slice`, at least one.
+// Number of rounds of `slice` for `bytes`, at least one.
 uint32_t rounds_of(size_t bytes, size_t slice);
 
 }  // namespace mcast

@@ -1,7 +1,7 @@
-// Life is asked of a pidfd, which names this process for good: its number may be given to another
-// one once it is gone. Kernels without pidfd (before 5.3) and sandboxes that forbid it are asked
-// with signal 0, and so is one that gives no answer: a poll that fails, for want of memory or by a
-// signal that this thread has handled, says nothing of the other process.
+// Liveness is checked with a pidfd, which always refers to this process: its pid may be reused once
+// it has ended. Kernels without pidfd (before 5.3) and sandboxes that forbid it use signal 0, and
+// so does a poll that fails, for lack of memory or because this thread handled a signal: such a
+// failure says nothing about the other process.
 #include "host/process.h"
 
 #include <poll.h>
@@ -20,7 +20,7 @@ namespace mcast {
 
 namespace {
 
-// The same number on every architecture; C libraries before 2.30 have no name for it.
+// The same number on every architecture; C libraries before 2.30 do not define it.
 constexpr long kPidfdOpen = 434;
 
 }  // namespace

@@ -16,7 +16,7 @@ class PeerProcess {
   PeerProcess() = default;
   explicit PeerProcess(pid_t pid);
   ~PeerProcess();
-  // This process, as another would see it: simulated ranks read each other's memory so.
+  // This process, as another would see it: used by simulated ranks to read each other's memory.
   static PeerProcess own();
   PeerProcess(PeerProcess&& other) noexcept;
   PeerProcess& operator=(PeerProcess&& other) noexcept;
@@ -24,10 +24,10 @@ class PeerProcess {
   pid_t pid() const { return pid_; }
   // A stopped process is alive; a zombie is not.
   bool alive() const;
-  // Copies from the process's memory, without its help (process_vm_readv). Errors say why: it
-  // ended, it does not allow it, nothing is mapped there.
+  // Copies from the process's memory, without its cooperation (process_vm_readv). Errors give the
+  // reason: it ended, it denies access, or nothing is mapped there.
   Status read(uint64_t address, std::byte* to, size_t length) const;
-  // In the child of a fork.
+  // For the child of a fork.
   void abandon() noexcept;
 
  private:
@@ -35,8 +35,8 @@ class PeerProcess {
   int pidfd_ = -1;
 };
 
-// Where the Yama module restricts tracing to ancestors (ptrace_scope 1), lets every process of this
-// user read this one's memory. Once per process is enough.
+// If the Yama module restricts tracing to ancestors (ptrace_scope 1), allows every process of this
+// user to read this one's memory. One call per process is enough.
 void allow_readers();
 
 }  // namespace mcast

@@ -1,5 +1,5 @@
-// A list, which is short: an entry for each memory of each operation in flight. Those whose owner
-// is gone make room when something is added.
+// A short list: one entry for each memory range of each operation in flight. Entries whose owner is
+// gone are removed when another is added.
 #include "host/published.h"
 
 #include <atomic>
@@ -27,7 +27,7 @@ void Published::add(const std::shared_ptr<Region>& region) {
 std::shared_ptr<const void> Published::find(uint64_t address, size_t length) const {
   const std::lock_guard<std::mutex> held(mutex_);
   for (const Range& range : ranges_) {
-    // (In this order nothing wraps.)
+    // (This order of checks avoids overflow.)
     if (address < range.begin || address > range.end || length > range.end - address) continue;
     if (auto owner = range.owner.lock()) return owner;
   }

@@ -1,6 +1,6 @@
-// What a rank lets the others of its host read where one process runs them all (an engine of the
-// host): ranges of memory, each for as long as who owns it. Nothing else of this process can be
-// read by what a peer names, whatever that is.
+// Memory ranges that a rank lets the others of its host read if one process runs them all (an
+// engine of the host); each range is published as long as its owner exists. A peer can name any
+// address, but can read no other memory of this process.
 #pragma once
 
 #include <cstddef>
@@ -13,17 +13,18 @@
 
 namespace mcast {
 
-// Of one rank in one group. Thread-safe.
+// The ranges of one rank in one group. Thread-safe.
 class Published {
  public:
-  // Until `owner` is gone; it keeps the memory, so who has found a range holds it meanwhile.
+  // Publishes until `owner` is gone; the owner keeps the memory, so a reader holds a reference to
+  // it.
   void add(const void* data, size_t bytes, const std::shared_ptr<const void>& owner);
-  // The whole of it: its post's memory. (Empty slices have none.)
+  // Publishes the whole region: the memory of a post. (Empty slices have none.)
   void add(const std::shared_ptr<Region>& region);
 
-  // Holds [address, address + length), all of it in one range; null: nobody has published that.
+  // Owner of the range that contains all of [address, address + length); null: not published.
   std::shared_ptr<const void> find(uint64_t address, size_t length) const;
-  // Copies from there. A word that its owner may just be changing is read whole.
+  // Copies from there. A word that its owner is changing concurrently is read in one piece.
   bool copy(uint64_t address, std::byte* to, size_t length) const;
 
  private:

@@ -1,7 +1,7 @@
-// Another process's memfd is opened through /proc/<pid>/fd, which the kernel allows to whoever may
-// inspect that process: the same user, and the same or an outer process namespace. The seals are
-// checked before it is mapped, since a file that can shrink would turn reads into SIGBUS, as would
-// huge pages that are not there.
+// Another process's memfd is opened through /proc/<pid>/fd, which the kernel allows to processes
+// that may inspect that process: the same user, and the same or an outer process namespace. The
+// seals are checked before mapping, since a file that can shrink would turn reads into SIGBUS, as
+// would unavailable huge pages.
 #include "host/segment.h"
 
 #include <fcntl.h>
@@ -51,7 +51,7 @@ Result<Segment> Segment::map(Fd file, size_t bytes) {
 }
 
 Result<Segment> Segment::create(const char* label, size_t bytes) {
-  // Beyond this limit the kernel would not refuse but send SIGXFSZ.
+  // Beyond this limit the kernel sends SIGXFSZ instead of returning an error.
   struct rlimit limit {};
   if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes) {
     return Status(Code::kUnavailable, "shared memory of " + std::to_string(bytes) +

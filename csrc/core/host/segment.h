@@ -22,18 +22,18 @@ class Segment {
   Segment(Segment&& other) noexcept;
   Segment& operator=(Segment&& other) noexcept;
 
-  // Zeroed. `label` shows in /proc/<pid>/maps.
+  // The memory is zeroed. `label` is shown in /proc/<pid>/maps.
   static Result<Segment> create(const char* label, size_t bytes);
-  // Maps what process `pid` holds as descriptor `fd`: it must be a sealed memfd of `bytes`.
+  // Maps the memory behind descriptor `fd` of process `pid`: it must be a sealed memfd of `bytes`.
   static Result<Segment> attach(pid_t pid, int fd, size_t bytes);
-  // Maps a file that was handed over, and closes it; `name` is for the error.
+  // Maps a file that was received, and closes it; `name` is for the error.
   static Result<Segment> adopt(Fd file, size_t bytes, const std::string& name);
 
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
-  // What others name in attach(); -1 once closed.
+  // The descriptor that others pass to attach(); -1 once closed.
   int fd() const { return file_.get(); }
-  // Nobody attaches any more. The mapping stays.
+  // No more processes can attach. The mapping stays.
   void close_fd() { file_.reset(); }
 
  private:

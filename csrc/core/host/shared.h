@@ -1,4 +1,4 @@
-// What both lanes of a group of one host use.
+// State that both lanes of a group of one host use.
 #pragma once
 
 #include <memory>
@@ -13,10 +13,10 @@ namespace mcast {
 
 struct HostShared {
   Segment segment;
-  ControlBlock block;                                  // in it
-  std::vector<std::shared_ptr<const HostPeer>> peers;  // by rank; null for the own
-  // Where one process runs all these ranks: what this one lets the others read, and what they let
-  // it read, by rank. Else null and empty.
+  ControlBlock block;                                  // view of `segment`
+  std::vector<std::shared_ptr<const HostPeer>> peers;  // by rank; null for this rank
+  // If one process runs all these ranks: the memory that this one lets the others read, and that
+  // they let it read, by rank. Else null and empty.
   std::shared_ptr<Published> own;
   std::vector<std::shared_ptr<const Published>> theirs;
 };

@@ -1,7 +1,7 @@
-// Answer those who ask, give every lane a turn, sleep at the bell until a peer rings or a limit or
-// a look at the peers is due. A thread that has had nothing to watch for a while sleeps without a
-// limit, and the next post rings it; before that posts need not, since it looks by itself every
-// tick.
+// Replies to peers' questions, gives every lane a turn, and sleeps at the bell until a peer rings
+// or a limit or a check of the peers is due. A thread that has had nothing to watch for a while
+// sleeps without a limit, and the next post rings it; before that posts need not ring, since it
+// looks by itself every tick.
 #include "host/thread.h"
 
 #include <algorithm>
@@ -81,7 +81,7 @@ void HostThread::loop() {
     if (next != kNever) active = now;
     next = std::min(next, now + kHostTick);
     if (now - active > kWarm) {
-      // A post that did not ring because the thread was warm is seen by this last look.
+      // This last look sees a post that did not ring because the thread was warm.
       if (warm_.exchange(false, std::memory_order_seq_cst)) continue;
       next = kNever;
     }

@@ -1,4 +1,4 @@
-// The thread of one lane that drives this process's groups of one host while no caller does.
+// The thread of one lane that drives this process's groups of one host while no caller drives them.
 #pragma once
 
 #include <atomic>
@@ -15,13 +15,13 @@ namespace mcast {
 
 class HostLane;
 
-// The time, from above: monotonic, nanoseconds. Any thread.
+// The current time, provided by the caller: monotonic, nanoseconds. Any thread.
 using HostClock = Nanos (*)();
 
-// Between looks at peers that are waited for, and at limits.
+// Interval between checks of awaited peers and of limits.
 inline constexpr Nanos kHostTick = 100 * kMilli;
 
-// Sleeps for good when nothing has been posted for a while.
+// Sleeps without a limit when nothing has been posted for a while.
 class HostThread {
  public:
   // `mailbox`: this process's; it outlives the thread.
@@ -29,11 +29,13 @@ class HostThread {
   Status start();
   void add(const std::shared_ptr<HostLane>& lane);
   void remove(const HostLane* lane);
-  // Something was posted: its limits are to be watched. Any thread; cheap while the thread is warm.
+  // An operation was posted whose limits must be watched. Any thread; cheap while the thread is
+  // warm.
   void warm_up();
-  // Look at the lanes now. Any thread.
+  // Makes the thread look at the lanes now. Any thread.
   void ring();
-  // Tells those who ask that this process is there (lane 0; on lane 1 nothing). Any thread.
+  // Replies to questions whether this process is there (lane 0; does nothing on lane 1). Any
+  // thread.
   void answer();
   void stop();
 

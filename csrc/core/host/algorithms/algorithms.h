@@ -1,10 +1,11 @@
-// What operations among ranks of one host do with the data of a round. HostCore says when; all
-// ranks do the same rounds. Each algorithm has a file of its own, which begins with its steps and
-// their cost; here is what they offer, and the dispatch by HostPlan::algorithm.
+// The algorithms of operations among ranks of one host: each handles the data of a round. HostCore
+// decides when; all ranks perform the same rounds. Each algorithm has its own file, which begins
+// with its steps and their cost; this header declares their functions, and the dispatch by
+// HostPlan::algorithm.
 //
-// In a round each rank fills its slot, and takes what it needs of the others'. What is direct is
-// not in the slot: that names places, and the takers read the memory there, where they have it
-// mapped or by the kernel (process_vm_readv).
+// In a round each rank fills its slot, and takes the data it needs from the others' slots. Direct
+// data is not in the slot: the slot holds its place, and the ranks that take it read the memory
+// there, either mapped or through the kernel (process_vm_readv).
 //
 // Costs are bytes per rank, of P ranks; n: bytes of the descriptor (a block of an all_gather or
 // reduce_scatter, else the whole). "Copied": by the CPU from memory to memory, each byte once read
@@ -24,7 +25,7 @@
 
 namespace mcast {
 
-// What the algorithms of a lane work with. Whoever drives the lane.
+// Tools for the algorithms of a lane. Used by the thread that drives the lane.
 struct HostTools {
   const LaneView lane;
   HostPort& port;
@@ -32,25 +33,25 @@ struct HostTools {
   Folder folder;
 };
 
-// What came of taking a round.
+// Result of taking a round.
 enum class Taken : uint8_t {
-  kAll,     // this rank needs nothing more of it
+  kAll,     // this rank needs no more data of it
   kWaits,   // for slots that are not published
-  kLarge,   // it could be done, but is large and was not asked for
+  kLarge,   // it could be taken, but is large, which the call excluded
   kFailed,  // Folder::unreadable()
 };
 
 // --- dispatch ---
 
-// Whether the data of the operation's next round is there (whether its slot is free is not asked
-// here). `oldest`: everything before it is complete here.
+// Returns true if the data of the operation's next round is available (does not check that the slot
+// is free). `oldest`: everything before the operation is complete at this rank.
 bool ready_to_fill(const HostOperation& op, bool oldest);
-// Filling the next round reads the others' memory, which takes long.
+// Returns true if filling the next round reads the other ranks' memory, which takes long.
 bool fill_is_large(const HostOperation& op);
-// Fills this rank's slot of round `index`. False: Folder::unreadable().
+// Fills this rank's slot of round `index`. Returns false on failure: see Folder::unreadable().
 bool fill_round(HostTools& tools, HostOperation& op, uint32_t index);
-// Takes round `index`, which this rank has published, as far as others have. Large ones only if
-// `large`.
+// Takes as much of round `index`, which this rank has published, as the others have published.
+// Takes large rounds only if `large`.
 Taken take_round(HostTools& tools, HostOperation& op, uint32_t index, bool large);
 
 // --- the algorithms ---
@@ -96,8 +97,8 @@ Taken take_pulled_all_reduce(HostTools& tools, HostOperation& op, uint32_t index
 
 // exchange.cpp
 HostPlan plan_exchange(uint32_t members, PeerMemory memory);
-// kMismatch: what `from`, whose round `index` is here, has for this rank is not as long as
-// expected.
+// kMismatch: the block that `from`, whose round `index` is published, has for this rank does not
+// have the expected length.
 std::optional<Status> lengths_that_differ(const HostTools& tools, const HostOperation& op,
                                           uint32_t index, Member from);
 void fill_exchange(HostTools& tools, HostOperation& op);
@@ -107,19 +108,19 @@ Taken take_slot_exchange(HostTools& tools, HostOperation& op, uint32_t index, bo
 
 // --- what they share ---
 
-// How much of [from, from + length) lies below `end`.
+// Length of the part of [from, from + length) that lies below `end`.
 inline size_t clip(size_t from, size_t length, size_t end) {
   return from >= end ? 0 : std::min(length, end - from);
 }
-// Copies what `from` has of [offset, offset + length) to `at` of this rank's slot.
+// Copies the part of [offset, offset + length) that `from` contains to `at` in this rank's slot.
 void copy_to_slot(HostTools& tools, uint64_t round, const Slice& from, size_t offset, size_t length,
                   size_t at);
-// Whether a reduction's round can be taken: kAll, then do it, or why not.
+// Returns kAll if a reduction's round can be taken now; else the reason why not.
 Taken reduction_state(const HostOperation& op, bool large);
-// all_gather: puts the piece of the own block, which is at `from`, in its place in the own output.
+// all_gather: copies the piece of this rank's own block, at `from`, to its place in the output.
 void put_own_piece(HostOperation& op, Member self, size_t offset, const std::byte* from);
-// all_reduce goes by spans of the tensor: a part (slice) for each rank. Copies the folded parts of
-// span `span` out of the slots of round `index`.
+// An all_reduce is processed by spans of the tensor: a part (slice) for each rank. Copies the
+// folded parts of span `span` out of the slots of round `index`.
 void gather_parts(HostTools& tools, HostOperation& op, uint32_t span, uint32_t index);
 
 }  // namespace mcast

@@ -1,9 +1,9 @@
 // barrier: one round without data.
 //
-// 1. A rank publishes its slot once everything before the barrier is complete there.
-// 2. It is over where all slots are published.
+// 1. A rank publishes its slot once everything before the barrier is complete at that rank.
+// 2. The barrier is over at a rank when all slots are published.
 //
-// Cost per rank: nothing copied; the header of a slot written, those of P - 1 read.
+// Cost per rank: no data copied; the header of one slot written, those of P - 1 slots read.
 #include "host/algorithms/algorithms.h"
 
 namespace mcast {

@@ -1,14 +1,14 @@
-// broadcast and all_gather: blocks that all are to have go through slots, 128 KiB a round.
+// broadcast and all_gather: blocks for all ranks go through slots, 128 KiB a round.
 //
-// 1. Whoever has a block copies the next piece of it into its slot (all_gather: and to its place in
-//    the own output, while the piece is in the cache).
+// 1. A rank with a block copies the next piece of it into its slot (all_gather: and to its place in
+//   its own output, while the piece is in the cache).
 // 2. The others copy pieces out, in whatever order they are published.
 //
-// Cost per rank, of n bytes a block: broadcast: the root copies n, the others n each. all_gather:
-// copies n into slots and P n out of them and in place. Nothing is read from other processes: that
-// would be one copy instead of two and still more work, since a slot is in the cache, a source is
-// read once for all takers, and results of 4 MiB and more are written past the caches, which the
-// kernel's copy does not do.
+// Cost per rank, for blocks of n bytes: broadcast: the root copies n, the others n each.
+// all_gather: copies n into slots and P n out of them and in place. No rank reads another process's
+// memory: that would need one copy instead of two and still more work, since a slot is in the
+// cache, a source is read once for all takers, and results of 4 MiB and more are written past the
+// caches, which the kernel's copy does not do.
 #include "host/algorithms/pieces.h"
 
 namespace mcast {

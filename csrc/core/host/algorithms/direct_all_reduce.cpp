@@ -1,9 +1,9 @@
-// all_reduce of more than one step (slot_reduce.cpp), where all ranks can read each other's memory:
-// a round for addresses, then one for each span of P parts of up to 128 KiB.
+// all_reduce of more than one step (slot_reduce.cpp), if all ranks can read each other's memory: a
+// round for addresses, then one for each span of P parts of up to 128 KiB.
 //
-// 1. Every rank publishes where its input is.
+// 1. Every rank publishes the address of its input.
 // 2. Every rank reads its own part of the span from all others, folds it into its slot, and
-//    copies all parts of it out of the slots into its result.
+//   copies all parts of it out of the slots into its result.
 //
 // Cost per rank, of n bytes: (P - 1) n / P read, n folded (n / P bytes of it into slots), n copied
 // out of slots.

@@ -1,13 +1,13 @@
-// reduce and reduce_scatter of more than a slot, where all ranks can read each other's memory: one
-// round, in which slots carry addresses only.
+// reduce and reduce_scatter of more than a slot, if all ranks can read each other's memory: one
+// round, in which slots carry only addresses.
 //
-// 1. Every rank publishes where its input is (reduce_scatter: for each owner).
-// 2. Whoever has a result reads its part of every input and folds it, tile by tile, in order.
-// 3. The operation is complete at a rank when all have done that: until then its input is lent.
+// 1. Every rank publishes the address of its input (reduce_scatter: for each owner).
+// 2. A rank with a result reads its part of every input and folds it, tile by tile, in order.
+// 3. The operation is complete at a rank when all have done step 2: until then its input is lent.
 //
 // Cost per rank: reduce: the root reads (P - 1) n and folds P n. reduce_scatter (n: a block): reads
-// (P - 1) n and folds P n. Nothing is copied into slots. What is mapped is not read but folded
-// where it lies.
+// (P - 1) n and folds P n. No data is copied into slots. Mapped inputs are not read but folded in
+// place.
 #include <cstring>
 
 #include "host/algorithms/algorithms.h"

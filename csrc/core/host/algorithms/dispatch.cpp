@@ -1,5 +1,6 @@
-// From the plan's algorithm to its functions, with calls that the compiler sees: a round of a small
-// operation takes about as long as the calls that do it. What all reductions share is here too.
+// Dispatches from the plan's algorithm to its functions, with direct calls that the compiler can
+// inline: a round of a small operation takes about as long as the calls themselves. Also contains
+// the code shared by all reductions.
 #include <cstring>
 
 #include "base/streaming_copy.h"
@@ -17,7 +18,7 @@ bool readable(const std::vector<Slice>& inputs) {
                      [](const Slice& input) { return readable(input, input.length); });
 }
 
-// The inputs may still be on their way from a device.
+// The inputs may still be under way from a device.
 bool inputs_are_there(const HostOperation& op) {
   if (op.post.exchange) return readable(op.post.exchange->inputs);
   if (!op.post.reduce) {
@@ -46,11 +47,11 @@ void write_header(SlotHeader& header, const HostOperation& op, uint32_t index) {
 
 bool ready_to_fill(const HostOperation& op, bool oldest) {
   switch (op.plan.algorithm) {
-    case HostAlgorithm::kBarrier:  // says that everything before it is over here
+    case HostAlgorithm::kBarrier:  // means that everything before it is complete here
       return oldest;
     case HostAlgorithm::kDirectAllReduce:
     case HostAlgorithm::kPulledAllReduce:
-      if (op.published > 0 && op.consumed == 0) return false;  // the addresses are not here
+      if (op.published > 0 && op.consumed == 0) return false;  // the addresses are not known yet
       break;
     case HostAlgorithm::kSlotExchange:
       if (op.published > 0 && op.plan.rounds == HostPlan::kUnknown) return false;

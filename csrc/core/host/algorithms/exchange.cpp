@@ -1,20 +1,19 @@
-// all_to_all, gather, scatter: blocks that have one taker each. Round 0 tells of every block how
-// long it is, which only the two know, and where.
+// all_to_all, gather, scatter: blocks with one receiver each. Round 0 announces the length of every
+// block, which only its sender and its receiver know, and its place.
 //
-// Where all ranks can read each other's memory (kExchange), that is all:
-// 1. A rank publishes a table: of each other rank the length and place of its block. Blocks that
-//    fit all together lie in the slot, behind the table.
-// 2. The others take theirs, each beginning with the next rank's: at any moment different ranks are
-//    read. Blocks that are not in the slot are lent until all have done that.
+// If all ranks can read each other's memory (kExchange), this is the only round:
+// 1. A rank publishes a table: the length and place of its block for each other rank. If all blocks
+//   fit, they are in the slot, behind the table.
+// 2. Each of the others takes its block, starting with the next rank's, so that different ranks are
+//   read at any moment. Blocks that are not in the slot are lent until all have done so.
 //
-// Elsewhere (kSlotExchange):
+// Otherwise (kSlotExchange):
 // 1. A rank publishes the table, without places.
-// 2. In every further round it publishes a part of each block, as many parts as a slot has room
-// for.
-//    All have seen all tables, so all know how many rounds the longest block takes.
+// 2. In every further round it publishes a part of each block; parts are as large as a slot allows.
+//   All ranks have read all tables, so all know how many rounds the longest block takes.
 //
-// Cost per rank, of B bytes in all its blocks: kExchange: the others read B; up to 128 KiB with the
-// table B is copied into a slot instead. kSlotExchange: B copied into slots.
+// Cost per rank, for B bytes in all its blocks: kExchange: the others read B; if B and the table
+// fit into 128 KiB, B is copied into a slot instead. kSlotExchange: B copied into slots.
 #include <cstring>
 
 #include "base/streaming_copy.h"
@@ -24,15 +23,17 @@
 namespace mcast {
 namespace {
 
-// Of the block for one rank; they are in the order of the ranks.
+// Describes the block for one rank; entries are in the order of the ranks.
 struct Entry {
   uint64_t length, place;
 };
 static_assert(kHostMembers * sizeof(Entry) <= kHostSlot / 2);
 
-constexpr uint64_t kInSlot = 1;                 // SlotHeader::address: places are of the slot
-constexpr size_t kReadPiece = 256u << 10;       // read at once
-constexpr size_t kTakenAtOnce = kHostSlot / 2;  // bytes to take that are no work for another thread
+// SlotHeader::address: places are offsets in the slot
+constexpr uint64_t kInSlot = 1;
+constexpr size_t kReadPiece = 256u << 10;  // read at once
+// more bytes than this count as large (HostOperation)
+constexpr size_t kTakenAtOnce = kHostSlot / 2;
 
 Entry entry_of(const HostTools& tools, const HostOperation& op, Member from, Member to) {
   Entry entry;
@@ -51,7 +52,7 @@ uint64_t longest_of(const HostTools& tools, const HostOperation& op) {
   return most;
 }
 
-// The table, and behind it the blocks if all of them fit there.
+// Writes the table, and behind it the blocks if all of them fit.
 void fill_table(HostTools& tools, HostOperation& op, bool places) {
   const Member self = tools.lane.self();
   const std::vector<Slice>& inputs = op.post.exchange->inputs;
@@ -72,7 +73,7 @@ void fill_table(HostTools& tools, HostOperation& op, bool places) {
   }
 }
 
-// Whether the rank may have something for this one, so that it is waited for.
+// Returns true if the rank may have a block for this one, and so must be waited for.
 bool awaits(const HostOperation& op, Member self, Member from) {
   const wire::Descriptor& d = op.post.descriptor;
   if (d.kind == wire::Kind::kAllToAll) return true;

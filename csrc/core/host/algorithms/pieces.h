@@ -1,4 +1,5 @@
-// What broadcasts and all_gathers among ranks of one host share, wherever the pieces of blocks are.
+// Code shared by broadcasts and all_gathers among ranks of one host, for any location of the
+// pieces.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +9,8 @@
 
 namespace mcast {
 
-// Takes the pieces of round `index` that are there, from block `first` on,
-// by `take(member, to, length)`, which is false for Folder::unreadable().
+// Takes the published pieces of round `index`, from block `first` on, with `take(member, to,
+// length)`, which returns false on failure (Folder::unreadable()).
 template <typename Take>
 Taken take_pieces(HostTools& tools, HostOperation& op, uint32_t index, bool large, uint32_t first,
                   Take&& take) {

@@ -1,14 +1,14 @@
-// all_reduce of more than one step (slot_reduce.cpp), where tensors are mapped: a round for places,
+// all_reduce of more than one step (slot_reduce.cpp), if tensors are mapped: a round for places,
 // then one for each span of P parts of up to 128 KiB.
 //
-// 1. Every rank publishes where its input is.
-// 2. Every rank folds its own part of the span out of all inputs into its own result, publishes
-//    where that is, and copies the other parts from the others' results. A part of an input that is
-//    also its rank's result is overwritten only when the part's owner has folded it.
-// 3. The operation is complete at a rank when all have done that: until then its result is lent.
+// 1. Every rank publishes the place of its input.
+// 2. Every rank folds its own part of the span out of all inputs into its own result, publishes the
+//   place of that, and copies the other parts from the others' results. A part of an input that is
+//   also its rank's result is overwritten only when the part's owner has folded it.
+// 3. The operation is complete at a rank when all have done step 2: until then its result is lent.
 //
-// Cost per rank, of n bytes: (P - 1) n / P mapped and n folded, (P - 1) n / P copied from where it
-// is mapped. Nothing goes through slots.
+// Cost per rank, for n bytes: (P - 1) n / P mapped and n folded, (P - 1) n / P copied from mapped
+// memory. No data goes through slots.
 #include "base/streaming_copy.h"
 #include "host/algorithms/algorithms.h"
 

@@ -1,13 +1,13 @@
-// broadcast and all_gather of more than a slot, where tensors are mapped: 256 KiB of a block a
-// round, and slots that carry places only.
+// broadcast and all_gather of more than a slot, if tensors are mapped: 256 KiB of a block per
+// round, with slots that carry only places.
 //
-// 1. Whoever has a block publishes where the next piece of it lies.
+// 1. A rank with a block publishes the place of the next piece of it.
 // 2. The others copy it from there. All take the same pieces at about the same time, so that
-//    memory is read once for all of them.
-// 3. The operation is complete at a rank when all have done that: until then its block is lent.
+//   memory is read once for all of them.
+// 3. The operation is complete at a rank when all have done step 2: until then its block is lent.
 //
-// Cost per rank, of n bytes a block: broadcast: all but the root copy n from where it is mapped.
-// all_gather: (P - 1) n from there, and n in place unless it is there.
+// Cost per rank, for blocks of n bytes: broadcast: all but the root copy n from mapped memory.
+// all_gather: (P - 1) n from mapped memory, and n in place unless it is there already.
 #include "host/algorithms/pieces.h"
 
 namespace mcast {
@@ -37,7 +37,7 @@ void fill_pulled_blocks(HostTools& tools, HostOperation& op, uint32_t index) {
   put_own_piece(op, self, offset, input.data() + offset);
 }
 
-// Each begins behind itself: at any moment different blocks are read.
+// Each rank starts with the block after its own, so that different blocks are read at any moment.
 Taken take_pulled_blocks(HostTools& tools, HostOperation& op, uint32_t index, bool large) {
   const uint64_t round = op.first + index;
   const Member self = tools.lane.self();

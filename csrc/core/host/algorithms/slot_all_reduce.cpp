@@ -1,5 +1,5 @@
-// all_reduce of more than one step (slot_reduce.cpp), where memory cannot be read: two rounds for
-// each span of P parts, a slot's 128 KiB in all.
+// all_reduce of more than one step (slot_reduce.cpp), if memory cannot be read: two rounds for each
+// span of P parts, a slot's 128 KiB in all.
 //
 // 1. Every rank copies its input of the span into its slot; each folds its part of all slots.
 // 2. Every rank copies its folded part into its slot, and copies all parts out into its result.
@@ -12,7 +12,7 @@
 namespace mcast {
 namespace {
 
-// What a round does with its span: its parts are folded, or the results of that are gathered.
+// The step of a round for its span: parts are folded, or the folded parts are gathered.
 struct SpanStep {
   bool gathers;
   uint32_t span;
@@ -31,7 +31,7 @@ HostPlan plan_slot_all_reduce(size_t bytes, uint32_t members) {
   return plan;
 }
 
-// A round that gathers publishes the result of the one that folded.
+// A gathering round publishes the result of the folding round before it.
 bool slot_all_reduce_is_folded(const HostOperation& op) {
   const SpanStep step = span_step(op.published);
   return !step.gathers || step.span < op.folded;

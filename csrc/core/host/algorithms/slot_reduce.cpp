@@ -1,11 +1,12 @@
-// Reductions through slots: small ones, and reduce and reduce_scatter of any size where memory
-// cannot be read.
+// Reductions through slots: small ones, and reduce and reduce_scatter of any size if memory cannot
+// be read.
 //
 // 1. Every rank copies its input into its slot: for reduce and all_reduce 128 KiB a round, for
-//    reduce_scatter a part for each owner (128 KiB / P, whole cache lines).
-// 2. Whoever has a result folds it out of all slots, in the group's order: the root of a reduce;
-//    in a reduce_scatter each owner its part; in an all_reduce everybody everything (one step, up
-//    to 256 KiB in all slots).
+//   reduce_scatter a part for each owner (128 KiB / P, whole cache lines).
+// 2. A rank with a result folds it out of all slots, in the group's order: the root of a reduce;
+// each
+//   owner its part in a reduce_scatter; every rank everything in an all_reduce (one step, up to
+//   256 KiB in all slots).
 //
 // Cost per rank: reduce: n copied, P n folded at the root. reduce_scatter (n: a block): P n copied,
 // P n folded. all_reduce: n copied, P n folded.
