@@ -45,7 +45,6 @@ LIMITS: dict[str, float] = {
     "csrc/core/crypto": 8.6,
     "csrc/core/engine": 10.3,
     "csrc/core/ipc": 6.0,
-    "csrc/core/protocol": 7.0,
     "csrc/core/service": 9.4,
     "csrc/core/transport": 8.0,
     "csrc/core/wire": 6.0,

@@ -1,5 +1,5 @@
-// The streams of an operation to which something has happened and of which something may still be
-// due: who looks after them need not visit all of a thousand. Pure.
+// The active streams of an operation: those with an event so far that may still need work, so that
+// a loop over them need not visit all of a thousand streams. Pure.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ class ActiveStreams {
     listed_[stream] = true;
     list_.push_back(stream);
   }
-  // In the order in which they came.
+  // In the order in which they were added.
   const std::vector<uint32_t>& list() const { return list_; }
   // Calls `keep` for each in this order; those for which it returns false are no longer listed. It
   // must not add any.

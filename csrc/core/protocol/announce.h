@@ -1,4 +1,4 @@
-// How a root announces how far it has sent.
+// The way in which a root announces how far it has sent.
 #pragma once
 
 #include <cstdint>

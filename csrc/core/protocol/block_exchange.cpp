@@ -1,6 +1,7 @@
-// Pieces go in turn over the ranks that can be sent to, beginning with the next one, so that at any
-// moment different ranks send to different ones. Grants go in turn as well: half a window has come
-// before a rank is told of more, so that grants are few and none of them is waited for.
+// Pieces are sent round-robin to the ranks that can accept data, starting with the next rank, so
+// that different ranks send to different ones at any moment. Grants are issued round-robin as well:
+// half a window must have arrived before a rank gets a new grant, so that grants are few and no
+// sender waits for one.
 #include "protocol/block_exchange.h"
 #include "base/reach.h"
 
@@ -58,7 +59,7 @@ BlockExchange::Verdict BlockExchange::accept(Member from, uint64_t total, uint64
   In& block = in_[from];
   if (block.length == kNone) return Verdict::kBroken;
   if (total != block.length) return Verdict::kOtherLength;
-  // Only the one piece of an empty block is empty.
+  // Only the single piece of an empty block may be empty.
   if (block.over || offset != block.here || (bytes == 0) != (total == 0)) return Verdict::kBroken;
   const uint64_t most = std::min(total, std::max(block.granted, params_.unasked));
   if (bytes > most - offset) return Verdict::kBroken;
@@ -84,7 +85,7 @@ std::optional<BlockExchange::Grant> BlockExchange::grant(uint64_t room) {
     const uint64_t left = block.length - from;
     const uint64_t wanted = std::min(params_.window - asked, left);
     const uint64_t step = std::min(wanted, room);
-    // Little by little only where nothing would come otherwise.
+    // Small grants only if nothing would arrive otherwise.
     if (step < std::min(wanted, params_.piece) && outstanding_ > 0) {
       MCAST_REACH(grant_too_small);
       return std::nullopt;

@@ -1,10 +1,10 @@
 // Loss detection of one stream. Inside one (root, path) datagrams keep their order but for batches
-// that overtake, so a hole further back than the tolerance is a loss at once. What the tolerance
-// hides, and the tail that no later datagram betrays, is left to the cutoff timer: after the last
-// progress it waits for what is still announced at the measured rate plus alpha (paper, section on
-// the cutoff timer; here additive and re-armed). It only fires after an empty poll of the socket,
-// so that a descheduled process does not see losses that are not there. Each hole is reported once;
-// from then on the fetch client owns it.
+// that overtake, so a hole further back than the tolerance is a loss at once. Two kinds of holes
+// are left to the cutoff timer: those within the tolerance, and a lost tail, which no later
+// datagram reveals. After the last progress the timer waits for the chunks that are still announced
+// at the measured rate plus alpha (paper, section on the cutoff timer; here additive and re-armed).
+// It only fires after an empty poll of the socket, so that a descheduled process does not see
+// losses that are not there. Each hole is reported once; from then on the fetch client owns it.
 #include "protocol/block_receiver.h"
 
 #include <algorithm>
@@ -48,8 +48,8 @@ Nanos BlockReceiver::deadline() const {
   scanned_ = static_cast<Chunk>(have_.next_clear(scanned_, announced_));
   if (scanned_ >= announced_) return kNever;
   const Nanos per_chunk = arrivals_ > 1 ? (last_ - first_) / static_cast<Nanos>(arrivals_) : 0;
-  // What is announced but late may be in flight; a slow measured rate must not delay repair for
-  // ever.
+  // Announced but late chunks may be in flight; a slow measured rate must not delay repair
+  // indefinitely.
   constexpr Nanos kMost = 50 * kMilli;
   const Nanos in_flight = std::min(std::min(per_chunk, kMost) * (announced_ - scanned_), kMost);
   return last_ + params_.alpha + in_flight;

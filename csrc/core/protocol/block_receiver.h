@@ -1,5 +1,5 @@
-// One root's stream as one receiver sees it: which chunks are there, how far the root is known to
-// have sent, and which chunks are lost. Pure; time is an argument.
+// One root's stream as one receiver sees it: the chunks that have arrived, how far the root is
+// known to have sent, and the lost chunks. Pure; time is an argument.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ class BlockReceiver {
  public:
   BlockReceiver(Chunk chunks, const ReceiverParams& params) : have_(chunks), params_(params) {}
 
-  // The own block: nothing to receive.
+  // This member's own block: no chunk is to be received.
   void set_all() { have_.set_all(); }
 
   Chunk chunks() const { return static_cast<Chunk>(have_.size()); }
@@ -27,8 +27,8 @@ class BlockReceiver {
   bool complete() const { return have_.full(); }
   const Bitmap& bitmap() const { return have_; }
 
-  // Chunk `c` (< chunks()) was verified and placed; `live`: it came by multicast, so it tells how
-  // far the root has got. False: it was there already.
+  // Chunk `c` (< chunks()) was verified and placed; `live`: it arrived by multicast, so it shows
+  // how far the root has sent. Returns false if it was there already.
   bool accept(Chunk c, bool live, Nanos now) {
     if (live) observe(c, now);
     if (!have_.test_and_set(c)) return false;
@@ -44,13 +44,13 @@ class BlockReceiver {
       announced_ = std::max(announced_, seen_end_);
     }
   }
-  // The root says that it has sent chunks [0, sent).
+  // The root has announced that it has sent chunks [0, sent).
   void on_position(Chunk sent, Nanos now);
 
-  // Highest index drained + 1: what credit is counted from. Losses do not hold it back.
+  // Highest index drained + 1: the base of credit. Losses do not hold it back.
   Chunk high_water() const { return announced_; }
   bool heard() const { return announced_ > 0; }
-  // A datagram of the stream itself arrived (not only repairs or announcements).
+  // Returns true if a datagram of the stream itself arrived (not only repairs or announcements).
   bool heard_live() const { return seen_end_ > 0; }
   // Chunks declared lost so far.
   uint32_t lost() const { return lost_; }
@@ -59,7 +59,7 @@ class BlockReceiver {
   // chunk than the tolerance and, when the cutoff timer is due and the socket was seen empty
   // (`drained`), every hole below the announced end. Sets `cutoff_fired` in the second case.
   void detect(Nanos now, bool drained, std::vector<ChunkRange>& lost, bool& cutoff_fired);
-  // When detect() wants to be called even if nothing arrives; kNever if not.
+  // Next time at which detect() must be called even if no datagram arrives; kNever: not needed.
   Nanos deadline() const;
 
  private:
@@ -72,8 +72,8 @@ class BlockReceiver {
   Bitmap have_;
   ReceiverParams params_;
   Chunk seen_end_ = 0;         // highest chunk seen by multicast + 1
-  Chunk announced_ = 0;        // the same or a Position
-  mutable Chunk scanned_ = 0;  // holes below were reported
+  Chunk announced_ = 0;        // the same or announced by a Position
+  mutable Chunk scanned_ = 0;  // holes below it were reported
   uint32_t lost_ = 0;
   uint64_t arrivals_ = 0;
   Nanos first_ = 0, last_ = 0;  // first arrival, last progress

@@ -1,13 +1,14 @@
-// A root sends chunks 0..n-1 in order. The first `eager` need nobody's leave; beyond that the end
+// A root sends chunks 0..n-1 in order. The first `eager` chunks need no credit; beyond them the end
 // is the least of the receivers' limits and of its own window past the least high-water mark. The
-// window is what may wait in a switch's queue, and what is measured to be on the way besides: the
-// rate of delivery times the shortest round trip (BBR's product). It is adapted once per window of
-// progress: it shrinks by a fifth when more than one chunk in fifty was lost on some path (network
-// congestion; a thin random loss is left to repair alone) and grows by one batch otherwise. A
-// sender that stops announces Position{sent} after a short delay, by multicast a few times, then
-// once by stream, unless the high-water marks show that everybody knows: so the loss of the tail of
-// a window or of the whole stream is always learnt, and a stream without loss costs no extra
-// datagram. By stream only with credit: then all have posted, so nobody forgets it.
+// window consists of the chunks that may wait in a switch's queue, and of those measured to be in
+// flight besides: the delivery rate times the shortest round trip (BBR's product). It is adapted
+// once per window of progress: it shrinks by a fifth when more than one chunk in fifty was lost on
+// some path (network congestion; a thin random loss is left to repair alone) and grows by one batch
+// otherwise. A sender that stops announces Position{sent} after a short delay, by multicast a few
+// times, then once by stream, unless the high-water marks show that all receivers have everything:
+// so the loss of the tail of a window or of the whole stream is always detected, and a stream
+// without loss costs no extra datagram. The stream is used only with credit: then all have posted
+// the operation, so no receiver drops the announcement.
 #include "protocol/block_sender.h"
 
 #include <algorithm>
@@ -72,7 +73,7 @@ void BlockSender::put_back(ChunkRange rest, bool again) {
 void BlockSender::resend(ChunkRange range) {
   range.end = std::min(range.end, sent_);
   if (range.first >= range.end) return;
-  // Unites it with the runs that overlap it or touch it. O(log n), amortised.
+  // Merges it with the runs that overlap or touch it. O(log n), amortised.
   auto next = resend_.upper_bound(range.first);
   if (next != resend_.begin() && std::prev(next)->second >= range.first) {
     next = std::prev(next);
@@ -92,17 +93,17 @@ void BlockSender::on_credit(Chunk high_water, Chunk limit, uint32_t lost, Nanos 
     learn_gap(now);
     measure(high_water_, now);
     adapt(high_water_, lost, now);
-    // Progress: whoever is behind is being heard, so the next Position can wait its turn.
+    // Progress: receivers that are behind are still reporting, so the next Position can be delayed.
     if (announced_ == 0) next_position_ = now + patience();
   }
   lost_ = std::max(lost_, lost);
-  // The latest limit counts: it shrinks where receivers have more groups to share a socket among.
+  // The latest limit counts: it shrinks at receivers with more groups that share a socket.
   if (high_water_ <= high_water) limit_ = limit;
 }
 
-// How long it takes between two reports while data flows. What a Position has brought about is no
-// such time: it contains the patience itself, which would grow by every loss of a window's tail.
-// Where marks come nevertheless as of a stream that flows, it was announced too early.
+// Learns the time between two reports while data flows. Gaps caused by a Position do not count:
+// they contain the patience itself, which would then grow with every lost tail of a window. If
+// reports arrive after an announcement as in a flowing stream, it was announced too early.
 void BlockSender::learn_gap(Nanos now) {
   constexpr int kMostEarly = 5;
   if (announced_ == 0) {
@@ -117,7 +118,7 @@ void BlockSender::learn_gap(Nanos now) {
 
 void BlockSender::measure(Chunk high_water, Nanos now) {
   while (!under_way_.empty() && under_way_.front().end <= high_water) {
-    // Of several that a report covers, the last has waited least for it.
+    // The last of several batches that a report covers has waited least for it.
     const Nanos trip = now - under_way_.front().at;
     under_way_.pop_front();
     if (under_way_.empty() || under_way_.front().end > high_water) {
@@ -146,8 +147,9 @@ void BlockSender::adapt(Chunk high_water, uint32_t lost, Nanos now) {
   } else if (window_.size < params_.window) {
     window_.size = std::min(params_.window, window_.size + params_.batch);
   } else if (took > 0 && round_trip_ != kNever && window_.start > 0) {
-    // What is on its way is no queue: that much may be out besides what may wait. As long as the
-    // window is what limits the rate this goes up with every turn; a full link ends it.
+    // Chunks in flight do not queue: this many may be outstanding in addition to those that may
+    // queue. As long as the window limits the rate, the value grows with every round; a full link
+    // ends that.
     const double rate = static_cast<double>(covered) / static_cast<double>(took);
     const double held = rate * static_cast<double>(round_trip_);
     const Chunk room = params_.widest - params_.window;
@@ -160,8 +162,8 @@ void BlockSender::adapt(Chunk high_water, uint32_t lost, Nanos now) {
 }
 
 Nanos BlockSender::patience() const {
-  // Between two credit reports a stopped sender is only waiting its turn: on a slow link that is
-  // longer than the default.
+  // Between two credit reports a stopped sender merely waits for the next one: on a slow link that
+  // takes longer than the default.
   const Nanos flows = std::max(3 * growth_.gap.mean(), params_.position_delay << growth_.early);
   return std::min(flows, std::max(params_.position_delay, params_.position_max / 4));
 }

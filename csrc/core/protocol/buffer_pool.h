@@ -1,4 +1,4 @@
-// Buffers that go round instead of through the allocator. Not thread-safe.
+// Buffers that are reused instead of returned to the allocator. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,10 @@ namespace mcast {
 class BufferPool {
  public:
   BufferPool() = default;
-  // Keeps at most so many buffers that nobody uses.
+  // Keeps at most `most` unused buffers.
   explicit BufferPool(size_t most) : most_(most) {}
 
-  // A buffer of `size` bytes; what it holds is unspecified.
+  // Returns a buffer of `size` bytes with unspecified contents.
   std::vector<std::byte> take(size_t size) {
     if (free_.empty()) return std::vector<std::byte>(size);
     std::vector<std::byte> buffer = std::move(free_.back());

@@ -1,6 +1,6 @@
-// Turn-taking of a large allgather: members 0..P-1 form M chains of contiguous members; in each
-// chain one root sends at a time (paper, "sequencer"; here the activation is what every rank sees
-// on the multicast itself, so it costs no message). Any P, any M <= P. Pure.
+// Order of roots in a large allgather: members 0..P-1 form M chains of contiguous members; in each
+// chain one root sends at a time (paper, "sequencer"; here the activation is derived from the
+// multicast that every rank receives anyway, so it costs no message). Any P, any M <= P. Pure.
 #pragma once
 
 #include <algorithm>
@@ -28,11 +28,11 @@ class Chains {
   // One past the last member.
   uint32_t end(uint32_t chain) const { return chain + 1 == chains_ ? members_ : first(chain + 1); }
 
-  // What is seen of the other roots of a chain: chunks that are not known to be sent.
+  // State of the other roots of a chain, in chunks that are not known to be sent.
   struct Ahead {
-    uint64_t before = 0;     // of those before `self`
-    uint64_t under_way = 0;  // of those that have started, wherever they are
-    bool started = false;    // one of them has
+    uint64_t before = 0;     // of the roots before `self`
+    uint64_t under_way = 0;  // of the roots that have started, in any position
+    bool started = false;    // one of them has started
   };
   // left(m): chunks of m's block that are not known to be sent; started(m): some are.
   template <typename Left, typename Started>
@@ -50,10 +50,10 @@ class Chains {
     return seen;
   }
 
-  // Whether the root that sees this may start. `near`: so few chunks may be left. All blocks
-  // together, since they may be shorter than that, and would each be near its end from the start.
-  // may_open: the chain's first root may start (earlier operations are out of the way); pass_over:
-  // those before it that have not started are late, so their turn passes on.
+  // Returns true if the root that sees this may start. `near`: as many chunks may be left of the
+  // blocks before; of all together, since short blocks would each be near their end from the start.
+  // `may_open`: the chain's first root may start (earlier operations are done). `pass_over`: the
+  // roots before it that have not started are late and are skipped.
   static bool my_turn(const Ahead& ahead, uint64_t near, bool may_open, bool pass_over) {
     if (ahead.under_way > near || (ahead.before > near && !pass_over)) return false;
     return may_open || ahead.started;

@@ -1,5 +1,5 @@
-// Runs are kept sorted, so that two sets are compared by walking both once, from the front. Adding
-// sorts again: what is added is a request's runs, a few dozen.
+// Runs are kept sorted, so that two sets are compared by walking both once from the front. Adding
+// sorts again: it adds a request's runs, a few dozen.
 #include "protocol/chunk_set.h"
 
 #include <algorithm>

@@ -11,15 +11,15 @@ namespace mcast {
 class ChunkSet {
  public:
   ChunkSet() = default;
-  // The runs may be in any order and overlap; empty ones count for nothing.
+  // The runs may be in any order and overlap; empty ones are ignored.
   explicit ChunkSet(std::span<const ChunkRange> runs) { add(runs); }
   explicit ChunkSet(ChunkRange run) { add({&run, 1}); }
 
   void add(std::span<const ChunkRange> runs);
   void add(const ChunkSet& other) { add(other.runs_); }
-  // Takes out what is in `range`, and returns it.
+  // Removes the part of the set in `range`, and returns it.
   ChunkSet take(ChunkRange range);
-  // Takes out the first run, or its first `most` chunks. The set is not empty.
+  // Removes and returns the first run, or its first `most` chunks. The set must not be empty.
   ChunkRange pop(Chunk most);
   void clear() { runs_.clear(); }
 

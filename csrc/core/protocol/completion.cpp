@@ -1,8 +1,8 @@
 // Reports are cumulative, so one frame covers any number of finished operations; a report that a
-// rank waits for leaves at once, others are held a little. Each report carries the descriptor
-// hashes of the ops it newly covers; every parent compares them with its own, so two ranks that
-// called different things are found before either op is released, even when no byte of data ever
-// crossed between them.
+// rank waits for is sent at once, others are delayed a little. Each report carries the descriptor
+// hashes of the ops it newly covers; every parent compares them with its own, so two ranks with
+// different calls are detected before either op is released, even if no byte of data ever crossed
+// between them.
 #include "protocol/completion.h"
 
 #include <algorithm>
@@ -44,7 +44,7 @@ CompletionTracker::Report CompletionTracker::on_child(uint32_t child, Sequence e
                                                       std::span<const uint32_t> hashes,
                                                       Sequence& mismatch, uint32_t& other,
                                                       Nanos now) {
-  // A child reports only what follows its last report, and never below what it knows as released.
+  // A child reports only what follows its last report, and never below its last released op.
   if (end < child_[child] || first > end || hashes.size() != end - first || first > child_[child] ||
       end - released_ > (1u << 24)) {
     return Report::kInvalid;
@@ -63,7 +63,7 @@ CompletionTracker::Report CompletionTracker::on_child(uint32_t child, Sequence e
     }
   }
   child_[child] = end;
-  // The child had its reasons to report now: pass it on at once.
+  // The child did not delay its report, so neither does this member.
   if (!top_ && subtree_complete() > reported_) due_ = now;
   return Report::kOk;
 }
@@ -76,7 +76,7 @@ bool CompletionTracker::report_due(Nanos now, Up& out) {
   out.first = std::max(reported_, released_);
   if (end - out.first > kMaxReport) {
     end = out.first + kMaxReport;
-    due_ = now;  // the rest at once
+    due_ = now;  // send the rest at once
   }
   out.end = end;
   out.hashes.clear();

@@ -14,7 +14,7 @@ namespace mcast {
 
 class CompletionTracker {
  public:
-  // report_delay: how long a report that nobody waits for may be held to cover more operations.
+  // report_delay: how long a report that no rank waits for may be held to cover more operations.
   // `first`: the sequence of the first operation.
   CompletionTracker(uint32_t children, bool top, Nanos report_delay, Sequence first = 0)
       : child_(children, first),
@@ -28,9 +28,10 @@ class CompletionTracker {
   // earlier report named another hash, if there is one.
   std::optional<uint32_t> on_post(Sequence sequence, uint32_t hash);
 
-  // Every op below `end` is complete here. `urgent`: somebody waits for the release.
+  // Every op below `end` is complete here. `urgent`: a rank waits for the release.
   void complete_own(Sequence end, bool urgent, Nanos now);
-  // A child's report with the hashes of ops first..; false if it goes back or past what exists.
+  // Handles a child's report with the hashes of ops from `first` on. kInvalid: it goes back, or
+  // beyond the existing ops.
   enum class Report { kOk, kInvalid, kMismatch };
   // kMismatch: `mismatch` is the op, `other` the child that reported another hash for it, or kOwn.
   static constexpr uint32_t kOwn = 0xffffffff;
@@ -44,11 +45,11 @@ class CompletionTracker {
     Sequence first = 0;  // hashes of [first, end)
     std::vector<uint32_t> hashes;
   };
-  // The report that is due to the parent; false: none. Never at the top.
+  // Returns true if a report to the parent is due, and fills it in. Never at the top.
   bool report_due(Nanos now, Up& out);
-  // At the top: the subtree is the group. Otherwise kNever until a Released frame says so.
+  // At the top: the subtree is the group. Elsewhere kNever until a Released frame arrives.
   Sequence subtree_complete() const;
-  // Released below `end`; returns false if it is not news. Frees what is kept about older ops.
+  // Ops below `end` are released; returns false if that was known. Frees the records of older ops.
   bool on_released(Sequence end);
 
   Sequence own_complete() const { return own_; }
@@ -59,7 +60,7 @@ class CompletionTracker {
  private:
   struct Seen {
     uint32_t hash;
-    uint32_t child;  // who named it first, when we have not posted it yet
+    uint32_t child;  // the first child that reported it, if this member has not posted it yet
     bool own;
   };
   Seen* at(Sequence sequence);

@@ -1,7 +1,7 @@
 // The minimum per root is recomputed only for streams that a report touched, over the children of
 // one tree node: O(arity) per entry, so the cost at a member does not grow with the group. Most
-// reports leave it as it was, and are not passed on. High-water marks are monotone at their source,
-// hence so is every minimum of them; limits may shrink, and the latest ones count.
+// reports do not change the minimum, and are not passed on. High-water marks are monotone at their
+// source, hence so is every minimum of them; limits may shrink, and the latest ones count.
 #include "protocol/credit_tree.h"
 
 #include <algorithm>

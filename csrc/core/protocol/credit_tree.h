@@ -1,5 +1,5 @@
-// Credit of one operation at one member of the control tree: what its own receivers and its
-// children's subtrees report, reduced to the least per root and passed on. Pure.
+// Credit of one operation at one member of the control tree: the reports of its own receivers and
+// of its children's subtrees, reduced to the least per root and passed on. Pure.
 #pragma once
 
 #include <vector>
@@ -35,13 +35,13 @@ class CreditTree {
   // The whole subtree, this member included, has posted the op.
   bool all_posted() const;
   bool child_posted(uint32_t child) const { return posted_[child + 1]; }
-  // What child `child` reported last.
+  // The last report of child `child`.
   const Least& child(uint32_t child, uint32_t stream) const {
     return values_[static_cast<size_t>(child + 1) * roots_ + stream];
   }
 
-  // Streams whose minimum has changed since it was last given here, with their value; empty until
-  // all_posted(). The first call after that gives every stream.
+  // Streams whose minimum has changed since the previous call, with its value; empty until
+  // all_posted() returns true. The first call after that returns every stream.
   void collect(std::vector<std::pair<uint32_t, Least>>& changed);
 
  private:
@@ -49,7 +49,7 @@ class CreditTree {
 
   uint32_t roots_, sources_;
   std::vector<Least> values_;  // [source][stream]
-  std::vector<Least> given_;   // [stream], from the first collect() on
+  std::vector<Least> given_;   // [stream], as returned by the last collect()
   std::vector<bool> posted_;   // [source]
   std::vector<bool> dirty_;    // [stream]
   std::vector<uint32_t> dirty_list_;

@@ -1,10 +1,11 @@
-// Dealing is scheduling: an executor with share w is due its k-th segment (k = 0, 1, ...) after
-// segment k / w of the shard and before (k + 1) / w. The next segment goes to the executor that is
-// due and has the earliest of these ends. With shares that sum to one that never misses an end, so
-// nobody is ever a whole segment ahead of or behind its share (Pfair scheduling; Baruah et al.
-// 1996). The largest arrears first, which is simpler, falls behind by more with uneven shares.
+// Assigning segments is a scheduling problem: an executor with share w is due its k-th segment (k =
+// 0, 1, ...) after segment k / w of the shard and before (k + 1) / w. The next segment goes to the
+// executor that is due and has the earliest of these deadlines. With shares that sum to one no
+// deadline is ever missed, so no executor is ever a whole segment ahead of or behind its share
+// (Pfair scheduling; Baruah et al. 1996). Picking the largest arrears first, which is simpler,
+// falls further behind with uneven shares.
 //
-// Lists are not stored. Of each 16th row is noted how long each list is by then; the rest is
+// Lists are not stored. For each 16th row the current length of each list is noted; the rest is
 // counted in the table of executors.
 #include "protocol/deal.h"
 
@@ -21,7 +22,7 @@ struct Executor {
   uint64_t given = 0;
 
   bool due(uint64_t segments) const { return given * DealShape::kWhole < weight * segments; }
-  // The segment by which it must have another one.
+  // The segment by which it must get another one.
   uint64_t end() const { return ((given + 1) * DealShape::kWhole + weight - 1) / weight; }
 };
 
@@ -86,7 +87,7 @@ std::vector<uint16_t> Deal::takers(std::vector<uint16_t> ranking, uint32_t segme
   return ranking;
 }
 
-// The takers of a short shard share what all would have.
+// A short shard is shared among its takers instead of all stations.
 void Deal::deal_shard(const DealShape& shape, Member owner, std::vector<uint64_t>& given) {
   const uint32_t segments = segments_[owner];
   const std::vector<uint16_t> order =

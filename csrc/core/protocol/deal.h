@@ -1,11 +1,12 @@
-// Which executor folds which segment of a reduction: a station, or the segment's owner. All ranks
-// and stations make the same deal of the same facts, so nobody has to be told. Pure.
+// Assigns each segment of a reduction to an executor, which folds it: a station, or the segment's
+// owner. All ranks and stations compute the same assignment from the same facts, so it needs no
+// messages. Pure.
 //
-// Every shard (an owner's block) is dealt by itself, in shares that hold at every prefix: of the
-// first i segments of a shard an executor has its share of i, give or take less than one. So all
-// executors are fed from the start, and the final prefix of a block grows while the operation runs.
-// A shard that is too short for all stations goes to those that have the least of the shards before
-// it; where it does not matter who is next, stations are ranked by rendezvous hashing.
+// Every shard (an owner's block) is assigned separately, in shares that hold at every prefix: of
+// the first i segments of a shard an executor has its share of i, give or take less than one. So
+// all executors get work from the start, and the final prefix of a block grows while the operation
+// runs. A shard that is too short for all stations goes to those that have the least of the shards
+// before it; ties between stations are broken by rendezvous hashing.
 //
 // Memory: 2 bytes for each segment of the vector (4 to 60 KiB); for each station a quarter byte for
 // each segment of a shard.
@@ -21,26 +22,26 @@ namespace mcast {
 
 struct DealShape {
   struct Station {
-    uint64_t id = 0;      // of its address and thread
-    uint32_t weight = 0;  // share of the vector, of kWhole
-    bool leaf = false;    // of a tree: it is dealt nothing here (leaf_deal.h)
+    uint64_t id = 0;      // hash of its address and thread
+    uint32_t weight = 0;  // share of the vector, in kWhole
+    bool leaf = false;    // of a tree: it gets no segments here (leaf_deal.h)
   };
   static constexpr uint32_t kWhole = 65536;
 
-  uint64_t tag = 0;                // of the group
-  std::vector<uint32_t> segments;  // by owner: of its shard
-  std::vector<Station> stations;  // their weights together: at most kWhole; the owners' is the rest
+  uint64_t tag = 0;                // the group's
+  std::vector<uint32_t> segments;  // by owner: number in its shard
+  std::vector<Station> stations;   // sum of weights: at most kWhole; owners get the rest
 };
 
 class Deal {
  public:
-  // A shard is dealt to so few stations that each could get so many segments.
+  // A shard is assigned to so few stations that each can get at least this many segments.
   static constexpr uint32_t kLeastOfAStation = 4;
   static constexpr uint16_t kOwner = 0xffff;
 
-  // Fewer than kOwner stations, and than 2^32 segments in all.
+  // Requires fewer than kOwner stations, and fewer than 2^32 segments in all.
   explicit Deal(const DealShape& shape);
-  // What a deal of shards of so many segments takes, at most; SIZE_MAX: that or more.
+  // Upper bound of the memory for shards of this many segments; SIZE_MAX: that or more.
   static size_t most_bytes(uint64_t segments, size_t owners, size_t stations);
 
   uint32_t owners() const { return static_cast<uint32_t>(segments_.size()); }
@@ -50,9 +51,9 @@ class Deal {
     return executors_[size_t{segment} * owners() + owner];
   }
 
-  // What a station folds, in the order in which contributors send it: by segment, then by owner,
-  // beginning with another one in each row, so that the first of a row are not always the same
-  // owners'. Numbered from 0.
+  // An entry of a station's list: the segments that it folds, in the order in which contributors
+  // send them: by segment, then by owner, starting with another owner in each row, so that the
+  // first of a row are not always the same owners'. Numbered from 0.
   struct Entry {
     Member owner;
     uint32_t segment;
@@ -61,7 +62,7 @@ class Deal {
   uint32_t length(uint16_t station) const { return lengths_[station]; }
   // `number` < length(station). O(log segments + kStride x owners), as number_of().
   Entry entry(uint16_t station, uint32_t number) const;
-  // Calls fn(entry, station) for all that stations fold, in the order of their lists.
+  // Calls fn(entry, station) for all segments that stations fold, in the order of their lists.
   template <typename Fn>
   void for_each(Fn&& fn) const {
     for (uint32_t row = 0; row < rows_; row++) {
@@ -71,20 +72,20 @@ class Deal {
       }
     }
   }
-  // The entry's number in its station's list; nothing: its owner folds it, or there is none such.
+  // The entry's number in its station's list; nothing: its owner folds it, or it does not exist.
   std::optional<uint32_t> number_of(const Entry& entry) const;
 
-  // Stations in the order that decides where shares do not, for `owner`'s shard.
+  // Stations in the order that breaks ties between shares, for `owner`'s shard.
   static std::vector<uint16_t> ranking(uint64_t tag, Member owner,
                                        std::span<const DealShape::Station> stations);
-  // Those of a ranking, in its order, that fold a shard of so many segments, where stations have
-  // been dealt `given` segments of the shards before it.
+  // The stations of a ranking, in its order, that fold a shard of `segments`, if stations have been
+  // assigned `given` segments of the shards before it.
   static std::vector<uint16_t> takers(std::vector<uint16_t> ranking, uint32_t segments,
                                       std::span<const DealShape::Station> stations,
                                       std::span<const uint64_t> given);
 
  private:
-  static constexpr uint32_t kStride = 16;  // rows between two notes of how long the lists are
+  static constexpr uint32_t kStride = 16;  // rows between two notes of the lists' lengths
 
   void deal_shard(const DealShape& shape, Member owner, std::vector<uint64_t>& given);
   // The owner at place `place` of row `segment`.
@@ -102,7 +103,8 @@ class Deal {
   uint32_t rows_ = 0;
   std::vector<uint16_t> executors_;  // by segment, then by owner
   std::vector<uint32_t> lengths_;    // by station
-  std::vector<uint32_t> noted_;      // of every kStride-th row, by station: entries of rows before
+  // per kStride-th row and station: number of entries in the rows before
+  std::vector<uint32_t> noted_;
 };
 
 }  // namespace mcast

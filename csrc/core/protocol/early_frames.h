@@ -1,7 +1,7 @@
 // Frames for operations that this rank has not posted yet: a rank that is ahead may send its
-// credit, its description, word that the ring may flow, and what a reduction sends unasked. They
-// wait here and are handled as if they had come right after the post. The store is bounded per
-// member that sends, with what keeping a frame costs besides its bytes. Pure.
+// credit, its description, the start signal of a ring, and the unasked data of a reduction. They
+// are stored here and handled as if they had arrived right after the post. The store is bounded per
+// sender, including the overhead of each frame. Pure.
 #pragma once
 
 #include <array>
@@ -16,9 +16,9 @@ namespace mcast {
 
 class EarlyFrames {
  public:
-  // Cost per member that sends, bytes: more than any may have sent. Reductions and exchanges are
-  // held back by an account of their senders. What is sent in control of an operation is little and
-  // bounded by how many a rank can be ahead; the limit is for one that breaks the protocol.
+  // Limits per sender, in bytes: more than any correct member sends. Reductions and exchanges are
+  // limited by their senders' accounts. Control frames of an operation are small and bounded by how
+  // many operations a rank can be ahead; the limit is for a member that breaks the protocol.
   static constexpr size_t kMostReductions = 256u << 10;
   static constexpr size_t kMostControl = 64u << 20;
 
@@ -29,7 +29,7 @@ class EarlyFrames {
 
   explicit EarlyFrames(uint32_t members) : held_(members) {}
 
-  // False, and nothing is kept: the member has sent more than it may.
+  // Returns false, and keeps nothing, if the member has sent more than it may.
   bool keep(const wire::FrameHeader& header, ConstBytes body) {
     const size_t cost = early_cost(body.size());
     const size_t kind = accounted(header.type);
@@ -39,7 +39,7 @@ class EarlyFrames {
     frames_[header.sequence].push_back({header, {body.begin(), body.end()}});
     return true;
   }
-  // Those of one operation, in the order in which they came; they are not held any more.
+  // Removes and returns the frames of one operation, in the order in which they arrived.
   std::vector<Kept> take(Sequence sequence) {
     const auto it = frames_.find(sequence);
     if (it == frames_.end()) return {};
@@ -50,7 +50,7 @@ class EarlyFrames {
     }
     return frames;
   }
-  // Bytes charged to frames of reductions and exchanges from there.
+  // Bytes charged to frames of reductions and exchanges from this member.
   size_t held_reductions(Member from) const { return held_[from][1]; }
 
  private:
@@ -59,7 +59,7 @@ class EarlyFrames {
   }
 
   std::map<Sequence, std::vector<Kept>> frames_;
-  std::vector<std::array<size_t, 2>> held_;  // by member: control, reductions and exchanges
+  std::vector<std::array<size_t, 2>> held_;  // by sender: control, reductions and exchanges
 };
 
 }  // namespace mcast

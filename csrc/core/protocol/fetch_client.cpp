@@ -1,8 +1,9 @@
-// Lost ranges queue up and leave as requests of bounded size, a few in flight. The first donor is
-// the ring neighbour (paper, fetch ring), which answers at once with what it holds and NotHave for
-// the rest; NotHave and unanswered chunks go to the root, which always has them. No donor ever
-// queues an answer until it has the chunk, so there is no cycle of waiting: every request ends by
-// data, NotHave or its timer (four measured round trips, doubled per attempt).
+// Lost ranges queue up and are sent as requests of bounded size, a few in flight. The first donor
+// is the ring neighbour (paper, fetch ring), which replies at once with the chunks that it has and
+// NotHave for the rest; chunks with NotHave or no reply are requested from the root, which always
+// has them. No donor ever holds a request until it has the chunk, so there is no cycle of waiting:
+// every request ends by data, NotHave or its timer (four measured round trips, doubled per
+// attempt).
 #include "protocol/fetch_client.h"
 #include "base/reach.h"
 
@@ -67,8 +68,8 @@ bool FetchClient::next(Nanos now, const Has& has, Request& out) {
   return true;
 }
 
-// A request is known by its id, the donor it went to and the stream it asked of: whoever else
-// answers must not settle it, else its chunks would never be asked again.
+// A request is identified by its id, its donor and its stream: a reply from any other member must
+// not settle it, else its chunks would never be requested again.
 size_t FetchClient::find(uint32_t id, Member from, Member root) const {
   for (size_t i = 0; i < outstanding_.size(); i++) {
     const Outstanding& o = outstanding_[i];
@@ -107,7 +108,7 @@ bool FetchClient::on_not_have(uint32_t id, Member from, Member root,
   const size_t i = find(id, from, root);
   if (i == kNone) return false;
   const int attempt = outstanding_[i].attempt;
-  // A root without the chunk has not got that far itself: ask again later. The repetition may be
+  // A root without the chunk has not sent it yet: request it again later. The repetition may be
   // lost or late too: the wait doubles, so that a slow network is not filled with repetitions.
   const bool later = coming || from == root;
   const Nanos wait = later ? now + (params_.coming_wait << std::min(attempt, 8)) : 0;

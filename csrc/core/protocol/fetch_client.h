@@ -1,5 +1,6 @@
-// The asking side of repair: which lost chunks to ask of whom, several requests in flight,
-// escalation from the ring neighbour to the root. One per operation. Pure; time is an argument.
+// The requesting side of repair: which lost chunks to request from which member, several requests
+// in flight, escalation from the ring neighbour to the root. One per operation. Pure; time is an
+// argument.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@ namespace mcast {
 struct FetchParams {
   Member self = 0;
   uint32_t members = 2;
-  bool ask_root_only = false;  // small operations: others may have let go of their copy
+  bool ask_root_only = false;  // small operations: other members may have dropped their copy
   uint32_t max_outstanding = 4;
   Chunk max_chunks = 128;  // per request
   size_t max_ranges = 64;  // per request
@@ -25,7 +26,7 @@ struct FetchParams {
   Nanos coming_wait = 2 * kMilli;  // for chunks that the root multicasts again
 };
 
-// The low bits of a request id tell how often its chunks were asked of the root before.
+// The low bits of a request id count how often its chunks were requested from the root before.
 inline constexpr int kFetchAttemptBits = 4;
 inline constexpr uint32_t fetch_attempts(uint32_t id) {
   return id & ((1u << kFetchAttemptBits) - 1);
@@ -40,31 +41,33 @@ class FetchClient {
     Member donor = kNoMember, root = kNoMember;
     std::vector<ChunkRange> ranges;
   };
-  // Whether chunk `c` of `root`'s stream is here.
+  // Returns true if chunk `c` of `root`'s stream has arrived.
   using Has = std::function<bool(Member root, Chunk c)>;
 
   void want(Member root, ChunkRange range);
-  // The next request to send now; false: none. Chunks that came meanwhile are left out.
+  // Returns true if a request must be sent now, and fills it in. Chunks that arrived meanwhile are
+  // left out.
   bool next(Nanos now, const Has& has, Request& out);
 
   // `from` answered request `id` with data of `root`'s stream. Only chunks that this request asked
-  // of this donor, and that are still open, count. False: none are (a late answer, or a false one).
+  // of this donor, and that are still open, count. Returns false if there are none (a late reply,
+  // or a false one).
   bool on_data(uint32_t id, Member from, Member root, ChunkRange range, Nanos now);
-  // `from` lets us read what it was asked for: its time begins anew. False as above.
+  // `from` lets us read the requested chunks: the request's timer restarts. Returns false as above.
   bool on_grant(uint32_t id, Member from, Member root, Nanos now);
-  // These will not be sent by `from`; the same check. `coming`: the root multicasts them again
-  // instead.
+  // `from` will not send these chunks; checked in the same way. `coming`: the root multicasts them
+  // again instead.
   bool on_not_have(uint32_t id, Member from, Member root, std::span<const ChunkRange> ranges,
                    bool coming, Nanos now);
-  // Requests past their deadline go to the root (again). Returns how many there were. `heard`: by
-  // member, when it last answered any request of the group: a donor that is still sending has not
-  // got to ours yet, and asking the root as well would only add to what the links must carry.
+  // Requests past their deadline go to the root (again). Returns their number. `heard`: by member,
+  // when it last answered any request of the group: a donor that is still sending has not got to
+  // ours yet, and asking the root as well would only add load to the links.
   size_t expire(Nanos now, std::span<const Nanos> heard);
 
   bool idle() const { return wanted_.empty() && outstanding_.empty(); }
   size_t outstanding() const { return outstanding_.size(); }
   Nanos deadline() const;
-  // Ring neighbour asked first.
+  // Ring neighbour, the first donor.
   Member neighbour() const { return static_cast<Member>((params_.self + 1u) % params_.members); }
 
  private:
@@ -78,7 +81,7 @@ class FetchClient {
   struct Outstanding {
     uint32_t id;
     Member donor, root;
-    ChunkSet open;  // what is not answered yet
+    ChunkSet open;  // chunks that are not answered yet
     int attempt;
     Nanos sent, deadline;
   };

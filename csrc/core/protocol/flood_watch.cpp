@@ -1,7 +1,7 @@
-// Windows of a second, compared by what has been counted at their ends. A window in which no chunk
-// came says nothing about harm: ranks compute, or one is late. One that is longer than it should be
-// is left out, since noise goes on while the group has nothing to do and would be held against the
-// little that came then.
+// Windows of a second, from the totals at their ends. A window in which no chunk arrived says
+// nothing about harm: ranks compute, or one is late. A window that is longer than it should be is
+// ignored, since noise continues while the group is idle and would be compared with the few chunks
+// that arrived then.
 #include "protocol/flood_watch.h"
 
 namespace mcast {

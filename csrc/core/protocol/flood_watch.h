@@ -1,6 +1,7 @@
-// Is this member's multicast address flooded, so that little of the group's data still comes by it?
-// Results stay exact under a flood, since what is lost is repaired, but at a crawl. One look a
-// second, at what the lane has received and how the group's chunks have come. Pure.
+// Detects that this member's multicast address is flooded, so that little of the group's data still
+// arrives by it. Results stay exact under a flood, since losses are repaired, but operations are
+// very slow. Checks once a second the datagrams that the lane has received and the way in which the
+// group's chunks have arrived. Pure.
 #pragma once
 
 #include "base/types.h"
@@ -9,38 +10,38 @@ namespace mcast {
 
 class FloodWatch {
  public:
-  // All since some beginning.
+  // Totals, all since the same moment.
   struct Totals {
     uint64_t verified = 0;  // datagrams of the lane
-    uint64_t useless = 0;   // those that were refused, or came again, or too late
-    uint64_t live = 0;      // chunks of the group that came by multicast
-    uint64_t repaired = 0;  // and by repair
-    uint64_t foreign = 0;   // of the useless ones, what other groups may have sent at this address
+    uint64_t useless = 0;   // datagrams that were refused, arrived again, or arrived too late
+    uint64_t live = 0;      // chunks of the group that arrived by multicast
+    uint64_t repaired = 0;  // chunks that arrived by repair
+    uint64_t foreign = 0;   // useless ones that other groups may have sent to this address
   };
   enum class Seen : uint8_t {
-    kNothing,  // no window has ended, or nobody looked for long
+    kNothing,  // no window has ended, or the last check was too long ago
     kCalm,
-    kNoise,    // more than 90 % of what came in the window was of no use and no other group's
-    kFlooded,  // and in several windows in a row most data came by repair; counted anew
+    kNoise,    // more than 90 % of a window's datagrams were useless and not another group's
+    kFlooded,  // also, most data came by repair in several consecutive windows; counting restarts
   };
   Seen look(const Totals& totals, Nanos now);
-  // Whether look() would do more than return kNothing.
+  // Returns true if look() would not simply return kNothing.
   bool due(Nanos now) const { return since_ == kNever || now - since_ >= kWindow; }
   // Useless datagrams per second, in the last window.
   uint64_t rate() const { return rate_; }
 
   static constexpr Nanos kWindow = kSecond;
   static constexpr int kWindows = 5;
-  static constexpr uint64_t kLeast = 1000;  // useless datagrams of a window; fewer harm nobody
-  // Useless ones for each that was verified and each chunk that was repaired. A chunk that has been
-  // repaired may come late, and again when it is repeated, but not that often.
+  static constexpr uint64_t kLeast = 1000;  // useless datagrams of a window; fewer do no harm
+  // Useless datagrams for each verified one and each repaired chunk. A repaired chunk may arrive
+  // late, and again when it is repeated, but not that often.
   static constexpr uint64_t kTimes = 9;
 
  private:
   Totals last_;
   Nanos since_ = kNever;
   uint64_t rate_ = 0;
-  int windows_ = 0;  // in a row
+  int windows_ = 0;  // consecutive ones
 };
 
 }  // namespace mcast

@@ -1,5 +1,5 @@
-// Owners are dealt to the members of a host by their position among all members that are not on it,
-// so each leads for as many as the next, to within one, however uneven the hosts are. With equal
+// Owners are assigned to the members of a host by their position among all members that are not on
+// it, so that all lead for equally many, to within one, however uneven the hosts are. With equal
 // hosts of consecutive ranks, member i of a host leads for the i-th members of the others.
 #include "protocol/hosts.h"
 

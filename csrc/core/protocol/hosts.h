@@ -1,5 +1,5 @@
-// Which members share a host, and which of them leads for which owner: where the ranks of a host
-// fold their inputs before anything goes over the network, an owner gets one contribution per host.
+// The members of each host, and the member of a host that leads for an owner: if the ranks of a
+// host fold their inputs before they use the network, an owner gets one contribution per host.
 // Agreed when the group is made. Hosts are numbered by their lowest rank.
 #pragma once
 
@@ -11,22 +11,22 @@ namespace mcast {
 
 class Hosts {
  public:
-  // Every member on a host of its own.
+  // Every member is on a host of its own.
   explicit Hosts(uint32_t members);
-  // host_of[m]: any number that tells hosts apart.
+  // host_of[m]: any number that distinguishes hosts.
   explicit Hosts(const std::vector<uint32_t>& host_of);
 
   uint32_t members() const { return static_cast<uint32_t>(host_of_.size()); }
   uint32_t count() const { return static_cast<uint32_t>(members_.size()); }
-  // All hosts have as many members.
+  // Returns true if all hosts have equally many members.
   bool even() const;
-  // Every member is alone on its host.
+  // Returns true if every member is alone on its host.
   bool flat() const { return members_.size() == host_of_.size(); }
   uint32_t host_of(Member m) const { return host_of_[m]; }
   // Ascending.
   const std::vector<Member>& members(uint32_t host) const { return members_[host]; }
-  // Who sends the contribution of `host` to `owner`: the owner itself on its own host; elsewhere
-  // the members take the owners in turn.
+  // The member that sends the contribution of `host` to `owner`: the owner itself on its own host;
+  // on other hosts, owners are assigned to the members round-robin.
   Member leader(uint32_t host, Member owner) const;
 
  private:

@@ -1,9 +1,9 @@
 // The pacer between the two lanes. All-gather and reduce-scatter meet at the receiver's switch
-// port, so only the receiver can share it out. What it holds is the number of contributions that
-// it has asked for and that are still on their way: a queue serves its flows in proportion to what
-// each has in it, so the ratio of the lanes' windows is the ratio of their rates wherever they meet
-// at a full link, whatever its speed, and a window costs nothing where the link is not full. Pure;
-// time is an argument.
+// port, so only the receiver can share it out. It limits the number of contributions that it has
+// requested and that are still under way: a queue serves its flows in proportion to their share of
+// it, so the ratio of the lanes' windows is the ratio of their rates wherever they meet at a full
+// link, whatever its speed, and a window costs nothing if the link is not full. Pure; time is an
+// argument.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,9 @@
 namespace mcast {
 
 enum class LanePolicy : uint8_t {
-  kFair,    // equal windows
-  kGather,  // multicast first, FSDP waits for its all-gathers: reduction keeps an eighth of its own
+  kFair,  // equal windows
+  // multicast first, since FSDP waits for its all-gathers: reduction keeps an eighth of its window
+  kGather,
 };
 
 class IngressShare {
@@ -29,16 +30,16 @@ class IngressShare {
     pacing_ = last_ != kNever && now - last_ < kIdle;
   }
 
-  // Whether multicast is arriving.
+  // Returns true if multicast is arriving.
   bool pacing() const { return pacing_; }
-  // Of `most` contributions, how many may be asked for and not here; at least one.
+  // Number of contributions, out of `most`, that may be requested and not received; at least one.
   uint64_t window(uint64_t most) const {
     return pacing_ && policy_ == LanePolicy::kGather ? std::max<uint64_t>(1, most / 8) : most;
   }
 
  private:
-  // Multicast counts as active that long after its last byte: threads on busy hosts get their turn
-  // 5 to 15 ms late.
+  // Multicast counts as active this long after its last byte: threads on busy hosts are scheduled 5
+  // to 15 ms late.
   static constexpr Nanos kIdle = 20 * kMilli;
 
   const LanePolicy policy_;

@@ -1,5 +1,5 @@
-// Multiples of the golden ratio, modulo 1, fill the unit interval evenly at every prefix, and with
-// no period that the deal at the top could have too. Each shard begins somewhere else.
+// Multiples of the golden ratio, modulo 1, fill the unit interval evenly at every prefix, and
+// without a period that the assignment at the top could share. Each shard starts at another offset.
 #include "protocol/leaf_deal.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace mcast {
 namespace {
 
-constexpr uint32_t kGolden = 2654435769u;  // of 2^32
+constexpr uint32_t kGolden = 2654435769u;  // times 2^32
 
 }  // namespace
 

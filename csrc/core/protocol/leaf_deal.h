@@ -1,6 +1,7 @@
-// In a tree of stations: which of a rack's own stations, its leaves, takes the rack's contributions
-// to a segment that a station at the top folds. By capacity at every prefix of a shard, give or
-// take a few segments. All ranks and stations make the same deal of the same facts. Pure.
+// In a tree of stations: assigns a rack's contributions to a segment that a station at the top
+// folds to one of the rack's own stations, its leaves. Leaves get shares by capacity at every
+// prefix of a shard, give or take a few segments. All ranks and stations compute the same
+// assignment from the same facts. Pure.
 #pragma once
 
 #include <vector>
@@ -17,14 +18,14 @@ class LeafDeal {
   };
   static constexpr uint16_t kNone = 0xffff;
 
-  // No rack has leaves: there is no tree.
+  // Without leaves: there is no tree.
   LeafDeal() = default;
-  // `racks`: by rack, in the order of the set. `tag`: of the group.
+  // `racks`: leaves by rack, in the order of the set. `tag`: the group's.
   LeafDeal(uint64_t tag, const std::vector<std::vector<Leaf>>& racks);
 
-  // Whether some rack has leaves.
+  // Returns true if some rack has leaves.
   bool any() const { return any_; }
-  // Whether a station is one.
+  // Returns true if the station is a leaf.
   bool has(uint16_t station) const;
   // The leaf's station; kNone: the rack's contributions go to the top.
   uint16_t leaf(uint32_t rack, Member owner, uint32_t segment) const;
@@ -32,7 +33,7 @@ class LeafDeal {
  private:
   struct Share {
     uint16_t station;
-    uint64_t end;  // of its part of [0, 2^32), which begins where the one before ends
+    uint64_t end;  // of its part of [0, 2^32), which begins at the previous leaf's end
   };
   uint64_t tag_ = 0;
   bool any_ = false;

@@ -1,6 +1,6 @@
-// Watched members are pinged after a quiet interval; any frame counts as life. Polls of our own
-// that come late are not evidence against others: the gap is added to everybody's last sign of
-// life.
+// Watched members are pinged after a quiet interval; any frame is a sign of life. If this process
+// itself polls late, that is not evidence against others: the gap is added to everybody's last sign
+// of life.
 #include "protocol/liveness.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Who is alive: which members this one watches, when to probe them, when to give one up. Pure; time
-// is an argument.
+// Liveness: the members that this one watches, when to probe them, and when to consider one lost.
+// Pure; time is an argument.
 #pragma once
 
 #include <vector>
@@ -10,29 +10,30 @@ namespace mcast {
 
 class Liveness {
  public:
-  // limit: silence that counts as death; interval: silence after which a member is pinged, by
-  // default an eighth of that, at most a second.
+  // limit: silence after which a member is lost; interval: silence after which it is pinged, by
+  // default an eighth of the limit, at most a second.
   Liveness(std::vector<Member> watched, Nanos limit, Nanos interval = 0);
 
-  // A stream frame arrived from `m` (datagrams are not counted: pings are answered anyway;
+  // A stream frame arrived from `m` (datagrams are not counted, since pings are answered anyway;
   // unwatched members are ignored).
   void heard(Member m, Nanos now);
-  // `m` has said goodbye: it is watched no more.
+  // `m` has sent its goodbye: it is no longer watched.
   void forget(Member m);
-  // These are watched from now on, and have just been pinged. Silence of those that were watched
-  // before goes on, that of others begins.
+  // Watches these members from now on; they have just been pinged. The silence of members that were
+  // watched before continues, that of the others starts.
   void watch_only(std::vector<Member> members, Nanos now);
-  // Members come one by one: until a first word, or all_met(), nobody is pinged or missed.
+  // Members join one by one: until a member's first frame, or all_met(), it is neither pinged nor
+  // lost.
   void await_first_words() { met_.assign(watched_.size(), false); }
   void all_met(Nanos now);
-  // False: not heard of since await_first_words(). Unwatched members count as met.
+  // Returns false if no frame arrived since await_first_words(). Unwatched members count as met.
   bool met(Member m) const;
-  // Something is in flight (or no longer): silence counts only while it is.
+  // Operations are in flight (or no longer): silence counts only while they are.
   void set_active(bool active, Nanos now);
   bool active() const { return active_; }
 
-  // Call on every poll; a gap of ours (stopped process, descheduled) is credited to everyone, since
-  // what they sent in the meantime may only now be read.
+  // Call on every poll; a gap of this process (stopped, descheduled) is credited to everyone, since
+  // frames that arrived in the meantime may only be read now.
   void on_poll(Nanos now);
 
   // Members to ping now.

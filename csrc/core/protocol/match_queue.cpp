@@ -1,7 +1,7 @@
-// A line of waiting receives for each tag and source, any source being one of its own, and the same
-// of messages. All entries are stamped in the order of their coming, so that the older of two heads
-// of lines is found by comparing: a message looks at two lines, a receive from any source at as
-// many as there are sources with messages of its tag.
+// One queue of waiting receives for each tag and source, "any source" being a source of its own,
+// and the same for messages. All entries are stamped in the order of their arrival, so that the
+// older of two queue heads is found by comparing: a message checks two queues, a receive from any
+// source as many as there are sources with messages of its tag.
 #include "protocol/match_queue.h"
 
 #include <algorithm>

@@ -1,9 +1,9 @@
-// Which receive takes which message, at one rank: the receives that wait for a message, and the
+// Matches receives with messages at one rank: the receives that wait for a message, and the
 // messages that no receive has taken yet. Two messages of one sender with one tag are taken in the
-// order in which they were sent, two receives that would take the same message in the order in
+// order in which they were sent; two receives that could take the same message, in the order in
 // which they were posted (MPI's rule that messages do not overtake each other). A receive from any
-// source takes what came first. Names receives and messages by numbers of its caller's; holds no
-// bytes. Pure.
+// source takes the message that arrived first. Receives and messages are identified by the caller's
+// numbers; no bytes are stored. Pure.
 #pragma once
 
 #include <deque>
@@ -27,17 +27,18 @@ class MatchQueue {
     bool operator==(const Message&) const = default;
   };
 
-  // A receive; no two that wait have the same name. The message that it takes; nothing: it waits.
+  // Posts a receive, whose number differs from all waiting ones. Returns the message that it takes;
+  // nothing: it waits.
   std::optional<Message> post(uint64_t receive, Member source, uint32_t tag);
-  // A message; those of one source come in the order in which they were sent. The receive that
-  // takes it; nothing: the message waits.
+  // A message has arrived; messages of one source arrive in the order in which they were sent.
+  // Returns the receive that takes it; nothing: the message waits.
   std::optional<uint64_t> arrive(Message message, uint32_t tag);
-  // The receive takes nothing any more. False: it did not wait.
+  // Cancels a waiting receive. Returns false if it did not wait.
   bool withdraw(uint64_t receive);
 
-  // Whether a receive waits that only this source can end; that any source can end.
+  // Returns true if a receive waits for this source alone; for any source.
   bool awaits(Member source) const { return by_source_.count(source) > 0; }
-  // The sources that receives wait for, kAnySource among them; ascending.
+  // The sources that receives wait for, including kAnySource; ascending.
   std::vector<Member> awaited() const;
   size_t waiting() const { return waiting_.size(); }  // receives
   size_t unclaimed() const { return unclaimed_; }     // messages
@@ -54,10 +55,10 @@ class MatchQueue {
 
   void stop_waiting(uint64_t receive, Member source);
 
-  Lines<uint64_t> receives_;                   // never an empty line
-  Lines<uint32_t> messages_;                   // likewise
+  Lines<uint64_t> receives_;                   // never an empty queue
+  Lines<uint32_t> messages_;                   // never an empty queue
   std::unordered_map<uint64_t, Key> waiting_;  // by receive
-  std::map<Member, size_t> by_source_;         // receives that wait; never 0
+  std::map<Member, size_t> by_source_;         // number of waiting receives; never 0
   size_t unclaimed_ = 0;
   uint64_t stamps_ = 0;
 };

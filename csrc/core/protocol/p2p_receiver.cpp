@@ -1,7 +1,7 @@
-// Who has taken first is granted first, up to a window: half of that has come before the sender is
-// told of more, so that grants are few and none of them is waited for. The accounts are told of
-// when half of one has been given back: a sender that waits has then used up more than the half
-// that it was not told of, or waits for receives.
+// The first message taken is granted first, up to a window: half of that must have arrived before
+// the sender gets another grant, so that grants are few and no sender waits for one. Credit for the
+// accounts is sent when half of one has been refunded: a sender that waits has then used more than
+// the half that was not reported, or waits for receives.
 #include "protocol/p2p_receiver.h"
 
 #include <algorithm>
@@ -55,7 +55,7 @@ std::optional<P2pReceiver::Grant> P2pReceiver::grant(uint64_t room) {
     const uint64_t left = in.total - in.granted;
     const uint64_t wanted = std::min(params_.window - asked, left);
     const uint64_t step = std::min(wanted, room);
-    // Little by little only where nothing would come otherwise.
+    // Small grants only if nothing would arrive otherwise.
     if (step < std::min(wanted, params_.piece) && outstanding_ > 0) return std::nullopt;
     in.granted += step;
     outstanding_ += step;

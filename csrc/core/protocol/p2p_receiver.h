@@ -1,6 +1,6 @@
-// Messages from one other rank to this one: how much of each is here, how much its sender may be
-// told to send, what it is told of its accounts (p2p_sender.h). Messages begin in order; each is
-// granted from the moment when a receive takes it, and its bytes come in order. Pure.
+// Messages from one other rank to this one: how much of each has arrived, how much its sender may
+// be granted, and the credit for its accounts (p2p_sender.h). Messages begin in order; each is
+// granted once a receive has taken it, and its bytes arrive in order. Pure.
 #pragma once
 
 #include <deque>
@@ -18,12 +18,12 @@ class P2pReceiver {
 
   enum class Verdict {
     kTaken,
-    kComplete,  // with this all of the message is here, and a receive has it
-    kBroken,    // out of order, beyond its end, what was granted, or what may be sent unasked
+    kComplete,  // all of the message has now arrived, and a receive has taken it
+    kBroken,    // out of order, beyond its end, the granted bytes, or the unasked limit
   };
-  // A message of `total` bytes begins, with its first `bytes` of them.
+  // A message of `total` bytes begins; its first `bytes` have arrived.
   Verdict on_head(uint32_t number, uint64_t total, uint64_t bytes);
-  // A receive has taken it: kTaken or kComplete.
+  // A receive has taken it. Returns kTaken or kComplete.
   Verdict take(uint32_t number);
   Verdict on_data(uint32_t number, uint64_t offset, uint64_t bytes);
 
@@ -31,21 +31,21 @@ class P2pReceiver {
     uint32_t number = 0;
     uint64_t end = 0;
   };
-  // The next grant of at most `room` bytes (1 or more), which counts from now on; nothing: all is
-  // granted, or what was must come first.
+  // The next grant, of at most `room` bytes (1 or more), which is counted from now on; nothing: all
+  // is granted, or granted bytes must arrive first.
   std::optional<Grant> grant(uint64_t room);
-  // Whether something is not granted yet of what receives have taken.
+  // Returns true if messages that receives have taken are not fully granted.
   bool asking() const { return !asking_.empty(); }
-  // Bytes that were granted and are not here.
+  // Bytes that were granted and have not arrived.
   uint64_t outstanding() const { return outstanding_; }
 
   struct Credit {
-    uint64_t heads = 0, bytes = 0;  // taken by receives since the beginning
+    uint64_t heads = 0, bytes = 0;  // totals taken by receives
   };
-  // What the sender is to be told now; nothing: it has more than half of both accounts.
+  // The credit to send now; nothing: the sender has more than half of both accounts.
   std::optional<Credit> credit();
 
-  // Messages of which something is missing although a receive has taken them.
+  // Number of messages that a receive has taken and that have not fully arrived.
   size_t incomplete() const { return incomplete_; }
 
  private:
@@ -55,8 +55,8 @@ class P2pReceiver {
   };
 
   const P2pParams params_;
-  std::unordered_map<uint32_t, In> in_;  // not complete, or not taken
-  std::deque<uint32_t> asking_;          // taken and not all granted, in the order of the takes
+  std::unordered_map<uint32_t, In> in_;  // incomplete, or not taken
+  std::deque<uint32_t> asking_;          // taken and not fully granted, in the order of the takes
   size_t incomplete_ = 0;
   uint32_t next_;
   uint64_t outstanding_ = 0;

@@ -1,5 +1,5 @@
-// Heads go first: they are short, or within an account that is soon full, and what a receive takes
-// next may depend on them. Then what was granted first, as far as it can be read.
+// Heads are sent first: they are short, or limited by a small account, and the next match of a
+// receive may depend on them. Then granted bytes, oldest grant first, as far as they can be read.
 #include "protocol/p2p_sender.h"
 
 namespace mcast {
@@ -8,7 +8,7 @@ void P2pSender::post(uint64_t id, uint32_t tag, uint64_t total) {
   posted_.push_back({id, tag, total});
 }
 
-// All of the unasked bytes or none: little at a time would only make more pieces.
+// All of the unasked bytes or none: a few at a time would only make more pieces.
 P2pSender::Piece P2pSender::head(uint64_t readable) const {
   const Out& o = posted_.front();
   Piece piece{o.id, next_, o.tag, o.total, 0, std::min(params_.unasked, o.total), true};

@@ -1,9 +1,9 @@
-// Messages from this rank to one other: what is sent next, and when a message has left. Each begins
-// with a head, in the order of the posts, so that the receiver can match them in that order. The
-// first bytes of a message, `unasked`, leave with its head as long as what the receiver keeps of
-// such is within an account; all else leaves as far as the receiver has granted, which it does when
-// a receive has taken the message. So a short message takes one step, and nobody is sent more than
-// it has room for. Pure.
+// Messages from this rank to one other: selects the next piece, and detects when a message has been
+// sent completely. Each begins with a head, in the order of the posts, so that the receiver can
+// match them in that order. The first bytes of a message, `unasked`, are sent with its head as long
+// as the receiver's memory for them is within an account; the rest is sent as granted by the
+// receiver, once a receive has taken the message. So a short message takes one step, and no
+// receiver gets more than it has room for. Pure.
 #pragma once
 
 #include <algorithm>
@@ -16,13 +16,13 @@
 
 namespace mcast {
 
-// The same at both ends.
+// Parameters, equal at both ends.
 struct P2pParams {
   uint64_t unasked = 0;  // first bytes of a message that may leave with its head
-  uint64_t account = 0;  // of those, bytes that no receive is known to have taken
-  uint64_t heads = 1;    // messages that no receive is known to have taken
+  uint64_t account = 0;  // bytes of them that no receive is known to have taken, at most
+  uint64_t heads = 1;    // messages that no receive is known to have taken, at most
   uint64_t piece = 1;    // bytes sent at once, at most; `unasked` or more
-  uint64_t window = 1;   // bytes of a message that may be granted and not here
+  uint64_t window = 1;   // bytes of a message that may be granted and not received
   uint32_t first = 0;    // number of the first message; the number after UINT32_MAX is 0
 };
 
@@ -30,7 +30,7 @@ class P2pSender {
  public:
   explicit P2pSender(const P2pParams& params) : params_(params), next_(params.first) {}
 
-  // The next message, by its caller's name for it.
+  // Posts the next message; `id` is the caller's.
   void post(uint64_t id, uint32_t tag, uint64_t total);
 
   struct Piece {
@@ -51,21 +51,22 @@ class P2pSender {
     }
     return std::nullopt;
   }
-  // True: the message has left as a whole; its memory is not needed any more.
+  // Returns true if the message has been sent completely; its memory is not needed any more.
   bool sent(const Piece& piece);
 
-  // False, for all of these: the receiver broke the protocol.
-  // It has room for bytes [0, end) of message `number`.
+  // Each of these returns false if the receiver broke the protocol.
+  // The receiver has room for bytes [0, end) of message `number`.
   bool on_grant(uint32_t number, uint64_t end);
-  // Receives have taken so many messages so far, and so many of their unasked bytes.
+  // Receives have taken this many messages so far, and this many of their unasked bytes.
   bool on_credit(uint64_t heads, uint64_t bytes);
 
   bool idle() const { return posted_.empty() && open_.empty(); }
-  // Whether a head may leave or something is granted: next() depends on readable() alone.
+  // Returns true if a head may be sent or bytes are granted: next() then depends only on
+  // readable().
   bool may_send() const {
     return !granted_.empty() || (!posted_.empty() && heads_.out - heads_.taken < params_.heads);
   }
-  // Messages that have not left as a whole, those whose head has not left last. None of them is
+  // Messages that have not been sent completely, those without a sent head last. None of them is
   // sent any further.
   std::vector<uint64_t> abandon();
 
@@ -82,9 +83,9 @@ class P2pSender {
   std::optional<Piece> rest(uint32_t number, uint64_t readable) const;
 
   const P2pParams params_;
-  std::deque<Out> posted_;                  // the head has not left
-  std::unordered_map<uint32_t, Out> open_;  // the head has left, but not all of the message
-  std::deque<uint32_t> granted_;            // of which something is granted; oldest grant first
+  std::deque<Out> posted_;                  // the head has not been sent
+  std::unordered_map<uint32_t, Out> open_;  // the head has been sent, but not all of the message
+  std::deque<uint32_t> granted_;            // messages with granted bytes; oldest grant first
   uint32_t next_;
   Account heads_, bytes_;
 };

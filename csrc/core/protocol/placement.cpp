@@ -17,7 +17,7 @@
 //                    out f/s
 //   in a tree        leaves of a rack of m in f m w/s, out f z/s (z = `ratio`); at the top in the
 //                    sum over racks of f z/s, or f m w/s where the rack has no leaves
-// Of a tree's stations the slowest count, which is the same one for every f.
+// The slowest stations of a tree count; they are the same for every f.
 #include "protocol/placement.h"
 
 #include <algorithm>
@@ -32,11 +32,11 @@ struct PlacementLinks {
   uint64_t contributors;
   uint64_t capacity;  // of all stations, not 0
   uint64_t ratio, wide;
-  uint64_t tree = 0;  // multiples of f that pass the tree's slowest stations, of `capacity`
+  uint64_t tree = 0;  // multiples of f that pass the tree's slowest stations, in `capacity`
 
   Wide denominator() const { return static_cast<Wide>(contributors) * capacity; }
 
-  // The busiest direction of a reduce_scatter, with an all_gather beside it if `gather`.
+  // The busiest direction of a reduce_scatter, with a concurrent all_gather if `gather`.
   Wide reduced(uint32_t part, bool kept, bool gather) const {
     const uint64_t others = contributors - 1;
     const uint64_t result = kept ? ratio : 1, sent = (kept ? others : contributors) * wide;
@@ -45,13 +45,14 @@ struct PlacementLinks {
     const uint64_t out = part * sent + direct + (gather ? kWhole : 0);
     return busiest(std::max(in, out), part * (tree != 0 ? tree : std::max(sent, result)));
   }
-  // The same of an all_reduce whose results the stations multicast.
+  // The same for an all_reduce whose results the stations multicast.
   Wide served(uint32_t part) const {
     const uint64_t others = contributors - 1, sent = part * contributors * wide;
     const uint64_t in = part * contributors + (kWhole - part) * others * (wide + 1);
     return busiest(std::max(in, sent + (kWhole - part) * (others * wide + 1)), sent);
   }
-  // What passes a worker's link as if one contributor had S/K, what passes the stations' in S.
+  // `worker`: load of a worker's link, if one contributor had S/K; `stations`: load of theirs, in
+  // S.
   Wide busiest(uint64_t worker, uint64_t stations) const {
     return std::max(static_cast<Wide>(worker) * capacity,
                     static_cast<Wide>(stations) * kWhole * contributors);
@@ -62,7 +63,7 @@ struct PlacementLinks {
   }
 };
 
-// The least part of [0, kWhole] for which `holds`, which is monotone and holds for kWhole.
+// The least part of [0, kWhole] for which `holds` is true; it is monotone and true for kWhole.
 template <typename Holds>
 uint32_t first_part(Holds holds) {
   uint32_t low = 0, high = kWhole;
@@ -77,13 +78,13 @@ uint32_t first_part(Holds holds) {
   return low;
 }
 
-// The part with the least `load`, which is convex; the smallest one of several.
+// The part with the least `load`, which is convex; the smallest one if there are several.
 template <typename Load>
 uint32_t least_part(Load load) {
   return first_part([&](uint32_t f) { return f == kWhole || load(f + 1) >= load(f); });
 }
 
-// The best part for an all_gather beside it; where `careful`, as far as the reduce_scatter alone
+// The best part for a concurrent all_gather; if `careful`, limited so that the reduce_scatter alone
 // stays within 9/8 of its time on the workers.
 uint32_t best_part(const PlacementLinks& links, bool kept, bool careful) {
   const uint32_t best = least_part([&](uint32_t f) { return links.reduced(f, kept, true); });
@@ -94,7 +95,7 @@ uint32_t best_part(const PlacementLinks& links, bool kept, bool careful) {
   return std::min(best, beyond);
 }
 
-// `capacity`: of the stations at the top, not 0.
+// `capacity`: of the stations at the top; not 0.
 PlacementLinks links_of(const PlacementInput& input, uint64_t capacity) {
   PlacementLinks links{input.contributors, capacity, input.ratio, input.wide};
   for (const PlacementRack& rack : input.racks) {
@@ -120,8 +121,8 @@ PlacementReason obstacle(const PlacementInput& input, uint64_t capacity) {
   return PlacementReason::kPlaced;
 }
 
-// Whether the bytes that the busiest link is spared are more than what the detour adds: a few
-// segments of every party that are on their way when the operation begins and ends.
+// Returns true if the load that the busiest link is spared exceeds the cost of the detour: a few
+// segments of every party that are under way when the operation begins and ends.
 bool pays(const PlacementInput& input, uint64_t saved) {
   size_t stations = input.capacities.size();
   for (const PlacementRack& rack : input.racks) stations += rack.leaves;
@@ -130,7 +131,7 @@ bool pays(const PlacementInput& input, uint64_t saved) {
   return static_cast<Wide>(saved) * input.bytes >= cost * kWhole;
 }
 
-// By capacity; cumulative shares are rounded, so that nothing is lost.
+// Assigns shares by capacity; cumulative shares are rounded, so that their sum is exact.
 void deal_out(const PlacementInput& input, uint64_t capacity, Placement& placement) {
   uint64_t upto = 0;
   uint32_t dealt = 0;
@@ -173,7 +174,7 @@ Placement place(const PlacementInput& input) {
   const PlacementLinks links = links_of(input, std::max<uint64_t>(capacity, 1));
   Placement placement;
   placement.stations.resize(input.capacities.size());
-  if (input.contributors > 1) {  // a host alone sends nothing
+  if (input.contributors > 1) {  // a host alone sends no contributions
     placement.workers = links.time(links.reduced(0, false, true));
     placement.alone = links.time(links.reduced(0, false, false));
   }

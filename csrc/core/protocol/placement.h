@@ -1,5 +1,5 @@
-// The planner of in-network aggregation: which part of a reduction the stations (threads of
-// aggregators) fold, and which part the ranks fold as without them. A pure function of what all
+// The planner of in-network aggregation: the part of a reduction that the stations (threads of
+// aggregators) fold; the ranks fold the rest as without stations. A pure function of facts that all
 // ranks know, in integers only, so that all of them compute the same numbers. Any thread.
 //
 // Fractions are in 1/65536 (kWhole is 1), times in 1/65536 of S/B: S = bytes of the vector, B = the
@@ -22,25 +22,25 @@ enum class AggregateMode : uint8_t {
   kOff,      // the ranks fold everything
 };
 
-// One of the setting's words.
+// Parses the setting.
 constexpr AggregateMode aggregate_mode(std::string_view setting) noexcept {
   return setting == "both"  ? AggregateMode::kBoth
          : setting == "off" ? AggregateMode::kOff
                             : AggregateMode::kCareful;
 }
 
-// What the owner of a shard does with its own contribution to a segment that a station folds.
+// Handling of the owner's contribution to a segment of its shard that a station folds.
 enum class OwnShard : uint8_t {
-  kSent,    // sends it, and gets the final result: it belongs in the middle of the fold
-  kKept,    // adds it to the partial result that it gets: exact types
-  kEither,  // the order of the fold allows both with the same bits: the planner takes the faster
+  kSent,    // it is sent, and the final result returns: its place is in the middle of the fold
+  kKept,    // it is added to the partial result that returns: exact types
+  kEither,  // the order of the fold gives the same bits for both: the planner takes the faster
 };
 
-// In a tree: a rack, whose own stations (leaves) fold its contributions for the other stations.
+// A rack of a tree, whose own stations (leaves) fold its contributions for the other stations.
 struct PlacementRack {
   uint32_t contributors = 1;
-  uint32_t leaves = 0;    // stations; none: its contributions go to the others
-  uint64_t capacity = 0;  // of all leaves, in 1/65536 of a worker's link; not 0 if there are any
+  uint32_t leaves = 0;    // stations; none: its contributions go to the other stations
+  uint64_t capacity = 0;  // of all leaves, in 1/65536 of a worker's link; not 0 if there are leaves
 };
 
 struct PlacementInput {
@@ -50,12 +50,12 @@ struct PlacementInput {
   uint32_t contributors = 1;  // to a segment: hosts. Each counts as one worker's link
   uint64_t segment = 1;       // bytes; at least 1
   uint32_t ratio = 1;         // bytes of an accumulator / bytes of an element
-  uint32_t wide = 1;          // bytes of a contribution / bytes of the shard that it is for
+  uint32_t wide = 1;          // bytes of a contribution / bytes of its shard
   OwnShard own = OwnShard::kSent;
   AggregateMode mode = AggregateMode::kCareful;
-  // Of the stations, in a tree of those at its top, in 1/65536 of a worker's link.
+  // Capacities of the stations (in a tree, of those at its top), in 1/65536 of a worker's link.
   std::vector<uint32_t> capacities;
-  // A tree: all contributors by rack; `own` is kSent. Empty: none.
+  // A tree: all contributors by rack; `own` is kSent. Empty: no tree.
   std::vector<PlacementRack> racks;
 };
 
@@ -67,26 +67,26 @@ enum class PlacementReason : uint8_t {
   kSmall,
   kFewSegments,
   kSmallGain,
-  kSlower,  // as measured (station_trial.h)
+  kSlower,  // measured to be slower (station_trial.h)
 };
-// For people: why the stations fold nothing, or "placed".
+// Text for people: why the stations fold nothing, or "placed".
 const char* placement_text(PlacementReason reason) noexcept;
 
-// The least vector that stations fold, bytes, and the segments of a shard that each gets at least.
+// Least bytes of a vector that stations fold; least segments of a shard per station.
 inline constexpr uint64_t kLeastAggregated = 1u << 20;
 inline constexpr uint32_t kStationSegments = 4;
 
-// What is planned. `planned`, `workers` and `served` are of an all_reduce, or of a reduce_scatter
-// with an all_gather of as many bytes beside it, and bounds: of links, not of CPUs.
+// The plan. `planned`, `workers` and `served` are bounds for an all_reduce, or for a reduce_scatter
+// with a concurrent all_gather of as many bytes; they consider links, not CPUs.
 struct Placement {
   PlacementReason reason = PlacementReason::kPlaced;
-  uint32_t part = 0;               // f: of each shard, folded at stations
-  std::vector<uint32_t> stations;  // f dealt out by capacity; their sum is exactly `part`
+  uint32_t part = 0;               // f: part of each shard that stations fold
+  std::vector<uint32_t> stations;  // f divided by capacity; their sum is exactly `part`
   uint32_t owner = kWhole;         // the rest
   bool kept = false;               // the owner keeps its own contribution
-  uint64_t planned = 0;            // time with the stations; `workers` where part is 0
-  uint64_t workers = 0;            // time without
-  uint64_t alone = 0;              // time of a reduce_scatter that nothing runs beside
+  uint64_t planned = 0;            // time with the stations; `workers` if part is 0
+  uint64_t workers = 0;            // time without stations
+  uint64_t alone = 0;              // time of a reduce_scatter without a concurrent operation
   uint64_t served = 0;             // time of an all_reduce whose results the stations multicast
                                    // themselves, with the best part for that; else, and in a
                                    // tree, `workers`

@@ -1,14 +1,15 @@
-// Two steps on the control tree. Joining: a member whose subtree has joined says so, the top then
-// lets all start. A late member costs the others time only, since no clock runs before. Probing:
-// every member multicasts probes until the verdict is known; one whose subtree hears everyone says
-// so at once, one that does not by the time limit names whom it misses, the top decides for all.
+// Two steps on the control tree. Joining: a member whose subtree has joined reports that; the top
+// then starts all. A late member only costs the others time, since no time limit runs before.
+// Probing: every member multicasts probes until the verdict is known; a member whose subtree hears
+// everyone reports so at once; one that does not by the time limit names the missing members; the
+// top decides for all.
 //
-// Members take turns: in a sweep each sends once, at a rate that does not depend on their number,
+// Members send in turn: in a sweep each sends once, at a rate that does not depend on their number,
 // so neither links nor receive buffers are flooded in large groups. As all have joined by then, one
-// sweep is normally all there is; later ones, for losses and for switches that learn slowly, have a
-// quarter of the rate. Beyond the time limit, when the verdict waits for who began later or whose
-// word is held up, probes become ever rarer: those of several groups may be more than a link
-// carries, and what they hold up is the verdict.
+// sweep is normally enough; later ones, for losses and for switches that learn slowly, have a
+// quarter of the rate. Beyond the time limit, when the verdict waits for members that started later
+// or whose report is delayed, probes become ever rarer: those of several groups may exceed a link's
+// capacity, and would delay the verdict.
 #include "protocol/probe.h"
 
 #include <algorithm>
@@ -19,11 +20,13 @@ constexpr Nanos kFirstInterval = 2 * kMilli;
 constexpr Nanos kMaxInterval = 50 * kMilli;
 constexpr Nanos kNewsInterval = kSecond;
 constexpr uint64_t kProbeRate = 32u << 20;  // bytes per second, of all members together
-constexpr int kSlower = 4;                  // later sweeps, than the first
-constexpr int kSweeps = 4;                  // that fit into any time limit
-constexpr int kOvertime = 4;                // part of the time so far that passes without a probe
+// factor by which later sweeps are slower than the first
+constexpr int kSlower = 4;
+constexpr int kSweeps = 4;  // number of sweeps that fit into any time limit
+// fraction of the elapsed time without a probe, after the limit
+constexpr int kOvertime = 4;
 constexpr size_t kMaxWhy = 600;
-constexpr size_t kNamed = 8;       // ranks, in a reason
+constexpr size_t kNamed = 8;       // most ranks named in a reason
 constexpr size_t kIpHeaders = 28;  // of IPv4 and UDP, before a datagram
 
 Nanos sweep_of(uint32_t members, size_t bytes) {
@@ -125,7 +128,7 @@ bool ReachProbe::send_due(Nanos now) {
 
 bool ReachProbe::verdict(Nanos now, bool& ok, std::string& why) {
   if (told_ || !started_ || (deaf_to_ > 0 && now < give_up_)) return false;
-  // A child that has not spoken is not late by our clock: it may have started after us.
+  // A child that has not reported is not late by this member's clock: it may have started later.
   if (!all_spoken()) return false;
   if (deaf_to_ > 0) {
     const std::string mine = unheard();
@@ -190,7 +193,7 @@ std::string ReachProbe::open_text(Member first_child, const Here& here) const {
 
 Nanos ReachProbe::deadline() const {
   if (!started_) return waits_for_none() ? kNever : next_news_;
-  // With a child's word outstanding the time limit changes nothing: the verdict waits for the
+  // While a child's report is outstanding the time limit changes nothing: the verdict waits for the
   // child.
   return !told_ && deaf_to_ > 0 && all_spoken() ? std::min(next_send_, give_up_) : next_send_;
 }

@@ -1,6 +1,6 @@
-// Each rack is a fold of its own. The first one's accumulator is the caller's, which then takes the
-// others' sums, each as soon as it is whole and those before it are in. So racks are folded side by
-// side: what comes early in one does not wait for another.
+// Each rack is a separate fold. The first one's accumulator is the caller's; it then takes the
+// other racks' sums, each as soon as it is complete and those before it have been added. So racks
+// are folded concurrently: contributions that arrive early in one do not wait for another.
 #include "protocol/rack_fold.h"
 
 #include <cassert>

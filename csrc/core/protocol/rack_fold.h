@@ -1,6 +1,6 @@
 // The fold of one segment in brackets: within each rack in the given order, then the racks' sums in
-// ascending order (protocol/racks.h). Without racks it is a SegmentFold. A rack's sum can come as
-// one partial result, from whoever has folded the rack: the bits are the same. Pure. Not
+// ascending order (protocol/racks.h). Without racks it is a SegmentFold. A rack's sum can arrive as
+// one partial result, from a station that has folded the rack: the bits are the same. Pure. Not
 // thread-safe.
 //
 // Memory: that of a SegmentFold; besides, for each rack but the first an accumulator from `sums`,
@@ -15,34 +15,35 @@
 
 namespace mcast {
 
-// One at a time, again and again.
+// Folds one segment at a time; reusable.
 class RackFold {
  public:
-  // `contributors`: that there can be, all of `racks`. All but the number outlive this object;
-  // `pool` and `sums` may be the same.
+  // `contributors`: their greatest number, all of `racks`. All arguments but the number outlive
+  // this object; `pool` and `sums` may be the same.
   RackFold(uint32_t contributors, const Racks& racks, BufferPool& pool, BufferPool& sums);
   ~RackFold();
   RackFold(RackFold&&) noexcept = default;
   RackFold& operator=(RackFold&&) = delete;
 
-  // The next segment; as SegmentFold::begin(). With racks `run` is of all contributors: in each
-  // rack those follow each other as in the run. `only`: of that rack alone; partial() is its sum.
+  // Begins the next segment; as SegmentFold::begin(). With racks `run` contains all contributors:
+  // in each rack they follow each other as in the run. `only`: folds that rack alone; partial() is
+  // its sum.
   void begin(const FoldRule& rule, const FoldRun& run, size_t bytes, std::byte* accumulator,
              std::optional<uint32_t> only = {});
 
-  // As of SegmentFold.
+  // As SegmentFold::add().
   bool add(uint32_t contributor, double factor, ConstBytes contribution);
-  // The sum of a rack, in elements of the accumulator. False, and nothing happens: of another
-  // length, of no rack that is folded, or some of the rack is here already.
+  // The sum of a rack, in elements of the accumulator. Returns false, without effect, if the length
+  // is wrong, the rack is not folded here, or a part of the rack has arrived already.
   bool add_rack(uint32_t rack, ConstBytes sum);
 
-  // As of SegmentFold; excuse() without racks only: a rack may have nobody left.
+  // As in SegmentFold; excuse() only without racks: a rack could have no contributor left.
   bool excuse(uint32_t contributor);
   void divide_by(uint32_t divisor) { rule_.divisor = divisor; }
 
   bool in_turn(uint32_t contributor) const;
   bool complete() const;
-  // When complete(): as of SegmentFold.
+  // Requires complete(); as SegmentFold::finish().
   void finish(std::byte* out) const;
   ConstBytes partial() const { return {accumulator_, rule_.accumulator_bytes(bytes_)}; }
 

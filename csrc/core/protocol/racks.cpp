@@ -1,4 +1,4 @@
-// Contributors are gone through in ascending order, so a rack gets its number from its lowest one.
+// Contributors are visited in ascending order, so a rack gets its number from its lowest one.
 #include "protocol/racks.h"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// How fast does a path move a group's large operations, and how fast did a train of frames come?
-// Two measures, for the comparison of multicast with unicast (collective/rate_test.h). Pure; time
-// is an argument.
+// Measures the rate at which a path moves a group's large operations, and the rate at which a train
+// of frames arrives. Both serve the comparison of multicast with unicast (collective/rate_test.h).
+// Pure; time is an argument.
 #pragma once
 
 #include <algorithm>
@@ -10,16 +10,15 @@
 
 namespace mcast {
 
-// Of operations that end one after the other: bytes per second of time in which at least one of
-// them was under way. Of several batches of operations the best counts, since ranks that come late
-// and busy hosts make a path look slower than it is, and nothing makes it look faster.
+// Rate of operations that end one after the other: bytes per second of time in which at least one
+// of them was under way. The best of several batches of operations counts: late ranks and busy
+// hosts make a path look slower than it is, but never faster.
 class RateMeter {
  public:
   static constexpr uint32_t kBatch = 4;    // operations
   static constexpr uint32_t kBatches = 2;  // at least
 
-  // An operation that moved so many bytes was under way from `begin` to `end`, at which it ended;
-  // ends do not go back.
+  // An operation that moved `bytes` was under way from `begin` to `end`; ends do not go back.
   void add(uint64_t bytes, Nanos begin, Nanos end) {
     const Nanos busy = std::max<Nanos>(0, end - std::max(begin, last_end_));
     last_end_ = std::max(last_end_, end);
@@ -32,9 +31,9 @@ class RateMeter {
     batch_time_ = 0;
     batch_bytes_ = 0;
   }
-  // It has measured for so long, and enough operations.
+  // Returns true if it has measured for `busy`, and enough operations.
   bool enough(Nanos busy) const { return operations_ >= kBatches * kBatch && total_ >= busy; }
-  // Bytes per second; 0: nothing has been measured.
+  // Bytes per second; 0: not measured.
   double best() const { return best_; }
 
  private:
@@ -44,12 +43,12 @@ class RateMeter {
   double best_ = 0;
 };
 
-// Of a train of frames that should have `total` bytes: bytes per second of its second half, when
-// the connection has been made and its window has opened; of all but its first piece, if no more
-// has come.
+// Rate of a train of frames that should have `total` bytes: bytes per second of its second half,
+// when the connection has been made and its window has opened; if less arrives, of all but its
+// first piece.
 class TrainMeter {
  public:
-  // Shorter times are not told apart from the granularity at which a lane reads.
+  // Shorter times cannot be distinguished from the granularity at which a lane reads.
   static constexpr Nanos kLeastTime = 500 * kMicro;
 
   explicit TrainMeter(uint64_t total) : total_(total) {}
@@ -66,7 +65,7 @@ class TrainMeter {
     last_ = now;
   }
   uint64_t got() const { return got_; }
-  // 0: too little has come.
+  // 0: too few bytes have arrived.
   double rate() const {
     const bool half = since_middle_ > 0;
     const Nanos time = std::max(kLeastTime, last_ - (half ? middle_ : first_));

@@ -1,5 +1,5 @@
 // The roots' Positions are multicast too, so silence over several lost streams means that the path
-// is dead, not that it is lossy.
+// does not work at all, not that it loses some datagrams.
 #include "protocol/reachability_monitor.h"
 
 #include <algorithm>

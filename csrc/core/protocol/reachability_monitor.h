@@ -1,7 +1,7 @@
-// Does this member still hear the others' multicast? Memberships age out on switches without an
-// IGMP querier, long after the probe at creation went well; repair keeps operations correct then,
-// at a crawl. A root counts as unheard when several of its streams in a row were completed by
-// repair without one datagram of theirs. Pure.
+// Monitors whether this member still receives the others' multicast. Memberships age out on
+// switches without an IGMP querier, long after the probe at creation succeeded; repair then keeps
+// operations correct, but very slow. A root counts as unheard when several of its consecutive
+// streams were completed by repair without one datagram of theirs. Pure.
 #pragma once
 
 #include <vector>
@@ -14,12 +14,12 @@ class ReachabilityMonitor {
  public:
   explicit ReachabilityMonitor(uint32_t members) : roots_(members) {}
 
-  // Something of `root` about operation `sequence` was heard. What was lost of earlier ones is no
-  // evidence any more, even if its repair is over later.
+  // A datagram of `root` about operation `sequence` arrived. Losses of earlier operations no longer
+  // count as evidence, even if their repair ends later.
   void on_heard(Member root, Sequence sequence);
   // The stream of `root` in operation `sequence` is complete; `heard`: a datagram of it arrived by
-  // multicast. True: enough evidence that nothing is heard of the root any more; the evidence
-  // starts anew.
+  // multicast. Returns true if there is enough evidence that no datagram of the root arrives any
+  // more; the evidence is then reset.
   bool on_stream(Member root, Sequence sequence, Chunk chunks, bool heard);
 
   // Evidence needed: this many streams in a row, and this many chunks or many more streams.

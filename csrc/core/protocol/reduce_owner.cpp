@@ -1,6 +1,6 @@
 // Places in the window are folded independently and end in any order; contributors go on when those
-// at the front have ended, consumers read the run of final segments at the front of the block. Our
-// own contribution is not taken: it is read in place when its turn comes.
+// at the front have ended, consumers read the run of final segments at the front of the block. The
+// owner's contribution is not copied: it is read in place when its position in the order comes.
 #include "protocol/reduce_owner.h"
 
 #include <algorithm>
@@ -41,7 +41,7 @@ ReduceOwner::ReduceOwner(const ReduceShape& shape, const std::byte* own, std::by
     granted_ = segments_;
     open(0);
   }
-  // What comes first, or alone, is ours: no frame will bring it.
+  // The owner's contribution may be first, or alone: then no frame triggers its fold.
   own_ready(own_ready_);
 }
 
@@ -181,7 +181,7 @@ void ReduceOwner::own_ready(uint64_t bytes) {
   own_ready_ = bytes;
   for (uint32_t p = folded_; p < granted_; p++) fold_own(p);
   finish_ready();
-  // Alone: nobody asks for grants.
+  // With one member no frame requests grants.
   while (shape_.members == 1 && folded_ == granted_ && granted_ < segments_) grant(granted_ + 1);
 }
 

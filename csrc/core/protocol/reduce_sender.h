@@ -1,8 +1,8 @@
-// The contributor's side of a reduce-scatter: which contribution goes next, and to whom. Whoever
-// folds segments has a list of them and grants its front: each owner, and each station that has a
-// part (collective/station_share.h). Segment s of every block leaves before segment s + 1 of any,
-// as far as grants allow, beginning with the next member: so everybody is fed from the start, and
-// one that is slow to grant holds up only its own list. Pure.
+// The contributor's side of a reduce-scatter: selects the next contribution and its receiver. Each
+// executor has a list of the segments that it folds, and grants a prefix of it: each owner, and
+// each station that has a part (collective/station_share.h). Segment s of every block is sent
+// before segment s + 1 of any, as far as grants allow, beginning with the next member: so all
+// executors get data from the start, and one that is slow to grant delays only its own list. Pure.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace mcast {
 
 class ReduceSender {
  public:
-  // What we contribute to, and its number in the list of whoever folds it.
+  // A segment to contribute to, and its number in the executor's list.
   struct Entry {
     Member owner;
     uint32_t segment;
@@ -24,11 +24,11 @@ class ReduceSender {
   };
   // Lists of owners come first, by member.
   struct List {
-    // All of the owner's block, in order: `entries` is empty.
+    // A list of all segments of the owner's block, in order: `entries` is empty.
     static List whole(uint32_t segments) { return {{}, segments, true}; }
 
-    std::vector<Entry> entries;  // of ours, numbers ascending
-    uint32_t length = 0;         // entries of others included
+    std::vector<Entry> entries;  // this rank's, numbers ascending
+    uint32_t length = 0;         // including entries of other contributors
     bool is_whole = false;
   };
 
@@ -41,7 +41,7 @@ class ReduceSender {
     }
   }
 
-  // False: more than there is. Older grants are no news.
+  // Returns false if the grant exceeds the list. Older grants are ignored.
   bool on_grant(uint32_t list, uint32_t end) {
     if (list >= lists_.size() || end > lists_[list].length) return false;
     if (end > states_[list].granted) {
@@ -55,7 +55,7 @@ class ReduceSender {
     uint32_t list;
     Entry entry;
   };
-  // The next contribution for a list that `can(list, entry)` take; sent() then records it.
+  // The next contribution for which `can(list, entry)` returns true; sent() then records it.
   template <typename Can>
   std::optional<Next> next(Can&& can) const {
     const auto offer = [&](uint32_t list) {
@@ -63,7 +63,7 @@ class ReduceSender {
       const Entry entry = *granted_entry(list);
       return can(list, entry) ? std::optional(Next{list, entry}) : std::nullopt;
     };
-    // Of each segment first the lists behind the cursor, then the others.
+    // For each segment, first the lists after the cursor, then the others.
     for (auto first = ready_.begin(); first != ready_.end();) {
       const auto end = std::upper_bound(first, ready_.end(), Ready{first->segment, kNoList});
       const auto middle = std::upper_bound(first, end, Ready{first->segment, cursor_});
@@ -84,14 +84,14 @@ class ReduceSender {
     look(list);
   }
 
-  // The list, which is not whole, grows; its owner grants on.
+  // Appends to a list that is not whole; its owner continues to grant.
   void append(Member owner, uint32_t segment) {
     List& list = lists_[owner];
     list.entries.push_back({owner, segment, list.length++});
     left_++;
     look(owner);
   }
-  // Nothing more goes there; not for a whole list.
+  // Sends nothing more to this list, which must not be whole.
   void drop(uint32_t list) {
     left_ -= lists_[list].entries.size() - states_[list].sent;
     lists_[list].entries.resize(states_[list].sent);
@@ -100,17 +100,17 @@ class ReduceSender {
 
   uint32_t sent_to(uint32_t list) const { return states_[list].sent; }
   bool done() const { return left_ == 0; }
-  // Something is granted and not sent.
+  // Returns true if a granted contribution has not been sent.
   bool pending() const { return !ready_.empty(); }
-  // Lists that next() has looked at so far: what choosing has cost.
+  // Number of lists that next() has examined so far: the cost of selecting.
   uint64_t looks() const { return looks_; }
   Member self() const { return self_; }
 
  private:
   static constexpr uint32_t kNoList = UINT32_MAX;
   struct State {
-    uint32_t granted = 0;           // numbers below
-    uint32_t sent = 0;              // of our entries
+    uint32_t granted = 0;           // end of the granted numbers
+    uint32_t sent = 0;              // number of this rank's entries sent
     std::optional<uint32_t> ready;  // the segment under which the list is in ready_
   };
   struct Ready {
@@ -119,7 +119,7 @@ class ReduceSender {
       return std::pair(segment, list) < std::pair(other.segment, other.list);
     }
   };
-  // Puts the list where its state says into ready_, or takes it out.
+  // Updates the list's place in ready_, according to its state.
   void look(uint32_t list) {
     const std::optional<Entry> entry = granted_entry(list);
     const auto now = entry ? std::optional(entry->segment) : std::nullopt;
@@ -147,7 +147,7 @@ class ReduceSender {
   Member self_;
   std::vector<List> lists_;
   std::vector<State> states_;
-  std::vector<Ready> ready_;  // lists with a contribution that may go, sorted
+  std::vector<Ready> ready_;  // lists with a contribution that may be sent, sorted
   mutable uint64_t looks_ = 0;
   uint64_t left_ = 0;
   uint32_t cursor_;  // the list of the last contribution

@@ -1,5 +1,5 @@
-// One list per asker, in the order of the first request for each stream; short, since an asker has
-// few requests open.
+// One list per requester, in the order of the first request for each stream; short, since a
+// requester has few open requests.
 #include "protocol/repair_queue.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Requests for repair that wait because the asker's connection is full. Pure.
+// Requests for repair that wait because the requester's connection is full. Pure.
 #pragma once
 
 #include <map>
@@ -9,10 +9,10 @@
 
 namespace mcast {
 
-// A donor that hands its transport more than the link carries only makes its memory grow: askers
-// ask again, and everything is sent twice. Requests wait here instead, by asker and stream, where
-// asking again adds nothing: the sets are united, under the latest id, since answers to an
-// earlier one would no longer count.
+// If a donor gives its transport more than the link carries, only its memory grows: requesters
+// repeat their requests, and everything is sent twice. Requests wait here instead, by requester and
+// stream, where a repetition adds nothing: the sets are merged, under the latest id, since replies
+// to an earlier one would no longer count.
 class RepairQueue {
  public:
   struct Request {
@@ -26,11 +26,11 @@ class RepairQueue {
   bool empty() const { return askers_.empty(); }
   size_t size() const;
 
-  // Askers with requests, ascending.
+  // Members with waiting requests, ascending.
   std::vector<Member> askers() const;
-  // The oldest request of the asker, of which at most `chunks` chunks; false: none is left.
+  // Takes at most `chunks` chunks of the member's oldest request. Returns false if none is left.
   bool next(Member asker, Chunk chunks, Request& out);
-  // Nothing of the asker is wanted any more; of operations below `end`.
+  // Drops all requests of the member; the requests for operations below `end`.
   void drop(Member asker) { askers_.erase(asker); }
   void on_released(Sequence end);
 

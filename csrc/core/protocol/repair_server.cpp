@@ -1,10 +1,9 @@
-// Aggregation of repair requests by a sweep over range boundaries: where two or more different
-// askers overlap the chunks go out once by multicast, everything else by stream to its asker. A
-// chunk that several ranks keep losing (a burst at all of them, a receiver that hears nothing) is
-// repeated a few times only, then streams deliver it: so repair ends whatever the multicast does.
-// A flush costs O(r log r) in the ranges held and O(1) per repeated chunk, however many chunks were
-// repeated before. Memory is bounded by what the askers may have outstanding and two bits per
-// chunk.
+// Merges repair requests by a sweep over range boundaries: chunks requested by two or more
+// different members are multicast once, all others are sent by stream. A chunk that several ranks
+// keep losing (a burst at all of them, a receiver that gets no multicast) is repeated only a few
+// times, then streams deliver it: so repair ends whatever the multicast does. A flush costs O(r log
+// r) in the ranges held and O(1) per repeated chunk, however many chunks were repeated before.
+// Memory is bounded by the requests that members may have outstanding and two bits per chunk.
 #include "protocol/repair_server.h"
 
 #include <algorithm>
@@ -32,7 +31,7 @@ void RepairServer::flush(std::vector<ChunkRange>& again, std::vector<Answer>& an
   again.clear();
   answers.clear();
   due_ = kNever;
-  // Requests of one asker are united first: a rank that asks twice is still one rank.
+  // Requests of one member are merged first: a rank that requests twice is still one rank.
   std::map<Member, ChunkSet> asked;
   for (const Pending& p : pending_) asked[p.asker].add(p.ranges);
   std::vector<std::pair<Chunk, int>> edges;
@@ -43,7 +42,7 @@ void RepairServer::flush(std::vector<ChunkRange>& again, std::vector<Answer>& an
     }
   }
   std::sort(edges.begin(), edges.end());
-  std::vector<ChunkRange> twice;  // asked for by two or more
+  std::vector<ChunkRange> twice;  // requested by two or more
   int depth = 0;
   for (const auto& [at, step] : edges) {
     const int before = depth;

@@ -1,8 +1,8 @@
-// A contribution whose turn it is goes straight from the frame into the accumulator, followed by
-// those that have waited for it; one that is early is copied and waits. Where the order does not
-// show (integers, bool) every contribution is in turn when it comes. Since a run is folded from its
-// start, the number of contributions that are in the accumulator or will not come says whose turn
-// it is.
+// A contribution that is next in order is folded directly from the frame, followed by those that
+// have waited for it; an early one is copied and waits. If the order does not affect the result
+// (integers, bool), every contribution is next in order when it arrives. Since a run is folded from
+// its start, the next in order is given by the number of contributions that are in the accumulator
+// or will not arrive.
 #include "protocol/segment_fold.h"
 
 #include <algorithm>
@@ -75,7 +75,7 @@ bool SegmentFold::excuse(uint32_t contributor) {
   return true;
 }
 
-// Goes on where the next in order has come, or will not.
+// Continues while the next in order has arrived, or will not arrive.
 void SegmentFold::fold_waiting() {
   while (!exact(rule_) && !complete()) {
     Contribution& next = contributions_[at(folded_)];

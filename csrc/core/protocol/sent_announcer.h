@@ -1,4 +1,4 @@
-// When a root says how far it is with its small operations. Pure; time is an argument.
+// Decides when a root announces its progress in its small operations. Pure; time is an argument.
 #pragma once
 
 #include "base/types.h"
@@ -6,18 +6,18 @@
 
 namespace mcast {
 
-// While a root goes on sending, its data says it. When it stops it says so a few times by
-// multicast, then once by stream, which is reliable and is remembered by who has not posted: after
-// that it is silent until it sends again, however long somebody is late.
+// While a root continues to send, its data shows its progress. When it stops it announces it a few
+// times by multicast, then once by stream, which is reliable and is stored by ranks that have not
+// posted: after that it is silent until it sends again, however late a rank is.
 class SentAnnouncer {
  public:
-  // All own small operations below `end` have been sent.
+  // All small operations of this root below `end` have been sent.
   void on_sent(Sequence end, Nanos now) {
     end_ = end;
     announced_ = 0;
     next_ = now + kDelay;
   }
-  // Operations below `end` are complete everywhere: nobody needs to know any more.
+  // Operations below `end` are complete everywhere: no announcement is needed any more.
   void on_released(Sequence end) {
     if (end >= end_) next_ = kNever;
   }
@@ -34,7 +34,7 @@ class SentAnnouncer {
   }
   Nanos deadline() const { return next_; }
 
-  static constexpr Nanos kDelay = kMilli;  // from the last data; doubles
+  static constexpr Nanos kDelay = kMilli;  // after the last data; doubles
   static constexpr int kMulticasts = 3;
 
  private:

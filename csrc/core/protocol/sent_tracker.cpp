@@ -1,7 +1,7 @@
-// News of a root sets a timer for what has been sent by then; what comes in the meantime has a
-// timer of its own after that. So the data of an operation has had alpha to arrive before it is
-// asked for, however busily its root goes on. What is asked for comes by stream or is not kept any
-// more; so nothing is asked for twice.
+// An announcement of a root sets a timer for the operations sent by then; later ones get their own
+// timer after that. So the data of an operation has alpha to arrive before it is requested, however
+// busy its root is. Requested data arrives by stream or is no longer kept, so it is not requested
+// twice.
 #include "protocol/sent_tracker.h"
 
 #include <algorithm>

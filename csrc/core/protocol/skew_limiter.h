@@ -8,12 +8,12 @@
 
 namespace mcast {
 
-// How far a root may be ahead of the slowest of those that send beside it. A root does not receive
-// its own block, so only while all of them send can every link be full: with equal speeds they end
-// together, and what one is ahead is time in which the links of the others are not full. Credit
-// alone does not make them equal; whoever hears its credit first, as the root of the control tree
-// does, is faster. Where the slowest stands still (a rank that was stopped, a lost tail), the
-// others go on without it until it moves. Pure; time is an argument.
+// Limits how far a root may be ahead of the slowest of those that send concurrently. A root does
+// not receive its own block, so all links can be full only while all of them send: with equal
+// speeds they end together, and the lead of one is time in which the links of the others are not
+// full. Credit alone does not make them equal; a root that gets its credit first, as the root of
+// the control tree does, is faster. If the slowest makes no progress (a stopped rank, a lost tail),
+// the others continue without it until it does. Pure; time is an argument.
 class SkewLimiter {
  public:
   SkewLimiter(Chunk most, Nanos patience) : most_(most), patience_(patience) {}
@@ -28,7 +28,7 @@ class SkewLimiter {
     }
     return now < deadline() ? least + std::min(most_, kNoLimit - least) : kNoLimit;
   }
-  // When the slowest has stood still for so long that it is not waited for.
+  // Time from which the slowest, if it makes no progress, is no longer waited for.
   Nanos deadline() const { return moved_ + std::clamp(4 * gap_.mean(), patience_, 25 * patience_); }
 
   static constexpr Chunk kNoLimit = 0xffffffff;

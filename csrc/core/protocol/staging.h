@@ -1,6 +1,6 @@
 // Early data: chunks of operations that this rank has not posted yet, kept in bounded memory so
-// that a root may start without a barrier. Roots send no more ahead than fits (EagerWindow); what
-// does not fit all the same is dropped, counted by the caller and repaired later. Pure.
+// that a root may start without a barrier. Roots send no more ahead than fits (EagerWindow); chunks
+// that still do not fit are dropped, counted by the caller and repaired later. Pure.
 #pragma once
 
 #include <map>
@@ -29,12 +29,12 @@ class Staging {
   enum class Put { kStored, kDuplicate, kFull };
   Put put(Sequence sequence, const Key& key, uint32_t descriptor, bool live, ConstBytes payload);
   bool holds(Sequence sequence, const Key& key) const;
-  // Whether anything of `root` is kept of op `sequence`.
+  // Returns true if any chunk of `root` is kept for op `sequence`.
   bool holds(Sequence sequence, Member root) const;
-  // Removes and returns what is kept of op `sequence`, in (root, chunk) order.
+  // Removes and returns the chunks of op `sequence`, in (root, chunk) order.
   std::map<Key, Entry> take(Sequence sequence);
   size_t bytes() const { return bytes_; }
-  // Most bytes that were kept at once since this was asked last.
+  // Peak of the bytes kept since the previous call.
   size_t take_peak() { return std::exchange(peak_, bytes_); }
 
  private:

@@ -1,6 +1,6 @@
-// Of the batches of a state the fastest counts, since ranks that come late and busy hosts make an
-// operation look slower than it is, and nothing makes it look faster; and both states are measured
-// for equally long, since the longer one is looked at, the faster its fastest batch is.
+// The fastest batch of a state counts, since late ranks and busy hosts make an operation look
+// slower than it is, but never faster. Both states are measured equally long, since the longer a
+// state is observed, the faster its fastest batch is.
 #include "protocol/station_trial.h"
 
 #include <algorithm>
@@ -34,7 +34,7 @@ void StationTrial::measure_anew() {
 void StationTrial::add(const Key& key, bool rested, Nanos begin, Nanos end) {
   const Nanos busy = std::max<Nanos>(0, end - std::max(begin, last_end_));
   last_end_ = std::max(last_end_, end);
-  if (rested != resting_) return;  // of before the change
+  if (rested != resting_) return;  // posted before the change
   const auto at = rows_.find(key);
   if (at == rows_.end() && rows_.size() >= kMostKeys) return;
   Measured& m = (at == rows_.end() ? rows_[key] : at->second)[rested ? 1 : 0];
@@ -48,7 +48,7 @@ void StationTrial::add(const Key& key, bool rested, Nanos begin, Nanos end) {
 }
 
 bool StationTrial::worth() const {
-  // In hundredths of nanoseconds, as often as they came where both were seen.
+  // In hundredths of nanoseconds, weighted by the number of operations seen in both states.
   double with = 0, without = 0;
   for (const auto& [key, row] : rows_) {
     if (row[0].best == 0 || row[1].best == 0) continue;
@@ -63,7 +63,7 @@ bool StationTrial::worth() const {
 bool StationTrial::wants_change(Nanos now) {
   if (asked_ || !enough()) return false;
   if (!trial_) {
-    // What is compared was measured shortly before.
+    // Only recent measurements are compared.
     if (now < next_) {
       measure_anew();
       return false;

@@ -1,7 +1,6 @@
-// What a contributor may send to an owner that has not asked for it: an account per owner. Both
-// sides charge a frame alike, with what keeping it costs besides its bytes, so a sender that stays
-// within its account cannot overflow the owner's store (early_frames.h), however small its frames
-// are. Pure.
+// Limits what a contributor may send to an owner before the owner grants it: an account per owner.
+// Both sides charge a frame alike, including its overhead, so a sender that stays within its
+// account cannot overflow the owner's store (early_frames.h), however small its frames are. Pure.
 #pragma once
 
 #include <vector>
@@ -11,21 +10,22 @@
 
 namespace mcast {
 
-// Bytes that a frame with such a body is charged: the rest is about what its header, its buffer and
-// its places in the store take.
+// Bytes that a frame with this body is charged: the constant covers its header, its buffer and its
+// entries in the store.
 constexpr size_t early_cost(size_t body) { return body + 128; }
 
 // Unasked contributions of operations that are not released, by owner.
 class UnaskedAccount {
  public:
-  // Cost per owner, bytes. More only for the oldest operation of all that are not released: those
-  // behind it give nothing back before it is over, so it must not wait for them.
+  // Limit per owner, in bytes. Only the oldest of all unreleased operations may exceed it: those
+  // behind it refund nothing before it is over, so it must not wait for them.
   static constexpr size_t kMost = 64u << 10;
 
   explicit UnaskedAccount(uint32_t members) : charged_(members), waiting_(members, kNobody) {}
 
-  // Whether the contribution of operation `sequence` may be sent. Once it may not, later ones may
-  // not either, until it has been: small ones would take all that becomes free from a larger one.
+  // Returns true if the contribution of operation `sequence` may be sent. Once it may not, later
+  // ones may not either, until it has been sent: small ones would use up all refunds that a larger
+  // one needs.
   bool room(Member owner, Sequence sequence, size_t cost, bool oldest) {
     if (oldest) return true;
     if (waiting_[owner] < sequence) return false;
@@ -45,13 +45,14 @@ class UnaskedAccount {
     charged_[owner] -= cost;
   }
   size_t charged(Member owner) const { return charged_[owner]; }
-  // Whether half of somebody's is charged: what comes next may have to wait for a release.
+  // Returns true if half of an owner's account is charged: the next contribution may have to wait
+  // for a release.
   bool filling() const { return filling_ > 0; }
 
  private:
   static constexpr Sequence kNobody = UINT32_MAX;
   std::vector<size_t> charged_;
-  uint32_t filling_ = 0;           // owners of whom more than half is charged
+  uint32_t filling_ = 0;           // owners of which more than half is charged
   std::vector<Sequence> waiting_;  // the first operation that found no room
 };
 
