@@ -58,7 +58,7 @@ class HostCore {
 
   // Returns true if no operation or message is in flight here.
   bool idle() const { return ops_.empty() && (!messages_ || messages_->idle()); }
-  // Members that the oldest operation or a message waits for.
+  // Members that the oldest operation waits for, or a message.
   std::vector<Member> awaited() const;
   // Fails the group if a limit has passed or a rank left without calling an awaited operation.
   // `unresponsive`: members that do not reply.

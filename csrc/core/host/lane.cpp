@@ -5,8 +5,8 @@
 // and is rung again by the driver that lets go. A waiting caller sleeps at its own bell in the
 // control block.
 //
-// While it waits for other ranks, a lane checks them every tick: a dead process is detected by its
-// pidfd; data that it had published before is taken first. A stopped one is silent (peer_watch.h).
+// While something is waited for, a look at the awaited ranks every tick: a dead process is seen by
+// its pidfd; what it had published before is taken first. A stopped one is silent (peer_watch.h).
 #include "host/lane.h"
 
 #include <algorithm>
@@ -145,8 +145,8 @@ void HostLane::advance(bool large, bool& left_over) {
   serve_closing(at);
 }
 
-// Lets go of the lane; `left_over`: large work could be done at once. Operations in flight are left
-// to the host thread, which must then not sleep without a limit, whichever thread has posted them.
+// Lets go of the lane; `left_over`: something large could be done at once. What is in flight is
+// left to the host thread, which must not be asleep for good then, whoever has posted it.
 void HostLane::unlock_armed(bool left_over) {
   bool ring = left_over, busy = false;
   for (;;) {

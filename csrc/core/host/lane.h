@@ -17,10 +17,10 @@ namespace mcast {
 
 class HostLane : private HostPort {
  public:
-  // `registry` outlives this. `on_failure` runs once, on the driving thread, before the operations
-  // learn of the failure. Callbacks of posts also run on the driving thread, after its turn, while
-  // the lane is still driven: they may post, close, and drop the lane, to which callers of run(),
-  // help() and turn() therefore hold a reference.
+  // `registry` outlives this. `on_failure` runs once, on whichever thread drives, before the
+  // operations learn of the failure. So do callbacks of posts, after the driver's turn, in which
+  // the lane is still driven: they may post, close and let go of the lane, which whoever calls
+  // run(), help() or turn() holds.
   HostLane(HostParams params, Nanos liveness_limit, std::shared_ptr<HostShared> shared,
            PeerRegistry& registry, std::shared_ptr<Counters> counters,
            std::function<void(const Status&)> on_failure);
@@ -33,8 +33,7 @@ class HostLane : private HostPort {
   void enqueue(Post post);
   void enqueue(MessagePost post);
   void run() noexcept;
-  // Must be called when data that an operation in flight waits for may have arrived
-  // (Region::set_readable). Any thread.
+  // What an operation in flight waits for may have come (Region::set_readable). Any thread.
   void look_again();
 
   // The calling thread drives until `done()` returns true, or until `until`. Returns false if
@@ -94,7 +93,7 @@ class HostLane : private HostPort {
   std::atomic<bool> driven_{false};  // the thread that sets it owns the following fields
   HostCore core_;
   PeerWatch watch_;
-  bool told_ = false;          // the listener has been notified of the failure
+  bool told_ = false;          // the listener knows of the failure
   LaneInbox::Mail mail_;       // closings stay until they are served
   Nanos news_until_ = kNever;  // while a close only waits for others to read message notifications
   Status closing_outcome_;     // of operations in flight at the end

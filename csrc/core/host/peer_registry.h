@@ -59,7 +59,7 @@ class PeerRegistry {
   // Returns the process at this address, if it is the announced one. One thread at a time, as for
   // abandon_after_fork().
   Result<std::shared_ptr<const HostPeer>> find(const HostAddress& address);
-  // For the child of a fork.
+  // In the child of a fork.
   void abandon_after_fork() noexcept;
 
  private:
