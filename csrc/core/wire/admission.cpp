@@ -1,5 +1,5 @@
-// A record is a map of fields, of which "record" says what it is. Lists are numbers with blanks
-// between them. Every field is checked where it is read, and the first wrong one is the reason.
+// A record is a map of fields; "record" names its type. Lists are numbers separated by blanks.
+// Every field is checked when it is read, and the first wrong one is reported as the reason.
 #include "wire/admission.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace mcast::wire {
 namespace {
 
-// Reads the fields of one record and remembers the first that is wrong.
+// Reads the fields of one record and remembers the first wrong one.
 class FieldReader {
  public:
   explicit FieldReader(const Fields& fields) : fields_(fields) {}

@@ -1,6 +1,6 @@
-// Encoding and total parsing, field by field. What is accepted has one encoding only: reserved bits
-// are zero, ranges ascend and do not touch, texts are within their limits, so a body that is
-// written again is the body that was read.
+// Encoding and total parsing, field by field. An accepted body has only one encoding: reserved bits
+// are zero, ranges ascend and do not touch, texts are within their limits, so writing it again
+// gives the same bytes.
 #include "wire/aggregation.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ bool take_text(Reader& in, std::string& text) {
   return true;
 }
 
-// At most 255 bytes, behind their number.
+// Writes a text of at most 255 bytes after its length.
 void put_short_text(Writer& out, std::string_view text) {
   text = text.substr(0, 255);
   out.put<uint8_t>(static_cast<uint8_t>(text.size()));

@@ -13,7 +13,7 @@
 
 namespace mcast::wire {
 
-// Headers, descriptors and reduced elements are used as they lie in memory: nothing swaps bytes.
+// Headers, descriptors and reduced elements are used in place: no code swaps bytes.
 static_assert(std::endian::native == std::endian::little,
               "torch-mcast runs on little-endian machines only");
 
@@ -52,9 +52,9 @@ class Reader {
     return {reinterpret_cast<const char*>(r.data()), r.size()};
   }
   size_t remaining() const noexcept { return bytes_.size(); }
-  // True when every get() was satisfied.
+  // Returns true if every get() was satisfied.
   bool ok() const noexcept { return ok_; }
-  // True when, besides, nothing is left over.
+  // Returns true if, besides, no bytes are left.
   bool done() const noexcept { return ok_ && bytes_.empty(); }
 
  private:

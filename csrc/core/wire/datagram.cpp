@@ -1,9 +1,9 @@
 // The checksum comes first in the header so that one pass over the rest of the datagram covers
-// header and payload; where the payload is copied that happens right before, so that the pass reads
-// it from the nearest cache. Where it stays in the caller's memory (a transport gathers it from
-// there) the pass goes on over it. Whichever touches the caller's memory first prefetches it a few
-// kilobytes ahead: chunk-sized pieces are too short for the hardware prefetcher to get going (1.3
-// times the goodput at 1408 bytes; see docs/decisions.md).
+// header and payload. If the payload is copied, that happens right before, so that the pass reads
+// it from the nearest cache. If it stays in the caller's memory (a transport gathers it from
+// there), the pass continues over it. The first pass over the caller's memory prefetches it a few
+// kilobytes ahead: chunk-sized pieces are too short for the hardware prefetcher to start (1.3 times
+// the goodput at 1408 bytes; see docs/decisions.md).
 #include "wire/datagram.h"
 
 #include <cstring>

@@ -50,11 +50,11 @@ struct DatagramHeader {
 enum class ParseError : uint8_t { kNone, kTooShort, kMagic, kVersion, kType, kFlags, kChecksum };
 const char* parse_error_name(ParseError error) noexcept;
 
-// Why a datagram whose bytes 4 to 7 are `head` is not one of ours.
+// The reason why a datagram whose bytes 4 to 7 are `head` is refused.
 ParseError refusal(uint32_t head) noexcept;
 
-// Reads the header fields; kNone fills `header`. Does not look at the checksum. Inline, like all
-// that is done for every chunk received.
+// Reads the header fields; kNone fills `header`. Does not check the checksum. Inline, like all code
+// that runs for every chunk received.
 inline ParseError parse_datagram(ConstBytes datagram, DatagramHeader& header) noexcept {
   if (datagram.size() < kDatagramHeader) return ParseError::kTooShort;
   const std::byte* const p = datagram.data();
@@ -77,18 +77,18 @@ inline ParseError parse_datagram(ConstBytes datagram, DatagramHeader& header) no
   header.reserved = load<uint16_t>(p + 30);
   return ParseError::kNone;
 }
-// Whether the checksum fits; datagram.size() >= kDatagramHeader.
+// Returns true if the checksum is right. Requires datagram.size() >= kDatagramHeader.
 bool verify_datagram(ConstBytes datagram) noexcept;
 
-// Writes the header of a datagram with this payload to `out`, checksum included, and nothing else:
-// the payload may lie anywhere. out.size() >= kDatagramHeader.
+// Writes only the header of a datagram with this payload to `out`, checksum included; the payload
+// may be anywhere. Requires out.size() >= kDatagramHeader.
 void seal_datagram(Bytes out, const DatagramHeader& header, ConstBytes payload) noexcept;
 
-// Copies the payload behind the header's place. out.size() >= kDatagramHeader + payload.size().
+// Copies the payload behind the header. Requires out.size() >= kDatagramHeader + payload.size().
 void copy_payload(Bytes out, ConstBytes payload) noexcept;
 
-// Both: writes header, payload and checksum to `out`; returns the datagram's size. The payload may
-// already lie at out + kDatagramHeader (then it is not copied).
+// Both: writes header, payload and checksum to `out`; returns the datagram's size. A payload that
+// is already at out + kDatagramHeader is not copied.
 size_t write_datagram(Bytes out, const DatagramHeader& header, ConstBytes payload) noexcept;
 
 }  // namespace mcast::wire

@@ -1,5 +1,5 @@
-// What an operation is, as all ranks must agree on it. Its 32-bit hash travels in every datagram
-// and completion report, the whole of it in Describe frames when hashes differ.
+// The description of an operation on which all ranks must agree. Its 32-bit hash travels in every
+// datagram and completion report, the whole of it in Describe frames when hashes differ.
 #pragma once
 
 #include <string>
@@ -35,13 +35,13 @@ inline constexpr KindRow kKinds[] = {MCAST_KINDS(MCAST_KIND)};
 #undef MCAST_KIND
 inline constexpr uint8_t kKindMax = sizeof kKinds / sizeof kKinds[0];
 
-// A valid kind's.
+// `kind` must be valid.
 constexpr const KindRow& row_of(Kind kind) noexcept {
   return kKinds[static_cast<uint8_t>(kind) - 1];
 }
 constexpr bool is_reduction(Kind kind) noexcept { return row_of(kind).reduces; }
 constexpr bool is_rooted(Kind kind) noexcept { return row_of(kind).rooted; }
-// Whether each block is for one rank only.
+// Returns true if each block is for one rank only.
 constexpr bool is_exchange(Kind kind) noexcept {
   return kind == Kind::kAllToAll || kind == Kind::kGather || kind == Kind::kScatter;
 }
@@ -49,14 +49,14 @@ constexpr const char* kind_name(Kind kind) noexcept { return row_of(kind).name; 
 
 struct Descriptor {
   Kind kind = Kind::kBarrier;
-  // The caller's code of the element type, 0xff: not known; of a reduction: mcast::Element.
+  // The caller's code of the element type, 0xff: unknown; for a reduction: mcast::Element.
   uint8_t element = 0;
-  Member root = kNoMember;  // of rooted kinds
-  // Of one rank's block; all_reduce and reduce: of the whole tensor; all_to_all: 0, since each
-  // block has a length of its own.
+  Member root = kNoMember;  // for rooted kinds
+  // Length of one rank's block; for all_reduce and reduce: of the whole tensor; for all_to_all: 0,
+  // since block lengths differ.
   uint64_t bytes = 0;
   std::string name;       // name of the public op, for people; not part of the hash
-  uint8_t reduction = 0;  // mcast::Reduction; 0 where nothing is reduced
+  uint8_t reduction = 0;  // mcast::Reduction; 0: not a reduction
 
   uint32_t hash() const noexcept;
   // "broadcast(4096 bytes, element 6, root 2)".

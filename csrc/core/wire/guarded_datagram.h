@@ -1,6 +1,6 @@
-// The datagram of a guarded group: version 2. No checksum; the tag at its end authenticates all of
-// it, the filter in front is what a stranger fails at (crypto/datagram_guard.h makes and checks
-// both).
+// The datagram of a guarded group: version 2. It has no checksum; the tag at its end authenticates
+// all of it, and the filter at its start rejects strangers' datagrams cheaply
+// (crypto/datagram_guard.h makes and checks both).
 //
 //   offset size field
 //        0    4 filter        low 32 bits of SipHash-1-3 over bytes 4..40
@@ -11,7 +11,7 @@
 //       40    n payload       ciphertext, or in clear
 //     40+n   16 tag
 //
-// Parsing is total, and nothing is believed before the tag fits.
+// Parsing is total, and no field is trusted before the tag is verified.
 #pragma once
 
 #include "wire/datagram.h"
@@ -40,13 +40,13 @@ struct GuardedHeader {
   bool operator==(const GuardedHeader&) const = default;
 };
 
-// kVersion: one of version 1, among others. Does not look at filter and tag.
+// kVersion: also for datagrams of version 1. Does not check filter and tag.
 inline ParseError parse_guarded(ConstBytes datagram, GuardedHeader& header) noexcept {
   if (datagram.size() < 8) return ParseError::kTooShort;
   const std::byte* const p = datagram.data();
   const auto head = load<uint32_t>(p + 4);
   if ((head & 0xffff) != kDatagramMagic) return ParseError::kMagic;
-  // (One of version 1 may be shorter, and is to be known as what it is.)
+  // (A datagram of version 1 may be shorter, and must be reported as such.)
   if ((head >> 20 & 15) != kGuardedVersion) return ParseError::kVersion;
   if (datagram.size() < kGuardedHeader + kDatagramTag) return ParseError::kTooShort;
   const uint32_t type = head >> 16 & 15;
@@ -69,7 +69,7 @@ inline ParseError parse_guarded(ConstBytes datagram, GuardedHeader& header) noex
   return ParseError::kNone;
 }
 
-// What both versions have in common: for who only looks (faults, counts), and believes nothing.
+// The fields that both versions share, for observers (faults, counters); not verified.
 inline bool peek_datagram(ConstBytes datagram, DatagramHeader& header) noexcept {
   if (parse_datagram(datagram, header) == ParseError::kNone) return true;
   GuardedHeader guarded;
@@ -78,7 +78,7 @@ inline bool peek_datagram(ConstBytes datagram, DatagramHeader& header) noexcept 
   return true;
 }
 
-// Writes the 40 bytes.
+// Writes the 40 bytes of the header.
 inline void write_guarded(std::byte* p, const GuardedHeader& header) noexcept {
   const DatagramHeader& inner = header.inner;
   store<uint32_t>(p, header.filter);

@@ -1,5 +1,5 @@
-// A length that cannot be is found as soon as its four bytes are there, so whoever speaks another
-// protocol is known by its first bytes, and no memory is set aside for what a length promises.
+// An impossible length is detected as soon as its four bytes have arrived, so a peer with another
+// protocol is recognized by its first bytes, and no memory is allocated for an announced length.
 #include "wire/record_stream.h"
 
 namespace mcast::wire {

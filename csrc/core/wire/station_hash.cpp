@@ -1,4 +1,4 @@
-// FNV-1a over the host's text and the place; whoever ranks stations mixes it with what else counts.
+// FNV-1a over the host's text and the index; code that ranks stations mixes it with other values.
 #include "wire/station_hash.h"
 
 #include <map>

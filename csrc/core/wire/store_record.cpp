@@ -1,4 +1,4 @@
-// A length that cannot be is refused before anything of that length is waited for.
+// An impossible length is refused before any data of that length is awaited.
 #include "wire/store_record.h"
 
 #include <cstring>

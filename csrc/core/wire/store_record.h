@@ -1,8 +1,8 @@
-// What a rank asks of a job's store through the engines of hosts, and what it is answered. One
-// record: u32 of the bytes that follow, operation u8, number of parts u32, then each part behind
-// its length u32. Numbers are decimal texts. A connection has one question at a time.
+// Requests of a rank to a job's store through the engines of hosts, and the replies. One record:
+// u32 of the bytes that follow, operation u8, number of parts u32, then each part after its length
+// u32. Numbers are decimal texts. A connection has one request at a time.
 //
-// Parsing is total: nothing but one well-formed record is accepted.
+// Parsing is total: only well-formed records are accepted.
 #pragma once
 
 #include <cstdint>
@@ -18,19 +18,19 @@ enum class StoreOp : uint8_t {
   kOpen = 1,    // host, port, name of the store, limit: the first record
   kSet,         // key, value
   kMultiSet,    // key, value, key, value, ...
-  kCompareSet,  // key, expected, desired -> the value now
+  kCompareSet,  // key, expected, desired -> the current value
   kAdd,         // key, number -> the sum
   kAppend,      // key, value
-  kDelete,      // key -> "1", "0": there was none
-  kCheck,       // keys -> "1": all are there
-  kCount,       // -> how many keys
+  kDelete,      // key -> "1", or "0" if it did not exist
+  kCheck,       // keys -> "1": all exist
+  kCount,       // -> number of keys
   kList,        // -> keys
-  kWait,        // limit, keys: until all are there
-  kGet,         // limit, keys -> their values, once all are there
+  kWait,        // limit, keys: until all exist
+  kGet,         // limit, keys -> their values, once all exist
   // From the store.
-  kDone = 32,  // what the operation has
-  kLate,       // the limit is over; the keys that are not there
-  kFailed,     // why
+  kDone = 32,  // result of the operation
+  kLate,       // the limit has expired; the missing keys
+  kFailed,     // the reason
 };
 
 struct StoreRecord {
@@ -39,9 +39,9 @@ struct StoreRecord {
 };
 
 inline constexpr size_t kMostStoreRecord = size_t{16} << 20;  // bytes behind the length
-inline constexpr size_t kMostStoreParts = size_t{1} << 17;  // a part takes memory beside its bytes
+inline constexpr size_t kMostStoreParts = size_t{1} << 17;  // a part needs memory besides its bytes
 
-// Bytes of a record behind its length field: so many parts with so many bytes together.
+// Bytes of a record after its length field: `parts` parts with `bytes` bytes in total.
 constexpr size_t store_record_bytes(size_t parts, size_t bytes) {
   return 1 + sizeof(uint32_t) + parts * sizeof(uint32_t) + bytes;
 }
@@ -49,22 +49,22 @@ constexpr bool store_record_fits(size_t parts, size_t bytes) {
   return parts <= kMostStoreParts && store_record_bytes(parts, bytes) <= kMostStoreRecord;
 }
 
-// Whether it is within kMostStoreRecord and kMostStoreParts.
+// Returns true if the record is within kMostStoreRecord and kMostStoreParts.
 bool fits(const StoreRecord& record);
-// Empty: it does not fit.
+// Empty if the record does not fit.
 std::string bytes_of(const StoreRecord& record);
 
-// Records of one direction, from bytes as they come.
+// Records of one direction, from bytes as they arrive.
 class StoreReader {
  public:
   void feed(std::string_view bytes) { bytes_ += bytes; }
-  // The next one; none: more bytes are needed, or what came is no record.
+  // The next record; none: more bytes are needed, or the bytes are not a record.
   std::optional<StoreRecord> next();
   bool broken() const { return broken_; }
   size_t waiting() const { return bytes_.size(); }
-  // Bytes of the record that has begun to come, its length field included; 0: not known yet.
+  // Length of the record whose first bytes have arrived, its length field included; 0: unknown yet.
   size_t expected() const;
-  // Forgets what came, of a record whose rest the caller passes over.
+  // Drops the bytes of a record whose rest the caller skips.
   void clear() { bytes_.clear(); }
 
  private:

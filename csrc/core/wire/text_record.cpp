@@ -1,4 +1,4 @@
-// Lines are cut at line feeds, each at its first "=": whatever bytes come, there is a map.
+// Lines end at line feeds, each is split at its first "=": any bytes give a map.
 #include "wire/text_record.h"
 
 #include <algorithm>

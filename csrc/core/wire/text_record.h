@@ -1,5 +1,5 @@
-// Records that people can read: lines of key=value. Reading is total: lines without "=" are passed
-// over, of a key that comes twice the last one counts.
+// Records that people can read: lines of key=value. Reading is total: lines without "=" are
+// ignored; if a key occurs twice the last one counts.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ Fields fields_of(std::string_view text);
 // Appends "key=value\n"; line feeds in the value become blanks.
 void put_field(std::string& out, std::string_view key, std::string_view value);
 
-// A field's value. False: there is none, or it is no such number.
+// Reads a field's value. Returns false if it is missing, or not such a number.
 template <typename T>
 bool number(const Fields& fields, std::string_view key, T& out,
             uint64_t most = std::numeric_limits<T>::max()) {
