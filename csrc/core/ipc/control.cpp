@@ -39,7 +39,7 @@ bool text_of(const Fields& fields, std::string_view key, std::string& out) {
   return true;
 }
 
-// Times are whole and not negative.
+// Accepts only whole, non-negative times.
 bool time_of(const Fields& fields, std::string_view key, Nanos& out) {
   uint64_t value = 0;
   if (!wire::number(fields, key, value, INT64_MAX)) return false;
@@ -61,7 +61,7 @@ bool code_of(const Fields& fields, Code& out) {
   return true;
 }
 
-// The fields of the first of exactly so many parts, or of at least so many.
+// The fields of the first part; the message must have exactly `parts` parts, or at least so many.
 std::optional<Fields> scalars(const Control& from, size_t parts, bool exactly = true) {
   const size_t have = from.parts.size();
   if (exactly ? have != parts : have < parts) return std::nullopt;
@@ -165,7 +165,7 @@ Control control_of(const Welcome& m) {
 bool read(const Control& from, Welcome& m) {
   const auto f = scalars(from, 1);
   if (!f || !time_of(*f, "silence", m.silence)) return false;
-  // One that says nothing guards nothing.
+  // An engine that does not send the field guards nothing.
   if (!text_of(*f, "security", m.security)) m.security = "off";
   if (!text_of(*f, "secret_check", m.secret_check)) m.secret_check.clear();
   if (!text_of(*f, "settings", m.settings)) m.settings.clear();

@@ -1,10 +1,10 @@
-// Messages on the socket between an engine of the host and its client: what is rare. One message is
-// one packet (SOCK_SEQPACKET): a head of 16 bytes, then parts, each a u32 of its length and its
-// bytes. Descriptors of files travel beside (SCM_RIGHTS): the link's segment in Welcome, an arena's
-// in ArenaOffer, the client's /proc/self/mem in MemoryOffer.
+// Messages on the socket between an engine of the host and its client, for rare events. One message
+// is one packet (SOCK_SEQPACKET): a head of 16 bytes, then parts, each a u32 of its length and its
+// bytes. File descriptors travel with it (SCM_RIGHTS): the link's segment in Welcome, an arena's in
+// ArenaOffer, the client's /proc/self/mem in MemoryOffer.
 //
 // Parsers are total: false for anything but exactly one well-formed message of that kind. In
-// messages of scalars a reader passes over fields that it does not know.
+// messages of scalars a reader ignores fields that it does not know.
 #pragma once
 
 #include <array>
@@ -29,12 +29,12 @@ enum class ControlType : uint16_t {
   kArenaOffer = 2,
   kGroupAsk = 3,
   kStoreAnswer = 4,
-  kInterrupt = 5,  // of a creation; the call is GroupAsk's
+  kInterrupt = 5,  // interrupts a creation; the call is GroupAsk's
   kAbort = 6,
   kClose = 7,
   kStatsAsk = 8,  // one part: the group's handle
   kBye = 9,
-  kDrain = 10,  // from its owner, at a socket of its own
+  kDrain = 10,  // from its owner, on a separate socket
   kMemoryOffer = 24,
   // From the engine.
   kWelcome = 32,
@@ -48,41 +48,41 @@ enum class ControlType : uint16_t {
   kStats = 40,
   kDraining = 41,
   kMemory = 56,
-  kStoreClaim = 57,  // where GroupAsk says so
-  // From both: there are records in the ring.
+  kStoreClaim = 57,  // sent if GroupAsk allows it
+  // From both: the ring contains new records.
   kLook = 64,
 };
 
-// Any message. `call` joins an answer to what asked for it; 0: nobody asked.
+// Any message. `call` is the number of the request that a reply belongs to; 0: not a reply.
 struct Control {
   ControlType type = ControlType::kLook;
   uint64_t call = 0;
   std::vector<std::string> parts;
 };
 
-// Longer ones than kMostControl are refused: empty.
+// Returns an empty vector if the message is longer than kMostControl.
 std::vector<std::byte> bytes_of(const Control& message);
-// How many of `parts`, from the first on, find room in `message` behind the parts that it has.
+// Number of `parts`, from the first on, that fit into `message` behind its present parts.
 size_t fitting(const Control& message, std::span<const std::string> parts);
-// Why bytes_of() refuses it; empty: it does not.
+// The reason why bytes_of() refuses the message; empty: it does not.
 std::string too_long(const Control& message);
 std::optional<Control> parse_control(ConstBytes packet);
 
 struct Hello {
-  uint16_t oldest = kControlVersion, newest = kControlVersion;  // that the client speaks
-  std::string product;                                          // its version, for messages
+  uint16_t oldest = kControlVersion, newest = kControlVersion;  // versions that the client supports
+  std::string product;                                          // its version, for error texts
 };
 
 struct Welcome {
-  Nanos silence = kSecond;  // without beats of the other side: it hangs
-  // Of groups: values of the setting `security` that are served, with commas between them, and
-  // JobSecret::make_check() of the secret that guarded ones have.
+  Nanos silence = kSecond;  // without beats, the other side is considered hung
+  // For groups: supported values of the setting `security`, separated by commas, and
+  // JobSecret::make_check() of the secret for guarded groups.
   std::string security = "off", secret_check;
-  std::string settings;  // names of those that it knows, with commas between them; empty: not told
+  std::string settings;  // known settings, separated by commas; empty: not sent
 };
 
-// How it went: of a close and of what a store was asked. Where there is another answer if it went
-// well (to Hello, ArenaOffer, GroupAsk, StatsAsk), why there is none.
+// Result of a close or of a store request. For requests with another reply on success (Hello,
+// ArenaOffer, GroupAsk, StatsAsk): the reason of the failure.
 struct Verdict {
   Code code = Code::kInternal;
   std::string text;
@@ -98,14 +98,14 @@ struct GroupAsk {
   std::map<std::string, std::string> settings;  // non_defaults()
   std::string scope{};     // of its store, for a guarded group (KeyValueStore::scope())
   std::string fallback{};  // GroupSpec::fallback
-  bool claims = false;     // it knows StoreClaim
+  bool claims = false;     // it supports StoreClaim
 };
 
 struct StoreSet {
   std::string key, value;
 };
 
-// KeyValueStore::claim(); its answer has the owner for a value.
+// KeyValueStore::claim(); the reply's value is the owner.
 struct StoreClaim {
   std::string key, owner;
 };
@@ -117,14 +117,15 @@ struct StoreGet {
 
 struct StoreAnswer {
   Verdict verdict;
-  std::vector<std::string> values;  // of the first keys: as many as a message holds, one at least
+  // of the first keys: as many as fit into a message, at least one
+  std::vector<std::string> values;
 };
 
 struct GroupMade {
   uint32_t handle = 0;
-  uint64_t longest = UINT64_MAX;  // bytes of a block, at most
+  uint64_t longest = UINT64_MAX;  // longest block in bytes
   bool messages = false;          // Group::carries_messages()
-  std::string stats;              // as of Stats
+  std::string stats;              // as in Stats
 };
 
 struct Close {
@@ -138,33 +139,33 @@ struct Abort {
   std::string reason;
 };
 
-// It takes no new clients or groups, and ends after `limit` from when it began at the latest. Of
-// Drain: that it should.
+// The engine takes no new clients or groups, and ends at most `limit` after this began. In Drain:
+// requests that.
 struct Draining {
   Nanos limit = 0;
 };
 
-// Of an offer, with the descriptor of a sealed memfd of so many bytes; and of the answer.
+// An offer, with the descriptor of a sealed memfd of `bytes`; and the reply to it.
 struct Arena {
-  uint16_t space = 0;  // ipc::Space; the engine gives it
+  uint16_t space = 0;  // ipc::Space; assigned by the engine
   uint64_t bytes = 0;
 };
 
-// The engine may copy from and to the sender's address space. The descriptor beside it, if there is
-// one, is its /proc/self/mem.
+// Allows the engine to copy from and to the sender's address space. The attached descriptor, if
+// any, is the sender's /proc/self/mem.
 struct MemoryOffer {
-  uint64_t address = 0;  // where these bytes are
+  uint64_t address = 0;  // where these bytes are stored
   std::array<uint64_t, 2> cookie{};
 };
 
-// The way that the engine has found to it.
+// The access method that the engine has found.
 enum class MemoryRoad : uint8_t { kVm = 1, kDescriptor = 2 };
 struct Memory {
   MemoryRoad road = MemoryRoad::kVm;
 };
 
-// Each puts its message into parts, and reads it back. A message that does not hold what its kind
-// must have is refused.
+// Each pair converts a message to parts and back. A message without its kind's required fields is
+// refused.
 Control control_of(const Hello& m);
 Control control_of(const Welcome& m);
 Control control_of(ControlType type, uint64_t call, const Verdict& m);

@@ -1,7 +1,7 @@
-// Encoding and total parsing, field by field, of records of the rings. What is accepted has one
-// encoding only (reserved bytes are zero, enumerations within their range), so a record that is
-// written again is the record that was read. Sums of what a run claims are taken where they cannot
-// wrap: a run that is accepted lies within the 64 bits of its space.
+// Encoding and total parsing, field by field, of records of the rings. An accepted record has only
+// one encoding (reserved bytes are zero, enumerations within their range), so writing it again
+// gives the same bytes. Sums over a run's fields are computed so that they cannot wrap: an accepted
+// run lies within the 64 bits of its space.
 #include "ipc/record.h"
 
 #include <algorithm>
@@ -24,10 +24,11 @@ enum class Type : uint16_t {
 };
 
 constexpr size_t kLengthAt = 0;
-constexpr uint8_t kMore = 1, kStaged = 2;  // of Post
-constexpr uint8_t kHeld = 0x80;            // of Done and MessageDone, beside the code
+constexpr uint8_t kMore = 1, kStaged = 2;  // of PostRecord
+// of DoneRecord and MessageDoneRecord, in the byte of the code
+constexpr uint8_t kHeld = 0x80;
 
-// Begins a record; its length is put right at the end.
+// Begins a record; its length is filled in at the end.
 wire::Writer begin(Type type, uint8_t a, uint8_t b) {
   wire::Writer out;
   out.put<uint32_t>(0);
@@ -44,7 +45,7 @@ std::vector<std::byte> finish(const wire::Writer& out) {
   return bytes;
 }
 
-// Text behind its length.
+// Writes a text after its length.
 void put_text(wire::Writer& out, std::string_view text) {
   text = text.substr(0, kMostText);
   out.put<uint32_t>(static_cast<uint32_t>(text.size()));
@@ -55,7 +56,7 @@ bool only_zeros(ConstBytes rest) {
   return std::all_of(rest.begin(), rest.end(), [](std::byte b) { return b == std::byte{0}; });
 }
 
-// What is left once everything was read: less than a word of padding.
+// Returns true if everything was read: less than a word of padding is left.
 bool ends(wire::Reader& in, size_t most = 7) {
   const ConstBytes rest = in.rest();
   return in.ok() && rest.size() <= most && only_zeros(rest);
@@ -296,7 +297,7 @@ bool decode(wire::Reader& in, uint8_t code, uint8_t zero, FailedRecord& r) {
          take_text(in, r.text);
 }
 
-// The record as the type that it says, where that is one of the variant's.
+// The record as type `Record`, if that is one of the variant's types.
 template <typename Record, typename Any>
 std::optional<Any> as(wire::Reader& in, uint8_t a, uint8_t b) {
   Record record;

@@ -1,12 +1,12 @@
-// Both sides count bytes from the beginning and mask the count for the place, so a full ring and an
-// empty one differ. The writer copies a record in and then raises `tail`; the reader checks the
-// claim (no more than the ring holds, whole words of 8 bytes), reads the record's length once,
-// copies the record out once, raises `head`, and looks at nothing but its copy from then on. What
-// the other side writes over meanwhile can spoil that copy's content, and never where it ends.
+// Both sides count bytes from the beginning and mask the count to get the position, so a full ring
+// and an empty one differ. The writer copies a record in and then raises `tail`; the reader checks
+// the claim (at most the ring's size, whole words of 8 bytes), reads the record's length once,
+// copies the record out once, raises `head`, and uses only its copy from then on. If the other side
+// overwrites the record meanwhile, the copy's content may be wrong, but never its length.
 //
 // Sleeping is Dekker's handshake: the reader stores `asleep` and then loads `tail`, the writer
-// stores `tail` and then takes `asleep`. All four are sequentially consistent, so that one of them
-// sees the other.
+// stores `tail` and then takes `asleep`. All four are sequentially consistent, so at least one side
+// sees the other's store.
 #include "ipc/ring.h"
 
 #include <algorithm>
@@ -29,7 +29,7 @@ void copy_out(const RingPlace& at, uint64_t position, std::byte* to, size_t leng
   const size_t first = std::min(length, at.capacity - begin);
   std::memcpy(to, at.bytes + begin, first);
   std::memcpy(to + first, at.bytes, length - first);
-  // The compiler must not read the ring again where the copy is read.
+  // Keeps the compiler from reading the ring again instead of the copy.
   std::atomic_signal_fence(std::memory_order_seq_cst);
 }
 
@@ -65,7 +65,7 @@ RingReader::Found RingReader::read() noexcept {
   if (waiting == 0) return Found::kNothing;
   broken_ = !possible(waiting, at_.capacity) || waiting < kMinRecord;
   if (broken_) return Found::kBroken;
-  // Words of 8 bytes never go round the end.
+  // Words of 8 bytes never wrap around the end.
   const std::byte* const start = at_.bytes + (head_ & (at_.capacity - 1));
   const size_t length =
       std::atomic_ref<uint32_t>(*const_cast<uint32_t*>(reinterpret_cast<const uint32_t*>(start)))

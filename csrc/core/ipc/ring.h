@@ -2,7 +2,7 @@
 // trust each other.
 //
 // A record is a u32 of its whole length, which is a multiple of 8 from 16 bytes to kMaxRecord, and
-// what follows. Records lie one behind the other and may go round the end of the ring.
+// its data. Records follow each other without gaps and may wrap around the end of the ring.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ inline constexpr size_t kMaxRecord = size_t{32} << 10;
 
 constexpr size_t rounded(size_t bytes) noexcept { return (bytes + 7) & ~size_t{7}; }
 
-// Where a ring lies. `capacity` is a power of two, above kMaxRecord.
+// Location of a ring. `capacity` is a power of two, above kMaxRecord.
 struct RingPlace {
   RingWords* words;
   std::byte* bytes;
@@ -29,12 +29,12 @@ class RingWriter {
  public:
   explicit RingWriter(RingPlace place) noexcept : at_(place) {}
 
-  // `record` begins with its length. False: there is no room, or the ring is broken.
+  // `record` begins with its length. Returns false if there is no room, or the ring is broken.
   bool write(ConstBytes record) noexcept;
-  // The reader has claimed what cannot be. Nothing is written any more.
+  // Returns true if the reader has stored an impossible index. No record is written any more.
   bool broken() const noexcept { return broken_; }
-  // Whether the reader sleeps, that is whether it has to be woken, by who got true. Of several
-  // records after the last one.
+  // Returns true if the reader sleeps; the caller must then wake it. For several records, call it
+  // after the last one.
   static bool take_sleeper(std::atomic<uint32_t>& asleep) noexcept;
   // Bytes written and not read yet.
   size_t waiting() noexcept;
@@ -51,15 +51,17 @@ class RingReader {
       : at_(place), record_(std::make_unique<std::array<std::byte, kMaxRecord>>()) {}
 
   enum class Found : uint8_t { kNothing, kRecord, kBroken };
-  // Takes the next record out of the ring. Broken: the writer has claimed what cannot be; no
-  // record follows.
+  // Takes the next record out of the ring. kBroken: the writer has stored an impossible index or
+  // length; no record follows.
   Found read() noexcept;
-  // The one that was taken: a private copy, as long as it says. Valid until the next read().
+  // The record that was taken: a private copy, of the length that it states. Valid until the next
+  // read().
   ConstBytes record() const noexcept { return {record_->data(), length_}; }
   // Bytes that have been taken.
   uint64_t position() const noexcept { return head_; }
 
-  // Says that the reader is about to sleep. False: there is something to read, and it does not.
+  // Announces that the reader is about to sleep. Returns false, without effect, if there is a
+  // record to read.
   bool announce_sleep(std::atomic<uint32_t>& asleep) noexcept;
 
  private:
