@@ -1,6 +1,6 @@
-// ipsec-mb where it is; else EVP in the order that costs least: cipher and key are set once, every
-// call sets the nonce alone. An empty part is left out, since the library takes a call without
-// bytes for the end.
+// Uses ipsec-mb if available; else EVP in the cheapest order: cipher and key are set once, every
+// call sets only the nonce. Empty parts are skipped, since the library takes a call without bytes
+// as the end.
 #include "crypto/aead.h"
 
 #include <string>
@@ -98,7 +98,7 @@ bool SealContext::seal(const Nonce& nonce, ConstBytes aad, Parts parts, std::byt
     }
     out += part.size();
   }
-  std::byte nothing[16];  // both ciphers are of streams: the end brings no bytes
+  std::byte nothing[16];  // both are stream ciphers: the end adds no bytes
   return lib.EVP_EncryptFinal_ex(c, out_of(nothing), &size) == 1 && size == 0 &&
          lib.EVP_CIPHER_CTX_ctrl(c, kGetTag, kTagSize, tag.data()) == 1;
 }

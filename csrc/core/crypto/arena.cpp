@@ -1,9 +1,9 @@
-// One mapping: a page without rights, the pages that are used, a page without rights. The kernel's
-// MADV_WIPEONFORK is no nicety: two processes that seal with one key would use its nonces twice.
+// One mapping: a page without rights, the used pages, a page without rights. MADV_WIPEONFORK is
+// essential: two processes that seal with one key would use its nonces twice.
 //
-// Keys lie in blocks of such pages, of which each has places of one size; which are taken is noted
-// beside them, in bits that are changed by single instructions. A forked child makes blocks of its
-// own: what it inherited is empty, but not locked.
+// Keys are stored in blocks of such pages; all places of a block have one size. Bits beside them
+// record which places are taken, and are changed by single instructions. A forked child makes its
+// own blocks: the inherited ones are empty, but not locked.
 #include "crypto/arena.h"
 
 #include <sys/mman.h>
@@ -64,7 +64,7 @@ SecretPages::~SecretPages() {
 
 namespace {
 
-// Of each kind: bytes of a place, and how many a block has.
+// For each kind: bytes of a place, and places of a block.
 struct PlaceKind {
   size_t bytes, count;
 };
@@ -78,7 +78,7 @@ struct internal::SecretBlock {
 
   SecretBlock(SecretPages of, const PlaceKind& places) : pages(std::move(of)), kind(places) {}
 
-  // A place that nobody has; null: there is none, or not for this process.
+  // Takes a free place; null: there is none, or not for this process.
   std::byte* take() noexcept {
     if (owner != ::getpid()) return nullptr;
     for (size_t w = 0; w * kBits < kind.count; w++) {
@@ -107,7 +107,7 @@ struct internal::SecretBlock {
 
 namespace {
 
-// All blocks of a kind that there are; and one that may have room.
+// All blocks of each kind; and one that may have room.
 std::atomic<internal::SecretBlock*> g_blocks[std::size(kPlaceKinds)],
     g_roomy[std::size(kPlaceKinds)];
 
@@ -129,7 +129,7 @@ Result<SecretPlace> SecretPlace::make(Kind which) {
     Result<SecretPages> pages = SecretPages::make(kind.count * kind.bytes);
     if (!pages.ok()) return pages.status();
     block = new SecretBlock(std::move(pages).value(), kind);
-    place = block->take();  // before others see it
+    place = block->take();  // before other threads see the block
     block->next = all.load(std::memory_order_relaxed);
     while (!all.compare_exchange_weak(block->next, block, std::memory_order_release,
                                       std::memory_order_relaxed)) {

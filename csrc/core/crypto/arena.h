@@ -1,6 +1,6 @@
-// Pages for secrets: private, in no core dump, empty in a forked child, locked into memory where
-// that is allowed, with pages that nobody may touch on both sides, and wiped before they are given
-// back. What lies here is still there for the same user's debugger and for root.
+// Pages for secrets: private, in no core dump, empty in a forked child, locked into memory if that
+// is allowed, with inaccessible pages on both sides, and wiped before they are returned. A debugger
+// of the same user and root can still read them.
 //
 // SecretPages, SecretBox and SecretKey: one owner, any thread.
 #pragma once
@@ -17,7 +17,7 @@ namespace mcast::crypto {
 
 class SecretPages {
  public:
-  // Zeros. kUnavailable: the kernel cannot keep pages out of children or dumps.
+  // The pages contain zeros. kUnavailable: the kernel cannot keep pages out of children or dumps.
   static Result<SecretPages> make(size_t size);
   SecretPages() = default;
   SecretPages(SecretPages&& other) noexcept
@@ -33,11 +33,12 @@ class SecretPages {
   ~SecretPages();
 
   Bytes bytes() const noexcept { return used_; }
-  // Never written to a swap device. Not everybody may lock as much as wanted.
+  // Returns true if the pages are never written to a swap device. Users may have a limit on
+  // locking.
   bool locked() const noexcept { return locked_; }
 
  private:
-  Bytes whole_;  // with the guards
+  Bytes whole_;  // including the guard pages
   Bytes used_;
   bool locked_ = false;
 };
@@ -63,7 +64,7 @@ class SecretBox {
   };
   SecretBox(SecretPages pages, T* value) : pages_(std::move(pages)), value_(value) {}
   SecretPages pages_;
-  std::unique_ptr<T, Destroy> value_;  // goes before its pages
+  std::unique_ptr<T, Destroy> value_;  // destroyed before its pages
 };
 
 namespace internal {
@@ -73,13 +74,13 @@ struct SecretBlock;
 inline constexpr size_t kCipherPlace = 2048;
 
 // A place of one of two sizes in pages that it shares with others: a group has keys for each sender
-// and connections have more, and a mapping for each, with its guards, would use up those that a
-// process may have. The pages stay with the process for later ones. Wiped when it goes. make() and
-// the end take no lock, so a fork beside them does no harm.
+// and connections have more, and one mapping each, with its guards, would exceed a process's limit
+// of mappings. The process keeps the pages for later use. Wiped when destroyed. make() and the
+// destructor take no lock, so a concurrent fork does no harm.
 class SecretPlace {
  public:
   enum class Kind : uint8_t { kKey, kCipher };  // sizeof(Key), kCipherPlace; aligned likewise
-  // As SecretPages::make().
+  // Errors as of SecretPages::make().
   static Result<SecretPlace> make(Kind kind);
   SecretPlace() = default;  // none
   SecretPlace(SecretPlace&& other) noexcept
@@ -102,7 +103,7 @@ class SecretPlace {
 // A Key in such a place.
 class SecretKey {
  public:
-  // As SecretPages::make().
+  // Errors as of SecretPages::make().
   static Result<SecretKey> make(Key key) {
     Result<SecretPlace> place = SecretPlace::make(SecretPlace::Kind::kKey);
     if (!place.ok()) return place.status();
@@ -118,11 +119,11 @@ class SecretKey {
   SecretKey(SecretPlace place, Key key) noexcept : place_(std::move(place)) {
     new (place_.bytes().data()) Key(std::move(key));
   }
-  SecretPlace place_;  // whose end wipes the key
+  SecretPlace place_;  // wipes the key when destroyed
 };
 
-// False once pages of this process could not be locked in memory, which is logged the first time:
-// their keys may be written to swap.
+// Returns false once pages of this process could not be locked in memory, which is logged the first
+// time: their keys may be written to swap.
 bool all_secrets_locked() noexcept;
 
 }  // namespace mcast::crypto

@@ -1,7 +1,7 @@
-// Windows by the clock. The table has one word per slot: the round in which some number with this
-// hash was tried. Two numbers of one slot crowd each other out within a window, which costs a true
-// chunk a repair; to remember which one it was would let a forger take turns with two of them. The
-// table is never cleared: a new window that uses it has a new round.
+// Windows by the clock. The table has one word per slot: the round in which a number with this hash
+// was last tried. Two numbers of one slot displace each other within a window, which costs a true
+// chunk a repair; remembering the number itself would let a forger alternate between two of them.
+// The table is never cleared: each window that uses it has a new round.
 #include "crypto/budget.h"
 
 #include <array>

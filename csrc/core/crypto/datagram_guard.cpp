@@ -1,13 +1,13 @@
-// The nonce is the epoch's iv XOR the packet number, the number is a counter that seal() alone
-// takes from: (epoch, counter) to (key, nonce) is one to one. The number is taken before the cipher
-// runs, so what fails half-way is not used again either.
+// The nonce is the epoch's iv XOR the packet number; the number is a counter that only seal()
+// advances: (epoch, counter) to (key, nonce) is one to one. The number is taken before the cipher
+// runs, so the number of a failed attempt is not used again either.
 //
-// A receiver keeps the keys of two epochs. A number of a later one lets it derive that epoch's key
-// from the chain, and only a tag that fits moves the chain on. The filter is checked before all of
-// that: to make a receiver derive keys takes a header by a member.
+// A receiver keeps the keys of two epochs. A number of a later one makes it derive that epoch's key
+// from the chain, and only a tag that fits advances the chain. The filter is checked before all of
+// that: only a header made by a member can trigger a derivation.
 //
 // All senders' first chains are derived when the guard is made, some microseconds each: with the
-// group's root at hand every epoch that ever was could be had again, so nobody keeps it.
+// group's root every epoch could be derived again, so the root is not kept.
 #include "crypto/datagram_guard.h"
 
 #include <string>
@@ -18,7 +18,7 @@ namespace {
 using wire::kDatagramTag;
 using wire::kGuardedHeader;
 
-// Of a step to an epoch that is not opened yet: bytes that are opened in the time of its
+// Cost of a step to an epoch that is not opened yet: bytes that can be opened in the time of its
 // derivation.
 constexpr size_t kStepCost = 8u << 10;
 
@@ -77,7 +77,8 @@ size_t SealKey::seal(Bytes out, const wire::DatagramHeader& header, ConstBytes p
   if (sealed) {
     good = current_.context.seal(make_nonce(current_.iv, number), head, {&payload, 1}, place, tag);
   } else {
-    // What is authenticated is what is sent: copied first, since the caller may write to it.
+    // Authenticates the bytes that are sent: copied first, since the caller may write to the
+    // payload.
     if (!payload.empty() && payload.data() != place) {
       std::memcpy(place, payload.data(), payload.size());
     }

@@ -1,15 +1,15 @@
-// DatagramGuard: what stands between a guarded group's lane and the medium. It seals the datagrams
-// of this member and opens those of the others (format: wire/guarded_datagram.h).
+// DatagramGuard: protects a guarded group's lane. It seals the datagrams of this member and opens
+// those of the others (format: wire/guarded_datagram.h).
 //
-// Nonces. Under one key no nonce may serve twice. Every datagram, a repetition too, takes a packet
-// number that was never taken before: only SealKey::seal() gives them out, a SealKey cannot be
-// copied, and there is one for a member's epochs. Who opens has OpenKeys, which cannot seal.
+// Nonces. Under one key no nonce may be used twice. Every datagram, including a repetition, gets a
+// packet number that was never used before: only SealKey::seal() takes them, a SealKey cannot be
+// copied, and there is one for a member's epochs. A receiver has OpenKeys, which cannot seal.
 //
-// Receiving is in two steps, since between them the group judges whether it wants the bytes at all:
-// admit() looks at the header alone and costs a stranger's datagram 25 ns; open() authenticates.
-// Nothing that a datagram says may change any state before open() was true.
+// Receiving has two steps, since in between the group decides whether it needs the bytes at all:
+// admit() checks only the header and costs 25 ns for a stranger's datagram; open() authenticates.
+// No content of a datagram may change any state before open() returned true.
 //
-// Pure: bytes and time come in. Not thread-safe. Needs an ok() of load_library().
+// Pure: bytes and time are arguments. Not thread-safe. Needs an ok() of load_library().
 #pragma once
 
 #include <memory>
@@ -25,7 +25,7 @@
 
 namespace mcast::crypto {
 
-// How a sender's datagrams are guarded.
+// Parameters for guarding a sender's datagrams.
 struct Guarding {
   Mode mode = Mode::kSealed;  // not kOff
   Suite suite = Suite::kAes128Gcm;
@@ -33,7 +33,7 @@ struct Guarding {
   bool operator==(const Guarding&) const = default;
 };
 
-// The one thing that seals for a member, by one thread. Move-only.
+// The only object that seals for a member, used by one thread. Move-only.
 class SealKey {
  public:
   static Result<SealKey> make(const Key& root, const Guarding& how, Member self,
@@ -41,12 +41,12 @@ class SealKey {
   SealKey(SealKey&&) noexcept = default;
   SealKey& operator=(SealKey&&) noexcept = default;
 
-  // Writes the whole datagram to `out`, which has room for it: payload.size() + kGuardedHeader +
-  // kDatagramTag bytes, which are returned. The payload may lie anywhere, also at its place in
-  // `out`, and is read once. `header.member` is this member. 0: no datagram, and never one again;
-  // failure() says why.
+  // Writes the whole datagram to `out`, which must have room for it: payload.size() +
+  // kGuardedHeader + kDatagramTag bytes, which is returned. The payload may be anywhere, even at
+  // its place in `out`, and is read once. `header.member` is this member. Returns 0 if no datagram
+  // can be sealed, now or later; failure() gives the reason.
   size_t seal(Bytes out, const wire::DatagramHeader& header, ConstBytes payload) noexcept;
-  // To be called now and then: an epoch that is too old by then ends with the next datagram.
+  // To be called periodically: an epoch that is too old by then ends with the next datagram.
   void age(Nanos now) noexcept { age_.look(now); }
   const Status& failure() const noexcept { return failure_; }
 
@@ -62,7 +62,7 @@ class SealKey {
         how_(how),
         limits_(limits),
         age_(limits.age) {}
-  bool step();  // to the next epoch
+  bool step();  // advances to the next epoch
 
   EpochChain chain_;
   Keyed<SealContext> current_;
@@ -70,25 +70,25 @@ class SealKey {
   Guarding how_;
   EpochLimits limits_;
   EpochAge age_;
-  uint64_t next_ = 0;    // counter; nothing but seal() and step() writes it
+  uint64_t next_ = 0;    // counter; written only by seal() and step()
   uint64_t blocks_ = 0;  // under this key
   uint64_t sealed_ = 0;
   Status failure_;
 };
 
-// Opens what one member seals.
+// Opens the datagrams of one member.
 class OpenKey {
  public:
   static Result<OpenKey> make(const Key& root, const Guarding& how, Member sender,
                               const OpenLimits& limits);
 
-  // Whether the packet number is of an epoch that is opened now.
+  // Returns true if the packet number is of an epoch that can be opened now.
   bool knows(uint32_t epoch, Nanos now) const noexcept;
-  // As OpenContext::open(), with the key of the number's epoch; of a later epoch only if it is good
-  // are its keys kept. False also if !knows().
+  // As OpenContext::open(), with the key of the number's epoch; the keys of a later epoch are kept
+  // only on success. Also returns false if knows() does.
   bool open(uint64_t number, ConstBytes aad, ConstBytes ciphertext,
             std::span<const std::byte, kTagSize> tag, std::byte* out, Nanos now);
-  // So many have failed that the keys should not be used any more.
+  // Returns true if so many have failed that the keys should not be used any more.
   bool worn_out() const noexcept { return failures_ >= limits_.failures; }
   uint32_t epoch() const noexcept { return chain_.epoch(); }
 
@@ -103,18 +103,18 @@ class OpenKey {
   uint64_t failures_ = 0;
 };
 
-// Why a datagram goes no further.
+// The reason for which a datagram is refused.
 enum class Refusal : uint8_t {
   kNone,
   kMalformed,     // does not parse
-  kDowngraded,    // version 1, or in clear where it must be sealed, or the reverse
+  kDowngraded,    // version 1, or unencrypted although it must be sealed, or the reverse
   kForeign,       // of another lane
-  kForgedHeader,  // the filter: its sender has not the group's keys
-  kOwn,           // this member's own, looped back
-  kStale,         // of an epoch that is over, or too far ahead
+  kForgedHeader,  // the filter is wrong: its sender does not have the group's keys
+  kOwn,           // this member's own datagram, looped back
+  kStale,         // of an epoch that has ended, or too far ahead
   kReplayed,      // control that was accepted before, or is older than the window
-  kCrowdedOut,    // not tried: too many have failed lately
-  kForged,        // the tag
+  kCrowdedOut,    // not tried: too many have failed recently
+  kForged,        // the tag is wrong
 };
 const char* refusal_name(Refusal refusal) noexcept;
 
@@ -124,12 +124,12 @@ class DatagramGuard {
     Guarding how;
     Member self = 0;
     uint32_t members = 0;
-    size_t most_payload = 0;  // of a datagram that is opened
+    size_t most_payload = 0;  // longest payload of a datagram that is opened
     EpochLimits epochs;
     OpenLimits opens;
   };
-  // `root`: of the group (group_root()); it is not kept, and the caller wipes it when the guards of
-  // all lanes are made. `budget`: of the lane.
+  // `root`: the group's (group_root()); it is not kept, and the caller wipes it when the guards of
+  // all lanes are made. `budget`: the lane's.
   static Result<std::unique_ptr<DatagramGuard>> make(const Key& root, const Params& params,
                                                      std::shared_ptr<OpenBudget> budget);
 
@@ -137,19 +137,19 @@ class DatagramGuard {
   Suite suite() const noexcept { return params_.how.suite; }
   SealKey& seal_key() noexcept { return seal_; }
 
-  // The header of a datagram that came, or why it is none for this group. The group tag is not
-  // looked at. judge(): of one whose header is parsed.
+  // Checks the header of a received datagram. Does not check the group tag. judge(): the same for a
+  // header that is parsed already.
   Refusal admit(ConstBytes datagram, wire::GuardedHeader& header, Nanos now);
   Refusal judge(const wire::GuardedHeader& header, ConstBytes datagram, Nanos now);
-  // After admit(): kNone, and `payload` is what was sent, valid until the next call; in kAuth a
-  // part of `datagram`.
+  // To be called after admit(). kNone: `payload` is the sent data, valid until the next call; in
+  // kAuth it is a part of `datagram`.
   Refusal open(const wire::GuardedHeader& header, ConstBytes datagram, ConstBytes& payload,
                Nanos now);
 
   uint64_t opened() const noexcept { return opened_; }
   // A member whose keys are worn out by forgeries; kNoMember: none.
   Member worn_out() const noexcept { return worn_out_; }
-  // The latest epoch that was opened of a member.
+  // The latest epoch of a member that was opened.
   uint32_t epoch_of(Member member) const noexcept;
 
  private:
@@ -164,7 +164,7 @@ class DatagramGuard {
   FilterKey filter_;
   SealKey seal_;
   std::shared_ptr<OpenBudget> budget_;
-  std::vector<std::optional<Sender>> senders_;  // by member, but for this one
+  std::vector<std::optional<Sender>> senders_;  // by member; empty for this one
   std::vector<std::byte> scratch_;
   uint64_t opened_ = 0;
   Member worn_out_ = kNoMember;

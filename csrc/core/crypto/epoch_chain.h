@@ -1,7 +1,7 @@
-// EpochChain: a sender's keys, one after the other. Each step replaces the chain's key by one that
-// follows from it and wipes the old: who learns only a later one cannot open what went before.
-// Nothing that the first one followed from may be kept, therefore. The key lies in pages for
-// secrets; what libcrypto makes of an epoch's lies on its heap (docs/security.md).
+// EpochChain: a sender's keys, one after the other. Each step replaces the chain's key by one
+// derived from it and wipes the old one: an attacker who learns only a later key cannot open
+// earlier data. Therefore no input of the first key's derivation may be kept. The key is stored in
+// pages for secrets; libcrypto keeps an epoch's key schedule on its heap (docs/security.md).
 #pragma once
 
 #include <utility>
@@ -14,7 +14,7 @@ namespace mcast::crypto {
 
 class EpochChain {
  public:
-  // There may be no pages for it.
+  // Fails if no pages are available for it.
   static Result<EpochChain> make(Key first, Suite suite) {
     Result<SecretKey> key = SecretKey::make(std::move(first));
     if (!key.ok()) return key.status();
@@ -43,7 +43,7 @@ class EpochChain {
   uint32_t epoch_ = 0;
 };
 
-// How old a sender's epoch is. Not thread-safe.
+// Age of a sender's epoch. Not thread-safe.
 class EpochAge {
  public:
   explicit EpochAge(Nanos limit) : limit_(limit) {}
@@ -58,7 +58,7 @@ class EpochAge {
   Nanos limit_, begun_ = kNever, latest_ = kNever;
 };
 
-// What opens, or seals, under one epoch's key.
+// The context that opens, or seals, under one epoch's key.
 template <typename Context>
 struct Keyed {
   Context context;

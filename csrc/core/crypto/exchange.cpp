@@ -1,4 +1,4 @@
-// The library refuses a result of zeros itself; it is looked at here again, since a later version
+// The library itself refuses a result of zeros; it is checked here again, since a later version
 // might leave that to callers.
 #include "crypto/exchange.h"
 

@@ -15,12 +15,13 @@ using PublicKey = std::array<std::byte, 32>;
 
 class KeyPair {
  public:
-  // From 32 random bytes, which the caller wipes. kUnavailable: the library has no X25519 here.
+  // Made from 32 random bytes, which the caller wipes. kUnavailable: the library has no X25519
+  // here.
   static Result<KeyPair> make(std::span<const std::byte, 32> random);
 
   const PublicKey& public_key() const noexcept { return public_; }
-  // What this pair and the other's have in common. kInvalidArgument: the other's key is one of
-  // those with which the result is zero whatever ours is (RFC 7748, section 6.1).
+  // The secret shared by this pair and the other. kInvalidArgument: the other's key is one of those
+  // for which the result is zero whatever this key is (RFC 7748, section 6.1).
   Result<Key> shared(const PublicKey& other) const;
 
  private:

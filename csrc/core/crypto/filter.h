@@ -1,7 +1,8 @@
-// SipHash-1-3, as a filter in front of the costlier check of a tag: 32 of its bits stand in the
-// header of each guarded datagram (crypto/datagram_guard.h). Who does not know the key gets one in
-// 2^32 past it. Nothing rests on it but cost: what it lets through is authenticated by the tag.
-// Inline and our own, since a call of libcrypto's takes longer than what it is to save. Any thread.
+// SipHash-1-3, as a filter before the costlier check of a tag: 32 of its bits are in the header of
+// each guarded datagram (crypto/datagram_guard.h). A sender without the key gets one datagram in
+// 2^32 past it. Only cost depends on it: datagrams that pass are still authenticated by the tag.
+// Implemented inline here, since a call of libcrypto takes longer than the check it would save. Any
+// thread.
 #pragma once
 
 #include <array>

@@ -1,8 +1,8 @@
-// Each message is authenticated together with all that came before it, by h1 and h2, so none can be
-// taken out of another connection. The Hello is checked by the secret's key alone, which is cheap;
-// the two later MACs by a key that follows from X25519 of the two endpoints and both nonces, which
-// proves the private keys. The Challenge is not authenticated by itself: a changed one makes the
-// Hello's MAC wrong.
+// Each message is authenticated together with all earlier ones, by h1 and h2, so none can be taken
+// from another connection. The Hello is checked with the secret's key alone, which is cheap; the
+// two later MACs with a key derived from X25519 of the two endpoints and both nonces, which proves
+// possession of the private keys. The Challenge is not authenticated by itself: a changed one makes
+// the Hello's MAC wrong.
 #include "crypto/handshake.h"
 
 #include <algorithm>
@@ -85,7 +85,7 @@ Acceptor::Acceptor(const Identity& self, const HandshakeNonce& nonce) : self_(se
 
 HandshakeError Acceptor::check_hello(std::span<const std::byte, kGuardedHelloSize> hello) {
   if (!has_version(&hello[4])) return HandshakeError::kVersion;
-  // The role says by which key: only who has that key can claim it.
+  // The role selects the key: only an endpoint with that key can claim the role.
   const auto role = wire::load<uint8_t>(&hello[30]);
   if (role > static_cast<uint8_t>(Role::kAggregator)) return HandshakeError::kRole;
   role_ = static_cast<Role>(role);

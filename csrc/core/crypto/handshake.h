@@ -1,6 +1,6 @@
-// How a guarded stream connection begins: four fixed messages (docs/security.md). Both ends prove
+// Start of a guarded stream connection: four fixed messages (docs/security.md). Both ends prove
 // that they know the job's secret and the private key of the endpoint that they claim to be, agree
-// on a suite, and get fresh keys for each direction. Nobody negotiates the mode.
+// on a suite, and get fresh keys for each direction. The mode is not negotiated.
 //
 //   Challenge (acceptor, 24)  0 "MCSC", 4 version u16, 6 mode u8, 7 suites u8, 8 nonce 16
 //   Hello (connector, 96)     0 the transport's own 32 bytes, of which this sets: 4 version u16,
@@ -13,7 +13,7 @@
 // are cut to 16 bytes. Until the Hello's MAC fits, an acceptor has spent one SHA-256 and one HMAC
 // of fixed length, and holds 24 bytes.
 //
-// Pure: random bytes come in. Needs an ok() of load_library(). Not thread-safe.
+// Pure: random bytes are arguments. Needs an ok() of load_library(). Not thread-safe.
 #pragma once
 
 #include <array>
@@ -35,19 +35,19 @@ using AckBytes = std::array<std::byte, kGuardedAckSize>;
 using ConfirmBytes = std::array<std::byte, kConfirmSize>;
 using HandshakeNonce = std::array<std::byte, kHandshakeNonce>;
 
-// Who is at the other end, or wants to be.
+// The peer's role.
 enum class Role : uint8_t { kRank = 0, kAggregator = 1 };
 
-// What an endpoint is, for all of its handshakes; it outlives them.
+// Identity of an endpoint, for all of its handshakes, which it outlives.
 struct Identity {
   Mode mode = Mode::kSealed;
-  uint8_t suites = 0;  // that it takes: suite_bit()s
+  uint8_t suites = 0;  // that it accepts: suite_bit()s
   Role role = Role::kRank;
-  Key hello, mix;        // of the job's secret: between ranks
-  KeyPair pair;          // its own, made beside its uid
+  Key hello, mix;        // derived from the job's secret: between ranks
+  KeyPair pair;          // its own, made with its uid
   EpochLimits limits{};  // of its connections; the same at all endpoints
-  // Of what follows from the secret for aggregators: with one of these at either end. An aggregator
-  // has no others.
+  // Derived from the secret for aggregators: used if either end is one. An aggregator has no other
+  // keys.
   Key role_hello = {}, role_mix = {};
 
   const Key& hello_with(Role other) const noexcept { return ranks(other) ? hello : role_hello; }
@@ -57,47 +57,48 @@ struct Identity {
   bool ranks(Role other) const noexcept { return role == Role::kRank && other == Role::kRank; }
 };
 
-// Why a handshake goes no further. The texts name nothing secret.
+// The reason for which a handshake fails. The texts contain no secrets.
 enum class HandshakeError : uint8_t {
   kNone,
-  kNotGuarded,  // no Challenge: something else, or an endpoint whose security is off
+  kNotGuarded,  // no Challenge: another protocol, or an endpoint whose security is off
   kVersion,
-  kMode,   // the other end's mode is another
+  kMode,   // the other end has another mode
   kSuite,  // no suite in common, or one that was not offered
   kRole,
-  kMac,    // another secret, another run, or changed on the way
-  kKey,    // an X25519 key that is none, or not the one that was expected
-  kPages,  // nothing is wrong with it: there are no pages for the connection's key
+  kMac,    // another secret, another run, or modified in transit
+  kKey,    // an invalid X25519 key, or not the expected one
+  kPages,  // the handshake is right, but there are no pages for the connection's key
 };
 const char* handshake_error_text(HandshakeError error) noexcept;
 
-// Chains of the two directions, as one end uses them.
+// Chains of the two directions, as seen by one end.
 struct StreamChains {
   Key seal, open;
   Suite suite = Suite::kAes128Gcm;
   Mode mode = Mode::kSealed;
 };
 
-// The suite that two ends use: the first of AES-128, AES-256 and ChaCha20 that both take.
+// The suite that two ends use: the first of AES-128, AES-256 and ChaCha20 that both accept.
 std::optional<Suite> choose_suite(uint8_t ours, uint8_t theirs) noexcept;
 
-// The end that was connected to.
+// The accepting end of a connection.
 class Acceptor {
  public:
   Acceptor(const Identity& self, const HandshakeNonce& nonce);
 
   const ChallengeBytes& challenge() const noexcept { return challenge_; }
-  // Whether the Hello answers this Challenge and is by somebody with the secret. No X25519 yet.
+  // Checks that the Hello answers this Challenge and was made with the secret. Does no X25519 yet.
   HandshakeError check_hello(std::span<const std::byte, kGuardedHelloSize> hello);
-  // Of a Hello that was right.
+  // Public key in a valid Hello.
   const PublicKey& peer_key() const noexcept { return peer_key_; }
   Role peer_role() const noexcept { return role_; }
-  // The answer, of which the transport has made the head; also if it says no. kKey, kPages: there
-  // is none.
+  // Makes the reply, whose head the transport has made; also for a refusal. kKey, kPages: no reply
+  // was made.
   HandshakeError answer(std::span<const std::byte, kAckHead> head, AckBytes& out);
-  // Whether the connector has the private key of peer_key(). Then chains() are good.
+  // Checks that the connector has the private key of peer_key(). chains() is valid after that.
   HandshakeError check_confirm(std::span<const std::byte, kConfirmSize> confirm) const;
-  // The connection's key, from which they follow, goes with this: let it go once they are used.
+  // This object owns the connection's key, from which the chains are derived: destroy it once they
+  // are used.
   StreamChains chains() const;
 
  private:
@@ -108,11 +109,11 @@ class Acceptor {
   PublicKey peer_key_{};
   Role role_ = Role::kRank;
   Suite suite_ = Suite::kAes128Gcm;
-  SecretKey connection_;  // once there is an answer
+  SecretKey connection_;  // set once a reply was made
   ConfirmBytes expected_{};
 };
 
-// The end that connects. It knows the other's key from its record.
+// The connecting end. It knows the other's key from its record.
 class Connector {
  public:
   Connector(const Identity& self, const PublicKey& peer, Role role = Role::kRank)
@@ -122,9 +123,9 @@ class Connector {
   HandshakeError hello(std::span<const std::byte, kChallengeSize> challenge,
                        std::span<const std::byte, kHelloHead> head, const HandshakeNonce& nonce,
                        HelloBytes& out);
-  // Whether the answer is by who has the private key of the peer, and the confirmation of it.
+  // Checks that the reply was made with the peer's private key, and makes the confirmation.
   HandshakeError check_ack(std::span<const std::byte, kGuardedAckSize> ack, ConfirmBytes& confirm);
-  // After check_ack(); as the acceptor's.
+  // Valid after check_ack(); as the acceptor's.
   StreamChains chains() const;
 
  private:
@@ -134,7 +135,7 @@ class Connector {
   Digest h1_{};
   std::array<std::byte, 16> hello_mac_{};
   Suite suite_ = Suite::kAes128Gcm;
-  SecretKey connection_;  // once there was an answer
+  SecretKey connection_;  // set once a reply has arrived
 };
 
 }  // namespace mcast::crypto

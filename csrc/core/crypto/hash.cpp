@@ -1,6 +1,6 @@
-// Thin calls of libcrypto: a context per call, since none of these is made for a chunk. Parameters
-// of its key derivation are an array of names and places, which is built here by hand: the helpers
-// that the library has for it are functions that would have to be looked up, too.
+// Thin calls of libcrypto: a context per call, since none of these runs for a chunk. Parameters of
+// its key derivation are an array of names and places, which is built here by hand: the library's
+// helpers for it are functions that would have to be looked up, too.
 #include "crypto/hash.h"
 
 #include "crypto/openssl.h"
@@ -19,7 +19,7 @@ OSSL_PARAM text_param(const char* name, char* text, size_t size) noexcept {
   return {name, kParamText, text, size, kParamUnmodified};
 }
 OSSL_PARAM bytes_param(const char* name, ConstBytes bytes) noexcept {
-  // (The library only reads.)
+  // (The library only reads the bytes.)
   return {name, kParamBytes, const_cast<std::byte*>(bytes.data()), bytes.size(), kParamUnmodified};
 }
 

@@ -1,5 +1,5 @@
 // SHA-256, HMAC-SHA256 (RFC 2104) and HKDF-SHA256 (RFC 5869) by libcrypto. Needs an ok() of
-// load_library(). Pure functions, any thread. `parts` are taken one after the other.
+// load_library(). Pure functions, any thread. `parts` are processed one after the other.
 #pragma once
 
 #include <initializer_list>
@@ -23,15 +23,16 @@ Digest sha256(std::initializer_list<ConstBytes> parts) noexcept;
 Digest hmac_sha256(ConstBytes key, Parts parts) noexcept;
 Digest hmac_sha256(ConstBytes key, std::initializer_list<ConstBytes> parts) noexcept;
 
-// `salt` and `ikm` have at least one byte.
+// Requires `salt` and `ikm` of at least one byte.
 Key hkdf_extract(ConstBytes salt, ConstBytes ikm) noexcept;
 // Fills `out`, at most 255 * 32 bytes.
 void hkdf_expand(ConstBytes prk, ConstBytes info, Bytes out) noexcept;
 
-// Whether the bytes are the same; takes as long wherever they differ. The sizes are no secret.
+// Returns true if the bytes are equal; its time does not depend on where they differ. The sizes are
+// not secret.
 bool same(ConstBytes a, ConstBytes b) noexcept;
 
-// Whether the library does all of the above. For load_library(), which asks once.
+// Returns true if the library can do all of the above. Called once by load_library().
 bool digests_work() noexcept;
 
 }  // namespace mcast::crypto

@@ -1,7 +1,6 @@
-// The library by dlopen, of whose versions only the first major one is known. Whether its functions
-// fit this CPU is decided here, since they do not ask. Before they are used they seal some messages
-// as libcrypto does, or are not used at all: a library that is another than it says must not cost a
-// byte.
+// The library by dlopen; only its first major version is supported. Whether its functions fit this
+// CPU is decided here, since they do not check. Before they are used they must seal some messages
+// exactly as libcrypto does: an incompatible library must not corrupt a byte.
 #include "crypto/ipsec_mb.h"
 
 #include <dlfcn.h>
@@ -35,8 +34,8 @@ struct IpsecMb {
 uint8_t* octets(std::byte* at) noexcept { return reinterpret_cast<uint8_t*>(at); }
 const uint8_t* octets(const std::byte* at) noexcept { return reinterpret_cast<const uint8_t*>(at); }
 
-// The library's functions for AVX2 are exported by names that its header has; those for AVX-512 are
-// reached through its manager alone, whose layout is not promised.
+// The library's functions for AVX2 are exported by names that its header defines; those for AVX-512
+// can only be reached through its manager, whose layout is not stable.
 constexpr const char* kForAvx2 = "avx_gen4";
 
 bool cpu_has_what_it_takes() noexcept {
@@ -49,7 +48,8 @@ bool cpu_has_what_it_takes() noexcept {
 #endif
 }
 
-// AVX-512 and the instructions for AES and carry-less multiply of its width.
+// Returns true if the CPU has AVX-512 and the AES and carry-less multiply instructions of its
+// width.
 bool cpu_is_wide() noexcept {
 #if defined(__x86_64__)
   unsigned a = 0, b = 0, c = 0, d = 0;  // (Not every compiler's __builtin_cpu_supports knows VAES.)
@@ -115,13 +115,13 @@ bool FastGcm::open(const std::byte* nonce, ConstBytes aad, ConstBytes ciphertext
 
 namespace {
 
-// A message's sizes: of its text and of what is authenticated besides.
+// A message's sizes: of its text and of the additional authenticated data.
 struct Sizes {
   size_t text, aad;
 };
 
-// Whether it becomes what libcrypto makes of it, in one piece, in several and in place, and opens,
-// and does not if a bit of it is another one.
+// Returns true if sealing gives the same bytes as libcrypto, in one piece, in several and in place,
+// and opening succeeds, but fails with any changed bit.
 bool same(FastGcm& gcm, SealContext& known, const Sizes& sizes) {
   std::vector<std::byte> text(sizes.text), aad(sizes.aad), back(sizes.text);
   std::vector<std::byte> one(sizes.text + kTagSize), other(one);
@@ -156,7 +156,7 @@ bool same(FastGcm& gcm, SealContext& known, const Sizes& sizes) {
   return true;
 }
 
-// Nothing: it cannot be told now.
+// Nothing: it cannot be determined now.
 std::optional<bool> agrees(Suite suite, const GcmFunctions& functions, ConstBytes key) {
   auto known = SealContext::by_libcrypto(suite, key);
   auto gcm = FastGcm::with(functions, key);
@@ -167,8 +167,8 @@ std::optional<bool> agrees(Suite suite, const GcmFunctions& functions, ConstByte
                      [&](const Sizes& sizes) { return same(*gcm, *known, sizes); });
 }
 
-// Datagrams gain by fewer calls. But on a CPU with wider instructions OpenSSL knows them since 3.1,
-// and seals large records several times as fast.
+// Datagrams gain from fewer calls. But on a CPU with wider instructions OpenSSL uses them since
+// 3.1, and seals large records several times as fast.
 bool libcrypto_is_wider() noexcept {
   const bool later =
       libcrypto().OPENSSL_version_major() > 3 || libcrypto().OPENSSL_version_minor() >= 1;
@@ -177,7 +177,7 @@ bool libcrypto_is_wider() noexcept {
 
 IpsecMb find_ipsec_mb() {
   IpsecMb library;
-  // Who has libcrypto in FIPS mode wants its module and no other.
+  // In FIPS mode the user wants libcrypto's module and no other.
   if (!cpu_has_what_it_takes() ||
       libcrypto().EVP_default_properties_is_fips_enabled(nullptr) != 0) {
     return {};

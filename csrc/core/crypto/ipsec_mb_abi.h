@@ -1,6 +1,6 @@
-// What this folder uses of Intel's ipsec-mb (libIPSec_MB.so.1), declared here for the reason that
-// crypto/openssl_abi.h gives: the functions of its header that seal one message on a CPU with AVX2.
-// tests/cpp/crypto/ipsec_mb_test.cpp holds them to the header.
+// The parts of Intel's ipsec-mb (libIPSec_MB.so.1) that this folder uses, declared here for the
+// reason that crypto/openssl_abi.h gives: the functions of its header that seal one message on a
+// CPU with AVX2. tests/cpp/crypto/ipsec_mb_test.cpp compares them with the header.
 #pragma once
 
 #include <cstddef>
@@ -11,19 +11,19 @@ struct gcm_context_data;
 
 namespace mcast::crypto::abi {
 
-// An expanded key is less than this in all of version 1; 64: what its widest loads want.
+// Upper bound of an expanded key in all of version 1; 64: alignment for its widest loads.
 inline constexpr size_t kGcmKeyRoom = 2048, kGcmAlignment = 64;
-// State of one message, likewise.
+// State of one message, likewise an upper bound.
 inline constexpr size_t kGcmStateRoom = 256;
-// imb_get_version() of the first that this was written for, and of the first that it was not.
+// imb_get_version() of the first supported version, and of the first unsupported one.
 inline constexpr unsigned kOldestIpsecMb = 0x10000, kNextIpsecMb = 0x20000;
 
 using GcmPre = void (*)(const void* key, gcm_key_data*);
-// One message: text or ciphertext, 12 bytes of nonce, what is authenticated besides, the tag.
+// One message: text or ciphertext, 12 bytes of nonce, additional authenticated data, the tag.
 using GcmOnce = void (*)(const gcm_key_data*, gcm_context_data*, uint8_t* out, const uint8_t* in,
                          uint64_t size, const uint8_t* nonce, const uint8_t* aad, uint64_t aad_size,
                          uint8_t* tag, uint64_t tag_size);
-// The same in pieces.
+// The same in several calls.
 using GcmInit = void (*)(const gcm_key_data*, gcm_context_data*, const uint8_t* nonce,
                          const uint8_t* aad, uint64_t aad_size);
 using GcmUpdate = void (*)(const gcm_key_data*, gcm_context_data*, uint8_t* out, const uint8_t* in,
@@ -32,8 +32,8 @@ using GcmFinalize = void (*)(const gcm_key_data*, gcm_context_data*, uint8_t* ta
                              uint64_t tag_size);
 using GetVersion = unsigned (*)();
 
-// The functions of one size of key: X(member, type, name before the size, name between it and the
-// CPU's).
+// The functions of one key size: X(member, type, name before the size, name between the size and
+// the CPU).
 // clang-format off
 #define MCAST_GCM_FUNCTIONS(X)                                  \
   X(pre, GcmPre, "aes_gcm_pre_", "_")                           \

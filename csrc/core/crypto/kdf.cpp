@@ -1,6 +1,7 @@
-// Each function is one line of the key schedule. Two constructions: extract() concentrates what may
-// be uneven (a secret, an exchange) under a salt that says what it is for, derive() makes keys of
-// what is even already. Labels end in a zero, so none is the beginning of another's input.
+// Each function is one line of the key schedule. There are two constructions: extract()
+// concentrates input that may be uneven (a secret, an exchange) under a salt that names its
+// purpose; derive() makes keys from input that is uniform already. Labels end in a zero, so none is
+// a prefix of another's input.
 #include "crypto/kdf.h"
 
 #include <algorithm>
@@ -18,7 +19,7 @@ std::array<std::byte, sizeof(T)> little(T value) noexcept {
   return out;
 }
 
-// X(salt, a | b).
+// Extracts a key from a | b with `salt`.
 Key extract(ConstBytes salt, const Key& a, const Key& b) noexcept {
   std::array<std::byte, 2 * kKeySize> both;
   std::copy(a.bytes().begin(), a.bytes().end(), both.begin());

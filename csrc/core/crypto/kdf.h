@@ -25,31 +25,31 @@
 
 namespace mcast::crypto {
 
-// HKDF-Expand(key, "mcast1 " | label | 0 | context): what all of the below is made of.
+// HKDF-Expand(key, "mcast1 " | label | 0 | context): the base of all functions below.
 void derive(const Key& key, std::string_view label, Parts context, Bytes out) noexcept;
 Key derive_key(const Key& key, std::string_view label, Parts context = {}) noexcept;
 
 // --- From the job's secret (32 random bytes).
 Key root_key(ConstBytes secret) noexcept;  // PRK
-// "jobs": all that a process keeps of the root. No role's key follows from it.
+// "jobs": the only part of the root that a process keeps. No role's key can be derived from it.
 Key jobs_key(const Key& root) noexcept;
-// "job": what ranks of one job have in place of the root, by the SHA-256 of the job's name.
+// "job": replaces the root for ranks of one job; depends on the SHA-256 of the job's name.
 Key job_key(const Key& jobs, std::string_view name) noexcept;
-// --- From a job_key; of a role's daemons from the root of their secret.
+// --- From a job_key; for a role's daemons from the root of their secret.
 Key record_key(const Key& root) noexcept;  // "record": MAC of values in the store
-// "check": tells a wrong secret. Like a MAC it lets anybody try secrets; of 32 random bytes nobody
-// finds the right one.
+// "check": detects a wrong secret. Like a MAC it allows guesses to be tried; a guess of 32 random
+// bytes never succeeds.
 using SecretCheck = std::array<std::byte, 8>;
 SecretCheck secret_check(const Key& record_key, ConstBytes nonce) noexcept;
 Key hello_key(const Key& root) noexcept;  // "hello": MAC of a stream's Hello
 Key mix_key(const Key& root) noexcept;    // "mix": into what X25519 brings
-// What a daemon that serves the job, and is no rank, gets in place of the root. A name of at most
-// 255 bytes.
+// "role": replaces the root for a daemon that serves the job and is not a rank. The name has at
+// most 255 bytes.
 inline constexpr const char* kAggregatorName = "aggregators";
 Key role_key(const Key& root, uint8_t role, std::string_view name) noexcept;  // "role"
 
-// --- Values in the store. What a value is, so that it fits nowhere else. Every text is preceded by
-// its length (u32) in what the MAC covers.
+// --- Values in the store. Identifies a value, so that its MAC is valid nowhere else. Every text is
+// preceded by its length (u32) in the data that the MAC covers.
 struct RecordPlace {
   std::string_view scope;  // prefix of the store, with the incarnation
   std::string_view key;    // "rank/3"
@@ -62,7 +62,7 @@ Digest record_mac(const Key& record_key, const RecordPlace& place, std::string_v
 // order of ranks; here the digests of the records, then the roster.
 Digest transcript(uint32_t ranks, std::span<const std::string> records) noexcept;
 
-// "agreed": in place of the record key for what is said after the transcript.
+// "agreed": replaces the record key for values that are sent after the transcript.
 Key agreed_key(const Key& record_key, const Digest& transcript) noexcept;
 
 // --- The group's secret. `shared`: X25519 of member 0 and the rank.
@@ -70,8 +70,8 @@ Key group_secret(std::span<const std::byte, 32> random, const Key& mix) noexcept
 Key wrap_key(const Digest& transcript, const Key& shared, const Key& mix, Member rank) noexcept;
 inline constexpr size_t kWrappedSize = kKeySize + kTagSize;
 using Wrapped = std::array<std::byte, kWrappedSize>;
-// AES-256-GCM with the zero nonce: a wrap_key serves once. Nothing from unwrap(): it was wrapped
-// for another rank or for other records.
+// AES-256-GCM with the zero nonce: a wrap_key is used only once. unwrap() returns nothing if it was
+// wrapped for another rank or for other records.
 Wrapped wrap(const Key& wrap_key, const Key& secret);
 std::optional<Key> unwrap(const Key& wrap_key, std::span<const std::byte, kWrappedSize> wrapped);
 
@@ -80,12 +80,12 @@ Key group_root(const Digest& transcript, const Key& secret) noexcept;  // M
 // --- Datagrams. Lane: 0 multicast, 1 reduce.
 FilterKey filter_key(const Key& root, uint8_t lane) noexcept;
 Key first_chain(const Key& root, Mode mode, Suite suite, uint8_t lane, Member member) noexcept;
-// Of the next epoch; the caller lets the old one go, which wipes it.
+// Key of the next epoch; the caller destroys the old one, which wipes it.
 Key next_chain(const Key& chain) noexcept;
 
-// What an epoch of a chain seals with.
+// Keys with which an epoch of a chain seals.
 struct EpochKey {
-  Key key;  // of which the first key_size(suite) bytes are used
+  Key key;  // the first key_size(suite) bytes are used
   Nonce iv{};
 };
 EpochKey epoch_key(const Key& chain, Suite suite) noexcept;

@@ -1,5 +1,5 @@
-// Secret bytes and the small types around them. A Key is wiped when it goes, and cannot be copied
-// by accident; it lies where its owner puts it (crypto/arena.h has pages for that). Not
+// Secret bytes and the small types around them. A Key is wiped when destroyed, and cannot be copied
+// by accident; its owner decides where it is stored (crypto/arena.h has pages for that). Not
 // thread-safe.
 #pragma once
 

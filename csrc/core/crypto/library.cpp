@@ -1,7 +1,7 @@
-// libcrypto by dlopen. All symbols are looked up at once and the algorithms fetched once, since
-// both are slow; then SHA-256, HMAC and HKDF run once with what they are needed for, so that later
-// failures of theirs can only mean that memory has run out. The library is opened with local
-// visibility: another copy that the process has (Python's ssl, torch's) stays its own.
+// libcrypto by dlopen. All symbols are looked up once and the algorithms fetched once, since both
+// are slow; then SHA-256, HMAC and HKDF run once with typical inputs, so that a later failure can
+// only mean that memory has run out. The library is opened with local visibility: other copies in
+// the process (Python's ssl, torch's) are not affected.
 #include "crypto/library.h"
 
 #include <dlfcn.h>
@@ -52,7 +52,7 @@ Status load_once() {
   return {};
 }
 
-// Loaded by the first who asks; the others wait.
+// Loaded by the first caller; the others wait.
 const Status& loaded() {
   static const Status status = load_once();
   return status;

@@ -1,4 +1,4 @@
-// The library behind all primitives of this folder (but see ipsec_mb.h): libcrypto of OpenSSL 3,
+// The library behind all primitives of this folder (except ipsec_mb.h): libcrypto of OpenSSL 3,
 // loaded when the first guarded group is made, so that a process without one never maps it. It
 // stays loaded. Any thread.
 #pragma once
@@ -9,12 +9,12 @@
 
 namespace mcast::crypto {
 
-// Loads it at the first call and tries its digests and key derivation; later calls return the same.
-// kUnavailable: it is not there, too old, or lacks something (the message names it). Everything
-// else of this folder needs an ok() from here before.
+// Loads it at the first call and tests its digests and key derivation; later calls return the same.
+// kUnavailable: it is missing, too old, or lacks a function (the message names it). All other
+// functions of this folder require an ok() from here first.
 Status load_library();
 
-// "OpenSSL 3.0.19 27 Jan 2026, ipsec-mb 1.3.0", or the former alone; empty unless load_library() is
+// "OpenSSL 3.0.19 27 Jan 2026, ipsec-mb 1.3.0", or only the first; empty unless load_library() is
 // ok.
 std::string library_version();
 

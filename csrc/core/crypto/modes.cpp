@@ -1,5 +1,5 @@
-// Names of modes and suites, as users and records write them, and what the CPU is good at: the bits
-// that it shows to unprivileged code, once per call.
+// Names of modes and suites, as users and records write them, and the CPU's abilities: the feature
+// bits that it shows to unprivileged code, read once per call.
 #include "crypto/modes.h"
 
 #if defined(__aarch64__)

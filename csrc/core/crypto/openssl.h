@@ -15,7 +15,7 @@ struct Libcrypto {
   MCAST_LIBCRYPTO_SYMBOLS(MCAST_POINTER)
 #undef MCAST_POINTER
   // Fetched once: a fetch by name takes longer than sealing a chunk. Null: the library (or its
-  // configuration, as in FIPS mode) has no such algorithm.
+  // configuration, as in FIPS mode) does not have this algorithm.
   EVP_CIPHER* aes128gcm = nullptr;
   EVP_CIPHER* aes256gcm = nullptr;
   EVP_CIPHER* chacha20poly1305 = nullptr;
@@ -24,11 +24,12 @@ struct Libcrypto {
   EVP_KDF* hkdf = nullptr;
 };
 
-// Only after an ok() of load_library().
+// Requires an earlier ok() of load_library().
 const Libcrypto& libcrypto() noexcept;
 
-// Where the library refuses what it has done before there is no memory left: says so and ends the
-// process, as a failed allocation does. A key that is not there must not look like one that is.
+// Called when the library refuses a call that worked before, which means that no memory is left:
+// logs it and ends the process, as a failed allocation does. A missing key must not look like a
+// valid one.
 [[noreturn]] void out_of_memory(const char* what) noexcept;
 inline void must(bool good, const char* what) noexcept {
   if (!good) out_of_memory(what);

@@ -1,8 +1,8 @@
-// What this folder uses of libcrypto.so.3, declared here: the library is loaded at run time, so its
-// headers, which only an administrator can install, need not be there to build. Names, types and
-// numbers are those of OpenSSL 3.0's public headers, which its promise of a stable ABI keeps for
-// all of version 3; tests/cpp/crypto/openssl_abi_test.cpp holds them to the headers of this
-// machine. Nothing of it is a function that could be linked.
+// The parts of libcrypto.so.3 that this folder uses, declared here: the library is loaded at run
+// time, so its headers, which only an administrator can install, are not needed to build. Names,
+// types and numbers are those of OpenSSL 3.0's public headers, whose stable ABI covers all of
+// version 3; tests/cpp/crypto/openssl_abi_test.cpp compares them with the headers of this machine.
+// None of these functions is linked.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,8 @@
-// Bytes of the secret only ever lie in SecretPages, in what libcrypto makes of them, and in the
-// environment that the process was started with. That lies on the stack of the first thread and
-// stays there whatever setenv() does later; /proc/self/stat tells where, and it is overwritten in
-// place. A descriptor can be read once only, so what came from /dev/fd/N or from the environment is
-// kept for later groups.
+// Bytes of the secret are only ever in SecretPages, in libcrypto's data structures, and in the
+// environment with which the process was started. The environment is on the stack of the first
+// thread and stays there whatever setenv() does later; /proc/self/stat gives its address, and it is
+// overwritten in place. A descriptor can be read only once, so secrets from /dev/fd/N or from the
+// environment are kept for later groups.
 #include "crypto/secret.h"
 
 #include <fcntl.h>
@@ -46,12 +46,12 @@ std::string_view stripped(std::string_view text) {
   return text;
 }
 
-// Where the environment that the process was started with lies; empty: not known.
+// Memory of the environment with which the process was started; empty: unknown.
 Bytes first_environment() {
   std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen("/proc/self/stat", "re"), &std::fclose);
   std::array<char, 4096> line{};
   if (!file || std::fgets(line.data(), line.size(), file.get()) == nullptr) return {};
-  // The name, in parentheses, may hold anything; behind it come fields 3, 4, ...
+  // The name, in parentheses, may contain anything; fields 3, 4, ... follow it.
   const char* at = std::strrchr(line.data(), ')');
   for (int field = 2; at != nullptr && field < 50; field++) {
     at = std::strchr(at + 1, ' ');
@@ -59,7 +59,7 @@ Bytes first_environment() {
   unsigned long begin = 0, end = 0;
   if (at == nullptr || std::sscanf(at, " %lu %lu", &begin, &end) != 2) return {};
   if (begin == 0 || end <= begin) return {};
-  // NOLINTNEXTLINE(performance-no-int-to-ptr): the kernel says where
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): the kernel gives the address
   return {reinterpret_cast<std::byte*>(begin), end - begin};
 }
 
@@ -83,7 +83,7 @@ void drop_from_environment(char* value) {
   wipe_first_environment();
 }
 
-// Takes it out; nothing: there is none.
+// Removes the secret from the environment and returns it; nothing: not set.
 Result<SecretPages> take_from_environment() {
   char* const value = std::getenv(kSecretVariable);
   if (value == nullptr || *value == 0) {
@@ -146,7 +146,7 @@ Result<SecretPages> read_file(const std::string& path) {
   return secret;
 }
 
-// What could be read once only, by its origin.
+// Secrets that can be read only once, by their origin.
 struct Kept {
   std::mutex mutex;
   std::map<std::string, std::shared_ptr<const JobSecret>> secrets;
@@ -221,7 +221,7 @@ Result<std::shared_ptr<const JobSecret>> JobSecret::for_job(const std::string& n
 
 std::string JobSecret::make_check() const {
   CheckNonce nonce{};
-  (void)secure_random_bytes(nonce);  // zeros only say which checks are of one secret
+  (void)secure_random_bytes(nonce);  // zeros would only show which checks are of one secret
   return hex_text(nonce) + hex_text(secret_check(record(), nonce));
 }
 
@@ -261,7 +261,7 @@ bool secret_is_set(const Config& config) {
   if (!config.secret_file.empty()) return true;
   const char* const value = std::getenv(kSecretVariable);
   if (value != nullptr && *value != 0) return true;
-  // An earlier group has read it, or the process that this one was forked from.
+  // Already read by an earlier group, or by the process that this one was forked from.
   const std::lock_guard<std::mutex> lock(kept().mutex);
   const auto it = kept().secrets.find(kSecretVariable);
   return it != kept().secrets.end() && it->second != nullptr;

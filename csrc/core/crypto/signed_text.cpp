@@ -1,4 +1,4 @@
-// The MAC covers where the text belongs, too (RecordPlace), so it fits nowhere else.
+// The MAC also covers where the text belongs (RecordPlace), so it is valid nowhere else.
 #include "crypto/signed_text.h"
 
 #include "base/hex.h"

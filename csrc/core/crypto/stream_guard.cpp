@@ -1,6 +1,6 @@
-// The nonce is the epoch's iv XOR the record's number in its epoch, which both sides count: what is
-// left out, doubled, or put in another order opens under no nonce. Sealing takes the parts of a
-// frame as they lie in memory, in one pass, in place of a checksum's.
+// The nonce is the epoch's iv XOR the record's number in its epoch, which both sides count: a
+// record that is omitted, duplicated or reordered fails to open. Sealing takes the parts of a frame
+// from where they are stored, in one pass, which replaces the checksum's pass.
 #include "crypto/stream_guard.h"
 
 #include <array>

@@ -1,12 +1,13 @@
 // One direction of a guarded stream connection: records with a counter that is never sent, since
-// streams bring everything once and in order. Each direction has a chain of its own
-// (kdf.h, stream_chain()), whose epochs both sides count alike.
+// streams deliver everything once and in order. Each direction has its own chain (kdf.h,
+// stream_chain()), whose epochs both sides count alike.
 //
 //   record: length u32 of the rest | on stripes: number u32 | body | tag (16 bytes)
 //
-// Length and number are in clear and authenticated. The length's highest bit says that the sealer
-// begins a new epoch, since the one before has become too old. The body is a frame; no body is the
-// goodbye. In kAuth the body is in clear. Any record that does not open ends the connection.
+// Length and number are not encrypted but authenticated. The length's highest bit means that the
+// sealer begins a new epoch, since the previous one has become too old. The body is a frame; an
+// empty body is the goodbye. In kAuth the body is not encrypted. Any record that does not open ends
+// the connection.
 //
 // Pure; not thread-safe. Needs an ok() of load_library().
 #pragma once
@@ -22,26 +23,27 @@ inline constexpr size_t kRecordLength = 4;
 inline constexpr uint32_t kNewEpoch = uint32_t{1} << 31;
 inline constexpr size_t kRecordNumber = 4;
 
-// What a record with a body of `body` bytes takes, its length field included.
+// Bytes of a record with a body of `body` bytes, its length field included.
 constexpr size_t record_size(size_t body, bool striped) noexcept {
   return kRecordLength + (striped ? kRecordNumber : 0) + body + kTagSize;
 }
-// Bytes of the rest, by a record's first field.
+// Length of the rest, from a record's first field.
 constexpr uint32_t record_length(uint32_t field) noexcept { return field & ~kNewEpoch; }
-// Whether a record may have this length field; `most`: bytes of a body.
+// Returns true if a record may have this length field; `most`: longest body.
 constexpr bool record_length_allowed(uint32_t length, size_t most, bool striped) noexcept {
   const size_t least = record_size(0, striped) - kRecordLength;
   return length >= least && length <= least + most;
 }
 
-// What both directions have: the chain, and when it goes on. Counts a record, or says why not.
+// State common to both directions: the chain, and when it advances. Counts records, or refuses
+// them.
 class RecordClock {
  public:
   RecordClock(EpochChain chain, const EpochLimits& limits)
       : chain_(std::move(chain)), limits_(limits) {}
   const EpochChain& chain() const { return chain_; }
-  // Takes the number of the next record of so many bytes; `old`: the epoch has to end before it.
-  // `stepped`: it is of a new epoch. Nothing: all epochs are used up.
+  // Takes the number of the next record of `bytes`; `old`: the epoch must end before it. `stepped`:
+  // the record is of a new epoch. Nothing: all epochs are used up.
   std::optional<uint64_t> take(size_t bytes, bool old, bool& stepped);
 
  private:
@@ -55,9 +57,10 @@ class RecordSealer {
   static Result<RecordSealer> make(Key chain, Suite suite, Mode mode,
                                    const EpochLimits& limits = {});
   // Writes one record to `out`, which has room for record_size(); the parts are read once. Each
-  // record must be sent, whole and in this order. False: never one again.
+  // record must be sent completely and in this order. Returns false if no record can be sealed, now
+  // or later.
   bool seal(std::optional<uint32_t> number, Parts body, std::byte* out);
-  // To be called now and then: an epoch that is too old by then ends with the next record.
+  // To be called periodically: an epoch that is too old by then ends with the next record.
   void age(Nanos now) noexcept { age_.look(now); }
   uint32_t epoch() const { return clock_.chain().epoch(); }
 
@@ -75,9 +78,9 @@ class RecordOpener {
  public:
   static Result<RecordOpener> make(Key chain, Suite suite, Mode mode,
                                    const EpochLimits& limits = {});
-  // `record`: a whole one, its length field included, of an allowed length. Its body, which may be
-  // written to `scratch` (room for it) or lie in the record; empty: the goodbye. Nothing: forged,
-  // and the connection is over.
+  // `record`: a complete one, its length field included, of an allowed length. Returns its body,
+  // which is either written to `scratch` (which has room for it) or in the record; empty: the
+  // goodbye. Nothing: the record is forged, and the connection must end.
   std::optional<ConstBytes> open(bool striped, ConstBytes record, Bytes scratch);
   uint32_t epoch() const { return clock_.chain().epoch(); }
 
