@@ -1,8 +1,8 @@
-// The window is the number of segments that are granted and whose results have not left, over all
-// operations: each takes a place (an accumulator and room for early contributions) at most, so what
-// is reserved suffices whatever ranks do, and a slow owner delays the others only when its results
-// have taken all places. Grants are for half a window at least. They go to ranks that have opened
-// the operation; who opens it later is told what the others know.
+// The window is the number of segments that are granted and whose results have not been sent, over
+// all operations: each takes at most one place (an accumulator and room for early contributions),
+// so the reservation suffices whatever ranks do, and a slow owner delays the others only when its
+// results have taken all places. Grants are for half a window at least. They go to ranks that have
+// opened the operation; a rank that opens it later gets the grants of the others.
 #include "aggregation/job.h"
 
 #include <algorithm>
@@ -16,12 +16,12 @@
 namespace mcast::aggregation {
 namespace {
 
-// Of one contribution in a SegmentFold.
+// State of one contribution in a SegmentFold.
 constexpr size_t kContributionState = 48;
-// Of one rack in a RackFold.
+// State of one rack in a RackFold.
 constexpr size_t kRackState = 128;
 
-// Why no station can fold this; "": it can.
+// The reason why no station can fold this; "": it can.
 const char* obstacle(const wire::Descriptor& d) {
   if (d.kind != wire::Kind::kAllreduce && d.kind != wire::Kind::kReduceScatter) {
     return "stations fold all_reduce and reduce_scatter only";
@@ -234,7 +234,7 @@ Status Job::on_partial(Member from, Sequence sequence, uint32_t hash,
   }
   op->excuse(partial);
   if (partial.contributors < 2) {
-    // There are segments to which nobody contributes here.
+    // Some segments would get no contribution here.
     decline(*op, Status(Code::kUnavailable, "only one rank contributes"));
     finish_if_done(*op);
     grant();
@@ -256,7 +256,7 @@ bool Job::excuse(const Operation& op, RackFold& fold) const {
   return good;
 }
 
-// What has come already of the owner's segments.
+// Excuses contributors in the blocks of the owner's segments that exist already.
 bool Job::excuse_blocks(const Operation& op, Member owner) {
   for (uint32_t i = 0; i < table_.capacity(); i++) {
     const BlockRecord* const there = table_.at(i);
@@ -354,12 +354,12 @@ void Job::grant() {
       outstanding_ += more;
       tell_granted(*op);
     }
-    // A rank may wait for this one before it posts the next, which must not take its room.
+    // A rank may wait for this operation before it posts the next, which must not use its room.
     if (op->ungranted() > 0) return;
   }
 }
 
-// In a tree, those that bring nothing have no use for it.
+// In a tree, ranks that do not contribute here need no grants.
 void Job::tell_granted(Operation& op) {
   for (uint32_t m = 0; m < params_.hosts.members(); m++) {
     const auto rank = static_cast<Member>(m);

@@ -1,7 +1,7 @@
-// The window is twice what `incast` allows an owner, shared by the contributors: grants,
-// contributions and results wait behind multicast and behind contributions to other stations, and a
-// rank that is ahead has nothing to send while it waits for a slower one. At least two segments, so
-// that one can be folded while the next arrives.
+// The window is twice the value of `incast` that an owner is allowed, shared by the contributors:
+// grants, contributions and results wait behind multicast and behind contributions to other
+// stations, and a rank that is ahead has no data to send while it waits for a slower one. At least
+// two segments, so that one can be folded while the next arrives.
 #include "aggregation/job_params.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ size_t memory_bound(const JobParams& params) {
   const size_t window =
       station_lookahead(params) * params.segment * (params.hosts.count() + accumulators);
   const size_t ranks = params.hosts.members();
-  // What leaves of a tree send goes to other stations, however few ranks there are.
+  // Leaves of a tree send to other stations, however few ranks there are.
   const size_t receivers = params.racks.flat() ? ranks : kMostQueuedToAll / kMostQueued;
   const size_t queues = receivers * (kMostQueued + kMaxBulkFrame);
   return window + std::min(queues, kMostQueuedToAll) + kMostLists + kRecords +

@@ -1,10 +1,10 @@
-// A job's part in a tree. Two stations of it agree on nothing but what each computes by itself: the
-// lists, so which number an entry of one has in the other's. A leaf opens each operation at all
-// stations at the top, is granted entries there as a rank is, and sends its rack's sums in the
-// order of that list; so the number of the next one says all about what has come from it.
+// A job's part in a tree. Two stations of a tree exchange no agreement: each computes all lists by
+// itself, and so the number that an entry of one list has in the other's. A leaf opens each
+// operation at all stations at the top, gets grants there as a rank does, and sends its rack's sums
+// in the order of that list; so the number of the next one describes everything that it has sent.
 //
-// All lists have one order, in which the first entry that is not done is granted at every station
-// on its way: so windows of several stations never wait for each other in a circle.
+// All lists have the same order, and the first unfinished entry in it is granted at every station
+// on its path: so windows of several stations never wait for each other in a cycle.
 #include <algorithm>
 
 #include "aggregation/job.h"
@@ -12,7 +12,7 @@
 namespace mcast::aggregation {
 namespace {
 
-// Why the sum may not be; "": it may.
+// The reason why the sum is not allowed; "": it is.
 const char* fault_of_sum(const Operation& op, const Operation::Partner& leaf, const Racks& racks,
                          const wire::AggResult& sum) {
   if (op.is_leaf() || !leaf.opened) return "a sum before it was opened";
@@ -33,13 +33,13 @@ uint64_t& Job::expects(Member from) {
   return expects_[from];
 }
 
-// It has been opened and is gone, so all ranks have opened it.
+// An operation that was opened and is gone: all ranks have opened it.
 bool Job::is_over(Sequence sequence) const {
   return std::any_of(expects_.begin(), expects_.begin() + params_.hosts.members(),
                      [sequence](uint64_t next) { return next > sequence; });
 }
 
-// The operation has begun here.
+// Called when the operation has begun here.
 void Job::join(Operation& op, const wire::AggOpen& open) {
   for (const Operation::Partner& partner : op.partners()) {
     const Member station = partner.who.station;

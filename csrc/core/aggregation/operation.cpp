@@ -1,7 +1,7 @@
 // A rank contributes to the entries that it leads for, in ascending order, so one number per rank
-// says all about what has come from it. With several ranks on a host they share the entries by
-// owner, and a rank's next entry is found by walking over its neighbours'. The other stations of a
-// tree are walked with in the same way.
+// describes everything that it has sent. Several ranks on a host share the entries by owner, and a
+// rank's next entry is found by skipping those of the others. The entries of the other stations of
+// a tree are found in the same way.
 #include "aggregation/operation.h"
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 namespace mcast::aggregation {
 namespace {
 
-// As ranks fold among hosts: where a host has folded before, the factors are in its contribution
-// already.
+// As ranks fold among hosts: if a host has folded before, its contribution already includes the
+// factors.
 FoldRule rule_of(const wire::Descriptor& d, const Hosts& hosts) {
   FoldRule rule;
   rule.element = static_cast<Element>(d.element);
@@ -75,7 +75,7 @@ void Operation::decline(Status why) {
   granted_ = emitted_ = 0;
 }
 
-// A leaf that has not posted it would begin it anew, here.
+// If a leaf has not posted it, the leaf's opening would begin the operation again here.
 bool Operation::finished() const {
   const bool top = list_ && !is_leaf();
   return opened_by_all() && emitted_ == size() &&
@@ -133,8 +133,8 @@ void Operation::skip_to_own(Member rank) {
 
 FoldRun Operation::run(const ListEntry& entry) const {
   const uint32_t contributors = hosts_.count(), owner = hosts_.host_of(entry.owner);
-  // Without the owner's it begins behind the owner under every order: then either that is the
-  // order, or the owner is the last of all, or the order does not show.
+  // Without the owner's contribution the run begins after the owner in every order: either that is
+  // the order, or the owner is the last of all, or the order does not affect the result.
   if (entry.own_kept) return {(owner + 1) % contributors, contributors - 1};
   return {first_folded(order_, owner, contributors), contributors};
 }

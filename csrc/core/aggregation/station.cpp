@@ -1,6 +1,7 @@
-// Streams deliver in order and intact, so a frame that is out of place was sent out of place: the
-// job ends, and the ranks, who see the streams end, fold by themselves. Only what is harmless and
-// may happen without fault is dropped: repetitions, what is over, frames of another group.
+// Streams deliver in order and intact, so a frame that is out of order was sent out of order: the
+// job ends, and the ranks, which see the streams end, fold by themselves. Only harmless frames that
+// occur without a fault are dropped: repetitions, frames of finished operations, frames of another
+// group.
 #include "aggregation/station.h"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // A station: one job's frames from its ranks, and from other stations of a tree, and its end. A job
-// ends with the group (bye), with its last stream or soon after its first, with a rank that breaks
-// the protocol, or when no rank comes for a minute; its records and buffers are given back at once.
-// Pure: frames and time in, frames out.
+// ends with the group (bye), with its last stream or soon after the first stream that ends, with a
+// rank that breaks the protocol, or when no rank connects for a minute; its records and buffers are
+// freed at once. Pure: frames and time are the input, frames the output.
 #pragma once
 
 #include <optional>
@@ -14,25 +14,26 @@ namespace mcast::aggregation {
 
 class Station {
  public:
-  // Without any stream for so long, a job ends.
+  // A job ends after this time without any stream.
   static constexpr Nanos kLease = 60 * kSecond;
-  // From the first stream that ends to the end of the job, which serves nobody any more: a rank
-  // that has lost a station makes all others give it up, one that has died has failed the group.
+  // Time from the first stream that ends to the end of the job, which is useless by then: a rank
+  // that has lost a station makes all others give it up, and one that has died has failed the
+  // group.
   static constexpr Nanos kFarewell = 2 * kSecond;
 
-  // All but `params` outlive this object. `now`: of admission.
+  // All arguments but `params` outlive this object. `now`: time of admission.
   Station(const JobParams& params, const Planner& planner, Outlet& out, Counters& counters,
           Nanos now);
 
-  // Other stations that a job may ever have to do with.
+  // Most other stations with which a job may exchange frames.
   static constexpr uint32_t kMostPartners = 4096;
 
-  // A rank has connected. `from`: the rank whose uid the connection has shown; in the calls below
+  // A rank has connected. `from`: the rank whose uid the connection has proved; in the calls below
   // also another station, by the number that the planner gives it.
   void on_stream(Member from);
   // A frame from it, not yet verified. Valid during the call.
   void on_frame(Member from, ConstBytes frame, Nanos now);
-  // Its stream has ended. It cannot come again: the group goes on without this station.
+  // Its stream has ended. It cannot come back: the group continues without this station.
   void on_stream_end(Member from, Nanos now);
   // The group has ended.
   void on_bye();
@@ -41,9 +42,9 @@ class Station {
   void advance(Nanos now);
   Nanos deadline() const;
 
-  // Why the job has ended; nothing: it has not.
+  // The reason why the job has ended; nothing: it has not.
   const std::optional<std::string>& closed() const { return closed_; }
-  // None: it has ended.
+  // Null: the job has ended.
   Job* job() { return job_ ? &*job_ : nullptr; }
 
  private:
@@ -63,7 +64,7 @@ class Station {
   uint32_t open_ = 0;
   Nanos lonely_since_;  // while no stream is open
   Nanos until_ = kNever;
-  Member left_ = kNoMember;  // the first whose stream has ended
+  Member left_ = kNoMember;  // the first member whose stream has ended
   std::optional<std::string> closed_;
 };
 
