@@ -1,7 +1,7 @@
-// What an mlx5 NIC writes and reads, as far as the kernel does: completions, send queue entries,
-// the data segment of a receive, and the counters of queues. Numbers in them are big-endian. The
-// layout is that of infiniband/mlx5dv.h, which is no freestanding header;
-// tests/cpp/dpa/formats_test.cpp holds the two together by static assertions. 64-bit little-endian
+// Formats that an mlx5 NIC reads and writes, as far as the kernel uses them: completions, send
+// queue entries, the data segment of a receive, and the counters of queues. Numbers in them are
+// big-endian. The layout is that of infiniband/mlx5dv.h, which is not a freestanding header;
+// tests/cpp/dpa/formats_test.cpp compares the two by static assertions. 64-bit little-endian
 // machines only.
 #pragma once
 
@@ -12,17 +12,17 @@ struct dpa_cqe {
   uint8_t unused0[36];
   uint32_t immediate;
   uint8_t unused40[4];
-  uint32_t byte_count;  // received, with the GRH where there is one
+  uint32_t byte_count;  // received, including the GRH if there is one
   uint8_t unused48[7];
   uint8_t syndrome;  // of an error
   uint32_t opcode_qpn;
-  uint16_t wqe_counter;  // index of the queue entry that it is about
+  uint16_t wqe_counter;  // index of the queue entry that it completes
   uint8_t signature;
   uint8_t op_own;  // opcode << 4 | format << 2 | solicited << 1 | owner
 };
 
 enum {
-  DPA_CQE_REQUEST = 0,          // something that was sent
+  DPA_CQE_REQUEST = 0,          // a send has completed
   DPA_CQE_WRITE_IMMEDIATE = 1,  // received: a write with an immediate
   DPA_CQE_SEND = 2,             // received: a datagram
   DPA_CQE_SEND_IMMEDIATE = 3,   // received: a datagram with an immediate
@@ -56,7 +56,7 @@ struct dpa_data {
   uint64_t address;
 };
 
-// Who a datagram is for.
+// Destination of a datagram.
 struct dpa_address_vector {
   uint32_t qkey;
   uint32_t unused4;
@@ -73,7 +73,7 @@ struct dpa_address_vector {
 };
 
 // RDMA_WRITE: 3 units of 16 bytes. The NIC does not read the last unit of the slot: the kernel
-// keeps a note of its own there. The kernel writes whole words: half as many stores.
+// stores a note there. The kernel writes whole words: half as many stores.
 union dpa_write_wqe {
   struct {
     struct dpa_control control;
@@ -87,12 +87,12 @@ union dpa_write_wqe {
 
 enum { DPA_HEADER_BYTES = 32, DPA_GRH_BYTES = 40 };
 
-// A datagram whose first 32 bytes lie in the entry itself: 8 units, two slots of 64 bytes.
+// A datagram whose first 32 bytes are in the entry itself: 8 units, two slots of 64 bytes.
 union dpa_send_wqe {
   struct {
     struct dpa_control control;
     struct dpa_address_vector address;
-    uint32_t inline_bytes;  // DPA_INLINE | how many
+    uint32_t inline_bytes;  // DPA_INLINE | number of bytes
     uint8_t header[DPA_HEADER_BYTES];
     uint8_t unused[12];
     struct dpa_data data;
@@ -107,7 +107,7 @@ enum {
   DPA_OPCODE_SEND = 0x0a,
   DPA_OPCODE_SEND_IMMEDIATE = 0x0b,
 
-  DPA_SIGNALLED = 0x08,  // in control.flags: a completion when it is done
+  DPA_SIGNALLED = 0x08,  // in control.flags: requests a completion
 
   DPA_NOP_UNITS = 1,
   DPA_WRITE_UNITS = 3,

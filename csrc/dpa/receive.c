@@ -1,22 +1,23 @@
-// Receiving. A call takes at most 16 completions: less where a ring ends, so that within a call all
-// pointers only count up and the owner bit is one value. For each: is it what is expected (one
-// comparison says owner, format and opcode), which slice and chunk, does the length fit, is the bit
-// clear. Then a write from the slot to the chunk's place is put into the loopback queue, the bit
-// set. One doorbell and one of each counter end the call. For an engine, what no slice wants is
-// written likewise, whole, to a ring that the engine reads.
+// Receiving. A call takes at most 16 completions: fewer at the end of a ring, so that within a call
+// all pointers only count up and the owner bit has one value. For each it checks: the expected kind
+// (one comparison covers owner, format and opcode), the slice and chunk, the length, and that the
+// bit is clear. Then a write from the slot to the chunk's place is put into the loopback queue, and
+// the bit is set. One doorbell and one update of each counter end the call. For an engine,
+// datagrams without a slice are written in the same way, whole, to a ring that the engine reads.
 //
-// Slots go back in the order of the ring. So every 16th write is signalled, and notes in the unread
-// end of its entry how far the receive queue had come: when it is done, so are all before it, and
-// every slot up to there is free, those without a write too. If a call posts nothing while
-// unsignalled writes are on their way, an empty entry is signalled instead: the last chunks of a
-// stream and the slots of a flood of strange datagrams wait for nothing that may never come.
+// Slots are returned in the order of the ring. So every 16th write is signalled, and its entry
+// stores, in the part that the NIC does not read, how far the receive queue was: when it is done,
+// all earlier ones are done, and every slot up to there is free, including those without a write.
+// If a call posts no write while unsignalled writes are under way, an empty entry is signalled
+// instead: so the last chunks of a stream, and the slots of a flood of foreign datagrams, never
+// wait for a later write that may not happen.
 #include "order.h"
 
 enum flavour { HEADER, IMMEDIATE, PLACED };
 
-// The header of a datagram as it lies in a slot: wire/datagram.h.
+// The header of a datagram in a slot: wire/datagram.h.
 struct header {
-  uint32_t checksum;  // 0, with verify=header: the NIC's own covers the payload
+  uint32_t checksum;  // checked if verify=header: the NIC's own covers the payload
   uint32_t head;
   uint64_t tag;
   uint64_t operation;  // sequence, descriptor
@@ -30,7 +31,7 @@ enum {
   SIGNAL_BITS = (DPA_BATCH - 1) * 64,
 };
 
-// Where a call stands in the loopback queue.
+// Position of a call in the loopback queue.
 struct writing {
   union dpa_write_wqe* wqe;
   uint64_t index;  // << 40 | opcode << 32: its byte-reversed form is the entry's first half word
@@ -72,8 +73,8 @@ DPA_COLD static void fail(struct dpa_worker* w, const struct dpa_cqe* cqe, uint3
   dpa_put32(&w->progress.syndrome, dpa_syndrome(cqe, says));
 }
 
-// A completion that is not what this flavour expects. Whether it is there and can be passed over:
-// anyone may send another kind of datagram to a multicast address.
+// Handles a completion that this flavour does not expect. Returns true if it has been written and
+// can be skipped: anyone may send another kind of datagram to a multicast address.
 DPA_COLD static int strange(struct dpa_worker* w, const struct dpa_cqe* cqe, uint32_t says) {
   if (!dpa_written(says, dpa_owner(&w->received))) return 0;
   if ((says & ~1u) == DPA_CQE_SEND << 4 || (says & ~1u) == DPA_CQE_SEND_IMMEDIATE << 4) {
@@ -84,7 +85,7 @@ DPA_COLD static int strange(struct dpa_worker* w, const struct dpa_cqe* cqe, uin
   return 0;
 }
 
-// Writes that are done.
+// Handles writes that are done.
 DPA_INLINED void reap(struct dpa_worker* w) {
   struct dpa_cq* const cq = &w->written;
   const uint32_t before = cq->index;
@@ -109,7 +110,7 @@ DPA_INLINED struct writing place_in(const struct dpa_write_queue* sq, uint64_t o
                           (uint64_t)(sq->index & 0xffff) << 40 | opcode << 32};
 }
 
-// An empty entry whose completion says that all before it are done.
+// Posts an empty entry whose completion means that all earlier ones are done.
 DPA_COLD static void flush(struct dpa_worker* w) {
   struct dpa_write_queue* const sq = &w->sq;
   const struct writing at = place_in(sq, DPA_OPCODE_NOP);
@@ -122,21 +123,21 @@ DPA_COLD static void flush(struct dpa_worker* w) {
   dpa_ring(sq->record, sq->doorbell, sq->index, at.wqe->word[0]);
 }
 
-// How many completions this call may take.
+// Number of completions that this call may take.
 DPA_INLINED uint32_t room(const struct dpa_worker* w, enum flavour flavour) {
   const uint32_t size = 1u << w->received.log;
   uint32_t most = dpa_smaller(DPA_BATCH, size - (w->received.index & (size - 1)));
   if (flavour != PLACED) {
     const struct dpa_write_queue* const sq = &w->sq;
     most = dpa_smaller(most, sq->mask + 1 - (sq->index & sq->mask));
-    // One entry stays for a flush, and may be in use for it.
+    // One entry is reserved for a flush, and may be in use for it.
     const uint32_t used = dpa_smaller(sq->index - w->progress.landed, sq->mask);
     most = dpa_smaller(most, sq->mask - used);
   }
   return most;
 }
 
-// What ends a call: counters and doorbell.
+// Ends a call: updates counters and rings the doorbell.
 DPA_INLINED void commit(struct dpa_worker* w, uint32_t taken, uint32_t drained,
                         const struct writing* at, enum flavour flavour) {
   struct dpa_cq* const cq = &w->received;
@@ -154,7 +155,7 @@ DPA_INLINED void commit(struct dpa_worker* w, uint32_t taken, uint32_t drained,
     } else if (sq->index != sq->signalled) {
       flush(w);
     }
-    // Behind the bits: who has read one of them finds a horizon that covers it.
+    // After the bits: a reader that has seen one of them finds a horizon that covers it.
     dpa_release();
     dpa_put32(&w->progress.horizon, sq->index);
     if (w->progress.landed == sq->index) w->rq.drained = cq->index;
@@ -171,7 +172,7 @@ DPA_INLINED int matches(const struct dpa_match* match, const struct header* h) {
          (h->head & ~(uint32_t)LAST_FLAG) == match->head;
 }
 
-// The chunk's slice and its index there; null: no open slice has a place for it.
+// The chunk's slice and its index there; null: it has no place in an open slice.
 DPA_INLINED struct dpa_slice* find(const struct dpa_worker* w, const struct dpa_cqe* cqe,
                                    const uint8_t* slot, enum flavour flavour, uint32_t* index) {
   struct dpa_slice* slice = w->slices;
@@ -190,7 +191,7 @@ DPA_INLINED struct dpa_slice* find(const struct dpa_worker* w, const struct dpa_
   return *index < slice->limit && (immediate & 0xff) == slice->match.member ? slice : 0;
 }
 
-// Length and bit. Whether the chunk is new.
+// Checks length and bit. Returns true if the chunk is new.
 DPA_INLINED int accept(struct dpa_slice* slice, const struct dpa_cqe* cqe, uint32_t index) {
   const uint32_t bytes = index == slice->last ? slice->tail_bytes : slice->full_bytes;
   if (cqe->byte_count != bytes) {
@@ -208,7 +209,7 @@ DPA_INLINED int accept(struct dpa_slice* slice, const struct dpa_cqe* cqe, uint3
   return 1;
 }
 
-// The flags of an entry: each 16th is signalled, and notes how far the receive queue has come.
+// The flags of an entry: each 16th is signalled, and stores how far the receive queue was.
 DPA_INLINED uint64_t signal(union dpa_write_wqe* wqe, uint32_t taken) {
   if (((uintptr_t)wqe & SIGNAL_BITS) != SIGNAL_BITS) return 0;
   wqe->seg.note = taken;
@@ -233,7 +234,7 @@ DPA_INLINED uint32_t opcode_of(enum flavour flavour) {
   return flavour == IMMEDIATE ? DPA_CQE_SEND_IMMEDIATE : DPA_CQE_WRITE_IMMEDIATE;
 }
 
-// `leaves`: ends before a datagram that no open slice has a place for.
+// `leaves`: ends before a datagram without a place in an open slice.
 DPA_INLINED int receive(struct dpa_worker* w, enum flavour flavour, int leaves) {
   const uint32_t drained = w->rq.drained;
   if (w->progress.syndrome != 0) return DPA_FAILED;
@@ -282,8 +283,8 @@ DPA_INLINED int receive(struct dpa_worker* w, enum flavour flavour, int leaves) 
   return w->progress.syndrome != 0 ? DPA_FAILED : (int)taken;
 }
 
-// Goes on where receive() has left something: datagrams go whole, as far as the engine's ring has
-// room. Apart from that, since it would take registers from every chunk.
+// Continues where receive() has left datagrams: hands them on whole, as far as the engine's ring
+// has room. A separate function, since inline it would take registers from the code of every chunk.
 DPA_COLD static int hand_on(struct dpa_worker* w, uint32_t before) {
   struct dpa_rest* const rest = &w->rest;
   const uint32_t drained = w->rq.drained, begin = w->received.index;
@@ -304,7 +305,7 @@ DPA_COLD static int hand_on(struct dpa_worker* w, uint32_t before) {
     if (find(w, cqe, slot, HEADER, &index) != 0) break;
     taken++;
     const uint32_t bytes = dpa_be32(cqe->byte_count) - DPA_GRH_BYTES;
-    // (A write of no bytes would be one of 2^31.)
+    // (A write of 0 bytes would be one of 2^31.)
     if (posted == free || bytes - 1 >= rest->stride) {
       w->progress.foreign++;
       continue;

@@ -1,8 +1,8 @@
 // Sending. A call posts at most 16 chunks: as many as the credit, the queue and its end allow. An
-// entry that holds the stream's template already is patched in four places: index and opcode, flags
-// and immediate, the header's chunk, the payload's address. The first time around the ring the
-// template is copied. The last entry of a call is signalled, so what was posted is always seen to
-// be done, and one doorbell ends the call.
+// entry that already contains the stream's template is patched in four places: index and opcode,
+// flags and immediate, the header's chunk, the payload's address. In the first round of the ring
+// the template is copied. The last entry of a call is signalled, so the completion of every posted
+// chunk is always detected, and one doorbell ends the call.
 #include "order.h"
 
 enum {
@@ -12,7 +12,7 @@ enum {
   SLOTS = 2,  // of an entry
 };
 
-// Datagrams that have left.
+// Handles datagrams that have been sent.
 DPA_INLINED void reap(struct dpa_sender* s) {
   struct dpa_cq* const cq = &s->sent;
   const uint32_t before = cq->index;
@@ -30,7 +30,7 @@ DPA_INLINED void reap(struct dpa_sender* s) {
   if (cq->index != before) dpa_announce(cq->record, cq->index, 0xffffff);
 }
 
-// Opens or retires the stream. Whether it may send.
+// Opens or retires the stream. Returns true if it may send.
 DPA_COLD static int attend(struct dpa_sender* s, uint32_t wanted) {
   struct dpa_stream* const stream = s->stream;
   if (wanted != stream->served) {

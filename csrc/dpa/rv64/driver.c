@@ -1,6 +1,7 @@
-// Runs every scenario on every hart and prints what each call cost by the counter of instructions.
-// With several harts the counter counts those of all (it is QEMU's virtual time): then the log of
-// executed addresses is what counts. Hart 0 prints the numbers of hart 0, and ends the machine.
+// Runs every scenario on every hart and prints the cost of each call, measured by the counter of
+// instructions. With several harts the counter counts those of all (it is QEMU's virtual time):
+// then use the log of executed addresses instead. Hart 0 prints its own numbers, and ends the
+// machine.
 #include "scenario.h"
 
 #ifndef HARTS
@@ -50,7 +51,7 @@ static void calibrate(void) {
   }
 }
 
-// All harts print the same, or the machine ends with an error.
+// All harts must print the same numbers, or the machine ends with an error.
 static int print(void) {
   int good = 1;
   for (uint32_t i = 0; i < SCENARIOS; i++) {
