@@ -1,6 +1,6 @@
-// The program behind `torch-mcast aggregator`: options, signals, exit codes; the rest is
-// service/aggregator.h. SIGTERM and SIGINT: groups are told and given ten seconds to go; a second
-// signal ends it at once. Exit codes: 0 ended in order, 1 cannot serve, 2 wrong options.
+// The program behind `torch-mcast aggregator`: options, signals, exit codes; the rest is in
+// service/aggregator.h. At SIGTERM and SIGINT groups are notified and get ten seconds to leave; a
+// second signal ends it immediately. Exit codes: 0 ended in order, 1 cannot serve, 2 wrong options.
 #include <signal.h>
 
 #include <cstdio>
@@ -26,7 +26,7 @@ int fail(int code, const char* message) {
   return code;
 }
 
-// Until all is over. `signals` are blocked in all threads.
+// Returns when all groups are gone. `signals` are blocked in all threads.
 void serve(service::Aggregator& aggregator, const sigset_t& signals) {
   int number = 0;
   sigwait(&signals, &number);
@@ -54,7 +54,7 @@ int run(const service::Options& options) {
 
 int main(int argc, char** argv) {
   std::map<std::string, std::string> environment = Config::read_environment();
-  // What a service tells of itself is wanted in its log, unless somebody has said otherwise.
+  // A service should log its progress, unless the user has set another level.
   if (std::string& level = environment["MCAST_DEBUG"]; level.empty()) level = "info";
   auto line = service::parse_command_line({argv + 1, argv + argc}, environment);
   if (!line.ok()) return fail(2, line.status().message().c_str());

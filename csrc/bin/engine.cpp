@@ -1,7 +1,7 @@
 // The program behind `torch-mcast engine run` and `drain`: its command line and exit codes; the
-// rest is service/engine_program.h. Exit codes: 0 ended in order, 1 cannot serve (drain: nobody
-// does), 2 wrong options, 3 it stood still and was killed, 128 and a signal's number: it died of
-// that.
+// rest is in service/engine_program.h. Exit codes: 0 ended in order, 1 cannot serve (drain: no
+// engine runs), 2 wrong options, 3 it hung and was killed, 128 plus a signal's number: it was
+// killed by that signal.
 #include <cstdio>
 #include <cstdlib>
 #include <exception>

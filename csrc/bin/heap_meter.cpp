@@ -1,7 +1,7 @@
-// Every allocation by `new` has a head in front of it with its size and its owner, the rank that
-// was driven when it was made; so whoever frees it, the right rank's account is reduced. Accounts
-// are a plain array, since a container would allocate. What the simulated network allocates while a
-// rank runs is booked to nobody (Driving).
+// Every allocation by `new` has a header with its size and its owner, the rank that was driven when
+// it was made; so the right rank's account is reduced, whoever frees it. Accounts are a plain
+// array, since a container would allocate. Allocations of the simulated network while a rank runs
+// are not accounted to any rank (Driving).
 #include "heap_meter.h"
 
 #include <array>
@@ -22,7 +22,7 @@ struct Account {
 struct Head {
   uint64_t bytes;
   uint32_t owner;
-  uint32_t shift;  // from the block's beginning to what the caller has
+  uint32_t shift;  // from the block's beginning to the caller's memory
 };
 static_assert(sizeof(Head) == 16);
 
@@ -74,7 +74,7 @@ sim::HeapMeter& heap_meter() {
 
 }  // namespace mcast
 
-// The others of the standard's forms call these.
+// The other standard forms call these.
 void* operator new(size_t bytes) { return mcast::take(bytes, 1); }
 void* operator new(size_t bytes, std::align_val_t alignment) {
   return mcast::take(bytes, static_cast<size_t>(alignment));

@@ -1,4 +1,4 @@
-// The heap of this program, booked by rank. One for the process, made before anything is booked.
+// The heap of this program, accounted by rank. One per process, made before any accounting.
 #pragma once
 
 #include "transport/sim/heap_meter.h"

@@ -1,7 +1,6 @@
-// The program behind `torch-mcast simulate`: experiments as arguments or as lines of its input, one
-// line of JSON for each, in order. A specification that cannot be is answered by a line, too, with
-// the reason in it, and does not keep others from being run. Exit codes: 0 all were run, 1 some
-// were not, 2 wrong options.
+// The program behind `torch-mcast simulate`: experiments as arguments or as lines of its input, and
+// one line of JSON for each, in order. An invalid specification also gets a line, with the reason,
+// and the others are still run. Exit codes: 0 all were run, 1 some were not, 2 wrong options.
 #include <cstdio>
 #include <cstring>
 #include <iostream>
@@ -43,7 +42,7 @@ void show_progress(Nanos now, double done) {
   std::fprintf(stderr, "progress %lld %.6f\n", static_cast<long long>(now), done);
 }
 
-// False: it could not be run. Output is flushed line by line, for who reads it from a pipe.
+// Returns false if it could not be run. Output is flushed line by line, for readers of a pipe.
 bool answer(const std::string& text, const Options& options) {
   const auto refuse = [&](const Status& why) {
     std::puts(sim::error_json(text, why).c_str());

@@ -1,7 +1,7 @@
-// Plans one after the other: of a range of seeds, of seeds for some time, or one that is given.
-// What breaks a law is made smaller and written to a file; a line of JSON says so. A plan that ends
-// the process (memory that nobody may touch any more, an assertion) is named before it does; given
-// as a file it is made smaller by children, which it may end.
+// Runs plans one after the other: of a range of seeds, of seeds for some time, or a given one. A
+// plan that breaks a law is minimized and written to a file; a line of JSON reports it. A plan that
+// ends the process (an access to inaccessible memory, an assertion) is named before it runs; if it
+// is given as a file, it is minimized in child processes, which it may end.
 #include "simulate_swarm.h"
 
 #include <sys/wait.h>
@@ -64,7 +64,7 @@ void note_running(const std::string& name) {
                 kDeadly);
 }
 
-// Whether carrying it out ends a process, as a child shows.
+// Returns true if running the plan ends a process; tries it in a child.
 bool ends_a_process(const sim::Plan& plan) {
   const pid_t child = fork();
   if (child < 0) return false;
@@ -84,7 +84,7 @@ void show(const std::string& line) {
   std::fflush(stdout);
 }
 
-// Writes the plan, which begins with what it does, and says so in the line.
+// Writes the plan, preceded by its failure as a comment, and reports that in the line.
 void keep(const sim::Plan& plan, const std::string& what, const std::string& name,
           const std::string& folder, Json& line) {
   const std::string file = folder + "/swarm-" + name + ".plan";
@@ -93,7 +93,7 @@ void keep(const sim::Plan& plan, const std::string& what, const std::string& nam
   line.field(written ? "file" : "unwritten", file);
 }
 
-// Of a plan that ends a process.
+// Minimizes a plan that ends a process.
 void shrink_deadly(const sim::Plan& plan, const std::string& name, const std::string& folder) {
   const Nanos end = monotonic_now() + kShrinkTime;
   const sim::Shrunk small =
@@ -105,7 +105,7 @@ void shrink_deadly(const sim::Plan& plan, const std::string& name, const std::st
   show(line.take());
 }
 
-// Returns whether no law is broken.
+// Returns true if no law is broken.
 bool try_plan(const sim::Plan& plan, const std::string& name, bool shrink,
               const std::string& folder, sim::Reach& reach) {
   note_running(name);
@@ -222,7 +222,7 @@ bool read(int count, char** words, SwarmOptions& options) {
 int swarm_main(int count, char** words) {
   SwarmOptions options;
   if (!read(count, words, options)) return std::fputs(kSwarmHelp, stderr), 2;
-  set_log_level(LogLevel::kOff);  // groups over dead paths warn
+  set_log_level(LogLevel::kOff);  // groups over dead paths log warnings
   for (const int signal : {SIGSEGV, SIGBUS, SIGABRT}) std::signal(signal, on_crash);
   if (options.has_print) {
     std::fputs(sim::print(sim::generate(options.print)).c_str(), stdout);
