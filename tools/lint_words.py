@@ -38,7 +38,6 @@ FOLDERS = ("csrc", "tests/cpp", "tests/python", "torch_mcast")
 # Percent of a folder's sentences. 1 is the goal. A higher limit is the share of a folder that has not been
 # rewritten yet, rounded up, so that it does not get worse.
 LIMITS: dict[str, float] = {
-    "csrc/core/base": 5.5,
     "csrc/core/collective": 9.8,
     "csrc/core/engine": 10.3,
     "csrc/core/service": 9.4,

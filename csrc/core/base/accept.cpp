@@ -1,4 +1,4 @@
-// Connections that ended while they waited are passed over.
+// Connections that ended while they waited are skipped.
 #include "base/accept.h"
 
 #include <sys/socket.h>

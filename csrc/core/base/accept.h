@@ -1,4 +1,4 @@
-// Accepting connections where descriptors may run out.
+// Accepts connections when descriptors may run out.
 #pragma once
 
 #include <netinet/in.h>
@@ -8,18 +8,18 @@
 
 namespace mcast {
 
-// A listener that cannot accept is not looked at for this long: it stays readable, and its thread
+// A listener that cannot accept is not polled for this long: it stays readable, and its thread
 // would spin.
 inline constexpr Nanos kAcceptPause = 100 * kMilli;
 
 struct Accepted {
-  Fd fd;  // non-blocking; invalid: there is none
+  Fd fd;  // non-blocking; invalid: no connection
   sockaddr_in from{};
-  int error = 0;  // why a connection that waits cannot be accepted; 0: none waits
+  int error = 0;  // reason why a waiting connection cannot be accepted; 0: none waits
 };
 
-// The next connection of a TCP listener. Where this process may have no more descriptors it raises
-// its limit by `more` first, if it may.
+// The next connection of a TCP listener. If the process has reached its limit of descriptors, it
+// first raises the limit by `more`, if it is allowed to.
 Accepted accept_connection(int listener, uint64_t more) noexcept;
 
 }  // namespace mcast

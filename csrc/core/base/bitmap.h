@@ -1,6 +1,6 @@
-// Bitmap: which chunks of a stream are there. One bit per chunk, and the number of set bits kept as
-// they are set, so that "is it complete" costs nothing. Bits are only ever set. One allocation of
-// size/8 bytes. Not thread-safe.
+// Bitmap: the chunks of a stream that are present. One bit per chunk; the number of set bits is
+// kept up to date, so that checking for completeness is free. Bits are only ever set. One
+// allocation of size/8 bytes. Not thread-safe.
 #pragma once
 
 #include <bit>
@@ -24,10 +24,10 @@ class Bitmap {
   uint64_t size() const noexcept { return size_; }
   // Number of set bits.
   uint64_t count() const noexcept { return count_; }
-  // True for a bitmap of no bits.
+  // Returns true also for a bitmap without bits.
   bool full() const noexcept { return count_ == size_; }
 
-  // i < size() in both. True: the bit was clear, and this call set it.
+  // Requires i < size() in both. Returns true if the bit was clear, and this call set it.
   bool test_and_set(uint64_t i) noexcept {
     assert(i < size_);
     uint64_t& word = words_[i / 64];
@@ -84,7 +84,8 @@ class Bitmap {
 
   uint64_t size_ = 0;
   uint64_t count_ = 0;
-  std::vector<uint64_t> words_;  // bits at and above size_ mean nothing: scan() never answers them
+  // bits at and above size_ are meaningless: scan() never returns them
+  std::vector<uint64_t> words_;
 };
 
 inline void Bitmap::set_all() noexcept {

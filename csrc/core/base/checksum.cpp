@@ -1,8 +1,8 @@
-// CRC-32C by Intel ISA-L, which picks the fastest kernel for the CPU at run time (crc32
-// instructions, carry-less multiplication, vectors). ISA-L works on the bare register: the
-// inversions before and after that the standard asks for are made here, which is also what makes
-// checksums chain. Its length is an int, so longer inputs are cut. Where the machine that builds
-// has no ISA-L (cmake/Libraries.cmake) it is Google's crc32c, which uses the same instructions.
+// CRC-32C by Intel ISA-L, which selects the fastest kernel for the CPU at run time (crc32
+// instructions, carry-less multiplication, vectors). ISA-L works on the bare register: this file
+// makes the inversions before and after that the standard requires, which also lets checksums
+// chain. Its length is an int, so longer inputs are split. If the build machine has no ISA-L
+// (cmake/Libraries.cmake), Google's crc32c is used, with the same instructions.
 #include "base/checksum.h"
 
 #ifdef MCAST_CRC32C

@@ -1,5 +1,5 @@
-// CRC-32C (Castagnoli; RFC 3720 appendix B.4), the checksum of datagrams and bulk frames. Finds
-// accidents, not attackers. Pure functions, any thread.
+// CRC-32C (Castagnoli; RFC 3720 appendix B.4), the checksum of datagrams and bulk frames. Detects
+// accidents, not attacks. Pure functions, any thread.
 #pragma once
 
 #include <cstdint>

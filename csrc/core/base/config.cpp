@@ -244,7 +244,7 @@ bool assign(Config& config, const Row& row, std::string_view text) {
   return true;
 }
 
-// Which part of a list is wrong, and why; "": it is no list.
+// Describes the wrong part of a list, and the reason; "": the setting is not a list.
 std::string reason_of(const Row& row, const std::string& text) {
   const std::string_view name = row.info.name;
   if (name != "aggregators" && name != "allow") return "";

@@ -200,7 +200,7 @@ inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPO
     "empty: none")                                                                                 \
   S(debug, "MCAST_DEBUG", "warn", false, false, "log level: off, error, warn, info, trace")
 
-// Where an engine of the host listens, unless somebody says otherwise.
+// Default path at which an engine of the host listens.
 inline constexpr const char* kDefaultEnginePath = "/run/torch-mcast/engine.sock";
 
 // The setting `engine`.

@@ -1,6 +1,6 @@
-// The kernel counts numbers, not files: a descriptor is refused when the lowest free number is not
-// below the soft limit. As numbers are given from below, the count of open ones says how far that
-// is.
+// The kernel limits descriptor numbers, not files: it refuses a descriptor when the lowest free
+// number is not below the soft limit. Since it assigns the lowest free number, the count of open
+// ones shows how far that is.
 #include "base/descriptors.h"
 
 #include <dirent.h>
@@ -28,10 +28,10 @@ DescriptorUse descriptor_use() {
     while (const dirent* const entry = ::readdir(dir)) {
       if (entry->d_name[0] != '.') use.open++;
     }
-    use.open--;  // that of the listing
+    use.open--;  // the descriptor of the listing
     ::closedir(dir);
   } else if (use.soft != UINT64_MAX) {
-    use.open = use.soft;  // not even one was left, or /proc is not there: assume the worst
+    use.open = use.soft;  // no descriptor was left, or /proc is missing: assume the worst
   }
   return use;
 }

@@ -1,4 +1,4 @@
-// Element types and reduction operators as the engine knows them. The codes travel on the wire.
+// Element types and reduction operators of the engine. The codes travel on the wire.
 #pragma once
 
 #include <cstddef>
@@ -71,7 +71,7 @@ constexpr bool is_floating(Element e) noexcept {
 const char* element_name(Element e) noexcept;
 const char* reduction_name(Reduction r) noexcept;
 
-// Whether `r` means something for `e`: AVG and PREMUL_SUM need floating point, the bit operators
+// Returns true if `r` is defined for `e`: AVG and PREMUL_SUM need floating point, the bit operators
 // integers or bool.
 constexpr bool reducible(Element e, Reduction r) noexcept {
   switch (r) {
@@ -86,7 +86,7 @@ constexpr bool reducible(Element e, Reduction r) noexcept {
       return true;
   }
 }
-// The same of codes from elsewhere, which may be no element and no reduction.
+// The same for received codes, which may be invalid.
 constexpr bool reducible(uint8_t element, uint8_t reduction) noexcept {
   return element_size(static_cast<Element>(element)) != 0 &&
          reduction >= static_cast<uint8_t>(Reduction::kSum) &&

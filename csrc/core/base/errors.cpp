@@ -1,6 +1,6 @@
-// A text of the table is read piece by piece: a fixed part must stand there, a field ends where the
-// next fixed part is found first. No piece is tried twice, so a text is read in one pass from each
-// place where a row's first part stands.
+// A text of the table is matched piece by piece: a fixed part must match exactly; a field ends at
+// the first occurrence of the next fixed part. There is no backtracking, so a text is read in one
+// pass from each position at which a row's first part occurs.
 #include "base/errors.h"
 
 #include <cassert>
@@ -10,14 +10,13 @@ namespace {
 
 constexpr bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Where a field at the end of a row's text ends.
+// End of a field at the end of a row's text.
 size_t end_of_last(std::string_view text, size_t at) {
   return std::min(
       {text.find("; ", at), text.find(" Hint: ", at), text.find('\n', at), text.size()});
 }
 
-// Length of the value of a field at `at`, of which `next` is the fixed part behind it; npos: it
-// does not match.
+// Length of the value of a field at `at`, which ends before the fixed part `next`; npos: no match.
 size_t value_length(std::string_view text, size_t at, bool number, std::string_view next,
                     char quote) {
   if (number) {
@@ -34,7 +33,7 @@ size_t value_length(std::string_view text, size_t at, bool number, std::string_v
   return crosses ? std::string_view::npos : value.size();
 }
 
-// The fields of a row whose text stands at `at`.
+// The fields of the row `id`, if its text starts at `at`.
 std::optional<FoundError> match(ErrorId id, std::string_view text, size_t at) {
   FoundError found{id, {}};
   std::string_view rest = row_of(id).text;

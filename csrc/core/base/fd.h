@@ -26,7 +26,7 @@ class Fd {
 
   int get() const noexcept { return fd_; }
   bool valid() const noexcept { return fd_ >= 0; }
-  // close(2) and nothing else: safe in the child of a fork.
+  // Only calls close(2): safe in the child of a fork.
   void reset() noexcept {
     if (fd_ >= 0) ::close(std::exchange(fd_, -1));
   }

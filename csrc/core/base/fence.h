@@ -1,11 +1,11 @@
-// A full memory fence, for memory that no atomic word guards: what one process reads of another's
-// by a system call. Neither a system call nor a store of sequential consistency is one on ARM: what
-// comes after them may be seen before.
+// A full memory fence, for memory without an atomic word: memory that one process reads of another
+// by a system call. On ARM neither a system call nor a sequentially consistent store is a fence:
+// later accesses may become visible before them.
 #pragma once
 
 namespace mcast {
 
-// What this thread has read and written comes before what it reads and writes later, for everybody.
+// This thread's earlier reads and writes become visible before its later ones, to every observer.
 // Not std::atomic_thread_fence, which GCC refuses under ThreadSanitizer.
 inline void full_fence() noexcept { __sync_synchronize(); }
 

@@ -1,6 +1,6 @@
-// The order in which the contributions to a block of a reduction are folded (setting "fold"). In
-// floating point the last bits depend on it, so it is one for all ranks, whoever folds the block
-// and by whatever path its contributions come.
+// The order in which the contributions to a block of a reduction are folded (setting "fold"). The
+// last bits of floating-point results depend on it, so all ranks use the same order, whoever folds
+// the block and by whatever path its contributions arrive.
 #pragma once
 
 #include <algorithm>
@@ -15,13 +15,13 @@ enum class FoldOrder : uint8_t {
   kTurn,  // from the one after the owner around to the owner, which is last
 };
 
-// Of a valid value of the setting.
+// `setting`: a valid value of the setting.
 constexpr FoldOrder fold_order(std::string_view setting) noexcept {
   return setting == "turn" ? FoldOrder::kTurn : FoldOrder::kRank;
 }
 
-// Who is first in the fold of `owner`'s block; the others follow in ascending order, modulo
-// `contributors`. owner < contributors.
+// The first contributor in the fold of `owner`'s block; the others follow in ascending order,
+// modulo `contributors`. Requires owner < contributors.
 constexpr uint32_t first_folded(FoldOrder order, uint32_t owner, uint32_t contributors) noexcept {
   return order == FoldOrder::kTurn ? (owner + 1) % contributors : 0;
 }
@@ -31,15 +31,16 @@ constexpr size_t block_share(size_t bytes, size_t element, size_t members) noexc
   return (bytes / element + members - 1) / members * element;
 }
 
-// Where blocks lie in what one rank folds, for whoever folds more than its own: the order is that
-// of each element's owner there too.
+// Layout of blocks in the memory of a rank that also folds blocks of other owners: each element is
+// still folded in the order of its owner.
 struct FoldLayout {
   FoldOrder order = FoldOrder::kRank;
   uint32_t contributors = 1;
   uint32_t owner = 0;  // of the first block
   size_t share = 1;    // bytes of a block
 
-  // Calls fn(at, bytes, first) for each part of [at, at + bytes) that has one order: who is first.
+  // Calls fn(at, bytes, first) for each part of [at, at + bytes) that has one order; `first` is its
+  // first contributor.
   template <typename Fn>
   void for_each_part(size_t at, size_t bytes, Fn&& fn) const {
     if (order == FoldOrder::kRank) return fn(at, bytes, 0u);

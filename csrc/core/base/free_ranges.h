@@ -1,5 +1,5 @@
-// Ranges of an address space that are free: first fit from the lowest address on, neighbours
-// joined. Users take few ranges, each of many pages, so lists are short.
+// Free ranges of an address space: first fit from the lowest address, with adjacent ranges merged.
+// Users take few ranges, each of many pages, so lists are short.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ class FreeRanges {
  public:
   struct Range {
     size_t bytes;
-    size_t touched;  // of them, at most: what the user keeps account of
+    size_t touched;  // upper bound of the touched bytes in it, as reported by the user
   };
   struct Taken {
     uint64_t at;
@@ -26,7 +26,7 @@ class FreeRanges {
   // All of [0, bytes) is free, and untouched.
   explicit FreeRanges(size_t bytes) : ranges_{{0, {bytes, 0}}} {}
 
-  // None: nothing so long is free.
+  // None: no free range is long enough.
   std::optional<Taken> take(size_t bytes) {
     const auto it = std::find_if(ranges_.begin(), ranges_.end(),
                                  [bytes](const auto& r) { return r.second.bytes >= bytes; });
@@ -55,8 +55,8 @@ class FreeRanges {
     ranges_.emplace(at, range);
   }
 
-  // act(at, range) of touched ranges, from the highest on, until enough(); what it was true for is
-  // untouched then.
+  // Calls act(at, range) for touched ranges, from the highest on, until enough() returns true;
+  // ranges for which act() returned true count as untouched then.
   template <typename Enough, typename Act>
   void untouch(Enough&& enough, Act&& act) {
     for (auto it = ranges_.rbegin(); it != ranges_.rend() && !enough(); ++it) {
@@ -65,7 +65,7 @@ class FreeRanges {
   }
 
  private:
-  std::map<uint64_t, Range> ranges_;  // apart from each other
+  std::map<uint64_t, Range> ranges_;  // never adjacent
 };
 
 }  // namespace mcast

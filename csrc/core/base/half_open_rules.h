@@ -1,7 +1,8 @@
-// Who must go when a connection comes to a listener whose places for connections that have proved
-// nothing yet are limited. A source that is not known has a few places, all such sources together
-// some, and the rest is kept for known ones; where none is left, the oldest of the source with most
-// places goes. So a flood from one address only hurts that address.
+// Selects the connection to close when another arrives at a listener whose places for
+// unauthenticated connections are limited. An unknown source has a few places, all unknown sources
+// together have some, and the rest is reserved for known ones; if none is left, the oldest
+// connection of the source with most places is closed. So a flood from one address only hurts that
+// address.
 #pragma once
 
 #include <algorithm>
@@ -22,10 +23,10 @@ struct HalfOpenSeat {
 
 struct HalfOpenRules {
   size_t places;
-  size_t per_stranger;  // of a source that is not known
-  size_t strangers;     // of all of those
+  size_t per_stranger;  // places of one unknown source
+  size_t strangers;     // places of all unknown sources together
 
-  // The index of the one that goes so that `source` may come; none: there is a place.
+  // Index of the connection to close so that `source` can be accepted; none: there is a free place.
   std::optional<size_t> displaced(std::span<const HalfOpenSeat> seats, uint32_t source,
                                   bool known) const {
     if (!known && count(seats, source) >= per_stranger) {
@@ -51,7 +52,7 @@ struct HalfOpenRules {
   static size_t index(std::span<const HalfOpenSeat> seats, const HalfOpenSeat* seat) {
     return static_cast<size_t>(seat - seats.data());
   }
-  // The oldest of the source with most places, of those that are not known or of all.
+  // The oldest connection of the source with most places, among the unknown sources or among all.
   static std::optional<size_t> greediest(std::span<const HalfOpenSeat> seats, bool unknown) {
     const HalfOpenSeat* found = nullptr;
     size_t most = 0;

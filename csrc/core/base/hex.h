@@ -18,14 +18,14 @@ inline std::string hex_text(ConstBytes bytes) {
   return text;
 }
 
-// -1: it is none.
+// -1: not a digit.
 constexpr int hex_digit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
   if (c >= 'a' && c <= 'f') return c - 'a' + 10;
   return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-// False: not exactly as many bytes as `out` has.
+// Returns false if the text does not have exactly as many bytes as `out`.
 inline bool from_hex(std::string_view text, Bytes out) {
   if (text.size() != 2 * out.size()) return false;
   for (size_t i = 0; i < out.size(); i++) {

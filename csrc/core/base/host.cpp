@@ -1,7 +1,7 @@
-// The kernel makes a boot id once per boot, and a network namespace is named by the device and
-// inode of its file in nsfs; both together name what can be reached over loopback. Containers see
-// the boot id of their machine, so it alone would take two of them for one host. A machine id would
-// not do either: cloned images share it.
+// The kernel makes a boot id once per boot, and a network namespace is identified by the device and
+// inode of its file in nsfs; together they identify the processes that can be reached over
+// loopback. Containers see the boot id of their machine, so that alone would treat two of them as
+// one host. A machine id would not do either: cloned images share it.
 #include "base/host.h"
 
 #include <sys/stat.h>
@@ -30,7 +30,7 @@ std::string host_id_from(const char* boot_id_path, const char* net_namespace_pat
 std::string host_id() {
   std::string id = host_id_from("/proc/sys/kernel/random/boot_id", "/proc/self/ns/net");
   if (!id.empty()) return id;
-  // The process id keeps a forked child, which inherits the number, apart from its parent.
+  // The process id distinguishes a forked child, which inherits the number, from its parent.
   static const uint64_t number = secure_random64();
   return kUnknown + std::to_string(number) + ":" + std::to_string(::getpid());
 }

@@ -1,5 +1,5 @@
-// Numbers only: a name would have to be looked up, and could change its meaning. Bits beyond the
-// prefix are refused, since whoever writes 10.1.0.9/24 has meant one of two things.
+// Numeric addresses only: a name would have to be looked up, and could change its meaning. Bits
+// beyond the prefix are refused, since 10.1.0.9/24 is ambiguous.
 #include "base/ipv4_network.h"
 
 #include <algorithm>

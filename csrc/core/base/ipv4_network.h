@@ -18,15 +18,15 @@ struct Ipv4Network {
 
   uint32_t mask() const { return prefix == 0 ? 0 : ~uint32_t{0} << (32 - prefix); }
   bool contains(uint32_t host) const { return (host & mask()) == address; }
-  // As it is written; a single address without its prefix.
+  // Formats it as parse_networks() reads it; a single address has no prefix.
   std::string text() const;
 };
 
 // "10.1.0.9"; `address` in host byte order.
 std::string ipv4_text(uint32_t address);
 
-// Separated by commas, blanks around them; none where there is no text. kInvalidArgument, and what
-// is wrong: one that is none, bits beyond its prefix, more than `most`.
+// Networks separated by commas, with blanks around them; an empty text gives none.
+// kInvalidArgument, with the reason: an invalid network, bits beyond its prefix, more than `most`.
 Result<std::vector<Ipv4Network>> parse_networks(std::string_view text, size_t most);
 
 }  // namespace mcast

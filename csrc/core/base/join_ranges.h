@@ -1,5 +1,5 @@
-// Ranges of addresses, joined where they touch: memory that several slices share is handled once,
-// so what is in place stays in place. Pure.
+// Merges ranges of addresses that touch: memory shared by several slices is handled once, so that
+// data already in place stays in place. Pure.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace mcast {
 
 // Adds `wanted` to `ranges`, in the order of addresses. A Range has `begin` and `end`, which is one
-// past its last byte; `ranges` is empty or ends before all that is wanted.
+// past its last byte; `ranges` is empty or ends before all of `wanted`.
 template <typename Range>
 void join_ranges(std::vector<Range> wanted, std::vector<Range>& ranges) {
   std::sort(wanted.begin(), wanted.end(),

@@ -1,5 +1,6 @@
-// Writes JSON as it is built: objects and lists open, values follow, they close. Whatever bytes a
-// text holds are escaped; bytes that are no printable ASCII become "?". Threads: one.
+// Writes JSON as it is built: objects and lists are opened, values follow, and they are closed.
+// Texts may contain any bytes; they are escaped, and bytes that are not printable ASCII become "?".
+// Threads: one.
 #pragma once
 
 #include <cmath>

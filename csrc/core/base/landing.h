@@ -1,5 +1,5 @@
-// Where the bytes of outputs go instead of memory: who simulates ranks by the thousand has none for
-// each, and checks what comes. Null in the product.
+// Test hook that receives the bytes of outputs in place of memory, so that a simulation of
+// thousands of ranks needs no buffers and can check the data. Null in the product.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@ namespace mcast {
 class Landing {
  public:
   virtual ~Landing() = default;
-  // `bytes`, which are verified, belong to output `stream` from `offset` bytes on. Where the lane
-  // runs; valid during the call.
+  // `bytes`, which are verified, belong to output `stream` from `offset` on. Called on the lane's
+  // thread; valid during the call.
   virtual void place(uint32_t stream, uint64_t offset, ConstBytes bytes) = 0;
 };
 

@@ -1,4 +1,4 @@
-// The two lanes of a group, and what there is one of on each.
+// The two lanes of a group, and containers with one element for each.
 #pragma once
 
 #include <array>

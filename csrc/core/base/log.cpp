@@ -1,11 +1,11 @@
-// A line is formatted on the stack (on the heap when it is long), prefixed with the process id,
-// since all ranks of a host usually share one terminal, and handed to the sink as a whole. The
-// default sink makes one write() per line, so that lines of several processes do not mix. Level and
-// sink are atomics: no lock is held while a sink runs, so a sink may log.
+// A line is formatted on the stack (on the heap if it is long), prefixed with the process id, since
+// all ranks of a host usually share one terminal, and passed to the sink in one piece. The default
+// sink makes one write() per line, so that lines of several processes do not mix. Level and sink
+// are atomics: no lock is held while a sink runs, so a sink may log.
 //
-// Standard error is often a pipe, and whoever reads it may stand still: an engine's thread that
-// waits there would be taken for a dead peer. So a line that finds no room waits kPatienceMs,
-// those after it not at all, and what is lost is counted and said once there is room again.
+// Standard error is often a pipe, and its reader may stop: an engine's thread that waits for it
+// would be considered a dead peer. So a line that finds no room waits kPatienceMs, later ones do
+// not wait, and the number of lost lines is counted and logged once there is room again.
 #include "base/log.h"
 
 #include <poll.h>
@@ -30,7 +30,7 @@ std::atomic<LogSink> g_sink{nullptr};
 std::atomic<LogLevel> g_level{LogLevel::kWarn};
 
 constexpr int kPatienceMs = 100;
-std::atomic<uint64_t> g_lost{0};  // lines, since the last that found room
+std::atomic<uint64_t> g_lost{0};  // lines lost since the last one that was written
 
 bool has_room() noexcept {
   pollfd err{STDERR_FILENO, POLLOUT, 0};
@@ -38,14 +38,15 @@ bool has_room() noexcept {
   return ::poll(&err, 1, patience) > 0;
 }
 
-// False: nobody reads. A pipe that has room takes PIPE_BUF bytes without waiting.
+// Returns false if the pipe is not being read. A pipe that has room takes PIPE_BUF bytes without
+// waiting.
 bool write_all(const char* data, size_t size) noexcept {
   while (size > 0) {
     if (!has_room()) return false;
     const ssize_t n = ::write(STDERR_FILENO, data, std::min<size_t>(size, PIPE_BUF));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) return false;
-    if (n <= 0) return true;  // nobody is left to tell
+    if (n <= 0) return true;  // there is no reader any more
     data += n;
     size -= static_cast<size_t>(n);
   }
@@ -128,7 +129,7 @@ void log(LogLevel level, const char* format, ...) noexcept {
     delete[] line;
   } else {
     emit(level, buffer.data(),
-         buffer.size() - 1);  // out of memory: the start is better than nothing
+         buffer.size() - 1);  // out of memory: a truncated line is better than none
   }
   va_end(again);
   errno = saved_errno;

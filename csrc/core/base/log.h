@@ -1,6 +1,6 @@
-// Log lines: printf-style, one call one line, to stderr or to a sink. Any thread. Nothing on a path
-// that runs per datagram logs at a level that is on by default. Where stderr is full a line waits
-// 100 ms, those after it not at all; the next that finds room says how many were lost.
+// Log lines: printf-style, one line per call, to stderr or to a sink. Any thread. Code that runs
+// per datagram never logs at a level that is on by default. If stderr is full, a line waits 100 ms,
+// later ones do not wait; the next line that is written reports how many were lost.
 #pragma once
 
 #include <cstdint>
@@ -17,26 +17,27 @@ enum class LogLevel : int { kOff = 0, kError = 1, kWarn = 2, kInfo = 3, kTrace =
 const char* log_level_name(LogLevel level) noexcept;
 std::optional<LogLevel> parse_log_level(std::string_view name) noexcept;
 
-// Where log lines go: level 1 error, 2 warning, 3 info, 4 trace; the line has no newline, is valid
-// during the call, and begins with "torch-mcast[pid]". Default (and nullptr): stderr. Set once,
-// early; the sink must be callable from any thread, also from several at once.
+// Destination of log lines: level 1 error, 2 warning, 3 info, 4 trace; the line has no newline, is
+// valid during the call, and begins with "torch-mcast[pid]". Default (and nullptr): stderr. Set it
+// once, early; the sink must be callable from any thread, even from several at once.
 using LogSink = void (*)(int level, const char* line);
 void set_log_sink(LogSink sink) noexcept;
 
 // Lines above this level are dropped. kWarn at start; one level per process.
 void set_log_level(LogLevel level) noexcept;
 LogLevel log_level() noexcept;
-// For callers whose arguments are costly to make.
+// For callers whose arguments are costly to compute.
 bool log_enabled(LogLevel level) noexcept;
 
 void log(LogLevel level, const char* format, ...) noexcept __attribute__((format(printf, 2, 3)));
 
-// At most one warning per period, for events that may come by the thousand. One owner, no lock.
+// Allows at most one warning per period, for events that may occur by the thousand. One owner, no
+// lock.
 class RateLimit {
  public:
   explicit RateLimit(Nanos period) noexcept : period_(period) {}
 
-  // True for the first call, and once `period` has passed since the last call that was true.
+  // Returns true for the first call, and once `period` has passed since it last returned true.
   bool allow(Nanos now) noexcept {
     if (started_ && now - last_ < period_) {
       ++pending_;
@@ -48,7 +49,7 @@ class RateLimit {
     pending_ = 0;
     return true;
   }
-  // How many calls were refused between the last two that were allowed: "(and 41 more)".
+  // Number of calls refused between the last two that were allowed: "(and 41 more)".
   uint64_t suppressed() const noexcept { return suppressed_; }
 
  private:

@@ -1,5 +1,5 @@
-// A warning is made where its cause is counted, so a source that has stopped is silent here too. A
-// place of the table that a new source has taken starts without what was told of the old one.
+// A warning is made when its cause is counted, so a source that has stopped causes no more. A new
+// source that takes a place of the table starts without the warning history of the old one.
 #include "base/monitor.h"
 
 #include "base/log.h"

@@ -1,6 +1,6 @@
-// Counts what a lane refuses, by cause, and, where it is asked to, by source, which it then names
-// in the log: the first of each cause, later ones after a minute with their number, six lines a
-// minute at most. Only called for what is refused, never for what is taken.
+// Counts the data that a lane refuses, by cause and, if requested, by source, and names sources in
+// the log: the first refusal of each cause, later ones after a minute with their number, at most
+// six lines a minute. Only called for refused data, never for accepted data.
 //
 // Owned by the lane, used on its thread. Memory is fixed.
 #pragma once
@@ -18,11 +18,11 @@ namespace mcast {
 
 class Monitor {
  public:
-  static constexpr uint64_t kStorm = 10000;  // refused in a second
+  static constexpr uint64_t kStorm = 10000;  // refusals per second
   static constexpr Nanos kRepeat = 60 * kSecond;
-  static constexpr size_t kLines = 6;  // in kRepeat
+  static constexpr size_t kLines = 6;  // per kRepeat
 
-  // `seed`: nobody else's, if sources are to be told apart.
+  // `seed`: unique to this process, so that outsiders cannot predict the table's places.
   void watch_sources(uint64_t seed) { table_ = std::make_unique<SourceTable>(seed); }
   bool watches() const { return table_ != nullptr; }
 
@@ -33,7 +33,7 @@ class Monitor {
   std::vector<SourceTable::Row> top(size_t n) const {
     return table_ ? table_->top(n) : std::vector<SourceTable::Row>();
   }
-  // Lines that were not written, since there were enough.
+  // Lines that were not written because of the limit.
   uint64_t untold() const { return untold_; }
 
  private:
@@ -42,10 +42,10 @@ class Monitor {
 
   std::array<uint64_t, kCauses> counts_{};
   std::unique_ptr<SourceTable> table_;
-  Nanos second_ = 0;        // when the running one began,
-  uint64_t in_second_ = 0;  // and what was refused in it
+  Nanos second_ = 0;        // start of the current second,
+  uint64_t in_second_ = 0;  // and the refusals in it
   Nanos minute_ = 0;
-  size_t lines_ = 0;  // in that minute
+  size_t lines_ = 0;  // in the current minute
   uint64_t untold_ = 0;
 };
 

@@ -1,6 +1,6 @@
-// MpscQueue: how other threads hand work to a lane. Any thread pushes; one thread, the lane's,
-// takes everything at once. A mutex held for one push_back or one swap: posts are rare beside
-// datagrams. Order: of one thread as pushed; of several, some interleaving.
+// MpscQueue: work for a lane from other threads. Any thread pushes; one thread, the lane's, takes
+// everything at once. A mutex is held for one push_back or one swap: posts are rare compared with
+// datagrams. Order: pushes of one thread keep their order; those of several threads interleave.
 #pragma once
 
 #include <mutex>
@@ -12,16 +12,16 @@ namespace mcast {
 template <typename T>
 class MpscQueue {
  public:
-  // True: the queue was empty, so the consumer may be asleep and needs a wake-up. (Who pushes onto
-  // a queue that is not empty can rely on the thread that filled it first.)
+  // Returns true if the queue was empty, so that the consumer may be asleep and needs a wake-up. (A
+  // thread that pushes onto a queue that is not empty can rely on the thread that filled it first.)
   bool push(T item) {
     std::lock_guard<std::mutex> lock(mutex_);
     items_.push_back(std::move(item));
     return items_.size() == 1;
   }
 
-  // push() that is refused after close(): false, and `item` is untouched. `wake`: as push()'s
-  // result.
+  // As push(), but refused after close(): then returns false and leaves `item` untouched. `wake`:
+  // the result of push().
   bool try_push(T& item, bool& wake) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (closed_) return false;
@@ -29,7 +29,7 @@ class MpscQueue {
     wake = items_.size() == 1;
     return true;
   }
-  // The last drain: nothing can be pushed by try_push() any more.
+  // The last drain: try_push() refuses items from now on.
   bool close(std::vector<T>& out) {
     out.clear();
     std::lock_guard<std::mutex> lock(mutex_);
@@ -38,9 +38,9 @@ class MpscQueue {
     return !out.empty();
   }
 
-  // Replaces the content of `out` by everything queued; returns whether there was something. The
-  // two vectors swap their memory, so a lane that keeps `out` stops allocating. Old items in `out`
-  // are destroyed outside the lock.
+  // Replaces the content of `out` by everything queued; returns true if there was any item. The two
+  // vectors swap their memory, so a lane that keeps `out` stops allocating. Old items in `out` are
+  // destroyed outside the lock.
   bool drain(std::vector<T>& out) {
     out.clear();
     std::lock_guard<std::mutex> lock(mutex_);

@@ -1,4 +1,4 @@
-// The port is behind the last colon; a host that has colons itself is written in brackets.
+// The port follows the last colon; a host that contains colons is written in brackets.
 #include "base/net_address.h"
 
 #include <algorithm>

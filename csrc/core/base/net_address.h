@@ -1,5 +1,5 @@
 // Addresses as people write them: "10.0.0.9:7117", "agg1.example:7117", "[fd00::9]:7117", and lists
-// of these, in which a rack may stand in front: "row3/10.0.0.9:7117". Pure.
+// of these, with an optional rack before each: "row3/10.0.0.9:7117". Pure.
 #pragma once
 
 #include <cstddef>
@@ -15,20 +15,20 @@ namespace mcast {
 struct NetAddress {
   std::string host;    // a name or a number, without brackets
   uint16_t port = 0;   // from 1 on
-  std::string rack{};  // where it is; empty: not told
+  std::string rack{};  // its rack; empty: not given
   auto operator<=>(const NetAddress&) const = default;
 
-  // As it is written.
+  // Formats it as parse_net_addresses() reads it.
   std::string text() const;
 };
 
-// Without a rack.
+// Parses an address without a rack.
 Result<NetAddress> parse_net_address(std::string_view text);
 // One to kMostRackBytes letters, digits, '.', '-', '_'.
 inline constexpr size_t kMostRackBytes = 64;
 bool is_rack_name(std::string_view text);
-// Separated by commas, blanks around them; none where there is no text. kInvalidArgument, and what
-// is wrong: one that is none, one that is there twice, more than `most`.
+// Addresses separated by commas, with blanks around them; an empty text gives none.
+// kInvalidArgument, with the reason: an invalid address, a duplicate, more than `most`.
 Result<std::vector<NetAddress>> parse_net_addresses(std::string_view text, size_t most);
 
 // "first-last", or one port: ports from 1 to 65535, both ends included.
@@ -38,7 +38,7 @@ struct PortRange {
   bool any() const noexcept { return first == 0; }
   size_t size() const noexcept { return size_t{last} - first + 1; }
 };
-// Blanks around it do no harm; no text is no range. False: it is none.
+// Ignores blanks around it; an empty text gives no range. Returns false if the text is invalid.
 bool parse_port_range(std::string_view text, PortRange& out);
 
 }  // namespace mcast

@@ -1,5 +1,6 @@
-// Known from the first call on; fork() sets it anew in the child, before anything else of ours runs
-// there. (Who clones a process past the C library has no handlers run, but no locks of it either.)
+// Read at the first call; fork() updates it in the child, before any other code of this library
+// runs there. (A process that is cloned without the C library runs no fork handlers, but the child
+// has none of the C library's locks either.)
 #include "base/own_pid.h"
 
 #include <pthread.h>

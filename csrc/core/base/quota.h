@@ -1,4 +1,4 @@
-// So many of something at once, for all who share the quota.
+// Limits the number of units in use at once, for all users of the quota.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,11 @@ namespace mcast {
 // Thread-safe.
 class Quota : public std::enable_shared_from_this<Quota> {
  public:
-  // `what`: for the error of who gets nothing.
+  // `what`: name of the units, for the error when none is left.
   Quota(uint32_t most, std::string what) : most_(most), what_(std::move(what)) {}
 
-  // Until what it returns is destroyed. kResourceExhausted: there are not so many left.
+  // The units are taken until the result is destroyed. kResourceExhausted: fewer than `count` are
+  // left.
   Result<std::shared_ptr<void>> take(uint32_t count) {
     const std::lock_guard<std::mutex> held(mutex_);
     if (count > most_ - taken_) return Status(Code::kResourceExhausted, what_);

@@ -1,7 +1,7 @@
-// secure_random64() asks getrandom(), then /dev/urandom (old kernels, seccomp filters without the
-// call). If both fail, a tag must still differ from those of other processes, so the bytes that the
-// kernel put into the auxiliary vector at exec are mixed with the process id (they survive fork)
-// and a call counter; the log then says that such values can be guessed.
+// secure_random64() uses getrandom(), then /dev/urandom (for old kernels, and seccomp filters that
+// forbid the call). If both fail, a tag must still differ from those of other processes, so the
+// bytes that the kernel put into the auxiliary vector at exec are mixed with the process id (they
+// survive fork) and a call counter; the log then warns that such values can be guessed.
 #include "base/random.h"
 
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 namespace mcast {
 namespace {
 
-// All of it by `more(rest)`, which is as read(2): a signal may end it early.
+// Fills all of `out` with `more(rest)`, which behaves as read(2): a signal may end it early.
 template <typename More>
 bool fill(Bytes out, More&& more) noexcept {
   while (!out.empty()) {

@@ -8,12 +8,12 @@
 
 namespace mcast {
 
-// 64 bits from the kernel's generator. Where the kernel refuses both getrandom() and /dev/urandom,
+// 64 bits from the kernel's generator. If the kernel refuses both getrandom() and /dev/urandom:
 // fallback_random64() and one warning in the log.
 uint64_t secure_random64() noexcept;
 
-// Fills `out` from the kernel's generator, for keys and nonces. False: the kernel refuses, and
-// there is nothing to be had that is fit as a secret.
+// Fills `out` from the kernel's generator, for keys and nonces. Returns false if the kernel
+// refuses: no other source is fit for secrets.
 bool secure_random_bytes(Bytes out) noexcept;
 
 // Different for every call, process and fork, but NOT fit as a secret: derived from the 16 random

@@ -1,7 +1,7 @@
-// Rare branches of the core that no counter shows. A test program, or a swarm, can tell which of
-// them it has come to; over the whole C++ suite each must be reached (tools/reach.py). What is
-// counted is the process's, whatever group it belongs to: it is written by the threads of all lanes
-// without a locked instruction, so a count may be too small, but never 0 where a branch was taken.
+// Rare branches of the core that no counter shows. A test program, or a swarm, can check which of
+// them it has reached; over the whole C++ suite each must be reached (tools/reach.py). Counts are
+// per process, for all groups together: the threads of all lanes write them without a locked
+// instruction, so a count may be too small, but never 0 if a branch was taken.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace mcast {
 
-// name, what has happened there.
+// name, description of the event.
 #define MCAST_REACH_POINTS(X)                                                                     \
   X(post_waits_for_a_line, "a post is deferred until a line is drawn or there is room")           \
   X(abort_by_datagram, "the multicast abort was here before that of a stream")                    \

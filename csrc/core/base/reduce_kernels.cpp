@@ -269,7 +269,8 @@ struct ToFloat8 {
     return hn::TruncateTo(d8, hn::Or(out, sign));
   }
 };
-// Beyond 464, which rounds to the largest value, that; from 65536 on infinity. Steps: 16384, 128.
+// E4M3: above 464, which rounds to the largest value, the result is that value; E5M2: from 65536 on
+// infinity. Steps: 16384, 128.
 using ToFloat8E4M3 = ToFloat8<3, 7, 0x43e80001, 0x46800000, 0x7e>;
 using ToFloat8E5M2 = ToFloat8<2, 15, 0x47800000, 0x43000000, 0x7c>;
 
@@ -355,7 +356,7 @@ struct Float8Values {
   }
   static constexpr float value_of(int i, int fraction, int bias) {
     const int exponent = (i & 0x7f) >> fraction, steps = i & ((1 << fraction) - 1);
-    // In units of the last place of a number of this size.
+    // In units of the last place of a number of this magnitude.
     float value = static_cast<float>(exponent == 0 ? steps : steps + (1 << fraction));
     int unit = (exponent == 0 ? 1 : exponent) - bias - fraction;
     for (; unit > 0; unit--) value *= 2;
@@ -413,7 +414,7 @@ void Fold(Element e, Reduction r, double factor, bool first, const std::byte* so
     case Element::kUInt64:
       return NextOf<uint64_t>(r, source, acc, count);
     case Element::kBool:
-      // 0 and 1 only: OR and AND are exact, whatever the operator is called.
+      // Values are only 0 and 1: OR and AND are exact, whatever the operator is called.
       if (r == Reduction::kBitXor) return FoldSame<uint8_t>(source, acc, count, BitXor{});
       if (r == Reduction::kProduct || r == Reduction::kMin || r == Reduction::kBitAnd) {
         return FoldSame<uint8_t>(source, acc, count, BitAnd{});
@@ -470,7 +471,7 @@ void fold_next(Element e, Reduction r, double factor, const std::byte* source, s
   HWY_DYNAMIC_DISPATCH(Fold)(e, r, factor, false, source, acc, count);
 }
 
-// Factors are in both, and nothing is divided yet.
+// Both contain the factors, and neither is divided yet.
 void fold_partial(Element e, Reduction r, const std::byte* sum, std::byte* acc, size_t count) {
   const bool same = accumulator_size(e) == element_size(e);
   const bool adds = r == Reduction::kAvg || r == Reduction::kPremulSum;

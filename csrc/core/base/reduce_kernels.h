@@ -20,7 +20,7 @@ constexpr size_t accumulator_size(Element e) noexcept {
   return is_floating(e) && element_size(e) < 4 ? 4 : element_size(e);
 }
 
-// How many times as long an accumulator is as the element; 1 for an unknown code.
+// Ratio of the accumulator's size to the element's; 1 for an unknown code.
 constexpr size_t accumulator_ratio(Element e) noexcept {
   return element_size(e) == 0 ? 1 : accumulator_size(e) / element_size(e);
 }
@@ -39,8 +39,8 @@ void fold_first(Element e, Reduction r, double factor, const std::byte* source, 
 // acc[i] = acc[i] (op) source[i].
 void fold_next(Element e, Reduction r, double factor, const std::byte* source, std::byte* acc,
                size_t count);
-// acc[i] = acc[i] (op) sum[i], both accumulators: of what is folded already, and of what has been
-// folded apart from it.
+// acc[i] = acc[i] (op) sum[i], both accumulators: a partial result, and another that was folded
+// separately.
 void fold_partial(Element e, Reduction r, const std::byte* sum, std::byte* acc, size_t count);
 // Result: AVG divides by `ranks`, floats of 8 and 16 bits are rounded. out may be acc when sizes
 // are equal.

@@ -1,4 +1,4 @@
-// What came from the network and was refused: why, and from where.
+// Data from the network that was refused: cause and source.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace mcast {
 
-// name, help, what its source does (for a warning).
+// name, help, behaviour of its source (for a warning).
 #define MCAST_CAUSES(X)                                                                        \
   X(foreign, "datagrams or frames of no group here: another job at the same address",          \
     "sends what belongs to no group here: another job at the same address")                    \
@@ -48,7 +48,7 @@ const char* cause_name(Cause cause) noexcept;
 const char* cause_help(Cause cause) noexcept;
 const char* cause_does(Cause cause) noexcept;
 
-// IPv4, in host byte order; address 0: not known.
+// IPv4, in host byte order; address 0: unknown.
 struct Source {
   uint32_t address = 0;
   uint16_t port = 0;

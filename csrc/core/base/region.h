@@ -23,10 +23,10 @@ class Region {
   std::byte* data() const noexcept { return data_; }
   size_t size() const noexcept { return size_; }
   uint32_t uses() const noexcept { return uses_; }
-  // For who needs the memory, but not the region, longer: a device that still reads it.
+  // For users that need the memory, but not the region, longer: a device that still reads it.
   const std::shared_ptr<void>& keepalive() const noexcept { return keepalive_; }
 
-  // How far a source may be read, bytes from the start. Starts at size(); a stager lowers it before
+  // End of the bytes of a source that may be read. Starts at size(); a stager lowers it before
   // post(), then only raises it and calls the group's waker().
   uint64_t readable() const noexcept { return ready_.load(std::memory_order_acquire); }
   void set_readable(uint64_t bytes) noexcept { ready_.store(bytes, std::memory_order_release); }
@@ -48,7 +48,7 @@ struct Slice {
   std::byte* data() const noexcept { return region ? region->data() + offset : nullptr; }
   ConstBytes bytes() const noexcept { return {data(), length}; }
 };
-// Whether two share bytes; whether they are the same ones.
+// Returns true if the two share bytes; if they are the same bytes.
 inline bool overlap(const Slice& a, const Slice& b) noexcept {
   if (a.length == 0 || b.length == 0) return false;
   const auto x = reinterpret_cast<uintptr_t>(a.data()), y = reinterpret_cast<uintptr_t>(b.data());

@@ -7,7 +7,7 @@
 
 namespace mcast {
 
-// Also used to mix integers into well-spread hash values.
+// Also used to mix integers into well-distributed hash values.
 inline uint64_t mix64(uint64_t z) noexcept {
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;

@@ -1,4 +1,4 @@
-// Signals are for the threads of whoever uses this library: none of ours takes one.
+// Signals are for the application's threads: no thread of this library handles one.
 #pragma once
 
 #include <pthread.h>
@@ -15,8 +15,8 @@
 
 namespace mcast {
 
-// While it lives no signal reaches the calling thread, nor ever one of those that it starts; as
-// before afterwards, also where a thread cannot be started.
+// While it exists no signal is delivered to the calling thread, and never to threads that it
+// starts; the mask is restored afterwards, even if a thread cannot be started.
 class SignalsBlocked {
  public:
   SignalsBlocked() {
@@ -32,8 +32,8 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
-// A thread of ours. Of its name the system shows 15 bytes. Throws where no thread can be had. An
-// exception that passes `run` ends the process, and is named first.
+// A thread of this library. The system shows the first 15 bytes of its name. Throws if no thread
+// can be created. An exception that leaves `run` ends the process, and is logged first.
 inline std::thread named_thread(std::string name, std::function<void()> run) {
   const SignalsBlocked blocked;
   return std::thread([name = std::move(name), run = std::move(run)] {

@@ -1,6 +1,6 @@
 // Divides a limit between sources so that none can take all of it. A source may have as much as is
 // left for the others ("dynamic thresholds": Choudhury and Hahne, IEEE/ACM Transactions on
-// Networking 6, 1998): one alone gets half of the limit, two a third each, and something is always
+// Networking 6, 1998): one alone gets half of the limit, two get a third each, and some is always
 // left for a source that comes later.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace mcast {
 
-// Not thread-safe. `Source` is what tells users apart: an address, a user of the host.
+// Not thread-safe. `Source` identifies users: an address, a user of the host.
 class SourceShares {
  public:
   explicit SourceShares(uint64_t most) : most_(most) {}

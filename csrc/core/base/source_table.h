@@ -1,10 +1,10 @@
-// Who is refused most, in fixed memory: the space-saving sketch (Metwally, Agrawal, El Abbadi,
-// ICDT 2005) over sets of a few places. A source belongs to the set that a seeded hash of its
-// address says, so nobody outside can aim at the places of another. In a full set a new source
-// takes the place of the one with the fewest and inherits its number, so a number is never too
-// small, and too large by at most `inherited`.
+// The sources with most refusals, in fixed memory: the space-saving sketch (Metwally, Agrawal, El
+// Abbadi, ICDT 2005) over sets of a few places. A seeded hash of its address assigns a source to a
+// set, so no outsider can target the places of another. In a full set a new source replaces the one
+// with the lowest count and inherits its count, so a count is never too small, and too large by at
+// most `inherited`.
 //
-// Not thread-safe. The cost of a call is bounded, whatever comes: it looks at one set.
+// Not thread-safe. The cost of a call is bounded for any input: it examines one set.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,7 @@ class SourceTable {
     Source source;
     uint64_t total = 0, inherited = 0;
     std::array<uint64_t, kCauses> causes{};
-    // What has been told of each cause: how many there were, and when.
+    // The last reported count of each cause, and the time of the report.
     std::array<uint64_t, kCauses> told{};
     std::array<Nanos, kCauses> told_at{};
     uint64_t count(Cause cause) const { return causes[static_cast<size_t>(cause)]; }
@@ -43,7 +43,7 @@ class SourceTable {
     return row;
   }
 
-  // Those with most, at most `n`.
+  // The rows with the highest counts, at most `n`.
   std::vector<Row> top(size_t n) const {
     std::vector<Row> found;
     std::copy_if(rows_.begin(), rows_.end(), std::back_inserter(found),

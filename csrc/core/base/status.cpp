@@ -1,5 +1,5 @@
-// Status keeps code and message in one shared immutable block, so that an error which fans out to
-// many waiting operations is copied by reference count, and the ok path is a null pointer.
+// Status keeps code and message in one shared immutable block, so that an error that fails many
+// waiting operations is copied by reference count, and the ok path is a null pointer.
 #include "base/status.h"
 
 #include <cerrno>

@@ -1,6 +1,6 @@
-// Status: the one way an error travels inside mcast_core. Values, never exceptions; csrc/torch
-// turns them into Python exceptions once. A Status that is ok() holds no allocation. Thread-safe to
-// copy (immutable, shared).
+// Status: the only form of errors inside mcast_core. Values, never exceptions; csrc/torch converts
+// them to Python exceptions once. A Status that is ok() holds no allocation. Thread-safe to copy
+// (immutable, shared).
 #pragma once
 
 #include <cassert>
@@ -19,7 +19,7 @@ enum class Code : uint8_t {
   kInvalidArgument,    // the caller's mistake: shape, size, root, option
   kTimeout,            // a rank was late beyond the op's limit
   kPeerLost,           // a rank is dead or silent beyond the liveness limit
-  kMismatch,           // ranks called different things
+  kMismatch,           // ranks called different operations
   kAborted,            // abort() here or on another rank
   kClosed,             // the group was closed, or poisoned by an earlier failure
   kUnavailable,        // a transport or resource cannot be used here; a fallback may exist
@@ -60,7 +60,8 @@ class [[nodiscard]] Status {
   std::shared_ptr<const Rep> rep_;
 };
 
-// A value or the Status that says why there is none. value() on an error is a programming mistake.
+// A value or the Status that gives the reason why there is none. value() on an error is a
+// programming error.
 template <typename T>
 class [[nodiscard]] Result {
  public:

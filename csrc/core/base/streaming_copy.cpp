@@ -1,6 +1,7 @@
-// Whole vectors go by non-temporal stores, from the first aligned address of the destination on;
-// what is left at both ends by memcpy. The fence is apart: it waits until all stores have reached
-// memory, which for a chunk of 1.4 KB takes as long as the copy and its checksum.
+// Whole vectors are written with non-temporal stores, from the first aligned address of the
+// destination on; the rest at both ends with memcpy. The fence is separate: it waits until all
+// stores have reached memory, which for a chunk of 1.4 KB takes as long as the copy and its
+// checksum.
 #include "base/streaming_copy.h"
 
 #include <algorithm>

@@ -19,7 +19,7 @@ Status use(const std::string& path) {
   if (!file.valid()) return Status::system(errno, "open " + path);
   struct stat facts {};
   if (::fstat(file.get(), &facts) != 0) return Status::system(errno, "stat " + path);
-  // A mapping beyond the end of the file would be a bus error at the first look at the clock.
+  // A mapping beyond the end of the file would cause a bus error when the clock is first read.
   if (facts.st_size < static_cast<off_t>(sizeof(int64_t))) {
     return Status(Code::kInvalidArgument, "clock file " + path + " too short");
   }

@@ -1,4 +1,4 @@
-// What operations did and when: a bounded record of the last ones of a process, for timelines.
+// Records operations and their times: the last ones of a process, bounded, for timelines.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,8 @@ struct TraceEvent {
   bool ok = false;
 };
 
-// Of one operation, for who only posts it. Written before its `done`.
+// Times of one operation, for callers that do not run the engine themselves. Filled in before its
+// `done` runs.
 struct Moments {
   Nanos first_byte = kNever, last_byte = kNever, done = 0;
 };
@@ -39,7 +40,7 @@ class Trace {
   const size_t capacity_;
   mutable std::mutex mutex_;
   std::vector<TraceEvent> ring_;
-  size_t next_ = 0;  // where the oldest is once the ring is full
+  size_t next_ = 0;  // index of the oldest once the ring is full
 };
 
 }  // namespace mcast

@@ -1,4 +1,4 @@
-// Units and small vocabulary types shared by every layer.
+// Units and small basic types shared by every layer.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace mcast {
 
-// Monotonic time or a duration, nanoseconds. Always an argument below engine/: no layer under it
+// Monotonic time or a duration, nanoseconds. Below engine/ it is always an argument: no layer there
 // reads a clock.
 using Nanos = int64_t;
 inline constexpr Nanos kMicro = 1'000;
@@ -16,8 +16,8 @@ inline constexpr Nanos kSecond = 1'000'000'000;
 // "No deadline."
 inline constexpr Nanos kNever = INT64_MAX;
 
-// Durations that users give in milliseconds may be longer than 64 bits of nanoseconds hold (292
-// years): those are no limit.
+// Durations given by users in milliseconds may exceed 64 bits of nanoseconds (292 years): those
+// mean no limit.
 constexpr Nanos nanos_of_ms(int64_t ms) noexcept {
   return ms > kNever / kMilli ? kNever : ms * kMilli;
 }

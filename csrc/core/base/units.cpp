@@ -1,4 +1,4 @@
-// A number, then what is left of the text, trimmed and in lower case, says what it counts.
+// A number, then the unit: the rest of the text, trimmed and in lower case.
 #include "base/units.h"
 
 #include <cctype>

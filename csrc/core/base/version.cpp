@@ -1,4 +1,4 @@
-// The build system knows the version, and tells it here only, so that a new one compiles one file.
+// The build system passes the version to this file only, so that a new version recompiles one file.
 #include "base/version.h"
 
 #ifndef MCAST_VERSION

@@ -1,4 +1,4 @@
-// What this build is.
+// Version of this build.
 #pragma once
 
 namespace mcast {

@@ -58,7 +58,7 @@ ucred credentials(int fd) {
   return who;
 }
 
-// A client hands its tensors to the listener: no other user's process may pose as the engine.
+// A client gives its tensors to whatever listens: no other user's process may pose as the engine.
 Status listener_is_trusted(int fd, const std::string& path) {
   const uid_t uid = credentials(fd).uid;
   if (uid == 0 || uid == ::geteuid()) return {};

@@ -53,8 +53,8 @@ class LocalListener {
   ino_t inode_ = 0;
 };
 
-// kUnavailable: no process listens there (yet); a later attempt may succeed. kInvalidArgument: the
-// listener is not root, nor this user, nor the folder's owner.
+// kUnavailable: nobody listens there (yet); a later try may find somebody. kInvalidArgument: a
+// process listens there that is neither root's, nor this user's, nor that of the folder's owner.
 Result<Fd> connect_to(const std::string& path, int type);
 
 struct Packet {
