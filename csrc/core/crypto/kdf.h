@@ -1,13 +1,14 @@
-// The key schedule: every key of a guarded group, by name, from what it follows. Labels and inputs
-// are part of the protocol (docs/security.md); a second implementation checks them
+// The key schedule: each key of a guarded group, and the inputs from which it is derived. Labels
+// and inputs are part of the protocol (docs/security.md); a second implementation checks them
 // (tests/data/security_vectors.json). Needs an ok() of load_library(). Pure functions, any thread.
 // Integers that go into a key are little-endian.
 //
-//   secret -> root_key -> jobs_key -> job_key -> record_key, hello_key, mix_key; record_key ->
-//   secret_check; records -> transcript T member 0: group_secret G, wrapped for each rank by
-//   wrap_key T, G
-//   -> group_root M -> filter_key of a lane, first_chain of a sender -> next_chain ... a pair of
-//   endpoints -> pair_key W -> connection_key C -> ack_key, confirm_key, stream_chain
+//   secret -> root_key -> jobs_key -> job_key -> record_key, hello_key, mix_key
+//   record_key -> secret_check
+//   records -> transcript T
+//   member 0: group_secret G, wrapped for each rank by wrap_key
+//   T, G -> group_root M -> filter_key of a lane, first_chain of a sender -> next_chain ...
+//   a pair of endpoints -> pair_key W -> connection_key C -> ack_key, confirm_key, stream_chain
 #pragma once
 
 #include <array>
@@ -42,7 +43,7 @@ Key record_key(const Key& root) noexcept;  // "record": MAC of values in the sto
 using SecretCheck = std::array<std::byte, 8>;
 SecretCheck secret_check(const Key& record_key, ConstBytes nonce) noexcept;
 Key hello_key(const Key& root) noexcept;  // "hello": MAC of a stream's Hello
-Key mix_key(const Key& root) noexcept;    // "mix": into what X25519 brings
+Key mix_key(const Key& root) noexcept;    // "mix": mixed into the result of X25519
 // "role": replaces the root for a daemon that serves the job and is not a rank. The name has at
 // most 255 bytes.
 inline constexpr const char* kAggregatorName = "aggregators";

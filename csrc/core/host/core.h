@@ -90,7 +90,7 @@ class HostCore {
   void finish_oldest(const Status& status);
   const HostOperation* consuming() const;
 
-  // core_failure.cpp: what ends them otherwise
+  // core_failure.cpp: other ends of operations
   void obey_failure();
   void heed_messages();
   void limit_operations(const std::vector<Member>& unresponsive);

@@ -89,7 +89,7 @@ bool HostMessages::progress(bool large, bool& left_over) {
   return moved || moved_ != before;
 }
 
-// --- what comes ---
+// --- receiving ---
 
 bool HostMessages::quiet() const {
   const MessageBoard& board = lane_.board(lane_.self());
@@ -160,7 +160,7 @@ void HostMessages::on_record(Member from, const MessageRingReader::Read& read) {
            from);
 }
 
-// --- what goes ---
+// --- sending ---
 
 void HostMessages::send_message(Member to, wire::FrameType type, uint32_t number, uint32_t argument,
                                 ConstBytes body, ConstBytes payload) {
@@ -276,7 +276,7 @@ void HostMessages::disarm() {
   if (need.load(std::memory_order_relaxed) != 0) need.store(0, std::memory_order_relaxed);
 }
 
-// --- what is lent ---
+// --- lending ---
 
 bool HostMessages::lends(const Slice& memory) const {
   return memory_ != PeerMemory::kSlots && memory.length >= kLent &&
@@ -314,7 +314,7 @@ void HostMessages::copied(Member from, uint32_t number) {
   write(from, record, {}, {});
 }
 
-// --- how it ends ---
+// --- the end ---
 
 const Status& HostMessages::end_of(Member member) const {
   static const Status here;

@@ -6,8 +6,6 @@
 // none is woken only if a ring to it is full: early messages are read when it next looks.
 //
 // Threads: the driver of the lane.
-//
-// Threads: whoever drives the lane.
 #pragma once
 
 #include <deque>

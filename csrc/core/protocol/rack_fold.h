@@ -51,8 +51,8 @@ class RackFold {
   struct Rack {
     SegmentFold fold;
     std::vector<std::byte> sum;  // its accumulator, unless it is the first
-    bool given = false;          // its sum has come as one
-    bool begun = false;          // something of it has come
+    bool given = false;          // its sum has arrived in one piece
+    bool begun = false;          // a part of it has arrived
   };
 
   void begin_rack(uint32_t rack, const FoldRun& run, std::byte* accumulator);

@@ -12,7 +12,7 @@
 namespace mcast::sim {
 namespace {
 
-// Whether the element at `at` is a NaN.
+// Returns true if the element at `at` is a NaN.
 bool is_nan(Element e, const std::byte* at) {
   const size_t size = element_size(e);
   uint64_t bits = 0;

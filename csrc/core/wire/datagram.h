@@ -9,13 +9,13 @@
 //                            bit 2: in order, of a small operation; others 0
 //        8    8 group tag    random per group incarnation
 //       16    4 sequence     op sequence number in (group, lane)
-//       20    4 descriptor   hash of what the op is (wire/descriptor.h)
+//       20    4 descriptor   hash of the op's description (wire/descriptor.h)
 //       24    4 chunk        Data: chunk index; Position: chunks sent so far; else 0
 //                            Position in order: 0; all small operations below `sequence` are sent
-//       28    2 member       whose stream (Data, Position) or who speaks (Abort, Probe)
+//       28    2 member       root of the stream (Data, Position) or sender (Abort, Probe)
 //       30    2 reserved     stripe of the stream; 0
 //
-// Parsing is total: any bytes give a header or a reason, and nothing is believed before verify().
+// Parsing is total: any bytes give a header or an error, and no field is trusted before verify().
 #pragma once
 
 #include "base/types.h"

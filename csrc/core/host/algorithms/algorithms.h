@@ -106,7 +106,7 @@ Taken take_exchange(HostTools& tools, HostOperation& op, bool large);
 void fill_slot_exchange(HostTools& tools, HostOperation& op, uint32_t index);
 Taken take_slot_exchange(HostTools& tools, HostOperation& op, uint32_t index, bool large);
 
-// --- what they share ---
+// --- shared functions ---
 
 // Length of the part of [from, from + length) that lies below `end`.
 inline size_t clip(size_t from, size_t length, size_t end) {

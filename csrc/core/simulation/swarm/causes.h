@@ -25,8 +25,8 @@ struct Causes {
 
   // Time at which the last event of the plan begins or ends that operations may wait for.
   Nanos last = 0;
-  // How long what is called then may take, if nothing fails: 20 times what its bytes take on the
-  // slowest link, and timers.
+  // Time limit for operations called after that, if nothing fails: 20 times the time of their bytes
+  // on the slowest link, and timers.
   Nanos work = 0;
   Nanos work_of[2] = {0, 0};  // the same for a lane, without faults of the other one
 

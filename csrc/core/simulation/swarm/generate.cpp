@@ -304,7 +304,7 @@ void Generator::draw_ops(size_t g, size_t budget, Rng& rng) {
   }
 }
 
-// ---- what goes wrong ----
+// ---- faults ----
 
 void Generator::draw_network_faults() {
   Rng rng = part(6);

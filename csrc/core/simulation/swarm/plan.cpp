@@ -274,7 +274,7 @@ std::string read_line(const std::vector<std::string_view>& words, Plan& plan) {
          "' is no item: world, set, rank, aggregator, group, op, message, fault";
 }
 
-// ---- what can be carried out ----
+// ---- validity ----
 
 Status bad(const std::string& why) { return {Code::kInvalidArgument, why}; }
 
