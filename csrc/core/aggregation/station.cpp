@@ -103,7 +103,8 @@ Status Station::dispatch(Member from, const wire::FrameHeader& header, ConstByte
   return {};
 }
 
-// From another station of a tree. Its stream says which one; in its frames it has any number.
+// Handles a frame from another station of a tree. Its stream identifies the station; the member
+// number in the frame is not checked.
 Status Station::dispatch_tree(Member from, const wire::FrameHeader& header, ConstBytes body,
                               Nanos now) {
   using wire::FrameType;
