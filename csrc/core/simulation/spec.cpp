@@ -1,6 +1,6 @@
-// Reads an experiment: words key=value, each key by its own reader; what belongs together is
-// checked when all are read. A key that is no option of an experiment is a setting of the engine,
-// whose own table checks it.
+// Reads an experiment: words key=value, each key with its own reader; conditions that involve
+// several keys are checked at the end. A key that is not an option of an experiment is a setting of
+// the engine, whose own table checks it.
 #include <algorithm>
 #include <charconv>
 #include <iterator>
@@ -66,7 +66,7 @@ bool read_bytes_per_second(std::string_view text, double* out) {
   return true;
 }
 
-// Each of "a,b,c"; false as soon as one is refused, and for an empty list.
+// Calls `take` for each of "a,b,c"; returns false as soon as one is refused, and for an empty list.
 template <typename Take>
 bool each(std::string_view list, char separator, Take take) {
   while (true) {
@@ -330,7 +330,7 @@ Status check_ranks(const ExperimentSpec& spec) {
   return {};
 }
 
-// What the planner of aggregators knows.
+// Checks that the planner of aggregators supports these operations.
 Status check_served(std::vector<Collective> ops) {
   std::sort(ops.begin(), ops.end());
   const bool reduces = ops.back() >= Collective::kReduceScatter;
@@ -366,7 +366,7 @@ Status check_chunk(const ExperimentSpec& spec) {
       "a multiple of 64 that fits the mtu with " + std::to_string(headers) + " bytes of headers");
 }
 
-// What belongs together.
+// Checks the conditions that involve several keys.
 Status finish(Reading& r) {
   ExperimentSpec& spec = r.spec;
   if (spec.size == 0) spec.size = 64 << 20;

@@ -31,35 +31,35 @@ enum class FrameType : uint8_t {
   kComplete =
       6,  // up: all ops < sequence complete in my subtree; argument = first of hashes; u32[]
   kReleased = 7,  // down: all ops < sequence complete everywhere
-  kPing = 8,  // answer at once; body (u32 hash): descriptor of op `sequence` as the sender has it
+  kPing = 8,  // reply at once; body (u32 hash): descriptor of op `sequence` as the sender has it
   kPong = 9,
-  kAbort = 10,        // flooded: AbortNotice
-  kPosition = 11,     // along the tree: argument = chunks sent; body root (u16), descriptor (u32)
-  kDescribe = 12,     // descriptor of op `sequence` as the sender posted it (wire/descriptor.h);
-                      // empty: send yours to member `argument`, which reported another hash
-  kProbeStatus = 13,  // up: argument 1 = my whole subtree hears everyone
-  kProbeDone = 14,    // down: argument 1 multicast, 0 ring; body: reason text
-  kRingReady = 15,    // to the ring predecessor: I posted op `sequence`; argument descriptor
-  kRingData = 16,     // to the ring successor: root (u16), offset (u64), payload
-  kLeave = 17,        // flooded: member `argument` posts nothing from op `sequence` on
-  kLate = 18,         // to member 0: op `sequence` passed its deadline here; body: text, what it is
-  kQuery = 19,        // flooded down by member 0: where are you with op `sequence`?
-  kWhere = 20,        // answer to member 0: argument = my next sequence
-  kComing = 21,       // like NotHave, but the root multicasts these chunks again
-  kDeaf = 22,         // to member 0: the sender lost nearly all multicast of late; body: text
-  kSwitch = 23,       // down: start no operation until kSwitchAt; body: text
-  kSwitchReady = 24,  // up: argument = most operations that any member of my subtree has started
-  kSwitchAt = 25,     // down: operations from `sequence` on use the other path
-  kReduceGrant = 26,  // to a contributor: argument descriptor; body u32: segments it may send now
-  kReduceData = 27,   // to an owner: argument descriptor; ReduceData
+  kAbort = 10,         // flooded: AbortNotice
+  kPosition = 11,      // along the tree: argument = chunks sent; body root (u16), descriptor (u32)
+  kDescribe = 12,      // descriptor of op `sequence` as the sender posted it (wire/descriptor.h);
+                       // empty: send yours to member `argument`, which reported another hash
+  kProbeStatus = 13,   // up: argument 1 = my whole subtree hears everyone
+  kProbeDone = 14,     // down: argument 1 multicast, 0 ring; body: reason text
+  kRingReady = 15,     // to the ring predecessor: I posted op `sequence`; argument descriptor
+  kRingData = 16,      // to the ring successor: root (u16), offset (u64), payload
+  kLeave = 17,         // flooded: member `argument` posts no operation from op `sequence` on
+  kLate = 18,          // to member 0: op `sequence` passed its deadline here; body: its description
+  kQuery = 19,         // flooded down by member 0: report your state of op `sequence`
+  kWhere = 20,         // reply to member 0: argument = my next sequence
+  kComing = 21,        // like NotHave, but the root multicasts these chunks again
+  kDeaf = 22,          // to member 0: the sender recently lost nearly all multicast; body: text
+  kSwitch = 23,        // down: start no operation until kSwitchAt; body: text
+  kSwitchReady = 24,   // up: argument = most operations that any member of my subtree has started
+  kSwitchAt = 25,      // down: operations from `sequence` on use the other path
+  kReduceGrant = 26,   // to a contributor: argument descriptor; body u32: segments it may send now
+  kReduceData = 27,    // to an owner: argument descriptor; ReduceData
   kReduceResult = 28,  // to the root of a reduce: argument descriptor; offset (u64) in the sender's
                        // block, payload
   kFetchGrant = 29,    // instead of kFetchData: argument request id; FetchGrant
   kReduceOffer = 30,   // to ranks of the same host: argument descriptor; ReduceOffer
-  kReduceTaken = 31,   // to ranks of the same host: argument descriptor; your input is read
+  kReduceTaken = 31,   // to ranks of the same host: argument descriptor; your input has been read
   kSent = 32,          // along the tree: SentEntry[]
   kEarlyFetch = 33,  // to a root: Range[] of sequences; send what your small operations of them are
-  kEarlyData = 34,   // its answer, one per operation: argument descriptor; as kFetchData
+  kEarlyData = 34,   // the reply, one per operation: argument descriptor; as kFetchData
   kProbeJoined = 35,  // up: my whole subtree has joined; argument = what it knows of multicast, or
                       // 3: somebody is missing; body: text
   kProbeStart = 36,   // down: argument 1 = all have joined, probe; 0 = wait; body: who is missing
@@ -72,21 +72,21 @@ enum class FrameType : uint8_t {
   kDivert = 42,       // owner to its contributors: argument descriptor; Divert
   kRoster = 43,       // down: StationRoster
   kRosterReach = 44,  // up: RosterReach, of my whole subtree
-  kRosterLine = 45,   // down: start nothing more on this lane; body: version u32
+  kRosterLine = 45,   // down: start no more operations on this lane; body: version u32
   kRosterReady = 46,  // up: argument = most operations started in my subtree; body: version u32
   kRosterAt = 47,     // down: operations from `sequence` on use the roster; body: version u32
   // Results without late ranks; Descriptor, none, PartialResult (wire/aggregation.h).
   kExcuse = 48,   // to member 0: op `sequence` waits for too long; down: who has not called it?
                   // argument descriptor
-  kExcused = 49,  // answer to member 0: argument 1 = it goes on without my input, 0 = not so
-  kPartial = 50,  // down, and from ranks to stations: argument descriptor; op goes on without these
+  kExcused = 49,  // reply to member 0: argument 1 = it continues without my input, 0 = it does not
+  kPartial = 50,  // down, and from ranks to stations: argument descriptor; op ends without these
   // Rates of the paths; `sequence` is the number of the test.
   kRateTrain = 51,  // to the ring successor: argument 1 = the last of the train; zero bytes
   kRate = 52,       // up: argument = least rate of a train in my subtree, KiB/s
   // Exchanges: all_to_all, gather, scatter.
   kExchangeGrant = 53,  // to a sender: argument descriptor; ExchangeGrant
   kExchangeData = 54,   // argument descriptor; ExchangeData
-  // Point to point; `sequence` is the number of the message among those of the one to the other.
+  // Point to point; `sequence` is the number of the message among those from one rank to the other.
   kMessage = 55,        // argument tag; MessageHead: a message begins
   kMessageGrant = 56,   // to its sender; body: end u64
   kMessageData = 57,    // MessageData: more of it
@@ -99,11 +99,11 @@ constexpr bool is_reduction(FrameType type) {
          type == FrameType::kReduceResult || type == FrameType::kReduceOffer ||
          type == FrameType::kReduceTaken || type == FrameType::kDivert;
 }
-// The same of an exchange.
+// The same for an exchange.
 constexpr bool is_exchange(FrameType type) {
   return type == FrameType::kExchangeGrant || type == FrameType::kExchangeData;
 }
-// Whether it is a message from one rank to one other, or about one.
+// Returns true if it belongs to a message from one rank to one other.
 constexpr bool is_message(FrameType type) {
   return type >= FrameType::kMessage && type <= FrameType::kMessageCredit;
 }
@@ -120,7 +120,7 @@ struct FrameHeader {
   bool operator==(const FrameHeader&) const = default;
 };
 
-// One root's stream as a subtree sees it: least over the subtree's receivers.
+// One root's stream as a subtree sees it: least values over the subtree's receivers.
 struct CreditEntry {
   Member root = 0;
   Chunk high_water = 0;  // drained up to here (not contiguous)
@@ -131,15 +131,15 @@ struct CreditEntry {
 
 struct AbortNotice {
   uint8_t code = 0;            // mcast::Code
-  Member culprit = kNoMember;  // who is to blame, if one is
-  Member origin = 0;           // who noticed
+  Member culprit = kNoMember;  // the culprit, if there is one
+  Member origin = 0;           // the member that detected it
   uint8_t path = 0;            // mcast::Path as the sender knows it; at most kRing
   std::string text;            // at most kMaxAbortText bytes
 };
 inline constexpr size_t kMaxAbortText = 1000;
 inline constexpr uint8_t kMostAbortPath = 2;
 
-// Structure only; false: too short, unknown type, bad flags.
+// Checks the structure only; returns false if it is too short, of unknown type, or has bad flags.
 bool parse_frame(ConstBytes frame, FrameHeader& header) noexcept;
 bool verify_frame(ConstBytes frame) noexcept;
 // Writes the 24 header bytes; the checksum covers `body` too, which follows on the wire.
@@ -162,8 +162,8 @@ bool parse_sent(ConstBytes body, std::vector<SentEntry>& entries);
 void put_ranges(Writer& out, Member root, std::span<const ChunkRange> ranges);
 bool parse_ranges(ConstBytes body, Member& root, std::vector<ChunkRange>& ranges);
 
-// What is missing of `root`'s block of the operation that the asker knows by this descriptor: a
-// donor that was called for something else must not answer with its bytes.
+// The missing parts of `root`'s block of the operation with this descriptor: a donor whose
+// operation has another descriptor must not answer with its bytes.
 struct Fetch {
   uint32_t descriptor = 0;
   Member root = 0;
@@ -181,7 +181,7 @@ struct FetchData {
 void put_fetch_data_head(Writer& out, Member root, ChunkRange range);
 bool parse_fetch_data(ConstBytes body, FetchData& out) noexcept;
 
-// The donor holds these chunks of `root`'s block in memory that the asker may read by itself.
+// The donor stores these chunks of `root`'s block in memory that the requester may read directly.
 struct FetchGrant {
   Member root = 0;
   uint64_t address = 0;  // of chunk 0 of the block, in the donor's memory
@@ -213,7 +213,8 @@ inline constexpr size_t kReduceGrantSize = 4;
 void put_reduce_head(Writer& out, uint32_t segment, double factor);
 bool parse_reduce_data(ConstBytes body, ReduceData& out) noexcept;
 
-// Where a rank of the same host finds the sender's input. Addresses are of the sender's process.
+// Location of the sender's input, for ranks of the same host. Addresses are of the sender's
+// process.
 struct ReduceOffer {
   uint64_t inputs = 0;  // of an array of u64: addresses of the inputs
   uint64_t live = 0;    // of a u64 that equals `cookie` while the inputs are the operation's
@@ -231,7 +232,7 @@ struct ExchangeData {
   ConstBytes payload;
 };
 inline constexpr size_t kExchangeHead = 16;  // in front of the payload
-// How much of its block for the sender of this the receiver may send.
+// How many bytes of its block for this frame's sender the receiver may send.
 struct ExchangeGrant {
   uint64_t total = 0;  // bytes of the block
   uint64_t end = 0;
@@ -242,7 +243,7 @@ bool parse_exchange_grant(ConstBytes body, ExchangeGrant& out) noexcept;
 void put_exchange_head(Writer& out, uint64_t total, uint64_t offset);
 bool parse_exchange_data(ConstBytes body, ExchangeData& out) noexcept;
 
-// How a message begins, and a later piece of it.
+// The start of a message, and a later piece of it.
 struct MessageHead {
   uint64_t total = 0;  // bytes of the message
   ConstBytes payload;  // its first bytes, or none
@@ -257,10 +258,10 @@ bool parse_message_head(ConstBytes body, MessageHead& out) noexcept;
 bool parse_message_data(ConstBytes body, MessageData& out) noexcept;
 void put_message_grant(Writer& out, uint64_t end);
 bool parse_message_grant(ConstBytes body, uint64_t& end) noexcept;
-// Of the receiver's messages, since the group was made.
+// Credit for the receiver's messages, as totals since the group was made.
 struct MessageCredit {
-  uint64_t heads = 0;  // that receives have taken
-  uint64_t bytes = 0;  // of their unasked bytes
+  uint64_t heads = 0;  // taken by receives
+  uint64_t bytes = 0;  // unasked bytes of them
 };
 void put_message_credit(Writer& out, const MessageCredit& credit);
 bool parse_message_credit(ConstBytes body, MessageCredit& out) noexcept;
