@@ -64,7 +64,7 @@ struct dpa_receive_queue {
   uint8_t* staging;  // address in the hart's address space
   uint64_t delta;    // added to it, gives the address for the NIC
   uint32_t stride;   // bytes of a slot, a multiple of 64
-  // slots before this are free again; free-running
+  // Slots before this are free again; free-running.
   uint32_t drained;
 };
 
@@ -108,7 +108,7 @@ struct __attribute__((aligned(128))) dpa_slice {
 struct dpa_progress {
   uint32_t horizon;  // no write at or after this is posted; free-running
   uint32_t landed;   // writes before this are done
-  // reason of its failure: 0x10000, op_own << 8, syndrome of the CQE; 0: it works
+  // Reason of its failure: 0x10000, op_own << 8, syndrome of the CQE; 0: it works.
   uint32_t syndrome;
   uint32_t foreign;  // datagrams without a place in an open slice that were not handed on
 };

@@ -84,7 +84,7 @@ class Bitmap {
 
   uint64_t size_ = 0;
   uint64_t count_ = 0;
-  // bits at and above size_ are meaningless: scan() never returns them
+  // Bits at and above size_ are meaningless: scan() never returns them.
   std::vector<uint64_t> words_;
 };
 

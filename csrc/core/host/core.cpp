@@ -94,7 +94,7 @@ bool HostCore::progress(bool large) {
     while (complete_next()) moved = ended = true;
     const size_t before = ended_.size();
     if (failure_.ok() && move_messages(pass, large && !ended, left_over)) moved = true;
-    // a waiting caller is not delayed by copies for others
+    // A waiting caller is not delayed by copies for others.
     ended = ended || ended_.size() > before;
     if (!moved) return left_over;
   }

@@ -23,7 +23,7 @@ namespace {
 // Messages of this length and more are lent: below it a second copy costs less than a notification
 // in each direction.
 constexpr uint64_t kLent = 96u << 10;
-// bytes that a rank has requested and not received, if not lent
+// Bytes that a rank has requested and not received, if not lent.
 constexpr uint64_t kWindow = 2u << 20;
 constexpr int kRecords = 64;           // records read from one ring before the others are read
 constexpr size_t kUntold = 64u << 10;  // bytes written in a turn before the receiver is woken
@@ -81,7 +81,7 @@ bool HostMessages::progress(bool large, bool& left_over) {
   const uint64_t before = moved_;
   bool moved = receive(left_over);
   moved = flush() || moved;
-  // rings that are still full are added again; a shorter record may have found room
+  // Rings that are still full are added again; a shorter record may have found room.
   full_ = backlogs_;
   more_ = messages_.pump(large);
   if (more_) left_over = true;

@@ -72,7 +72,7 @@ class HostMessages final : private MessageLink {
     Peer(const ControlBlock& block, Member self, Member other);
     MessageRingWriter out;
     MessageRingReader in;
-    // queued records with headers, for which there was no room
+    // Queued records with headers, for which there was no room.
     std::deque<std::vector<std::byte>> backlog;
     bool told = false;  // it was woken because its ring is full
     size_t untold = 0;  // bytes written since it was last woken, if it slept

@@ -117,7 +117,7 @@ struct StoreGet {
 
 struct StoreAnswer {
   Verdict verdict;
-  // of the first keys: as many as fit into a message, at least one
+  // Values of the first keys: as many as fit into a message, at least one.
   std::vector<std::string> values;
 };
 

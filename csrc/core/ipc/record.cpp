@@ -25,7 +25,7 @@ enum class Type : uint16_t {
 
 constexpr size_t kLengthAt = 0;
 constexpr uint8_t kMore = 1, kStaged = 2;  // of PostRecord
-// of DoneRecord and MessageDoneRecord, in the byte of the code
+// Flag of DoneRecord and MessageDoneRecord, in the byte of the code.
 constexpr uint8_t kHeld = 0x80;
 
 // Begins a record; its length is filled in at the end.

@@ -103,7 +103,7 @@ class Deal {
   uint32_t rows_ = 0;
   std::vector<uint16_t> executors_;  // by segment, then by owner
   std::vector<uint32_t> lengths_;    // by station
-  // per kStride-th row and station: number of entries in the rows before
+  // Per kStride-th row and station: number of entries in the rows before.
   std::vector<uint32_t> noted_;
 };
 

@@ -15,7 +15,7 @@ namespace mcast {
 
 enum class LanePolicy : uint8_t {
   kFair,  // equal windows
-  // multicast first, since FSDP waits for its all-gathers: reduction keeps an eighth of its window
+  // Multicast first, since FSDP waits for its all-gathers: reduction keeps an eighth of its window.
   kGather,
 };
 

@@ -20,10 +20,10 @@ constexpr Nanos kFirstInterval = 2 * kMilli;
 constexpr Nanos kMaxInterval = 50 * kMilli;
 constexpr Nanos kNewsInterval = kSecond;
 constexpr uint64_t kProbeRate = 32u << 20;  // bytes per second, of all members together
-// factor by which later sweeps are slower than the first
+// Factor by which later sweeps are slower than the first.
 constexpr int kSlower = 4;
 constexpr int kSweeps = 4;  // number of sweeps that fit into any time limit
-// fraction of the elapsed time without a probe, after the limit
+// After the limit, 1 / kOvertime of the elapsed time passes before the next probe.
 constexpr int kOvertime = 4;
 constexpr size_t kMaxWhy = 600;
 constexpr size_t kNamed = 8;       // most ranks named in a reason

@@ -27,7 +27,7 @@ struct ReduceShape {
   Member self = 0;       // the owner's number
   FoldOrder order = FoldOrder::kRank;
   const Racks* racks = nullptr;  // racks of the contributors, which outlive the owner; null: one
-  // the owner's contribution comes by contribute(), it is not read here
+  // The owner's contribution comes by contribute(), it is not read here.
   bool contributed = false;
   uint32_t divisor = 0;  // AVG: divisor of the sum; 0: members
   bool wide = false;     // contributions are in elements of the accumulator

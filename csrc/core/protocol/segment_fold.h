@@ -21,7 +21,7 @@ struct FoldRule {
   Element element = Element::kFloat32;
   Reduction reduction = Reduction::kSum;
   uint32_t divisor = 1;  // AVG: divisor of the sum
-  // contributions are in elements of the accumulator: partial results of several contributors
+  // Contributions are in elements of the accumulator: partial results of several contributors.
   bool wide = false;
 
   // Accumulator size of a segment that has `bytes` in elements of the result.

@@ -25,7 +25,7 @@ class Background {
   Nanos settled() const;
 
  private:
-  // ns: from one stream to the next, and of one stream alone on its links
+  // Nanoseconds from one stream to the next, and of one stream alone on its links.
   double between_, duration_;
   uint32_t hosts_;
   double at_ = 0;

@@ -17,10 +17,10 @@ inline double factor_of(uint32_t rank) { return 0.5 + rank; }
 
 // How contributions are folded; fields are empty where they do not apply.
 struct Folding {
-  // ranks of a host are folded first, and that result is rounded
+  // Ranks of a host are folded first, and that result is rounded.
   std::vector<uint32_t> host_of = {};
   bool in_turn = false;  // setting fold=turn
-  // by rank: contributions are folded rack by rack, in brackets
+  // By rank: contributions are folded rack by rack, in brackets.
   std::vector<std::string> racks = {};
   std::vector<Member> absent = {};  // members whose inputs are missing; not with hosts or racks
 };

@@ -97,7 +97,7 @@ struct ExperimentSpec {
   std::vector<LateRank> late;
   std::vector<SlowRank> slow;
   BackgroundLoad background;
-  // of a thread: time from wake-up until it runs, and duration of a turn
+  // Time from the wake-up of a thread until it runs, and duration of a turn.
   Nanos wake = 20 * kMicro, turn = 2 * kMicro;
   Course course;
   std::map<std::string, std::string> settings;  // of the engine (base/config.h), checked

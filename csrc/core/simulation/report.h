@@ -13,7 +13,7 @@ inline constexpr uint64_t kReportSchema = 2;
 
 struct ReportOptions {
   bool links = false;  // bytes of each link, by class
-  // seconds of computing; left out, so that equal runs give equal lines
+  // Seconds of computing; without it, equal runs give equal lines.
   std::optional<double> wall;
 };
 

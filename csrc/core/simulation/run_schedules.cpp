@@ -12,7 +12,7 @@
 namespace mcast::sim {
 namespace {
 
-// other values: this rank begins
+// Other values: this rank begins.
 constexpr uint32_t kNextStream = UINT32_MAX, kStart = UINT32_MAX - 1;
 
 class ScheduleRun final : private FabricSink, private StreamsOwner {

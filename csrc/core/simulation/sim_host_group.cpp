@@ -15,7 +15,7 @@ namespace mcast::sim {
 namespace {
 constexpr Nanos kRingToTurn = 20 * kMicro;
 constexpr Nanos kHostTurn = 1 * kMicro;
-// bytes per second at which a rank copies from another rank's memory
+// Bytes per second at which a rank copies from another rank's memory.
 constexpr double kCopyRate = 6e9;
 }  // namespace
 

@@ -77,7 +77,7 @@ class SimLane final : public LaneDriver {
   std::deque<Arriving> commands_;
   std::vector<Command> batch_;
   Nanos due_ = kNever;  // the next turn
-  // end of the last turn; end of a pause that no event cuts short
+  // End of the last turn; end of a pause that no event cuts short.
   Nanos free_at_ = 0, deaf_until_ = 0;
   bool paused_ = false, ended_ = false;
   uint64_t spins_ = 0, most_spins_ = 0;

@@ -23,7 +23,7 @@ namespace mcast::sim {
 // Guard parameters of a world whose setting `security` is not off.
 struct WorldGuarding {
   crypto::EpochLimits epochs;  // of datagrams and of records
-  // number of a rank's secret; null: all ranks have the same
+  // Number of a rank's secret; null: all ranks have the same.
   std::function<uint64_t(uint32_t rank)> secret;
 };
 

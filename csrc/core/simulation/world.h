@@ -59,7 +59,7 @@ struct WorldSpec {
 struct Operation {
   wire::Kind kind = wire::Kind::kBarrier;
   uint64_t id = 0;  // selects its content: different for each call of a world
-  // of a block: all bytes of a broadcast or an all_reduce, else those of one rank
+  // Length of a block: all bytes of a broadcast or an all_reduce, else those of one rank.
   size_t bytes = 0;
   uint64_t splits = 0;  // all_to_all: seed of block lengths that differ (exchange_content.h)
   Member root = 0;
@@ -217,7 +217,7 @@ class World final : private SimNetwork::Listener, private Surroundings {
     NetworkGroup* on_network = nullptr;  // same object as `group`, or
     SimHostGroup* on_host = nullptr;
     Agreement agreement;  // without the addresses
-    // the outcome of making it is known; its user has been notified
+    // The outcome of making it is known; its user has been notified.
     bool ready = false, told = false;
     Status making;
     bool stations = false, asked = false;  // may have stations; waits for their first reply

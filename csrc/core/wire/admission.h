@@ -38,7 +38,7 @@ struct Ask {
   uint64_t tag = 0;            // of the group
   std::string name;            // of the group, for people
   std::vector<uint64_t> uids;  // of lane 1's stream endpoints, by rank; one at least
-  // by rank: host with which it contributes; numbers below the ranks'
+  // By rank: host with which it contributes; numbers below the ranks'.
   std::vector<uint32_t> host_of;
   uint32_t chunk = 0;      // bytes
   uint64_t incast = 0;     // setting, bytes
@@ -47,7 +47,7 @@ struct Ask {
   uint32_t roster = 0;     // version that would contain the stations
   uint64_t memory = 0;     // that a station is expected to need, bytes
   uint64_t link_rate = 0;  // setting, bits per second of a rank's link; 0: not sent
-  // rack of the aggregator according to the setting; empty: not sent
+  // Rack of the aggregator according to the setting; empty: not sent.
   std::string rack;
   // Names of the ranks' racks; and each rank's rack: 1, 2, ..., or 0: none. If no rank is in a
   // rack, both are empty.

@@ -28,7 +28,7 @@ bool parse_agg_open(ConstBytes body, AggOpen& out);
 // Form of the result of folding a segment.
 enum class ResultForm : uint8_t {
   kFinal = 0,  // divided and rounded: elements
-  // without the owner's contribution: accumulator elements (float32 for 16-bit floats)
+  // Without the owner's contribution: accumulator elements (float32 for 16-bit floats).
   kPartial = 1,
 };
 struct AggResult {

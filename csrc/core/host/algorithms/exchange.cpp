@@ -32,7 +32,7 @@ static_assert(kHostMembers * sizeof(Entry) <= kHostSlot / 2);
 // SlotHeader::address: places are offsets in the slot
 constexpr uint64_t kInSlot = 1;
 constexpr size_t kReadPiece = 256u << 10;  // read at once
-// more bytes than this count as large (HostOperation)
+// Exchanges of more bytes are only taken if `large`.
 constexpr size_t kTakenAtOnce = kHostSlot / 2;
 
 Entry entry_of(const HostTools& tools, const HostOperation& op, Member from, Member to) {

@@ -21,7 +21,7 @@ namespace {
 constexpr Nanos kRunLimit = 1200 * kSecond;   // until all calls are over
 constexpr uint64_t kMostEvents = 50'000'000;  // also until then; a plan needs some 100,000
 constexpr Nanos kIdle = 10 * kSecond;         // by the slowest clock: all timers have expired then
-// of a rank that leaves early: until all is confirmed
+// Linger of a rank that leaves early: until all is confirmed.
 constexpr Nanos kEarlyLinger = 6000 * kSecond;
 constexpr Nanos kStillLimit = 900 * kSecond;  // until no event is left
 

@@ -64,7 +64,7 @@ struct GroupEnd {
   std::optional<Agreed> agreed;                    // once it is made
   uint64_t chunks = 0;                             // of the streams of all its operations
   uint64_t exchanged = 0;  // bytes that its exchanges move from one rank to another
-  // most chunks of an operation that roots in turn may send to a rank that consumes none
+  // Most chunks of an operation that roots in turn may send to a rank that consumes none.
   uint64_t unpaced = 0;
   uint64_t request = 1;  // most chunks in one request for repair
   uint64_t total(Counter counter) const { return counters[static_cast<size_t>(counter)]; }
@@ -104,9 +104,9 @@ struct RunEnd : CallEnds {
   uint64_t sent_idle = 0;     // datagrams and frames, 10 s after the last end, with all groups open
   uint64_t sent_closed = 0;   // also after the last close
   uint64_t data_packets = 0;  // sent by hosts
-  // data datagrams that found a receiver's queue full, once groups were made
+  // Data datagrams that found a receiver's queue full, once groups were made.
   uint64_t overflowed = 0;
-  // datagrams that lanes could not parse, and so could not assign to a group
+  // Datagrams that lanes could not parse, and so could not assign to a group.
   uint64_t unreadable = 0;
   size_t overstaged = 0;  // bytes kept beyond the setting `staging`, at most
   std::vector<GroupEnd> groups;
