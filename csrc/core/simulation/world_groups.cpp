@@ -196,7 +196,7 @@ void World::settle(GroupId g, Member m, const Status& probed) {
   if (--groups_[g].waiting == 0) settled(g);
 }
 
-// All live members know the outcome: makes the parts. All of their members wait for all parts.
+// All live members know the outcome: makes the parts. The whole group waits for all of them.
 void World::settled(GroupId g) {
   const bool good = std::all_of(groups_[g].members.begin(), groups_[g].members.end(),
                                 [&](const auto& m) { return m.making.ok() && !killed(m.rank); });
