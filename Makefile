@@ -12,6 +12,7 @@
 # make dpa-count  instructions of the DPA kernel per chunk, on RV64 in qemu; must be what the file says
 # make wheel      a wheel for this torch and Python that installs without a compiler, into dist/
 # make release-check   all that a release takes but its tag and upload (docs/releasing.md)
+# make docs       the docs site, into build/site, with its links checked; make docs-test opens it in a browser
 # make mutants    plants faults into core, extension and package one by one; the tests must catch each
 # make format lint clean
 #
@@ -50,7 +51,8 @@ RESULTS := benchmarks/results
 .PHONY: bench bench-setup frameworks-setup release-check demo test test-beside test-all test-cpp wheel wheel-setup test-python \
   test-python-alone test-torch test-torch-guarded headers quick soak sanitize fuzz \
   fuzz-long mutants \
-  aarch64 dpa-count format lint setup build build-tests build-python-tests clean
+  aarch64 dpa-count format lint setup build build-tests build-python-tests docs docs-setup docs-test browser-setup \
+  clean
 
 # Few tokens per step, so that the network (here loopback) takes a large part of the time. The address is given, because
 # the ranks would find each other by this host's name, which may not resolve in a chroot or container.
@@ -77,6 +79,21 @@ wheel-setup:
 frameworks-setup: setup
 	@tools/setup.sh frameworks
 
+docs-setup:
+	@tools/setup.sh docs
+
+browser-setup:
+	@tools/setup.sh browser
+
+# The variable leaves out an advertisement of the theme's makers for another program.
+docs: docs-setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	$(PYTHON) tools/check_site.py build/site
+
+docs-test: export MCAST_TEST_ALL = 1
+docs-test: setup docs browser-setup
+	$(BIN)/python -m pytest tests/python/test_site.py
+
 # The extension is built first. Python tests then run at the same time as the C++ tests, which are compiled and run at
 # nice 19, because Python tests often wait. build/steps.tsv has the wall and CPU seconds of each step.
 TIMED = $(PYTHON) tools/timed.py build/steps.tsv
@@ -99,7 +116,7 @@ test-beside:
 	@$(TIMED) "C++ tests" $(STEP) test-cpp
 
 test-all: export MCAST_TEST_ALL = 1
-test-all: bench-setup frameworks-setup wheel-setup test test-python-alone headers sanitize fuzz mutants aarch64 dpa-count test-torch-guarded
+test-all: bench-setup frameworks-setup wheel-setup docs browser-setup test test-python-alone headers sanitize fuzz mutants aarch64 dpa-count test-torch-guarded
 
 # The headline sweep: 8 hosts on a switch of this machine, 1 Gbit/s, compared with Gloo and, if installed, Open MPI and
 # UFTP; then the micro-benchmarks. The lab needs root.

@@ -39,7 +39,7 @@ MADE = (
     "torch_mcast/mcast-simulate",
 )
 # Names of users' files, and of what programs write for them.
-USERS = {"script.py", "trace.json", "t.json", "ctest.xml"}
+USERS = {"script.py", "first.py", "late.py", "trace.json", "t.json", "ctest.xml"}
 # Folders that a path may leave out at its start.
 BASES = ("", "csrc/core", "docs", "tests", "torch_mcast", "torch_mcast/lab")
 

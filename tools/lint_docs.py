@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import lint_sources
+import reference
 from check_docs import ROOT, Tree, looked_at
 from lint_sources import Report, line_of
 
@@ -117,6 +118,21 @@ def settings(tree: Tree, report: Report) -> None:
     same = len(rows) == count == len(of_page)
     what = f"{count} settings, of which {len(rows)} can be read; {page} has {len(of_page)} rows"
     report.check(same, f"{table}:1", what)
+
+
+def counters(tree: Tree, report: Report) -> None:
+    """docs/counters.md has each counter and each cause of a refusal, with its help."""
+    name = "docs/counters.md"
+    page = tree.read(name)
+    for header in ("counters.h", "refusal.h"):
+        source = tree.read(f"csrc/core/base/{header}")
+        rows = reference.macro_rows(source)
+        count = len(re.findall(r"^  X\(", source, re.M))
+        what = f"{count} rows, of which {len(rows)} can be read"
+        report.check(len(rows) == count, f"csrc/core/base/{header}:1", what)
+        for row in reference.macro_table(source):
+            what = f"{name} has no row: {row}; run python3 tools/reference.py"
+            report.check(row in page, f"csrc/core/base/{header}:1", what)
 
 
 def error_rows(source: str) -> list[tuple[int, str, str]]:
@@ -235,6 +251,7 @@ CHECKS: dict[str, tuple[Check, int]] = {
     "errors": (errors, 500),
     "error_names": (error_names, 40),
     "settings": (settings, 50),
+    "counters": (counters, 100),
     "protocol": (protocol, 60),
     "attacks": (attacks, 40),
     "refusals": (refusals, 10),

@@ -14,6 +14,8 @@
 #   tools/setup.sh wheel      an assembler and what else tools/wheel.py takes
 #   tools/setup.sh aarch64    a cross compiler and qemu, for make aarch64
 #   tools/setup.sh dpa        a bare-metal RISC-V compiler and qemu, for make dpa-count
+#   tools/setup.sh docs       .venv with MkDocs, without torch and without a compiler; the script that draws diagrams
+#   tools/setup.sh browser    a browser, for make docs-test
 #
 # As root it installs missing Debian packages; as another user it lists them and stops. Variables:
 #   VENV, PYTHON, TORCH       .venv, python3, torch==2.13.0
@@ -45,6 +47,10 @@ CLANGS="14 15 16 17 18 19"
 RUN_PIP="numpy rich packaging setuptools>=69 wheel"
 TEST_PIP="pytest>=8 pytest-xdist>=3.5 expecttest ruff>=0.8 clang-format==14.0.6 mypy==2.4.1 pyyaml cloudpickle cryptography matplotlib"
 BENCH_PIP="cloudpickle matplotlib"
+DOCS_PIP="mkdocs>=1.6,<2 mkdocs-material>=9.6,<10 mkdocstrings[python]>=0.29,<2"
+# The package asks for a newer Python than the site, so its file alone is taken: mermaid.min.js of Mermaid 11.16.0.
+MERMAID="artoo-mermaid==11.16.0"
+MERMAID_SHA256=74d7c46dabca328c2294733910a8aa1ed0c37451776e8d5295da38a2b758fb9b
 FRAMEWORKS_PIP="lightning==2.6.6 accelerate==1.15.0 transformers==5.24.0 deepspeed==0.19.8"
 # From pip: dpkg takes 25 s to unpack Debian's packages, pip 3 s. The Makefile also looks into .venv.
 if ! { command -v cmake && command -v ninja; } >/dev/null; then
@@ -243,6 +249,37 @@ frameworks() {
     venv frameworks $FRAMEWORKS_PIP
 }
 
+# The script is kept under build/, so that a later build of the site needs no network.
+mermaid() {
+    script=build/docs/mermaid.min.js
+    mkdir -p build/docs
+    echo "$MERMAID_SHA256  $script" >build/docs/SHA256
+    if sha256sum --status -c build/docs/SHA256 2>/dev/null; then return 0; fi
+    "$VENV/bin/python" -m pip download -q --disable-pip-version-check --no-deps --only-binary=:all: \
+        --python-version 3.12 -d build/docs "$MERMAID"
+    "$VENV/bin/python" - build/docs/artoo_mermaid-*.whl "$script" <<'END'
+import sys, zipfile
+with zipfile.ZipFile(sys.argv[1]) as wheel, open(sys.argv[2], "wb") as script:
+    script.write(wheel.read("artoo_mermaid/assets/mermaid.min.js"))
+END
+    sha256sum --quiet -c build/docs/SHA256
+}
+
+# shellcheck disable=SC2086
+docs() {
+    packages python3-venv
+    [ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
+    if ! [ "$VENV/.stamp-docs" -nt tools/setup.sh ] 2>/dev/null; then
+        pip_install $DOCS_PIP
+        touch "$VENV/.stamp-docs"
+    fi
+    mermaid
+}
+
+browser() {
+    command -v chromium >/dev/null || packages chromium
+}
+
 build() { # [this part]
     stamp="$VENV/.stamp-${1:-build}"
     if [ -e "$stamp" ] && [ -z "$(find CMakeLists.txt cmake setup.py pyproject.toml csrc/core csrc/bin \
@@ -265,9 +302,9 @@ extension() {
 for step in "$@"; do
     case $step in
     test) tests ;;
-    run | torch | bench | frameworks | build | extension | ahead | wheel | aarch64 | dpa) "$step" ;;
+    run | torch | bench | frameworks | build | extension | ahead | wheel | aarch64 | dpa | docs | browser) "$step" ;;
     *)
-        echo "usage: tools/setup.sh [run] [torch] [test] [bench] [build] [extension] [wheel] [aarch64] [dpa]" >&2
+        echo "usage: tools/setup.sh [run] [torch] [test] [bench] [build] [extension] [wheel] [aarch64] [dpa] [docs] [browser]" >&2
         exit 2
         ;;
     esac

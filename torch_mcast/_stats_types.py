@@ -1,4 +1,7 @@
-"""Types of what stats() tells. Amounts are bytes, counts begin with the group, times are in ms."""
+"""Types of the result of `torch_mcast.stats()`.
+
+Amounts are bytes, counts begin with the group, and times are in ms unless a field says otherwise.
+"""
 
 from __future__ import annotations
 
@@ -6,95 +9,144 @@ from typing import TypedDict
 
 
 class Aggregator(TypedDict):
-    """One address of MCAST_AGGREGATORS."""
+    """One address of `MCAST_AGGREGATORS`."""
 
     address: str
-    state: str  # "asking", "admitted", "refused", "unreachable", "lost" or "draining"
+    state: str
+    """`"asking"`, `"admitted"`, `"refused"`, `"unreachable"`, `"lost"` or `"draining"`."""
     reason: str
     stations: int
-    capacity: float  # in links of a rank
+    capacity: float
+    """In links of a rank."""
 
 
 class Station(TypedDict):
+    """One thread of an aggregator that folds for the group."""
+
     address: str
-    capacity: float  # in links of a rank
-    part: float  # of the vector
-    lost: bool  # before the operation: owners fold its part
+    capacity: float
+    """In links of a rank."""
+    part: float
+    """Part of the vector that it folds."""
+    lost: bool
+    """True if it was lost before the operation: the owners fold its part."""
 
 
 class Measured(TypedDict):
+    """Measured times of a reduction."""
+
     with_ms: float
     without_ms: float
 
 
 class Plan(TypedDict):
-    """What the planner has made of the last large reduction of a kind."""
+    """How the planner has placed the last large reduction of a kind."""
 
     sequence: int
-    bytes: int  # of a rank's whole input
-    reason: str  # "placed", or why ranks fold all of it
-    part: float  # that aggregators fold
-    own: str  # contribution of a segment's owner: "kept", "sent", or "" if there is no part
+    bytes: int
+    """Bytes of a rank's whole input."""
+    reason: str
+    """`"placed"`, or why ranks fold all of it."""
+    part: float
+    """Part of the vector that aggregators fold."""
+    own: str
+    """Contribution of a segment's owner: `"kept"`, `"sent"`, or `""` if aggregators fold no part."""
     stations: list[Station]
-    measured: Measured | None  # on rank 0, with aggregators and without
-    planned: float  # bytes / rate of a link, as planned
-    workers: float  # the same without aggregators
-    ratio: float  # of these
+    measured: Measured | None
+    """With aggregators and without; on rank 0."""
+    planned: float
+    """The model's time with aggregators, in bytes divided by the rate of a link."""
+    workers: float
+    """The same without aggregators."""
+    ratio: float
+    """Ratio of `planned` and `workers`."""
 
 
 class Waiting(TypedDict):
-    sequence: int  # of the operation
-    ranks: list[int]  # whose contributions aggregators miss
-    ms: float  # since the last contribution to that segment
+    """Contributions that aggregators wait for."""
+
+    sequence: int
+    """Sequence of the operation."""
+    ranks: list[int]
+    """Ranks whose contributions are missing."""
+    ms: float
+    """Time since the last contribution to that segment."""
 
 
 class LastPartial(TypedDict):
+    """The last reduction that ended without late ranks."""
+
     sequence: int
-    ranks: list[int]  # whose inputs are missing
+    ranks: list[int]
+    """Ranks whose inputs are missing."""
     contributors: int
 
 
 class Partial(TypedDict):
     """Reductions that ended without late ranks."""
 
-    limit_ms: float  # setting `partial`
-    not_served: str  # why none ends so, or ""
+    limit_ms: float
+    """The setting `partial`."""
+    not_served: str
+    """Why reductions of this group never end without late ranks, or `""`."""
     operations: int
-    excused: int  # of these without this rank's input
+    excused: int
+    """Number of these without this rank's input."""
     last: LastPartial | None
 
 
 class Served(TypedDict):
+    """Calls of one operation, by what served them."""
+
     engine: int
     fallback: int
 
 
 class RepairBytes(TypedDict):
+    """Payload bytes of repairs between this rank and one peer."""
+
     received_bytes: int
     sent_bytes: int
 
 
 class Source(TypedDict):
+    """Refused traffic of one sender."""
+
     address: str
     refused: int
-    inherited: int  # of these at most so many are another source's
+    inherited: int
+    """Upper bound of the part of `refused` that belongs to a source that this one replaced in the list."""
     causes: dict[str, int]
 
 
 class Security(TypedDict):
-    mode: str  # setting `security`
-    suite: str  # of a guarded group that uses a network, else ""
+    """Protection of the group's traffic, and what was refused."""
+
+    mode: str
+    """The setting `security`."""
+    suite: str
+    """Cipher suite of a guarded group that uses a network, else `""`."""
     library: str
-    trust_store: bool  # the secret came through the store
-    keys_locked: bool  # else they may be written to swap (`ulimit -l`)
-    sealed: int  # datagrams of this rank
-    opened: int  # of others
-    untried: int  # that lanes did not try to open, since too many before were forged
-    epoch: int  # of this rank's latest datagram
-    clear_fallback_calls: int  # that went over the network in clear
-    causes: dict[str, int]  # what lanes have refused, see torch_mcast._C.causes()
-    sources_watched: bool  # setting `monitor`
-    sources: list[Source]  # the ten with most
+    trust_store: bool
+    """True if the secret came through the store."""
+    keys_locked: bool
+    """False if keys may be written to swap (`ulimit -l`)."""
+    sealed: int
+    """Datagrams that this rank has sealed."""
+    opened: int
+    """Datagrams of others that this rank has opened."""
+    untried: int
+    """Datagrams that lanes did not try to open, since too many before them were forged."""
+    epoch: int
+    """Key epoch of this rank's latest datagram."""
+    clear_fallback_calls: int
+    """Calls that the fallback sent over the network in clear."""
+    causes: dict[str, int]
+    """Datagrams and connections that lanes have refused, by cause."""
+    sources_watched: bool
+    """The setting `monitor`."""
+    sources: list[Source]
+    """The ten sources with most refusals."""
 
 
 class Device(TypedDict):
@@ -102,31 +154,42 @@ class Device(TypedDict):
 
     pinned_bytes: int
     pinned_peak: int
-    pinned_waits: (
-        int  # calls that waited for earlier ones, for together they exceed `device_pinned`
-    )
+    pinned_waits: int
+    """Calls that waited for earlier ones, since together they exceed the setting `device_pinned`."""
 
 
 class Stats(TypedDict):
+    """Facts and counters of one group on this rank."""
+
     group: str
     rank: int
     size: int
-    path: str  # "multicast", "ring", "shared memory" or "local"
-    reason: str  # why that path
-    transport: str  # interface, addresses, MTU, buffers, in one line
-    # What was asked for, or which rank has no verbs and why. It begins with "engine of this host
-    # (process N): " where that runs the network.
+    path: str
+    """`"multicast"`, `"ring"`, `"shared memory"` or `"local"`."""
+    reason: str
+    """Why the group uses that path."""
+    transport: str
+    """Interface, addresses, MTU and buffers, in one line."""
     transport_reason: str
-    # To a block of a reduction: "one per rank", or "one per host (4)": those of a host are folded
-    # there first.
+    """What was asked for, or which rank has no verbs and why.
+
+    It begins with "engine of this host (process N): " if an engine of the host runs the network."""
     contributions: str
-    fold: str  # order of contributions in a reduction: "rank" or "turn" (setting)
-    # Large broadcasts and all-gathers are received by "every rank", or by "one rank per host (4)",
-    # of which the others on the host take them.
+    """Contributions to a block of a reduction.
+
+    `"one per rank"`, or `"one per host (4)"` if the ranks of a host are folded there first."""
+    fold: str
+    """Order in which contributions are folded: the setting `fold`."""
     streams: str
-    aggregators: list[Aggregator]  # on rank 0 of groups on several hosts
-    aggregation: dict[str, Plan]  # "all_reduce", "reduce_scatter"; in groups on several hosts
-    waiting: Waiting | None  # on rank 0, while aggregators miss contributions
+    """Receivers of large broadcasts and all-gathers.
+
+    `"every rank"`, or `"one rank per host (4)"`, from which the other ranks of the host copy."""
+    aggregators: list[Aggregator]
+    """Filled on rank 0 of groups on several hosts."""
+    aggregation: dict[str, Plan]
+    """Plans of `"all_reduce"` and `"reduce_scatter"`; in groups on several hosts."""
+    waiting: Waiting | None
+    """On rank 0, while aggregators wait for contributions."""
     partial: Partial
     chunk: int
     window: int
@@ -136,10 +199,17 @@ class Stats(TypedDict):
     next_reduce_sequence: int
     security: Security
     device: Device
-    failure: str  # why the group cannot be used any more, or ""
-    fallback: dict[str, str]  # device: backend
-    calls: dict[str, Served]  # by operation
-    bytes: dict[str, int]  # of the engine's outputs, by operation
-    counters: dict[str, int]  # both lanes together, see torch_mcast._C.counters() for their meaning
-    reduce_counters: dict[str, int]  # the reduce lane's part of them
-    repairs: dict[int, RepairBytes]  # by peer
+    failure: str
+    """Why the group cannot be used any more, or `""`."""
+    fallback: dict[str, str]
+    """Fallback backend by device type."""
+    calls: dict[str, Served]
+    """Calls by operation."""
+    bytes: dict[str, int]
+    """Bytes of the engine's outputs, by operation."""
+    counters: dict[str, int]
+    """Counters of both lanes together; docs/counters.md has their meanings."""
+    reduce_counters: dict[str, int]
+    """The reduce lane's part of `counters`."""
+    repairs: dict[int, RepairBytes]
+    """Repairs by peer."""

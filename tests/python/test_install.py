@@ -46,6 +46,7 @@ def listed(name: str) -> set[str]:
 def test_setup_and_package_ask_for_the_same():
     extras = project()["project"]["optional-dependencies"]
     assert listed("BENCH_PIP") == set(extras["bench"])
+    assert listed("DOCS_PIP") == set(extras["docs"])
     assert listed("RUN_PIP") | listed("TEST_PIP") >= set(extras["dev"])
     assert (listed("RUN_PIP") | listed("TEST_PIP")) - set(extras["dev"]) == {"rich", "packaging"}
     assert '"rich>=13"' in (ROOT / "setup.py").read_text()
