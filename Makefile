@@ -85,9 +85,9 @@ docs-setup:
 browser-setup:
 	@tools/setup.sh browser
 
-# The variable leaves out an advertisement of the theme's makers for another program.
+# Not --quiet, with which --strict sees no warnings. The variable leaves out an advertisement of the theme's makers.
 docs: docs-setup
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	$(PYTHON) tools/check_site.py build/site
 
 docs-test: export MCAST_TEST_ALL = 1

@@ -47,7 +47,7 @@ CLANGS="14 15 16 17 18 19"
 RUN_PIP="numpy rich packaging setuptools>=69 wheel"
 TEST_PIP="pytest>=8 pytest-xdist>=3.5 expecttest ruff>=0.8 clang-format==14.0.6 mypy==2.4.1 pyyaml cloudpickle cryptography matplotlib"
 BENCH_PIP="cloudpickle matplotlib"
-DOCS_PIP="mkdocs>=1.6,<2 mkdocs-material>=9.6,<10 mkdocstrings[python]>=0.29,<2"
+DOCS_PIP="mkdocs>=1.6,<2 mkdocs-material>=9.6,<10 mkdocstrings[python]>=0.29,<2 ruff>=0.8"
 # The package asks for a newer Python than the site, so its file alone is taken: mermaid.min.js of Mermaid 11.16.0.
 MERMAID="artoo-mermaid==11.16.0"
 MERMAID_SHA256=74d7c46dabca328c2294733910a8aa1ed0c37451776e8d5295da38a2b758fb9b

@@ -131,6 +131,8 @@ def with_site_links(text: str, origin: str, source_url: str) -> str:
 def on_files(files: Files, config: Any) -> Files:
     for path, site in OUTSIDE.items():
         content = (ROOT / path).read_text()
+        if site == "index.md":  # the only page of its part: nothing to navigate to
+            content = f"---\nhide: [navigation]\n---\n{content}"
         files.append(File.generated(config, site, content=content))
     if not MERMAID.exists():
         raise SystemExit(f"{MERMAID.relative_to(ROOT)} is missing: run tools/setup.sh docs")

@@ -20,7 +20,12 @@ class _Setting(Protocol[_Read, _Written]):
     def __set__(self, options: Options, value: _Written) -> None: ...
 
 class Options(Backend.Options):
-    """Settings of one process group; None means "not given here". Made by tools/stub.py."""
+    """Settings of one process group.
+
+    Each setting is a keyword and an attribute. None leaves it to the environment.
+    """
+
+    # tools/stub.py makes the two lists of settings.
 
     def __init__(
         self,
@@ -147,8 +152,12 @@ class Options(Backend.Options):
     debug: _Setting[str, str | None]
     # End of settings.
     @property
-    def settings(self) -> dict[str, str]: ...
-    def resolved(self) -> dict[str, str]: ...
+    def settings(self) -> dict[str, str]:
+        """Settings that were given explicitly, as text."""
+
+    def resolved(self) -> dict[str, str]:
+        """Returns every setting as a group made now would have it, as text."""
+
     def __copy__(self) -> Options: ...
     def __deepcopy__(self, memo: dict[int, Any]) -> Options: ...
 

@@ -1,0 +1,50 @@
+"""The reference pages are what the sources say; tools/reference.py writes them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def reference():
+    sys.path.insert(0, str(ROOT / "tools"))
+    import reference
+
+    return reference
+
+
+def test_pages_are_what_the_sources_say(reference):
+    assert reference.differing() == []
+
+
+def test_every_command_has_a_section(reference):
+    page = (ROOT / "docs/cli.md").read_text()
+    from torch_mcast.cli import COMMANDS
+
+    for name in COMMANDS:
+        assert f"\n## torch-mcast {name}\n" in page
+    for option in (
+        "--timeout S",
+        "--quota-per-job BYTES",
+        "--guardian on\\|off",
+        "--limit SECONDS",
+    ):
+        assert f"| `{option}` |" in page
+
+
+def test_a_row_that_differs_is_written_again(reference):
+    page = (ROOT / "docs/counters.md").read_text()
+    row = "| `gaps` | chunks found missing behind later ones |"
+    assert row in page
+    assert reference.counter_page(page.replace(row, "| `gaps` | something else |")) == page
+    assert reference.counter_page(page.replace(f"{row}\n", "")) == page
+
+
+def test_a_page_without_the_place_of_a_table_is_an_error(reference):
+    with pytest.raises(ValueError, match=r"docs/counters\.md has no lines <!-- Made by"):
+        reference.counter_page("# Counters\n")
