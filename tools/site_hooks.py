@@ -29,6 +29,7 @@ ORIGIN = {site: path for path, site in OUTSIDE.items()}
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^( *)(```+|~~~+)\s*(\w*)")
 ITEM = re.compile(r"^( *)([-*+]|\d+[.)])( +)(?=\S)")
+CODE = re.compile(r"(`+)(?!`)(.+?)(?<!`)\1(?!`)")
 CODE_INDENT = 4
 
 
@@ -84,8 +85,14 @@ def for_python_markdown(text: str) -> str:
             # "```sh install" names a step for tests; Python-Markdown takes one word.
             out += [*before, f"{' ' * indent}{fence}{opened[3]}"]
         else:
-            out += lists.line(line)
+            # GitHub takes the backslash of "\\|" away in code too, if it stands in a table.
+            in_table = line.lstrip().startswith("|")
+            out += lists.line(CODE.sub(with_bars, line) if in_table else line)
     return "\n".join(out) + "\n"
+
+
+def with_bars(code: re.Match[str]) -> str:
+    return code[0].replace("\\|", "|")
 
 
 def moved(line: str, columns: int) -> str:

@@ -83,10 +83,11 @@ def hooks():
         ("- a\n  goes on\n- b\n", "- a\n    goes on\n- b\n"),
         ("text\n\n    - no list, code\n", "text\n\n    - no list, code\n"),
         ("```sh install\n- a\n```\n", "```sh\n- a\n```\n"),
+        ("| `a \\| b` | c \\| d |\n", "| `a | b` | c \\| d |\n"),
         ("1. a\n   ```sh\n   - b\n   ```\n", "1. a\n    ```sh\n    - b\n    ```\n"),
     ],
 )
-def test_lists_and_fences_are_adapted_to_python_markdown(hooks, github, expected):
+def test_lists_fences_and_tables_are_adapted_to_python_markdown(hooks, github, expected):
     assert hooks.for_python_markdown(github) == expected
 
 
