@@ -20,9 +20,15 @@ _PREFIX = "gloo"
 
 
 def flight_recorder() -> dict[str, Any]:
-    """The last operations of this process (TORCH_FR_BUFFER_SIZE, 2000) as torch's flight recorder tells them:
-    `entries`, oldest first, with group, sequence, name, sizes and dtypes, times, state ("started" or
-    "completed") and `retired` (over; without being completed: it failed); `pg_config`: ranks of groups."""
+    """Returns the last operations of this process in the format of torch's flight recorder.
+
+    `TORCH_FR_BUFFER_SIZE` (2,000) is the number of operations.
+
+    - `entries`: operations, oldest first, with group, sequence, name, sizes and dtypes, times, state
+      (`"started"` or `"completed"`) and `retired`. An operation that is retired without being completed has
+      failed.
+    - `pg_config`: the ranks of each group.
+    """
     config = {}
     for group, name in distributed_c10d._world.pg_names.items():
         ranks = dist.get_process_group_ranks(group)
@@ -41,8 +47,11 @@ def flight_recorder() -> dict[str, Any]:
 
 
 def dump_flight_recorder(path: str | os.PathLike[str] | None = None) -> Path:
-    """Writes it, where torch would: TORCH_FR_DUMP_TEMP_FILE, or comm_lib_trace_rank_ in torch's cache folder,
-    with the rank at the end. The path."""
+    """Writes `flight_recorder()` to a file and returns its path.
+
+    Without `path` the file is where torch would write it: `TORCH_FR_DUMP_TEMP_FILE`, or
+    `comm_lib_trace_rank_` in torch's cache folder, followed by the rank.
+    """
     if path is None:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torch"
         prefix = os.environ.get("TORCH_FR_DUMP_TEMP_FILE") or str(cache / "comm_lib_trace_rank_")

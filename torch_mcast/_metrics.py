@@ -90,7 +90,7 @@ def _render(groups: list[dict[str, Any]]) -> str:
 
 
 def metrics() -> str:
-    """Counters of every group of this process, in Prometheus' text format."""
+    """Returns the counters of every group of this process, in Prometheus' text format."""
     return _render(extension().groups())
 
 

@@ -30,9 +30,16 @@ def fill(options: Any, fields: Mapping[str, Any]) -> None:
 
 
 def options_by_backend(options: Mapping[str, Any]) -> Any:
-    """pg_options of a group whose devices have backends of their own:
-    {"mcast": torch_mcast.Options(...), "nccl": ProcessGroupNCCL.Options(...)} for "cpu:mcast,cuda:nccl". The
-    result is of the other backend's class, with its values, and carries mcast's. TypeError, ValueError."""
+    """Returns `pg_options` for a group whose devices have different backends (`"cpu:mcast,cuda:nccl"`).
+
+    `options` has the options of mcast and of one other backend, by name:
+    `{"mcast": torch_mcast.Options(...), "nccl": ProcessGroupNCCL.Options(...)}`. The result is of the other
+    backend's class, has its values, and carries the options of mcast.
+
+    Raises:
+        TypeError: The options of mcast are not `torch_mcast.Options`.
+        ValueError: `options` does not have mcast and exactly one other backend.
+    """
     others = [name for name in options if name != BACKEND]
     if BACKEND not in options or len(others) != 1:
         raise ValueError(

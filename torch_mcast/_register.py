@@ -35,8 +35,11 @@ def _register_store() -> None:
 
 
 def register() -> None:
-    """Makes "mcast" a backend of torch.distributed, and stores at engines a way to meet (engine://).
-    Idempotent; nothing happens without distributed."""
+    """Makes `"mcast"` a backend of torch.distributed, and registers `engine://` as a rendezvous.
+
+    Importing the package does this already. Further calls do nothing; nor does a call where torch has no
+    distributed package.
+    """
     import torch.distributed as dist
 
     if not dist.is_available():

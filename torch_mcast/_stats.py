@@ -58,8 +58,13 @@ def _names(candidates: list[Any]) -> str:
 
 
 def stats(group: Any = None) -> Stats:
-    """Counters and facts of `group` on this rank, since it was made; torch_mcast.Stats says what each is.
-    Any thread. ValueError: the group has no mcast backend."""
+    """Returns facts and counters of `group` on this rank, since it was made.
+
+    `torch_mcast.Stats` describes each field. May be called from any thread.
+
+    Raises:
+        ValueError: The group has no mcast backend.
+    """
     told: Stats = backend_of(group)._stats()
     # NCCL is no fallback of a group whose traffic it would carry in clear, so these calls are Gloo's.
     clear = _fallback.in_clear("gloo", told["security"]["mode"], told["path"], os.environ)
@@ -69,27 +74,33 @@ def stats(group: Any = None) -> Stats:
 
 
 def config(group: Any = None) -> dict[str, str]:
-    """The settings `group` was made with, as text (durations in ms)."""
+    """Returns the settings that `group` was made with, as text (durations in ms)."""
     settings: dict[str, str] = backend_of(group)._config()
     return settings
 
 
 def contributors(work: Any) -> int:
-    """How many ranks' inputs are in the result of a reduction that is complete: the group's size,
-    unless the setting `partial` has let it end without late ranks. AVG has divided by as many."""
+    """Returns the number of ranks whose inputs are in the result of a complete reduction.
+
+    This is the group's size, unless the setting `partial` has let the reduction end without late ranks.
+    AVG has divided by the same number.
+    """
     count: int = extension().contributors(work)
     return count
 
 
 def abort(group: Any = None) -> None:
-    """Fails everything in flight on all ranks of `group`, and every later call. Any thread."""
+    """Fails everything in flight on all ranks of `group`, and every later call.
+
+    May be called from any thread.
+    """
     backend_of(group).abort()
 
 
 def clear_failure(device: torch.device | str | int | None = None) -> None:
-    """Lets calls on `device` (None: on any) through again after a failure under device_failure=raise.
+    """Allows calls on `device` (None: on any) again after a failure with `device_failure=raise`.
 
-    Call it when the tensors that were undefined, and what was computed from them, have been restored. A
-    number is one of the current accelerator, as for torch.device().
+    Call it once the tensors that were undefined, and everything computed from them, have been restored. A
+    number is a device of the current accelerator, as for `torch.device()`.
     """
     extension().clear_failure(None if device is None else str(torch.device(device)))

@@ -13,23 +13,27 @@ _LANES = ("multicast", "reduce")
 
 
 def trace() -> list[dict[str, Any]]:
-    """The last operations of all groups of this process, oldest first (MCAST_TRACE: how many).
+    """Returns the last operations of all groups of this process, oldest first (`MCAST_TRACE`: how many).
 
-    name, group, rank, sequence, bytes, ok
-    lane        "multicast" or "reduce"; each has its own sequence
-    posted, first_byte, last_byte, done
-                ns of time.monotonic_ns(); first_byte and last_byte (of data, in or out) may be None,
-                the latter alone where an operation has failed in the midst
+    Each row has these keys:
+
+    - `name`, `group`, `rank`, `sequence`, `bytes`, `ok`.
+    - `lane`: `"multicast"` or `"reduce"`; each lane has its own sequence.
+    - `posted`, `first_byte`, `last_byte`, `done`: ns of `time.monotonic_ns()`. `first_byte` and
+      `last_byte` (of data, in or out) may be None; `last_byte` alone is None if an operation failed in
+      the midst.
     """
     rows: list[dict[str, Any]] = extension().trace()
     return rows
 
 
 def export_chrome_trace(path: str | os.PathLike[str]) -> None:
-    """Writes `trace()` for chrome://tracing, Perfetto or TensorBoard: a process per rank, a thread
-    per lane, an event from post to completion ("mcast:reduce_scatter_tensor") and inside it one from
-    the first byte to the last. Times are those of the wall clock, as in torch.profiler's exports, so
-    both files can be shown together."""
+    """Writes `trace()` to `path` for chrome://tracing, Perfetto or TensorBoard.
+
+    The file has a process per rank, a thread per lane, an event from post to completion
+    (`mcast:reduce_scatter_tensor`) and inside it one from the first byte to the last. Times are those of
+    the wall clock, as in torch.profiler's exports, so both files can be shown together.
+    """
     offset = time.time_ns() - time.monotonic_ns()
     events: list[dict[str, Any]] = []
     seen: set[tuple[int, int]] = set()

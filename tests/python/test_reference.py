@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import torch_mcast
+from torch_mcast.cli import COMMANDS
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -24,8 +27,6 @@ def test_pages_are_what_the_sources_say(reference):
 
 def test_every_command_has_a_section(reference):
     page = (ROOT / "docs/cli.md").read_text()
-    from torch_mcast.cli import COMMANDS
-
     for name in COMMANDS:
         assert f"\n## torch-mcast {name}\n" in page
     for option in (
@@ -35,6 +36,16 @@ def test_every_command_has_a_section(reference):
         "--limit SECONDS",
     ):
         assert f"| `{option}` |" in page
+
+
+def test_api_page_has_every_public_name():
+    page = (ROOT / "docs/api.md").read_text()
+    absent = [
+        n
+        for n in torch_mcast.__all__
+        if f"::: torch_mcast.{n}\n" not in page and f"`torch_mcast.{n}`" not in page
+    ]
+    assert not absent
 
 
 def test_a_row_that_differs_is_written_again(reference):
