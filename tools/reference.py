@@ -93,8 +93,8 @@ def cell(text: str) -> str:
 def meaning(action: argparse.Action) -> str:
     text = (action.help or "") % {**vars(action), "prog": "torch-mcast"}
     shown = action.default not in (None, False, "", argparse.SUPPRESS) and action.default != []
-    if shown and "default" not in text and f"({action.default})" not in text:
-        text = f"{text} (default {action.default})".strip()
+    if shown and "default" not in text and not re.search(r"[\[(][^\])]+[\])]$", text):
+        text = f"{text} [{action.default}]".strip()
     return cell(text)
 
 
@@ -127,7 +127,7 @@ def program_rows(line: str) -> Iterator[tuple[str, str]]:
     runs, _, drains = text.partition("\ndrain: ")
     for match in PROGRAM_OPTION.finditer(drains if line == "engine drain" else runs):
         words_of_option = f"`{match[1]}`".replace("|", "\\|")
-        yield words_of_option, cell(f"{match[2]} (default {match[3]})")
+        yield words_of_option, cell(f"{match[2]} [{match[3]}]")
 
 
 def section(level: int, title: str, text: str, rows: list[tuple[str, str]]) -> list[str]:
