@@ -12,9 +12,9 @@
 # make dpa-count  instructions of the DPA kernel per chunk, on RV64 in qemu; must be what the file says
 # make wheel      a wheel for this torch and Python that installs without a compiler, into dist/
 # make release-check   all that a release takes but its tag and upload (docs/releasing.md)
-# make docs       the docs site, into build/site, with its links checked; make docs-test opens it in a browser
 # make mutants    plants faults into core, extension and package one by one; the tests must catch each
 # make format lint clean
+# make docs       the docs site, into build/site, with its links checked; make docs-test opens it in a browser
 #
 # All targets work in a fresh clone on Debian 12, make demo also on Ubuntu 24.04. No virtual environment needs to be
 # active. Each target installs its requirements: demo a compiler and torch, test also GoogleTest, linters and QEMU, bench
@@ -78,21 +78,6 @@ wheel-setup:
 
 frameworks-setup: setup
 	@tools/setup.sh frameworks
-
-docs-setup:
-	@tools/setup.sh docs
-
-browser-setup:
-	@tools/setup.sh browser
-
-# Not --quiet, with which --strict sees no warnings. The variable leaves out an advertisement of the theme's makers.
-docs: docs-setup
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
-	$(PYTHON) tools/check_site.py build/site
-
-docs-test: export MCAST_TEST_ALL = 1
-docs-test: setup docs browser-setup
-	$(BIN)/python -m pytest tests/python/test_site.py
 
 # The extension is built first. Python tests then run at the same time as the C++ tests, which are compiled and run at
 # nice 19, because Python tests often wait. build/steps.tsv has the wall and CPU seconds of each step.
@@ -265,6 +250,21 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CPP)
+
+docs-setup:
+	@tools/setup.sh docs
+
+browser-setup:
+	@tools/setup.sh browser
+
+# Not --quiet, with which --strict sees no warnings. The variable leaves out an advertisement of the theme's makers.
+docs: docs-setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	$(PYTHON) tools/check_site.py build/site
+
+docs-test: export MCAST_TEST_ALL = 1
+docs-test: setup docs browser-setup
+	$(BIN)/python -m pytest tests/python/test_site.py
 
 clean:
 	rm -rf build build-* dist *.egg-info torch_mcast/_C.*.so torch_mcast/_build_info.py torch_mcast/mcast-aggregator torch_mcast/mcast-simulate torch_mcast/mcast-engine

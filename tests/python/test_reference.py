@@ -30,7 +30,7 @@ def test_every_command_has_a_section(reference):
     for name in COMMANDS:
         assert f"\n## torch-mcast {name}\n" in page
     for option in (
-        "--timeout S",
+        "--timeout SECONDS",
         "--quota-per-job BYTES",
         "--guardian on\\|off",
         "--limit SECONDS",
