@@ -87,7 +87,7 @@ def parser_of(line: str) -> argparse.ArgumentParser:
 
 def cell(text: str) -> str:
     """Text in a cell of a Markdown table."""
-    return re.sub(r"([[|<*])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"([\[|<*])", r"\\\1", " ".join(text.split()))
 
 
 def meaning(action: argparse.Action) -> str:

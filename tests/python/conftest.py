@@ -24,6 +24,7 @@ from torch_mcast.lab.pytest_plugin import strict
 TOGETHER = (
     "test_training_example",
     "test_wheel_versions",
+    "test_site",
     "verbs/",
     "test_device_reduce",
     "test_device_limits",
