@@ -174,7 +174,7 @@ class ProcessGroupMcast(Backend):
 
 class EngineStore(Store):
     def __init__(
-        self, engine: str, host: str, port: int, name: str, timeout: timedelta
+        self, engine: str, host: str, port: int, name: str, timeout: timedelta, user: str = ""
     ) -> None: ...
 
 def verbs_problem() -> str: ...

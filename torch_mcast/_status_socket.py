@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import pwd
 import socket
+import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,11 +21,52 @@ class NoAnswer(Exception):
     """Nobody answers; the text says where it was tried."""
 
 
-def ask(path: Path) -> Any:
-    """What the service at this socket tells of itself; OSError or ValueError where none does."""
+class Untrusted(PermissionError):
+    """A process listens at the socket that may pose as the service; the text says whose."""
+
+
+def _user_text(uid: int) -> str:
+    try:
+        return f"user {uid} ({pwd.getpwuid(uid).pw_name})"
+    except KeyError:
+        return f"user {uid}"
+
+
+def _uid_of(user: str) -> int:
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        if user.isascii() and user.isdigit():
+            return int(user)
+    raise ValueError(f'this host has no user "{user}"')
+
+
+def _check_listener(connection: socket.socket, path: Path, user: str) -> None:
+    """As TrustedUser of csrc/core/host/local_socket.h."""
+    credentials = connection.getsockopt(
+        socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("iII")
+    )
+    _, uid, _ = struct.unpack("iII", credentials)
+    if user:
+        trusted, expected = {_uid_of(user)}, _user_text(_uid_of(user))
+    else:
+        owner = path.parent.stat().st_uid
+        trusted = {0, os.geteuid(), owner}
+        expected = f"root, {_user_text(os.geteuid())} as this process, or {_user_text(owner)}, who "
+        expected += "owns the folder"
+    if uid not in trusted:
+        raise Untrusted(
+            f"{_user_text(uid)} listens there, expected {expected}; --user names another"
+        )
+
+
+def ask(path: Path, user: str = "") -> Any:
+    """What the service at this socket tells of itself; OSError or ValueError where none does. `user`: whose
+    process may listen there, a name or a number; "": root's, this user's, or that of the folder's owner."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_TIMEOUT_S)
         connection.connect(str(path))
+        _check_listener(connection, path, user)
         pieces = []
         while piece := connection.recv(1 << 16):
             pieces.append(piece)
@@ -33,11 +77,12 @@ def status_command(
     service: str,
     arguments: list[str],
     socket_option: dict[str, Any],
-    read: Callable[[Any], dict[str, Any]],
+    read: Callable[[Any, str], dict[str, Any]],
     show: Callable[[dict[str, Any]], None],
+    user: str = "",
 ) -> int:
     """`torch-mcast SERVICE status`: `socket_option` are argparse's keywords of --socket, whose value `read`
-    gets; `show` is for people."""
+    gets, with that of --user, by default `user`; `show` is for people."""
     command = f"torch-mcast {service} status"
     parser = argparse.ArgumentParser(
         prog=command,
@@ -47,9 +92,14 @@ def status_command(
         "--json", action="store_true", help="print a JSON document instead of tables"
     )
     parser.add_argument("--socket", metavar="PATH", **socket_option)
+    parser.add_argument(
+        "--user",
+        default=user,
+        help=f"whose {service} may answer, a name or a number (root, this user, the folder's owner)",
+    )
     parsed = parser.parse_args(arguments)
     try:
-        status = read(parsed.socket)
+        status = read(parsed.socket, parsed.user)
     except NoAnswer as error:
         print(f"{command}: {error}", file=sys.stderr)
         return 1

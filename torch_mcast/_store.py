@@ -57,6 +57,7 @@ def rendezvous(
             parsed.port or PORT,
             f"{name}|{_made}",
             timeout or default_pg_timeout,
+            os.environ.get("MCAST_ENGINE_USER", "").strip(),
         ),
         rank,
         world_size,

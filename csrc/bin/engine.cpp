@@ -31,7 +31,10 @@ std::string variable(const char* name) {
 }
 
 int drain(const service::DrainRequest& request) {
-  const auto told = service::ask_to_drain(request.path, request.limit);
+  const std::string user = request.user.empty() ? variable("MCAST_ENGINE_USER") : request.user;
+  const auto trusted = TrustedUser::named(user);
+  if (!trusted.ok()) return fail(1, trusted.status().message().c_str());
+  const auto told = service::ask_to_drain(request.path, request.limit, *trusted);
   if (!told.ok()) return fail(1, told.status().message().c_str());
   std::printf("the engine at %s takes no new clients or groups and ends within %s\n",
               request.path.c_str(), seconds_text(told->limit).c_str());

@@ -426,13 +426,14 @@ void bind_backend(py::module_& module) {
 void bind_store(py::module_& module) {
   py::class_<EngineStore, c10d::Store, c10::intrusive_ptr<EngineStore>>(module, "EngineStore")
       .def(py::init([](std::string engine, std::string host, uint16_t port, std::string name,
-                       std::chrono::milliseconds timeout) {
+                       std::chrono::milliseconds timeout, std::string user) {
              return c10::make_intrusive<EngineStore>(
-                 StoreClient::Where{std::move(engine), std::move(host), port, std::move(name)},
+                 StoreClient::Where{std::move(engine), std::move(host), port, std::move(name),
+                                    std::move(user)},
                  timeout);
            }),
            py::arg("engine"), py::arg("host"), py::arg("port"), py::arg("name"), py::arg("timeout"),
-           py::call_guard<py::gil_scoped_release>());
+           py::arg("user") = "", py::call_guard<py::gil_scoped_release>());
 }
 
 void bind_test_clock(py::module_& module) {

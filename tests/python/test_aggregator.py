@@ -142,7 +142,10 @@ def test_status_as_json_and_as_tables(aggregator, capsys):
     status = json.loads(asked.stdout)
     assert status["limits"]["quota"] == 64 << 20 and status["limits"]["quota_per_job"] == 16 << 20
     assert status["jobs"] == [] and set(status["refused"].values()) == {0}
-    assert main(["status", "--socket", str(path)]) == 0
+    other = str(os.geteuid() + 7)
+    refused = run("status", "--socket", str(path), "--user", other, command=COMMAND)
+    assert refused.returncode == 1 and f"expected user {other}" in refused.stderr
+    assert main(["status", "--socket", str(path), "--user", str(os.geteuid())]) == 0
     shown = capsys.readouterr().out
     assert f"at {status['address']}" in shown and "0 of 16 jobs" in shown
 

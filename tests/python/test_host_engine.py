@@ -265,7 +265,7 @@ def test_status_of_an_engine_that_knows_no_modes(monkeypatch, capsys, engine):
         {"pid": 7, "uid": 0, "in_flight": 0, "arena_bytes": 0, "copies": "none", "bounce_bytes": 0}
         | {"groups": ["0"]}
     ]
-    monkeypatch.setattr("torch_mcast.engine.cli.read", lambda _: older)
+    monkeypatch.setattr("torch_mcast.engine.cli.read", lambda *_: older)
     assert main(["status"]) == 0
     assert "security: off: it has no secret" in capsys.readouterr().out
 

@@ -20,12 +20,13 @@ def socket_paths() -> list[Path]:
     return [folder / "torch-mcast-aggregator" / "aggregator.sock" for folder in folders]
 
 
-def read(path: str | Path | None = None) -> dict[str, Any]:
-    """The status of the aggregator at this socket, or of the first that answers at a usual place."""
+def read(path: str | Path | None = None, user: str = "") -> dict[str, Any]:
+    """The status of the aggregator at this socket, or of the first that answers at a usual place. `user`:
+    whose it must be; "": root's, this user's, or that of the folder's owner."""
     tried = []
     for place in [Path(path)] if path else socket_paths():
         try:
-            return ask(place)
+            return ask(place, user)
         except (OSError, ValueError) as error:
             tried.append(f"{place}: {error}")
     raise NoAggregator("no aggregator answers: " + "; ".join(tried))

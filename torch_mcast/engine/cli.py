@@ -3,6 +3,7 @@ prints the files that run an engine on a host."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -12,8 +13,8 @@ from torch_mcast._status_socket import status_command
 from torch_mcast.engine.status import DEFAULT_SOCKET, read
 
 USAGE = """usage: torch-mcast engine run [OPTIONS]
-       torch-mcast engine drain [--socket PATH] [--limit SECONDS]
-       torch-mcast engine status [--json] [--socket PATH]
+       torch-mcast engine drain [--socket PATH] [--limit SECONDS] [--user USER]
+       torch-mcast engine status [--json] [--socket PATH] [--user USER]
        torch-mcast engine install [OPTIONS]
 
 Run `torch-mcast engine run --help` for the options."""
@@ -49,7 +50,8 @@ def _show(status: dict[str, Any]) -> None:
 
 def _status(arguments: list[str]) -> int:
     option = {"default": DEFAULT_SOCKET, "help": "socket of the engine [%(default)s]"}
-    return status_command("engine", arguments, option, read, _show)
+    user = os.environ.get("MCAST_ENGINE_USER", "").strip()
+    return status_command("engine", arguments, option, read, _show, user)
 
 
 def _install(arguments: list[str]) -> int:

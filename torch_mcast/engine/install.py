@@ -25,6 +25,7 @@ _UNIT = """\
 #   cp {name} /etc/systemd/system/
 #   usermod --append --groups mcast ALICE          # who may use it: members of the group
 #   systemctl enable --now torch-mcast-engine@a
+# Jobs: MCAST_ENGINE=host, and MCAST_ENGINE_USER=mcast where no other user's process may pose as it.
 # Upgrade: install the new version, then
 #   systemctl enable --now torch-mcast-engine@b    # takes the socket at once; the other one drains
 #   systemctl disable torch-mcast-engine@a         # and ends by itself, within {limit} s

@@ -14,11 +14,11 @@ class NoEngine(NoAnswer):
     """Nobody answers; the text says where it was tried."""
 
 
-def read(path: str | Path = DEFAULT_SOCKET) -> dict[str, Any]:
+def read(path: str | Path = DEFAULT_SOCKET, user: str = "") -> dict[str, Any]:
     """The status of the engine whose clients connect to `path`: its clients, with their groups,
-    operations in flight and bytes of shared memory."""
+    operations in flight and bytes of shared memory. `user`: as the setting engine_user."""
     place = Path(f"{path}.status")
     try:
-        return ask(place)
+        return ask(place, user)
     except (OSError, ValueError) as error:
-        raise NoEngine(f"no engine answers: {place}: {error}") from None
+        raise NoEngine(f"no engine answers: {place}: {error}") from error

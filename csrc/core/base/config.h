@@ -122,6 +122,10 @@ inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPO
     "who runs the network: inproc: this process; host: the engine of this host, \"host:PATH\" "    \
     "at that socket, or an error; auto, \"auto:PATH\": the engine where one answers and the "      \
     "group may have several hosts, else this process. Experimental")                               \
+  S(engine_user, "MCAST_ENGINE_USER", "", false, false,                                            \
+    "user that the engine of this host runs as, a name or a number: another user's process at "    \
+    "the socket is refused, root's too; empty: root, this user and the owner of the socket's "     \
+    "folder are trusted")                                                                          \
   S(engine_memory, "MCAST_ENGINE_MEMORY", "map", false, false,                                     \
     "how tensors reach the engine: map: those that the group allocates (allocate_tensor(); FSDP2 " \
     "asks for them by set_allocate_memory_from_process_group_for_comm()) lie where the engine "    \

@@ -70,6 +70,7 @@ std::map<std::string, std::string> non_defaults(const Config& config) {
   std::map<std::string, std::string> changed = config.values();
   std::erase_if(changed, [&](const auto& entry) { return usual.at(entry.first) == entry.second; });
   changed.erase("engine_memory");  // this process's affair: an older engine need not know the value
+  changed.erase("engine_user");    // it is about the way to the engine
   return changed;
 }
 

@@ -36,7 +36,8 @@ class ClientCreation {
 // and what to do.
 Status serves(const ipc::Welcome& engine, pid_t pid, const std::string& mode);
 // What an engine is told of a group's settings: those that are not at their defaults. So an engine
-// of another version, which lacks a new setting, serves all groups that do not use it.
+// of another version, which lacks a new setting, serves all groups that do not use it. Not
+// engine_user, which is about the way to it.
 std::map<std::string, std::string> non_defaults(const Config& config);
 // kMismatch: it does not know one of these.
 Status knows(const ipc::Welcome& engine, pid_t pid, const std::map<std::string, std::string>& set);

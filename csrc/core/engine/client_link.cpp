@@ -47,10 +47,11 @@ ClientLink::ClientLink(LocalSocket socket)
       lent_{ClientArenas([this](const Segment& segment) { return offer(segment); }),
             OwnMemory([this](const ipc::MemoryOffer& m, int file) { return offer(m, file); })} {}
 
-Result<std::shared_ptr<ClientLink>> ClientLink::connect(const std::string& path, Nanos patience) {
+Result<std::shared_ptr<ClientLink>> ClientLink::connect(const std::string& path, Nanos patience,
+                                                        const TrustedUser& trusted) {
   const Nanos deadline = monotonic_now() + patience;
   for (;;) {
-    Result<Fd> fd = connect_to(path, SOCK_SEQPACKET);
+    Result<Fd> fd = connect_to(path, SOCK_SEQPACKET, trusted);
     Status why = fd.status().with_context("engine of this host");
     const Nanos pause = fd.ok() ? kReplacedRetry : kRetry;
     if (fd.ok()) {
@@ -62,8 +63,7 @@ Result<std::shared_ptr<ClientLink>> ClientLink::connect(const std::string& path,
         return link;
       }
     }
-    const bool later = why.code() == Code::kUnavailable;
-    if (!later || monotonic_now() + pause > deadline) return why;
+    if (why.code() != Code::kUnavailable || monotonic_now() + pause > deadline) return why;
     ::usleep(static_cast<useconds_t>(pause / kMicro));
   }
 }

@@ -38,9 +38,11 @@ class ClientEar {
 // Thread-safe.
 class ClientLink {
  public:
-  // Connects to the engine at `path`, for at most `patience` (it may just be starting).
-  // kUnavailable says that none answers; other codes that one does, and why it cannot be used.
-  static Result<std::shared_ptr<ClientLink>> connect(const std::string& path, Nanos patience);
+  // Connects to the engine at `path`, for at most `patience` (it may just be starting), if it is
+  // `trusted`. kUnavailable says that none answers; other codes that one does, and why it cannot be
+  // used.
+  static Result<std::shared_ptr<ClientLink>> connect(const std::string& path, Nanos patience,
+                                                     const TrustedUser& trusted = {});
   ~ClientLink();
 
   // A group in the engine: its handle and its first stats (engine/stats_record.h). None: the engine

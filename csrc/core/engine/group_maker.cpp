@@ -82,12 +82,14 @@ Status fits(const GroupSpec& spec, const ClientLink& link) {
   return Status(Code::kUnavailable, "the engine of this host has another secret than this process");
 }
 
-// Where `auto` takes no engine, it is as it may be, but for one that answers and cannot be used:
-// somebody has installed it, so somebody wants to know. Once for each path.
+// An engine that `auto` finds and cannot use deserves a warning, since somebody has installed it or
+// poses as it; that there is none does not. Once for each path.
 LogLevel level_of(const Status& none, const std::string& path) {
   static std::mutex mutex;
   static auto& told = *new std::set<std::string>;
-  if (none.code() != Code::kMismatch) return LogLevel::kInfo;
+  if (none.code() != Code::kMismatch && none.code() != Code::kInvalidArgument) {
+    return LogLevel::kInfo;
+  }
   const std::lock_guard<std::mutex> held(mutex);
   return told.insert(path).second ? LogLevel::kWarn : LogLevel::kInfo;
 }
@@ -122,21 +124,24 @@ void close_all(const Groups& groups, const std::function<bool()>& hurry) {
 
 }  // namespace
 
-Result<std::shared_ptr<ClientLink>> GroupMaker::link_to(const std::string& path, Nanos patience) {
+Result<std::shared_ptr<ClientLink>> GroupMaker::link_to(const std::string& path,
+                                                        const std::string& user, Nanos patience) {
   const std::lock_guard<std::mutex> one(linking_);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (down_) return Status(Code::kClosed, "the engine is shut down");
-    const auto it = links_.find(path);
+    const auto it = links_.find({path, user});
     if (it != links_.end() && it->second->lost().ok() && !it->second->draining()) {
       return it->second;
     }
   }
-  auto link = ClientLink::connect(path, patience);
+  const auto trusted = TrustedUser::named(user);
+  if (!trusted.ok()) return trusted.status();
+  auto link = ClientLink::connect(path, patience, *trusted);
   if (!link.ok()) return link.status();
   const std::lock_guard<std::mutex> lock(mutex_);
   // One that was lost, or drains, stays with its groups.
-  links_[path] = *link;
+  links_[{path, user}] = *link;
   std::erase_if(all_links_, [](const auto& weak) { return weak.expired(); });
   all_links_.push_back(*link);
   return link;
@@ -149,7 +154,8 @@ Result<std::shared_ptr<GroupBase>> GroupMaker::make_in_engine(const GroupSpec& s
                                                               Nanos patience, Status& none) {
   const Nanos deadline = monotonic_now() + patience;
   for (;;) {
-    auto link = link_to(path, std::max<Nanos>(deadline - monotonic_now(), 0));
+    auto link =
+        link_to(path, spec.config.engine_user, std::max<Nanos>(deadline - monotonic_now(), 0));
     none = link.ok() ? fits(spec, **link) : link.status();
     if (!none.ok()) return std::shared_ptr<GroupBase>();
     auto made = (*link)->make_group(spec, store);
@@ -239,7 +245,7 @@ std::vector<std::shared_ptr<Group>> GroupMaker::groups() const {
 void GroupMaker::shutdown(bool give_up, const std::function<bool()>& hurry) {
   std::vector<std::shared_ptr<GroupBase>> live;
   std::vector<std::shared_ptr<LaneThread>> lanes;
-  std::map<std::string, std::shared_ptr<ClientLink>> links;
+  std::map<EnginePlace, std::shared_ptr<ClientLink>> links;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (std::exchange(down_, true)) return;

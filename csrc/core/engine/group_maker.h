@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/trace.h"
@@ -45,13 +46,16 @@ class GroupMaker {
   Result<std::shared_ptr<GroupBase>> make_in_engine(const GroupSpec& spec, KeyValueStore& store,
                                                     const std::string& path, Nanos patience,
                                                     Status& none);
-  // The link to the engine at `path`; not ok: none answers within `patience`.
-  Result<std::shared_ptr<ClientLink>> link_to(const std::string& path, Nanos patience);
+  // The link to the engine of `user` (setting engine_user) at `path`; not ok: none answers within
+  // `patience`.
+  Result<std::shared_ptr<ClientLink>> link_to(const std::string& path, const std::string& user,
+                                              Nanos patience);
 
   Resources resources_;
   std::mutex linking_;        // held while an engine is asked for the first time
   mutable std::mutex mutex_;  // of what follows
-  std::map<std::string, std::shared_ptr<ClientLink>> links_;
+  using EnginePlace = std::pair<std::string, std::string>;  // path and user
+  std::map<EnginePlace, std::shared_ptr<ClientLink>> links_;
   // Those as well that only groups still have: a child must not keep any of their sockets.
   std::vector<std::weak_ptr<ClientLink>> all_links_;
   std::vector<std::weak_ptr<GroupBase>> groups_;

@@ -37,8 +37,13 @@ StoreClient::StoreClient(Where where, Fd fd)
 
 Result<std::unique_ptr<StoreClient>> StoreClient::connect(const Where& where, Nanos patience) {
   const Nanos deadline = patience == 0 ? kNever : later(monotonic_now(), patience);
+  const auto named = [](const Status& why) {
+    return why.with_context("store of the job through the engine of this host");
+  };
+  const auto trusted = TrustedUser::named(where.user);
+  if (!trusted.ok()) return named(trusted.status());
   for (;;) {
-    Result<Fd> fd = connect_to(where.engine + kStoreSuffix, SOCK_STREAM);
+    Result<Fd> fd = connect_to(where.engine + kStoreSuffix, SOCK_STREAM, *trusted);
     if (fd.ok()) {
       std::unique_ptr<StoreClient> client(new StoreClient(where, std::move(fd).value()));
       const Nanos left = patience == 0 ? 0 : std::max<Nanos>(deadline - monotonic_now(), kMilli);
@@ -49,9 +54,8 @@ Result<std::unique_ptr<StoreClient>> StoreClient::connect(const Where& where, Na
       if (!opened.ok()) return opened.status();
       return client;
     }
-    if (monotonic_now() >= deadline) {
-      return fd.status().with_context("store of the job through the engine of this host");
-    }
+    const bool later = fd.status().code() == Code::kUnavailable;
+    if (!later || monotonic_now() >= deadline) return named(fd.status());
     ::usleep(static_cast<useconds_t>(kStoreLook / kMicro));
   }
 }

@@ -21,7 +21,8 @@ class StoreClient {
     std::string engine;  // path of its socket
     std::string host;    // whose engine keeps the store
     uint16_t port = 0;
-    std::string name;  // of the store
+    std::string name;       // of the store
+    std::string user = {};  // of the engine, as the setting engine_user
   };
   // Also while engine or store are not there yet, for `patience`; 0: without limit.
   static Result<std::unique_ptr<StoreClient>> connect(const Where& where, Nanos patience);

@@ -16,6 +16,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/users.h"
+
 namespace mcast {
 namespace {
 
@@ -56,22 +58,6 @@ ucred credentials(int fd) {
   socklen_t size = sizeof who;
   (void)::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size);
   return who;
-}
-
-// A client gives its tensors to whatever listens: no other user's process may pose as the engine.
-Status listener_is_trusted(int fd, const std::string& path) {
-  const uid_t uid = credentials(fd).uid;
-  if (uid == 0 || uid == ::geteuid()) return {};
-  const size_t slash = path.rfind('/');
-  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-  struct stat there {};
-  if (::stat(folder.c_str(), &there) != 0) return Status::system(errno, "folder of " + path);
-  if (there.st_uid == uid) return {};
-  return Status(Code::kInvalidArgument,
-                "user " + std::to_string(uid) + " listens at " + path +
-                    ", whose folder belongs to user " + std::to_string(there.st_uid) +
-                    ": it may pose as the engine; give the folder to the engine's user, or start "
-                    "the engine as its owner");
 }
 
 void take_descriptors(msghdr& message, std::vector<Fd>& out) {
@@ -140,13 +126,49 @@ LocalListener::File LocalListener::file() const {
   return there.st_dev == device_ && there.st_ino == inode_ ? File::kOwn : File::kOther;
 }
 
-Result<Fd> connect_to(const std::string& path, int type) {
+Result<TrustedUser> TrustedUser::named(const std::string& user) {
+  TrustedUser made;
+  if (user.empty()) return made;
+  made.only_ = find_user(user);
+  if (made.only_) return made;
+  return Status(Code::kInvalidArgument,
+                "setting engine_user (MCAST_ENGINE_USER): this host has no "
+                "user \"" +
+                    user + "\"; in a container without that name give its number");
+}
+
+Status TrustedUser::check(int fd, const std::string& path) const {
+  const uid_t uid = credentials(fd).uid;
+  const std::string there = user_text(uid) + " listens at " + path;
+  if (only_) {
+    if (uid == *only_) return {};
+    const std::string wanted = user_text(*only_);
+    return Status(Code::kInvalidArgument,
+                  there + ", the setting engine_user (MCAST_ENGINE_USER) expects " + wanted +
+                      ": it may pose as the engine; start the engine as " + wanted +
+                      ", or name the user that runs it in MCAST_ENGINE_USER");
+  }
+  const uid_t own = ::geteuid();
+  if (uid == 0 || uid == own) return {};
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  struct stat owned {};
+  if (::stat(folder.c_str(), &owned) != 0) return Status::system(errno, "folder of " + path);
+  if (owned.st_uid == uid) return {};
+  return Status(Code::kInvalidArgument,
+                there + ", expected root, " + user_text(own) + " as this process, or " +
+                    user_text(owned.st_uid) +
+                    ", who owns the folder: it may pose as the engine; give the folder to the "
+                    "engine's user, or name that user in MCAST_ENGINE_USER (setting engine_user)");
+}
+
+Result<Fd> connect_to(const std::string& path, int type, const TrustedUser& trusted) {
   const Result<sockaddr_un> address = address_of(path);
   if (!address.ok()) return address.status();
   Fd fd = unix_socket(type);
   if (!fd.valid()) return Status::system(errno, "socket");
   if (::connect(fd.get(), plain(*address), sizeof(sockaddr_un)) == 0) {
-    if (Status trusted = listener_is_trusted(fd.get(), path); !trusted.ok()) return trusted;
+    if (Status checked = trusted.check(fd.get(), path); !checked.ok()) return checked;
     return fd;
   }
   const int error = errno;

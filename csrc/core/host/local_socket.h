@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -53,9 +54,26 @@ class LocalListener {
   ino_t inode_ = 0;
 };
 
+// Whose processes may listen at a socket that this process connects to: a client gives its tensors
+// to whatever listens there.
+class TrustedUser {
+ public:
+  // Root, the user of this process, and the owner of the socket's folder.
+  TrustedUser() = default;
+  // The value of the setting engine_user, a name or a number: that user and no other, root neither.
+  // Empty: as above. kInvalidArgument: this host has no such user.
+  static Result<TrustedUser> named(const std::string& user);
+
+  // kInvalidArgument: another user's process listens at `path`, to which `fd` is connected.
+  Status check(int fd, const std::string& path) const;
+
+ private:
+  std::optional<uid_t> only_;
+};
+
 // kUnavailable: nobody listens there (yet); a later try may find somebody. kInvalidArgument: a
-// process listens there that is neither root's, nor this user's, nor that of the folder's owner.
-Result<Fd> connect_to(const std::string& path, int type);
+// process listens there that is not `trusted`.
+Result<Fd> connect_to(const std::string& path, int type, const TrustedUser& trusted = {});
 
 struct Packet {
   std::vector<std::byte> bytes;

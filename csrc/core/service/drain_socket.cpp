@@ -71,8 +71,9 @@ bool DrainSocket::answer(Asker& asker, const std::function<Nanos(Nanos)>& drain)
   return false;
 }
 
-Result<ipc::Draining> ask_to_drain(const std::string& engine, Nanos limit) {
-  Result<Fd> fd = connect_to(path_for(engine), SOCK_SEQPACKET);
+Result<ipc::Draining> ask_to_drain(const std::string& engine, Nanos limit,
+                                   const TrustedUser& trusted) {
+  Result<Fd> fd = connect_to(path_for(engine), SOCK_SEQPACKET, trusted);
   if (!fd.ok()) return fd.status().with_context("no engine answers");
   LocalSocket socket(std::move(fd).value());
   const auto question = control_of(ipc::ControlType::kDrain, 0, ipc::Draining{limit});

@@ -37,6 +37,7 @@ class DrainSocket {
 };
 
 // Asks the engine whose clients connect to `engine`; tells how long they have.
-Result<ipc::Draining> ask_to_drain(const std::string& engine, Nanos limit);
+Result<ipc::Draining> ask_to_drain(const std::string& engine, Nanos limit,
+                                   const TrustedUser& trusted = {});
 
 }  // namespace mcast::service

@@ -2,11 +2,12 @@
 #include "service/engine_options.h"
 
 #include <grp.h>
-#include <pwd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <utility>
+
+#include "base/users.h"
 
 namespace mcast::service {
 namespace {
@@ -51,11 +52,9 @@ EngineRow flag(const char* name, const char* fallback, const char* help,
 
 // A name of the system's, or a number.
 bool read_user(const std::string& text, uid_t& out) {
-  if (const passwd* const found = ::getpwnam(text.c_str()); found != nullptr) {
-    out = found->pw_uid;
-    return true;
-  }
-  return read_whole(text, out, 0, UINT32_MAX - 1);
+  const std::optional<uid_t> found = find_user(text);
+  out = found.value_or(0);
+  return found.has_value();
 }
 
 bool read_group(const std::string& text, gid_t& out) {
@@ -238,6 +237,13 @@ const std::vector<OptionRow<DrainRequest>>& drain_rows() {
        [](const std::string& v, DrainRequest& o) {
          return read_time(v, o.limit, kSecond, 0, 86'400);
        }},
+      {{"--user", "USER", "MCAST_ENGINE_USER, else root, this user or the folder's owner",
+        "whose engine may be asked: a name or a number"},
+       "a user of this system, or its number",
+       [](const std::string& v, DrainRequest& o) {
+         o.user = v;
+         return find_user(v).has_value();
+       }},
   };
   return *kRows;
 }
@@ -267,8 +273,8 @@ Result<EngineCommandLine> parse_engine_command_line(const std::vector<std::strin
 
 std::string engine_help_text() {
   return "usage: torch-mcast engine run [OPTIONS]\n"
-         "       torch-mcast engine drain [--socket PATH] [--limit SECONDS]\n"
-         "       torch-mcast engine status [--json] [--socket PATH]\n"
+         "       torch-mcast engine drain [--socket PATH] [--limit SECONDS] [--user USER]\n"
+         "       torch-mcast engine status [--json] [--socket PATH] [--user USER]\n"
          "       torch-mcast engine install [--help]\n\n"
          "Runs the network of training processes of this host that say MCAST_ENGINE=host, until "
          "SIGTERM.\n\n" +

@@ -13,6 +13,7 @@ namespace mcast::service {
 struct DrainRequest {
   std::string path = kDefaultEnginePath;  // of the engine's socket
   Nanos limit = HostEngine::kDrain;
+  std::string user;  // of the engine; empty: as the setting engine_user says
 };
 
 struct EngineCommandLine {

@@ -18,6 +18,9 @@ TEST(ClientSettings, OnlyThoseThatAreNotAtTheirDefaultsAreSent) {
   EXPECT_THAT(non_defaults(Config()), ElementsAre());
   const auto mapped = Config::resolve({{"engine_memory", "map_all"}}, {});
   EXPECT_THAT(non_defaults(*mapped), ElementsAre()) << "of the client's memory, not the engine's";
+  const auto named = Config::resolve({{"engine_user", "root"}}, {});
+  ASSERT_TRUE(named.ok());
+  EXPECT_THAT(non_defaults(*named), ElementsAre()) << "it is about the way to the engine";
 }
 
 TEST(ClientSettings, AnEngineThatDoesNotKnowOneIsNoEngineForTheGroup) {

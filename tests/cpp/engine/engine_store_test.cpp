@@ -89,6 +89,21 @@ TEST_F(EngineStoreTest, WhoIsNotThereIsNamedAndWaitedFor) {
   EXPECT_EQ(none.status().code(), Code::kUnavailable);
 }
 
+// At once, although nothing limits how long an engine is waited for.
+TEST_F(EngineStoreTest, AnotherUsersEngineIsRefused) {
+  EngineProcess engine(with_stores(port_));
+  const std::string other = std::to_string(geteuid() + 7);
+  const auto refused = StoreClient::connect({engine.path(), "127.0.0.1", port_, "job", other}, 0);
+  EXPECT_EQ(refused.status().code(), Code::kInvalidArgument);
+  EXPECT_THAT(refused.status().message(),
+              HasSubstr("store of the job through the engine of this host: user "));
+  const auto unknown =
+      StoreClient::connect({engine.path(), "127.0.0.1", port_, "job", "no-such-user"}, 0);
+  EXPECT_THAT(unknown.status().message(), HasSubstr("this host has no user"));
+  const std::string own = std::to_string(geteuid());
+  EXPECT_TRUE(StoreClient::connect({engine.path(), "127.0.0.1", port_, "job", own}, kSecond).ok());
+}
+
 TEST_F(EngineStoreTest, AnEngineThatEndsIsNamed) {
   EngineProcess near(with_stores(0 + port_));
   auto client = connect(near);

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <utility>
 
+#include "base/users.h"
 #include "host/local_socket.h"
 #include "support/temporary_folder.h"
 
@@ -122,15 +123,53 @@ TEST_F(LocalListeners, AnotherUsersProcessIsNotTakenForTheEngine) {
   ASSERT_TRUE(other.ok()) << other.status().to_string();
   const auto refused = connect_to(path(), SOCK_SEQPACKET);
   EXPECT_EQ(refused.status().code(), Code::kInvalidArgument);
-  EXPECT_THAT(refused.status().message(), testing::HasSubstr("user 65534 listens at " + path() +
-                                                             ", whose folder belongs to "
-                                                             "user 0: it may pose"));
+  EXPECT_THAT(refused.status().message(),
+              testing::HasSubstr(user_text(kOther) + " listens at " + path() + ", expected root, " +
+                                 user_text(0) + " as this process, or " + user_text(0) +
+                                 ", who owns the folder: it may pose"));
   {
     const AnotherUser now(kOther);
     EXPECT_TRUE(connect_to(path(), SOCK_SEQPACKET).ok()) << "its own";
   }
+  const auto named = TrustedUser::named(std::to_string(kOther));
+  ASSERT_TRUE(named.ok());
+  EXPECT_TRUE(connect_to(path(), SOCK_SEQPACKET, *named).ok()) << "named";
   ASSERT_EQ(chown(folder_.path().c_str(), kOther, static_cast<gid_t>(-1)), 0);
   EXPECT_TRUE(connect_to(path(), SOCK_SEQPACKET).ok()) << "the folder's owner's";
+}
+
+// Whoever is named is trusted alone: this process's user, the folder's owner and root are not.
+TEST_F(LocalListeners, OnlyTheNamedUserIsTrusted) {
+  const auto listener = LocalListener::open(path(), how_);
+  ASSERT_TRUE(listener.ok()) << listener.status().to_string();
+  const uid_t own = geteuid();
+  const auto right = TrustedUser::named(std::to_string(own));
+  ASSERT_TRUE(right.ok());
+  EXPECT_TRUE(connect_to(path(), SOCK_SEQPACKET, *right).ok());
+  const auto wrong = TrustedUser::named(std::to_string(own + 7));
+  ASSERT_TRUE(wrong.ok());
+  const auto refused = connect_to(path(), SOCK_SEQPACKET, *wrong);
+  EXPECT_EQ(refused.status().code(), Code::kInvalidArgument);
+  EXPECT_THAT(refused.status().message(),
+              testing::HasSubstr(user_text(own) + " listens at " + path() +
+                                 ", the setting engine_user (MCAST_ENGINE_USER) expects " +
+                                 user_text(own + 7) + ": it may pose as the engine"));
+  const auto unknown = TrustedUser::named("no-such-user");
+  EXPECT_EQ(unknown.status().code(), Code::kInvalidArgument);
+  EXPECT_THAT(unknown.status().message(),
+              testing::HasSubstr("setting engine_user (MCAST_ENGINE_USER): this host has no user "
+                                 "\"no-such-user\""));
+}
+
+TEST(Users, AreFoundByNameAndByNumber) {
+  EXPECT_EQ(find_user("root"), 0u);
+  EXPECT_EQ(find_user("0"), 0u);
+  EXPECT_EQ(find_user("4294967294"), 4294967294u) << "nobody need have it";
+  for (const char* none : {"", "4294967295", "4294967296", "-1", "1x", " 1", "no-such-user"}) {
+    EXPECT_EQ(find_user(none), std::nullopt) << none;
+  }
+  EXPECT_EQ(user_text(0), "user 0 (root)");
+  EXPECT_EQ(user_text(4294967294u), "user 4294967294");
 }
 
 }  // namespace

@@ -169,13 +169,13 @@ STATUS = {
     ],
 )
 def test_an_engine_is_taken_unless_all_ranks_are_known_to_be_here(environment, takes, monkeypatch):
-    monkeypatch.setattr(engine, "look", lambda path: engine.Seen(path, STATUS))
+    monkeypatch.setattr(engine, "look", lambda path, user: engine.Seen(path, STATUS))
     row, *_ = engine.run(context(environment, values={"engine": "auto"}))
     assert (row.verdict, row.data["takes"]) == (OK, takes)
 
 
 def test_without_an_engine_that_was_asked_for_its_memory_is_no_row(monkeypatch):
-    monkeypatch.setattr(engine, "look", lambda path: engine.Seen(path, silent="none"))
+    monkeypatch.setattr(engine, "look", lambda path, user: engine.Seen(path, silent="none"))
     assert len(engine.run(context())) == 1
     assert len(engine.run(context(values={"engine": "host"}))) == 2
 

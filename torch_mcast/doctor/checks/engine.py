@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch_mcast._status_socket import Untrusted
 from torch_mcast.doctor.checks.buffers import size_text
 from torch_mcast.doctor.context import Context
 from torch_mcast.doctor.findings import Finding, fail, ok, warn
@@ -28,6 +29,7 @@ class Seen:
     path: str
     status: dict[str, Any] | None = None  # None: none answers
     silent: str = ""  # why
+    untrusted: str = ""  # whose process answers, where it may pose as the engine
     closed_to: str = ""  # the group whose members may connect, where this process may not
 
 
@@ -37,11 +39,13 @@ def parse(choice: str) -> tuple[str, str]:
     return where, path or DEFAULT_SOCKET
 
 
-def look(path: str) -> Seen:
+def look(path: str, user: str = "") -> Seen:
+    """`user`: setting engine_user."""
     try:
-        status = read(path)
+        status = read(path, user)
     except NoEngine as error:
-        return Seen(path, silent=str(error))
+        untrusted = str(error.__cause__) if isinstance(error.__cause__, Untrusted) else ""
+        return Seen(path, silent=str(error), untrusted=untrusted)
     closed_to = ""
     try:
         if not os.access(path, os.W_OK):
@@ -69,6 +73,8 @@ def judge_engine(
     told = f"MCAST_ENGINE={where}"
     data: dict[str, Any] = {"setting": where, "path": seen.path, "status": status}
     must = fail if where == "host" else ok
+    if seen.untrusted:
+        return _judge_untrusted(where, seen, data)
     if status is None:
         text = f"none answers at {seen.path}; {told}: "
         text += "no group can be made" if where == "host" else "each rank runs its own network"
@@ -112,6 +118,17 @@ def judge_engine(
         if where == "auto":
             text += "; ranks with another one do without it"
     return ok("engine", text, takes="host" if wanted else "inproc", **data)
+
+
+def _judge_untrusted(where: str, seen: Seen, data: dict[str, Any]) -> Finding:
+    text = f"{seen.path}: {seen.untrusted.partition(';')[0]}; MCAST_ENGINE={where}: "
+    text += "no group can be made" if where == "host" else "each rank runs its own network"
+    judge = {"host": fail, "auto": warn}.get(where, ok)
+    fix = "export MCAST_ENGINE_USER=USER  (where USER runs the engine, and nobody poses as it)"
+    takes = "none" if where == "host" else "inproc"
+    return judge(
+        "engine", text, fix if where != "inproc" else "", takes=takes, why=seen.silent, **data
+    )
 
 
 # How an engine copies tensors, by what copies_by() finds.
@@ -200,7 +217,7 @@ def run(context: Context) -> list[Finding]:
     from torch_mcast import __version__
 
     where, path = parse(context.values.get("engine", "inproc"))
-    seen = look(path)
+    seen = look(path, context.values.get("engine_user", ""))
     local, world = context.whole("LOCAL_WORLD_SIZE", 0), context.whole("WORLD_SIZE", 0)
     mode = context.values.get("security", "off")
     found = [judge_engine(where, seen, __version__, 0 < local == world, mode)]
