@@ -27,9 +27,7 @@ const char* obstacle(const wire::Descriptor& d) {
     return "stations fold all_reduce and reduce_scatter only";
   }
   if (!reducible(d.element, d.reduction)) return "no such element type or operator";
-  const auto element = static_cast<Element>(d.element);
-  // Accumulators have twice a segment's length (Job::Job).
-  return accumulator_size(element) > 2 * element_size(element) ? "stations do not fold float8" : "";
+  return stations_fold(static_cast<Element>(d.element)) ? "" : "stations do not fold float8";
 }
 
 }  // namespace
@@ -42,7 +40,7 @@ Job::Job(const JobParams& params, const Planner& planner, Outlet& out, Counters&
       lookahead_(station_lookahead(params)),
       pool_(size_t{lookahead_} * params.hosts.count()),
       tree_{BufferPool(size_t{lookahead_} * params.racks.count()), {}, {}},
-      accumulators_(2 * lookahead_ * params.segment),
+      accumulators_(kStationRatio * lookahead_ * params.segment),
       result_(params.segment),
       table_(lookahead_, params.hosts.count()),
       ageing_(params.deadline),
@@ -51,7 +49,7 @@ Job::Job(const JobParams& params, const Planner& planner, Outlet& out, Counters&
     pool_.give(std::vector<std::byte>(params.segment));
   }
   for (size_t i = 0; !params.racks.flat() && i < lookahead_ * (params.racks.count() - 1); i++) {
-    tree_.sums.give(std::vector<std::byte>(2 * params.segment));
+    tree_.sums.give(std::vector<std::byte>(kStationRatio * params.segment));
   }
   folds_.reserve(lookahead_);
   for (uint32_t place = 0; place < lookahead_; place++) {
@@ -68,8 +66,8 @@ Job::Job(const JobParams& params, const Planner& planner, Outlet& out, Counters&
 size_t Job::memory() const {
   const size_t contributors = params_.hosts.count(), members = params_.hosts.members();
   const size_t racks = std::max<size_t>(1, params_.racks.count());
-  return lookahead_ * (contributors + 2 * (racks - 1)) * params_.segment + accumulators_.size() +
-         result_.size() + table_.memory() +
+  return lookahead_ * (contributors + kStationRatio * (racks - 1)) * params_.segment +
+         accumulators_.size() + result_.size() + table_.memory() +
          lookahead_ * (sizeof(RackFold) + contributors * kContributionState + racks * kRackState) +
          kAhead * (sizeof(Operation) + members * (sizeof(uint32_t) + 1)) +
          members * sizeof(uint64_t);
@@ -213,7 +211,8 @@ BlockRecord* Job::block_of(const Operation& op, const ListEntry& entry, uint32_t
   block->place = free_.back();
   free_.pop_back();
   folds_[block->place].begin(op.rule(), op.run(entry), entry.bytes,
-                             &accumulators_[size_t{block->place} * 2 * params_.segment], op.only());
+                             &accumulators_[block->place * kStationRatio * params_.segment],
+                             op.only());
   if (op.told(entry.owner)) excuse(op, folds_[block->place]);
   return block;
 }

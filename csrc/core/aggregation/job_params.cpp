@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "base/reduce_kernels.h"
+
 namespace mcast::aggregation {
 
 uint32_t station_lookahead(const JobParams& params) {
@@ -15,7 +17,7 @@ uint32_t station_lookahead(const JobParams& params) {
 
 size_t memory_bound(const JobParams& params) {
   constexpr size_t kRecords = 512 << 10, kRecordsOfARank = 512;
-  const size_t accumulators = 2 * std::max<size_t>(1, params.racks.count());
+  const size_t accumulators = kStationRatio * std::max<size_t>(1, params.racks.count());
   const size_t window =
       station_lookahead(params) * params.segment * (params.hosts.count() + accumulators);
   const size_t ranks = params.hosts.members();

@@ -25,6 +25,11 @@ constexpr size_t accumulator_ratio(Element e) noexcept {
   return element_size(e) == 0 ? 1 : accumulator_size(e) / element_size(e);
 }
 
+// Room of a station for the accumulators of a segment, in segments; so it folds no float8, whose
+// accumulators are four times as long.
+inline constexpr size_t kStationRatio = 2;
+constexpr bool stations_fold(Element e) noexcept { return accumulator_ratio(e) <= kStationRatio; }
+
 // Whether the sum or product of a few elements may be outside their range, or below it, although
 // that of all is within and the accumulator holds both. Then who folds for several contributes
 // elements of the accumulator. (bfloat16 has float32's range.)

@@ -101,8 +101,7 @@ StationDeal deal_out(const wire::Descriptor& descriptor, const Agreed& agreed, u
   const auto element = static_cast<Element>(descriptor.element);
   const size_t bytes = element_size(element);
   if (bytes == 0 || descriptor.bytes == 0) return out;
-  // Stations have room for accumulators of twice a segment, and float8's are four times as long.
-  if (accumulator_size(element) > 2 * bytes) return out;
+  if (!stations_fold(element)) return out;
   const Plan plan = make_plan(descriptor, agreed, bytes);
   if (plan.reduce.way != ReduceWay::kScatter && plan.reduce.way != ReduceWay::kGather) return out;
   out.segment = plan.reduce.segment;
