@@ -42,9 +42,8 @@ Result<std::vector<Ipv4Network>> parse_networks(std::string_view text, size_t mo
   std::vector<Ipv4Network> all;
   text = trimmed(text);
   if (text.empty()) return all;
-  for (size_t at = 0; at <= text.size();) {
-    const size_t end = std::min(text.find(',', at), text.size());
-    const std::string_view word = trimmed(text.substr(at, end - at));
+  for (const std::string_view part : split_at_commas(text)) {
+    const std::string_view word = trimmed(part);
     const auto refuse = [word](const char* why) {
       return Status(Code::kInvalidArgument, "\"" + std::string(word) + "\" " + why);
     };
@@ -60,7 +59,6 @@ Result<std::vector<Ipv4Network>> parse_networks(std::string_view text, size_t mo
       return Status(Code::kInvalidArgument, "more than " + std::to_string(most) + " networks");
     }
     all.push_back(one);
-    at = end + 1;
   }
   return all;
 }

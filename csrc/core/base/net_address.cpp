@@ -58,9 +58,8 @@ Result<std::vector<NetAddress>> parse_net_addresses(std::string_view text, size_
   std::vector<NetAddress> all;
   text = without_blanks(text);
   if (text.empty()) return all;
-  for (size_t at = 0; at <= text.size();) {
-    const size_t end = std::min(text.find(',', at), text.size());
-    std::string_view word = without_blanks(text.substr(at, end - at));
+  for (const std::string_view part : split_at_commas(text)) {
+    std::string_view word = without_blanks(part);
     std::string rack;
     if (const size_t slash = word.find('/'); slash != std::string_view::npos) {
       rack = word.substr(0, slash);
@@ -82,7 +81,6 @@ Result<std::vector<NetAddress>> parse_net_addresses(std::string_view text, size_
       return Status(Code::kInvalidArgument, "more than " + std::to_string(most) + " addresses");
     }
     all.push_back(std::move(one).value());
-    at = end + 1;
   }
   return all;
 }

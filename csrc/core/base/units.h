@@ -1,4 +1,4 @@
-// Numbers, sizes and rates as people write them. Locale-independent; any thread.
+// Lists, numbers, sizes and rates as people write them. Locale-independent; any thread.
 #pragma once
 
 #include <charconv>
@@ -6,8 +6,12 @@
 #include <limits>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace mcast {
+
+// The parts between commas; of an empty text one, which is empty.
+std::vector<std::string_view> split_at_commas(std::string_view text);
 
 // Exactly one decimal number, at most `most`.
 template <typename T>

@@ -90,11 +90,7 @@ std::string addresses_text(const std::vector<OwnAddress>& addresses) {
 
 std::vector<OwnAddress> parse_addresses(const std::string& text) {
   std::vector<OwnAddress> out;
-  std::string_view rest = text;
-  while (!rest.empty()) {
-    const size_t comma = std::min(rest.find(','), rest.size());
-    const std::string_view entry = rest.substr(0, comma);
-    rest.remove_prefix(std::min(comma + 1, rest.size()));
+  for (const std::string_view entry : split_at_commas(text)) {
     const size_t slash = std::min(entry.find('/'), entry.size());
     const size_t at = std::min(entry.find('@'), entry.size());
     if (slash >= at || at == entry.size()) continue;

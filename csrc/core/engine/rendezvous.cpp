@@ -10,12 +10,14 @@
 #include <set>
 #include <span>
 #include <tuple>
+#include <vector>
 
 #include "base/errors.h"
 #include "base/hex.h"
 #include "base/host.h"
 #include "base/ipv4_network.h"
 #include "base/rng.h"
+#include "base/units.h"
 #include "base/version.h"
 #include "wire/datagram.h"
 #include "wire/guarded_datagram.h"
@@ -182,16 +184,12 @@ namespace {
 
 // Whether two lists "cpu=gloo,cuda=nccl" say the same of each device that is in both.
 bool same_fallback(std::string_view a, std::string_view b) {
-  const auto each = [](std::string_view list, const auto& look) {
-    while (!list.empty()) {
-      const size_t comma = std::min(list.find(','), list.size());
-      if (!look(list.substr(0, comma))) return false;
-      list.remove_prefix(std::min(comma + 1, list.size()));
-    }
-    return true;
+  const auto all_of = [](const std::vector<std::string_view>& list, const auto& look) {
+    return std::all_of(list.begin(), list.end(), look);
   };
-  return each(a, [&](std::string_view one) {
-    return each(b, [&](std::string_view other) {
+  const auto ours = split_at_commas(a), theirs = split_at_commas(b);
+  return all_of(ours, [&](std::string_view one) {
+    return all_of(theirs, [&](std::string_view other) {
       return one == other ||
              one.substr(0, one.find('=') + 1) != other.substr(0, other.find('=') + 1);
     });

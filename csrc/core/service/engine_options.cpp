@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "base/units.h"
 #include "base/users.h"
 
 namespace mcast::service {
@@ -66,28 +67,24 @@ bool read_group(const std::string& text, gid_t& out) {
 }
 
 bool read_users(const std::string& text, std::vector<uid_t>& out) {
-  for (size_t at = 0; at <= text.size();) {
-    const size_t end = std::min(text.find(',', at), text.size());
+  for (const std::string_view part : split_at_commas(text)) {
     uid_t user = 0;
-    if (!read_user(text.substr(at, end - at), user)) return false;
+    if (!read_user(std::string(part), user)) return false;
     out.push_back(user);
-    at = end + 1;
   }
   return true;
 }
 
 bool read_weights(const std::string& text, std::map<uid_t, uint32_t>& out) {
-  for (size_t at = 0; at <= text.size();) {
-    const size_t end = std::min(text.find(',', at), text.size());
-    const size_t middle = text.find('=', at);
+  for (const std::string_view part : split_at_commas(text)) {
+    const size_t middle = part.find('=');
     uid_t user = 0;
     uint32_t weight = 0;
-    if (middle >= end || !read_user(text.substr(at, middle - at), user) ||
-        !read_whole(text.substr(middle + 1, end - middle - 1), weight, 1, kMostWeight)) {
+    if (middle == std::string_view::npos || !read_user(std::string(part.substr(0, middle)), user) ||
+        !read_whole(part.substr(middle + 1), weight, 1, kMostWeight)) {
       return false;
     }
     out[user] = weight;
-    at = end + 1;
   }
   return true;
 }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/units.h"
 #include "crypto/secret.h"
 
 namespace mcast::service {
@@ -41,13 +42,10 @@ Result<std::shared_ptr<const EngineSecurity>> security_of(const EngineSecurityOp
 
 bool read_modes(const std::string& text, std::vector<std::string>& out) {
   out.clear();
-  for (size_t at = 0; at <= text.size();) {
-    const size_t end = std::min(text.find(',', at), text.size());
-    const std::string mode = text.substr(at, end - at);
+  for (const std::string_view mode : split_at_commas(text)) {
     const bool known = mode == "off" || mode == "auth" || mode == "sealed";
     if (!known || std::find(out.begin(), out.end(), mode) != out.end()) return false;
-    out.push_back(mode);
-    at = end + 1;
+    out.emplace_back(mode);
   }
   return true;
 }

@@ -33,12 +33,10 @@ bool read_listen(const std::string& text, Options& options) {
 }
 
 bool read_allow(const std::string& text, std::vector<Network>& out) {
-  for (size_t at = 0; at <= text.size();) {
-    const size_t end = std::min(text.find(',', at), text.size());
+  for (const std::string_view part : split_at_commas(text)) {
     Network network;
-    if (!Network::parse(text.substr(at, end - at), network)) return false;
+    if (!Network::parse(std::string(part), network)) return false;
     out.push_back(network);
-    at = end + 1;
   }
   return true;
 }

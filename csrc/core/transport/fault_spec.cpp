@@ -6,6 +6,8 @@
 #include <cmath>
 #include <string>
 
+#include "base/units.h"
+
 namespace mcast {
 namespace {
 
@@ -57,19 +59,15 @@ class Parser {
     rule.action = static_cast<FaultAction>(index);
     if (rule.action == FaultAction::kReorder) rule.time = 5 * kMilli;
     if (colon == std::string_view::npos) return {};
-    std::string_view rest = text.substr(colon + 1);
-    while (true) {
-      const size_t comma = rest.find(',');
-      const std::string_view pair = rest.substr(0, comma);
+    for (const std::string_view pair : split_at_commas(text.substr(colon + 1))) {
       const size_t equals = pair.find('=');
       if (equals == 0 || equals == std::string_view::npos) {
         return error(pair, "\"" + std::string(pair) + "\" is not key=value");
       }
       const Status status = assign(pair.substr(0, equals), pair.substr(equals + 1), rule);
       if (!status.ok()) return status;
-      if (comma == std::string_view::npos) return {};
-      rest.remove_prefix(comma + 1);
     }
+    return {};
   }
 
   Status assign(std::string_view key, std::string_view value, FaultRule& rule) const {

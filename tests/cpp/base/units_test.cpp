@@ -1,10 +1,19 @@
-// Sizes and rates: what people write is understood, and nothing else is.
+// Lists, sizes and rates: what people write is understood, and nothing else is.
 #include "base/units.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace mcast {
 namespace {
+
+TEST(Units, PartsBetweenCommas) {
+  using testing::ElementsAre;
+  EXPECT_THAT(split_at_commas("a"), ElementsAre("a"));
+  EXPECT_THAT(split_at_commas("a,b c,d"), ElementsAre("a", "b c", "d"));
+  EXPECT_THAT(split_at_commas(""), ElementsAre(""));
+  EXPECT_THAT(split_at_commas(",a,,"), ElementsAre("", "a", "", ""));
+}
 
 TEST(Units, Sizes) {
   const auto size = [](std::string_view text) {

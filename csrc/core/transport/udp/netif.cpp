@@ -25,6 +25,7 @@
 
 #include "base/errors.h"
 #include "base/ipv4_network.h"
+#include "base/units.h"
 #include "transport/udp/socket.h"
 
 namespace mcast {
@@ -207,9 +208,7 @@ Result<InterfacePattern> InterfacePattern::parse(std::string_view text) {
     text.remove_prefix(1);
   }
   if (whole.empty()) return pattern;
-  while (true) {
-    const size_t comma = text.find(',');
-    const std::string_view name = text.substr(0, comma);
+  for (const std::string_view name : split_at_commas(text)) {
     const char* const fault = name.empty() ? "has an empty name" : stripe_fault(pattern, name);
     if (fault != nullptr) {
       return Status(
@@ -218,9 +217,8 @@ Result<InterfacePattern> InterfacePattern::parse(std::string_view text) {
               "\"eth,ib\", \"=eth0\", \"=eth0+eth1\", \"^docker\", \"^=eth1\" or \"10.1.0.0/16\")");
     }
     pattern.names.emplace_back(name);
-    if (comma == std::string_view::npos) return pattern;
-    text.remove_prefix(comma + 1);
   }
+  return pattern;
 }
 
 int InterfacePattern::match(std::string_view name) const {

@@ -109,11 +109,7 @@ bool leaves_a_choice(const std::string& pattern) { return pattern.empty() || pat
 
 std::vector<int> parse_cpu_list(const std::string& text) {
   std::vector<int> cpus;
-  std::string_view rest = text;
-  while (!rest.empty()) {
-    const size_t comma = std::min(rest.find(','), rest.size());
-    const std::string_view range = rest.substr(0, comma);
-    rest.remove_prefix(std::min(comma + 1, rest.size()));
+  for (const std::string_view range : split_at_commas(text)) {
     const size_t dash = range.find('-');
     uint32_t first = 0, last = 0;
     if (!read_number(range.substr(0, dash), first)) return {};

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/units.h"
+
 namespace mcast::verbs {
 
 Result<HcaPattern> HcaPattern::parse(std::string_view text) {
@@ -24,9 +26,7 @@ Result<HcaPattern> HcaPattern::parse(std::string_view text) {
     out.exact = true;
     text.remove_prefix(1);
   }
-  while (true) {
-    const size_t comma = text.find(',');
-    const std::string_view item = text.substr(0, comma);
+  for (const std::string_view item : split_at_commas(text)) {
     const size_t colon = item.find(':');
     Entry entry{std::string(item.substr(0, colon)), -1};
     if (entry.name.empty()) return bad("a device name is empty");
@@ -40,9 +40,8 @@ Result<HcaPattern> HcaPattern::parse(std::string_view text) {
       }
     }
     out.entries.push_back(std::move(entry));
-    if (comma == std::string_view::npos) return out;
-    text.remove_prefix(comma + 1);
   }
+  return out;
 }
 
 int HcaPattern::match(const Port& port) const {
