@@ -15,6 +15,7 @@
 #include "hostile_client.h"
 #include "programs.h"
 #include "service/drain_socket.h"
+#include "support/engine_here.h"
 #include "support/until.h"
 
 namespace mcast::test {
@@ -195,19 +196,16 @@ std::atomic<int> g_lost{0};
 
 // Whoever may use the engine could fill its log.
 TEST(EngineQuotas, ClientsWithoutByeFillNoLog) {
-  const TemporaryFolder folder;
-  service::HostEngineOptions options;
-  options.path = folder.path() + "/engine.sock";
-  auto engine = service::HostEngine::start(std::move(options));
-  ASSERT_TRUE(engine.ok()) << engine.status().to_string();
+  const EngineHere engine;
+  ASSERT_TRUE(engine);
   set_log_sink([](int level, const char* line) {
     g_lost += level == 2 && std::string(line).find("client (process ") != std::string::npos;
   });
   const auto idle = [&] {
-    return (*engine)->status_text().find(R"("clients":[])") != std::string::npos;
+    return engine->status_text().find(R"("clients":[])") != std::string::npos;
   };
   for (int i = 0; i < 60; i++) {
-    auto fd = connect_to(folder.path() + "/engine.sock", SOCK_SEQPACKET);
+    auto fd = connect_to(engine.path(), SOCK_SEQPACKET);
     ASSERT_TRUE(fd.ok()) << fd.status().to_string();
     LocalSocket socket(std::move(fd).value());
     ASSERT_TRUE(socket.send(ipc::bytes_of(control_of(ipc::Hello{})), {}, kSecond).ok());

@@ -19,8 +19,7 @@
 
 #include "engine/client_link.h"
 #include "engine/clock.h"
-#include "service/host_engine.h"
-#include "support/temporary_folder.h"
+#include "support/engine_here.h"
 #include "support/until.h"
 
 namespace mcast::test {
@@ -49,14 +48,11 @@ namespace mcast::test {
 namespace {
 
 TEST(EngineReaper, TheThreadThatBeatsUnmapsNoArenaOfAClient) {
-  const TemporaryFolder folder;
-  service::HostEngineOptions options;
-  options.path = folder.path() + "/engine.sock";
-  auto engine = service::HostEngine::start(std::move(options));
-  ASSERT_TRUE(engine.ok()) << engine.status().to_string();
+  const EngineHere engine;
+  ASSERT_TRUE(engine);
   g_by_engine = g_by_reaper = 0;
   for (uint64_t round = 1; round <= 10; round++) {
-    auto link = ClientLink::connect(folder.path() + "/engine.sock", 30 * kSecond);
+    auto link = ClientLink::connect(engine.path(), 30 * kSecond);
     ASSERT_TRUE(link.ok()) << link.status().to_string();
     ASSERT_TRUE((*link)->arenas().take(kLargeMapping).ok());
     link->reset();

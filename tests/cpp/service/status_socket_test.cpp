@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "engine/clock.h"
-#include "service/host_engine.h"
+#include "support/engine_here.h"
 #include "support/temporary_folder.h"
 
 namespace mcast::test {
@@ -89,19 +89,17 @@ TEST(StatusSocket, ATurnEndsHoweverManyCome) {
 
 // Its beats are what its guardian looks at.
 TEST(StatusSocket, AnEngineBeatsUnderAFloodOfReadersAndClients) {
-  const TemporaryFolder folder;
   std::atomic<uint64_t> beats{0};
   service::HostEngineOptions options;
-  options.path = folder.path() + "/engine.sock";
   options.guardian = false;
   options.beats = &beats;
-  auto engine = service::HostEngine::start(options);
-  ASSERT_TRUE(engine.ok()) << engine.status().to_string();
+  const EngineHere engine(options);
+  ASSERT_TRUE(engine);
   std::atomic<bool> over{false};
   std::vector<std::thread> flood;
-  for (const auto& [path, type] : {std::pair(options.path + ".status", SOCK_STREAM),
-                                   std::pair(options.path + ".status", SOCK_STREAM),
-                                   std::pair(options.path, SOCK_SEQPACKET)}) {
+  for (const auto& [path, type] : {std::pair(engine.path() + ".status", SOCK_STREAM),
+                                   std::pair(engine.path() + ".status", SOCK_STREAM),
+                                   std::pair(engine.path(), SOCK_SEQPACKET)}) {
     flood.emplace_back([&over, path = path, type = type] {
       while (!over) (void)connect_to(path, type);
     });
@@ -109,8 +107,9 @@ TEST(StatusSocket, AnEngineBeatsUnderAFloodOfReadersAndClients) {
   for (const uint64_t from = beats; beats < from + 100;) std::this_thread::yield();
   over = true;
   for (std::thread& one : flood) one.join();
-  auto reader = connect_to(options.path + ".status", SOCK_STREAM);
-  while (!reader.ok()) reader = connect_to(options.path + ".status", SOCK_STREAM);  // no room yet
+  const std::string status = engine.path() + ".status";
+  auto reader = connect_to(status, SOCK_STREAM);
+  while (!reader.ok()) reader = connect_to(status, SOCK_STREAM);  // no room yet
   EXPECT_THAT(read_to_end(reader->get()), HasSubstr("\"limits\""));
 }
 
