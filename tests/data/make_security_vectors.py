@@ -212,11 +212,25 @@ def streams(v: dict[str, bytes]) -> None:
                 v[f"record {count} {how}"] = record
 
 
+def digests(v: dict[str, bytes]) -> None:
+    """Of the payload as the block of a root, and of no more than a leaf of it."""
+    for leaf, size in ((32, 97), (64, 64)):
+        block = v["payload"][:size]
+        leaves = b"".join(
+            hashlib.sha256(b"torch-mcast leaf 1" + block[at : at + leaf]).digest()
+            for at in range(0, size, leaf)
+        )
+        name = struct.pack("<QBIIHQQ", 0x1122334455667788, 1, 77, 0xDEADBEEF, 5, size, leaf)
+        digest = hashlib.sha256(b"torch-mcast block 1" + name + leaves).digest()
+        v[f"block {size} {leaf}"] = digest
+
+
 def main() -> int:
     vectors: dict[str, bytes] = {}
     keys(vectors)
     datagrams(vectors)
     streams(vectors)
+    digests(vectors)
     written = json.dumps({k: b.hex() for k, b in vectors.items()}, indent=0) + "\n"
     if "--check" in sys.argv:
         return 0 if FILE.read_text() == written else 1

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
+#include "crypto/block_digest.h"
 #include "crypto/datagram_guard.h"
 #include "crypto/handshake.h"
 #include "crypto/library.h"
@@ -110,6 +113,52 @@ class SecondStreams : public SecondImplementation {
             std::move(pair).value()};
   }
 };
+
+TEST_F(SecondImplementation, DigestsOfBlocksInAnyOrder) {
+  const std::vector<std::byte> payload = v_.bytes("payload");
+  const BlockName name{0x1122334455667788, 1, 77, 0xdeadbeef, 5};
+  BlockDigest mixed(97, 32);
+  for (const size_t leaf : {2, 0, 3}) {
+    mixed.add(leaf, payload);
+    EXPECT_FALSE(mixed.complete());
+  }
+  mixed.add(1, payload);
+  ASSERT_TRUE(mixed.complete());
+  EXPECT_EQ(hex(mixed.of(name)), v_.hex("block 97 32"));
+  BlockDigest ordered(97, 32);
+  for (const uint64_t end : {1, 32, 33, 95, 96}) {
+    ordered.extend(end, payload);
+    EXPECT_FALSE(ordered.complete()) << end;
+  }
+  ordered.extend(97, payload);
+  ASSERT_TRUE(ordered.complete());
+  EXPECT_EQ(hex(ordered.of(name)), v_.hex("block 97 32"));
+  BlockDigest one(64, 64);
+  one.extend(64, payload);
+  EXPECT_EQ(hex(one.of(name)), v_.hex("block 64 64"));
+}
+
+// Each part of the name, length and place counts.
+TEST_F(SecondImplementation, ADigestFitsNoOtherBlock) {
+  const std::vector<std::byte> payload = v_.bytes("payload");
+  const auto digest = [&](size_t bytes, size_t leaf, const BlockName& name) {
+    BlockDigest made(bytes, leaf);
+    made.extend(bytes, payload);
+    return hex(made.of(name));
+  };
+  const BlockName name{0x1122334455667788, 1, 77, 0xdeadbeef, 5};
+  std::set<std::string> all{digest(96, 32, name), digest(97, 32, name), digest(96, 48, name)};
+  for (const size_t field : {0, 1, 2, 3, 4}) {
+    BlockName other = name;
+    other.tag += field == 0;
+    other.lane += field == 1;
+    other.sequence += field == 2;
+    other.descriptor += field == 3;
+    other.root += field == 4;
+    all.insert(digest(96, 32, other));
+  }
+  EXPECT_EQ(all.size(), 8u);
+}
 
 TEST_F(SecondStreams, HandshakeAndRecords) {
   for (const Mode mode : kModes) {
