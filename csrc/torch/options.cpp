@@ -14,8 +14,8 @@ const SettingInfo* find_setting(const std::string& name) {
 }
 
 void McastOptions::set(const std::string& name, const std::string& text) {
-  const auto checked = Config::resolve({{name, text}}, {});
-  TORCH_CHECK_VALUE(checked.ok(), "torch_mcast.Options: ", checked.status().message());
+  const Status checked = Config::check_setting(name, text);
+  TORCH_CHECK_VALUE(checked.ok(), "torch_mcast.Options: ", checked.message());
   settings[name] = text;
 }
 

@@ -1,5 +1,6 @@
 // Frames and all their bodies: whatever a parser accepts is written back as the same bytes. Every
 // parser gets every body, whatever the frame's type says.
+#include <array>
 #include <vector>
 
 #include "engine/fault_classifier.h"
@@ -97,6 +98,10 @@ void check_messages(ConstBytes body) {
 }
 
 void check_notices(ConstBytes body) {
+  std::array<std::byte, 32> digest{};
+  if (wire::parse_block_digest(body, digest)) {
+    require(fuzz::equal(digest, body), "a digest is read as it is");
+  }
   wire::AbortNotice notice;
   if (wire::parse_abort(body, notice)) same(body, {}, [&](auto& o) { put_abort(o, notice); });
   wire::Descriptor descriptor;

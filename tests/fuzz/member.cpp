@@ -108,6 +108,7 @@ class Alone {
     p.staging = p.retransmit = 4096;
     p.multicast.wanted = !ring_;
     if ((shape & 32u) != 0) guard(p);
+    p.agreed.source_auth = (shape & 96u) == 96u;
     if ((shape & 8u) != 0) p.agreed.eager = 200;
     if ((shape & 16u) != 0) p.agreed.window = 4 * kChunk;
     return p;

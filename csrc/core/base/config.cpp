@@ -328,7 +328,20 @@ Result<Config> Config::resolve(const std::map<std::string, std::string>& overrid
       return refused(row, variable->second, std::string("environment variable ") + row.info.env);
     }
   }
+  // Over connections in clear a digest would prove nothing.
+  if (config.source_auth != 0 && config.security == "off") {
+    return Status(Code::kInvalidArgument,
+                  "setting source_auth: 1 needs security=auth or security=sealed, and security is "
+                  "off; set MCAST_SECURITY, or MCAST_SOURCE_AUTH=0");
+  }
   return config;
+}
+
+Status Config::check_setting(const std::string& name, const std::string& text) {
+  const Row* const row = find_row(name);
+  if (row == nullptr) return unknown_option(name);
+  Config config;
+  return assign(config, *row, text) ? Status() : refused(*row, text, "option " + name);
 }
 
 std::map<std::string, std::string> Config::read_environment() {

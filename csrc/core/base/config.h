@@ -188,6 +188,10 @@ inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPO
   S(security_suite, "MCAST_SECURITY_SUITE", "auto", true, true,                                    \
     "auto: aes128gcm where every rank's CPU has AES and carry-less multiply, else "                \
     "chacha20poly1305; or one of these, or aes256gcm")                                             \
+  U(source_auth, "MCAST_SOURCE_AUTH", 0, 0, 1, true, false,                                        \
+    "1: each root sends a digest of its block to each rank by the connection of the two, and an "  \
+    "operation ends well only where the block is the one, so no rank can pass off data as "        \
+    "another's (docs/security.md). Needs security=auth or sealed")                                 \
   S(security_library, "MCAST_SECURITY_LIBRARY", "auto", false, false,                              \
     "auto: AES-GCM by ipsec-mb where it is installed and faster (docs/security.md); "              \
     "libcrypto: all by libcrypto, in this process for good")                                       \
@@ -233,9 +237,12 @@ struct Config {
 
   // Defaults, then `environment` (name -> value; pass read_environment()), then `overrides`
   // (setting name -> text). Unknown override names, unparsable or out-of-range values:
-  // kInvalidArgument that names the setting, the value, where it came from, and what is allowed.
+  // kInvalidArgument that names the setting, the value, where it came from, and what is allowed;
+  // the same of settings that do not go together.
   static Result<Config> resolve(const std::map<std::string, std::string>& overrides,
                                 const std::map<std::string, std::string>& environment);
+  // Whether the setting may have this value, whatever others have.
+  static Status check_setting(const std::string& name, const std::string& text);
   // The MCAST_* variables of this process.
   static std::map<std::string, std::string> read_environment();
 

@@ -64,6 +64,8 @@ namespace mcast {
   X(would_block, "sends that the transport could not take at once")                          \
   X(share_waits, "sends that waited since other jobs of the engine had less of the link")    \
   X(fragmented, "datagrams sent in IP fragments because an interface's MTU has shrunk")      \
+  X(blocks_verified, "blocks that are those that their roots have sent (source_auth)")       \
+  X(blocks_forged, "blocks that differ from the digests that their roots have sent")         \
   X(pings_sent, "liveness probes sent")                                                      \
   X(aborts_sent, "abort notices sent")                                                       \
   X(aborts_received, "abort notices received")                                               \

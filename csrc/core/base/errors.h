@@ -55,7 +55,13 @@ namespace mcast {
   X(no_interface, kUnavailable,                                                                    \
     "interface pattern \"{pattern}\" {why}; this host has: {interfaces}")                          \
   X(reduction_undefined, kInvalidArgument, "has no meaning for {element}")                         \
-  X(size_not_whole, kInvalidArgument, "bytes are no whole number of {element}")
+  X(size_not_whole, kInvalidArgument, "bytes are no whole number of {element}")                    \
+  X(block_forged, kMismatch,                                                                       \
+    "the block of rank {#root} that rank {#rank} has received in operation {#sequence} ({call}) "  \
+    "of group '{group}' is not the one that its root has sent")                                    \
+  X(digest_late, kTimeout,                                                                         \
+    "no digest has come from rank(s) {ranks} for operation {#sequence} ({call}) of group "         \
+    "'{group}'")
 
 enum class ErrorId : uint8_t {
 #define MCAST_ERROR_ENUM(name, code, text) name,

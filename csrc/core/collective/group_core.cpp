@@ -23,19 +23,20 @@ constexpr Sequence kMostUnreleased = 1u << 18;
 
 GroupCore::GroupCore(GroupParams params, Port& port, Counters& counters)
     : g_(std::move(params), port, counters),
-      small_(g_),
+      sources_(g_),
+      small_(g_, sources_),
       membership_(g_),
       path_(g_, membership_),
       placing_(g_),
-      reception_(g_, small_, path_, placing_),
+      reception_(g_, small_, path_, placing_, sources_),
       repair_(g_, reception_, small_),
-      multicast_(g_, small_, reception_),
-      ring_(g_),
+      multicast_(g_, small_, reception_, sources_),
+      ring_(g_, sources_),
       reductions_(g_, small_),
       exchanges_(g_, reductions_.unasked(), reductions_.ingress()),
       messages_(g_, g_.message_facts(), reductions_.ingress()),
       stations_(g_, reductions_),
-      inquiry_(g_, stations_.stragglers()),
+      inquiry_(g_, stations_.stragglers(), sources_),
       excuses_(g_, reductions_, stations_),
       early_(g_.size),
       completion_(g_) {}
@@ -192,6 +193,7 @@ void GroupCore::start_blocks(Operation& op, Nanos now) {
   }
   op.receiving = plan.roots - (op.own.stream ? 1 : 0);
   if (op.post.on_completed) op.final_to.assign(plan.roots, 0);
+  sources_.start(op);
   if (g_.path.by_ring(op.post.sequence)) {
     ring_.start(op);
     return;
@@ -208,6 +210,7 @@ void GroupCore::check_complete(Operation& op, Nanos now) {
   if (op.local_complete || op.receiving > 0 || (op.reduce && !reductions_.complete(op))) return;
   if (op.exchange && !op.exchange->complete()) return;
   if (!placing_.retired(op) || repair_.reading(op)) return;
+  if (!sources_.verified(op)) return;
   if (op.post.delegated && !op.post.delegated->load(std::memory_order_acquire)) return;
   if (op.own.sender && op.plan.small && !op.own.started) return;  // the block is still the caller's
   if (!ring_.forwarded(op)) return;
@@ -243,6 +246,7 @@ void GroupCore::advance_complete(Nanos now) {
 void GroupCore::finish(Operation& op, const Status& status, Nanos now) {
   if (op.finished) return;
   op.finished = true;
+  sources_.end(op);
   streaming_fence();  // of what was placed: the memory is the caller's again
   g_.unfinished--;
   if (op.plan.large && g_.size > 1) g_.large_in_flight--;

@@ -8,6 +8,7 @@
 //
 //   part              what it does                                          file
 //   GroupContext      the operations, the path, the way out                 group_context.h
+//   SourceAuth        whether a block is the one that its root has sent     source_auth.h
 //   SmallOperations   small ones until they are sent; how far roots are     small_operations.h
 //   Reception         datagrams into memory or staging                      reception.h
 //   Placing           streams that a device writes into memory              placing.h
@@ -48,6 +49,7 @@
 #include "collective/repair.h"
 #include "collective/ring.h"
 #include "collective/small_operations.h"
+#include "collective/source_auth.h"
 #include "collective/stations.h"
 #include "protocol/early_frames.h"
 
@@ -222,6 +224,7 @@ class GroupCore {
   void tell_failure(Nanos now);
 
   GroupContext g_;
+  SourceAuth sources_;
   SmallOperations small_;
   Membership membership_;
   PathSwitch path_;

@@ -37,7 +37,7 @@ GroupCore::Handler GroupCore::handler(wire::FrameType type) {
     set({T::kPong}, [](C&, F&, B, N) {});
     set({T::kLeave}, [](C& c, F& f, B, N) { c.on_leave(f); });
     set({T::kLate}, [](C& c, F& f, B b, N n) { c.inquiry_.on_late(f, b, n); });
-    set({T::kQuery}, [](C& c, F& f, B, N) { c.inquiry_.on_query(f); });
+    set({T::kQuery}, [](C& c, F& f, B, N n) { c.inquiry_.on_query(f, n); });
     set({T::kWhere}, [](C& c, F& f, B, N n) { c.inquiry_.on_where(f, n); });
     set({T::kExcuse}, [](C& c, F& f, B b, N n) {
       if (auto stand_in = c.excuses_.on_excuse(f, b, n)) c.post(std::move(*stand_in), n);
@@ -51,16 +51,14 @@ GroupCore::Handler GroupCore::handler(wire::FrameType type) {
         [](C& c, F& f, B b, N n) { c.path_.on_switch_frame(f, b, n); });
     set({T::kRoster, T::kRosterReach, T::kRosterLine, T::kRosterReady, T::kRosterAt},
         [](C& c, F& f, B b, N n) { c.stations_.roster().on_frame(f, b, n); });
-    set({T::kRingReady}, [](C& c, F& f, B b, N) {
-      if (f.member != c.ring_.successor()) return c.g_.counters.add(Counter::malformed);
-      if (Operation* const op = c.operation_of(f, b)) c.ring_.on_ready(*op);
-    });
     set({T::kRingData}, [](C& c, F& f, B b, N n) { c.ring_.on_data(f, b, n); });
     set({T::kAggGone}, [](C& c, F& f, B b, N) { c.stations_.on_gone(f, b); });
     set({T::kReduceGrant, T::kReduceData, T::kReduceResult, T::kReduceOffer, T::kReduceTaken,
-         T::kDivert, T::kExchangeGrant, T::kExchangeData},
+         T::kDivert, T::kExchangeGrant, T::kExchangeData, T::kRingReady, T::kBlockDigest},
         [](C& c, F& f, B b, N n) {
           Operation* const op = c.operation_of(f, b);
+          if (op && f.type == T::kRingReady) return c.ring_.on_ready(*op, f);
+          if (op && f.type == T::kBlockDigest) return c.sources_.on_digest(*op, f, b);
           if (op && wire::is_exchange(f.type)) return c.exchanges_.on_frame(*op, f, b, n);
           if (op) c.reductions_.on_frame(*op, f, b, n);
         });

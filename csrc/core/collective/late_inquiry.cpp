@@ -20,6 +20,7 @@ constexpr Nanos kTopAnswers = 3 * kInquiry;
 
 // The operation has passed its limit: where is everybody?
 void LateInquiry::start(const Post& post, Nanos now) {
+  if (sources_.fail_without_digest(post.sequence)) return;
   start(post.sequence, post.descriptor, post.timeout, now);
 }
 
@@ -58,7 +59,8 @@ void LateInquiry::on_late(const Frame& header, ConstBytes body, Nanos now) {
   ask_all(header.sequence, std::string(wire::Reader(body).rest_text()), now);
 }
 
-void LateInquiry::on_query(const Frame& header) {
+void LateInquiry::on_query(const Frame& header, Nanos now) {
+  sources_.on_query(header.sequence, now);
   g_.send_frame(Tree::kTop, Channel::kControl, wire::FrameType::kWhere, header.sequence,
                 g_.next_sequence());
   g_.flood(wire::FrameType::kQuery, header.sequence, 0, {}, header.member);
@@ -120,6 +122,7 @@ void LateInquiry::on_where(const Frame& header, Nanos now) {
 }
 
 void LateInquiry::name_late(Nanos now) {
+  if (sources_.fail_without_digest(sequence_)) return;
   std::vector<Member> late, unresponsive;
   Member culprit = kNoMember;
   for (size_t m = 0; m < where_.size(); m++) {

@@ -10,14 +10,15 @@
 #include <vector>
 
 #include "collective/group_context.h"
+#include "collective/source_auth.h"
 #include "collective/straggler_reports.h"
 
 namespace mcast {
 
 class LateInquiry {
  public:
-  LateInquiry(GroupContext& context, const StragglerReports& stragglers)
-      : g_(context), stragglers_(stragglers) {}
+  LateInquiry(GroupContext& context, const StragglerReports& stragglers, SourceAuth& sources)
+      : g_(context), stragglers_(stragglers), sources_(sources) {}
 
   // The operation has passed its limit here, whether it was admitted or not.
   void start(const Post& post, Nanos now);
@@ -45,7 +46,7 @@ class LateInquiry {
 
   using Frame = wire::FrameHeader;
   void on_late(const Frame& header, ConstBytes body, Nanos now);
-  void on_query(const Frame& header);
+  void on_query(const Frame& header, Nanos now);
   void on_where(const Frame& header, Nanos now);
 
  private:
@@ -56,6 +57,7 @@ class LateInquiry {
 
   GroupContext& g_;
   const StragglerReports& stragglers_;
+  SourceAuth& sources_;
   Sequence sequence_ = 0;
   Nanos until_ = kNever;
   bool asked_ = false;

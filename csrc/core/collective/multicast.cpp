@@ -68,6 +68,10 @@ bool Multicast::pump(Operation& op, Nanos now) {
       op.last_byte = now;
       if (again) g_.counters.add(Counter::remulticast_chunks);
     }
+    if (!again && !op.plan.small) {
+      const uint64_t sent = uint64_t{sender.sent()} * op.plan.chunk;
+      sources_.on_sent(op, std::min<uint64_t>(op.plan.block, sent));
+    }
     more = sender.can_send();
   }
   if (sender.all_sent() && op.plan.large) on_the_way_ = sender.on_the_way();

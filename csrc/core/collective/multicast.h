@@ -9,13 +9,15 @@
 #include "collective/group_context.h"
 #include "collective/reception.h"
 #include "collective/small_operations.h"
+#include "collective/source_auth.h"
 
 namespace mcast {
 
 class Multicast {
  public:
-  Multicast(GroupContext& context, SmallOperations& small, Reception& reception)
-      : g_(context), small_(small), reception_(reception) {}
+  Multicast(GroupContext& context, SmallOperations& small, Reception& reception,
+            SourceAuth& sources)
+      : g_(context), small_(small), reception_(reception), sources_(sources) {}
 
   // The operation's sender, if this member is a root of it; unless small, its turns and credit.
   void start(Operation& op);
@@ -50,6 +52,7 @@ class Multicast {
   GroupContext& g_;
   SmallOperations& small_;
   Reception& reception_;
+  SourceAuth& sources_;
   Chunk on_the_way_ = 0;  // what the path holds beside its queue, as the last large block found
   // Scratch, kept to avoid allocation.
   std::vector<wire::CreditEntry> entries_;

@@ -32,6 +32,7 @@ struct Agreed {
   size_t incast = 1u << 20;  // setting: bytes of contributions that one owner may have asked for
   FoldOrder fold = FoldOrder::kRank;                  // setting
   AggregateMode aggregate = AggregateMode::kCareful;  // setting
+  bool source_auth = false;                           // setting
   Racks racks;                                        // of the contributors
 };
 

@@ -159,6 +159,7 @@ void Reception::arrived(Operation& op, uint32_t stream, Chunk chunk, bool live, 
   if (op.first_byte == kNever) op.first_byte = now;
   op.last_byte = now;
   g_.counters.add(Counter::chunks_placed);
+  sources_.on_chunk(op, stream, chunk);
   if (!op.final_to.empty() && op.final_to[stream] == chunk) {
     const auto bytes = [&op](Chunk c) {
       return std::min<uint64_t>(op.plan.block, static_cast<uint64_t>(c) * op.plan.chunk);

@@ -8,17 +8,20 @@
 #include "collective/path_switch.h"
 #include "collective/placing.h"
 #include "collective/small_operations.h"
+#include "collective/source_auth.h"
 #include "protocol/staging.h"
 
 namespace mcast {
 
 class Reception {
  public:
-  Reception(GroupContext& context, SmallOperations& small, PathSwitch& path, Placing& placing)
+  Reception(GroupContext& context, SmallOperations& small, PathSwitch& path, Placing& placing,
+            SourceAuth& sources)
       : g_(context),
         small_(small),
         path_(path),
         placing_(placing),
+        sources_(sources),
         staging_(context.params.staging) {}
 
   // A datagram of data; it is verified here, once it is known to be wanted. For both verifiers of
@@ -60,6 +63,7 @@ class Reception {
   SmallOperations& small_;
   PathSwitch& path_;
   Placing& placing_;
+  SourceAuth& sources_;
   Staging staging_;
 };
 

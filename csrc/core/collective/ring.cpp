@@ -57,9 +57,11 @@ void Ring::pass_on(Operation& op, uint32_t stream, uint64_t end) {
                 op.plan.hash, head.bytes(), op.source(stream).subspan(block.forwarded, length));
   g_.counters.add(Counter::ring_bytes_sent, length);
   block.forwarded += length;
+  if (op.own.stream == stream) sources_.on_sent(op, block.forwarded);
 }
 
-void Ring::on_ready(Operation& op) {
+void Ring::on_ready(Operation& op, const Frame& header) {
+  if (header.member != successor()) return g_.counters.add(Counter::malformed);
   op.ring.open = true;
   g_.ops.touch(op);
 }
@@ -118,6 +120,7 @@ void Ring::on_data(const Frame& header, ConstBytes body, Nanos now) {
   op->first_byte = std::min(op->first_byte, now);
   op->last_byte = now;
   op->ring.blocks[*stream].available += data.payload.size();
+  sources_.on_bytes(*op, *stream, op->ring.blocks[*stream].available);
   list(*op, *stream);
   g_.ops.touch(*op);
   if (!op->final_to.empty()) {

@@ -4,12 +4,13 @@
 #pragma once
 
 #include "collective/group_context.h"
+#include "collective/source_auth.h"
 
 namespace mcast {
 
 class Ring {
  public:
-  explicit Ring(GroupContext& context) : g_(context) {}
+  Ring(GroupContext& context, SourceAuth& sources) : g_(context), sources_(sources) {}
 
   void start(Operation& op);
   // True: more can be sent at once.
@@ -17,7 +18,7 @@ class Ring {
 
   using Frame = wire::FrameHeader;
   // The operation must be in flight here; who has not posted it keeps the frame.
-  void on_ready(Operation& op);
+  void on_ready(Operation& op, const Frame& header);
   void on_data(const Frame& header, ConstBytes body, Nanos now);
 
   Member successor() const { return static_cast<Member>((g_.self + 1u) % g_.size); }
@@ -31,6 +32,7 @@ class Ring {
   void pass_on(Operation& op, uint32_t stream, uint64_t end);
 
   GroupContext& g_;
+  SourceAuth& sources_;
 };
 
 }  // namespace mcast

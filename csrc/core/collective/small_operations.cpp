@@ -10,8 +10,9 @@
 
 namespace mcast {
 
-SmallOperations::SmallOperations(GroupContext& context)
+SmallOperations::SmallOperations(GroupContext& context, SourceAuth& sources)
     : g_(context),
+      sources_(sources),
       eager_(context.params.staging, context.params.first_sequence),
       sent_(context.size, context.params.alpha) {}
 
@@ -93,6 +94,7 @@ bool SmallOperations::send(Nanos now) {
       op->last_byte = now;
     }
     unsent_.pop_front();
+    sources_.on_sent(*op, op->plan.block);
     announcer_.on_sent(sequence + 1, now);
     g_.ops.touch(*op);
   }

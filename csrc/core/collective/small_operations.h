@@ -9,6 +9,7 @@
 
 #include "collective/completion_reports.h"
 #include "collective/group_context.h"
+#include "collective/source_auth.h"
 #include "protocol/eager_window.h"
 #include "protocol/sent_announcer.h"
 #include "protocol/sent_tracker.h"
@@ -17,7 +18,7 @@ namespace mcast {
 
 class SmallOperations {
  public:
-  explicit SmallOperations(GroupContext& context);
+  SmallOperations(GroupContext& context, SourceAuth& sources);
 
   // An operation is posted: what it sends ahead of credit counts from now on. `ahead`: chunks.
   void on_post(const Operation& op, Chunk ahead);
@@ -54,6 +55,7 @@ class SmallOperations {
   bool keep(Operation& op);
 
   GroupContext& g_;
+  SourceAuth& sources_;
   // Own small operations: those that wait for retransmit memory or for their data, and those that
   // are kept and not sent yet; both in order.
   std::deque<Sequence> unkept_, unsent_;

@@ -408,6 +408,7 @@ Agreement agreement_of(const Roster& roster, Member self, const Config& config,
   out.agreed.members = static_cast<uint32_t>(ranks);
   out.agreed.chunk = chunk;
   out.agreed.guard = config.security == "off" ? 0 : wire::kGuardedExtra;
+  out.agreed.source_auth = config.source_auth != 0;
   out.agreed.budget = roster.budget;
   out.agreed.batch = kBatchBytes;
   out.agreed.eager = config.eager;

@@ -289,12 +289,12 @@ Status read_word(std::string_view word, Reading& r) {
                                        [&](const Key& k) { return k.name == name; });
   if (key == std::end(kKeys)) {
     r.spec.settings[std::string(name)] = value;
-    const auto known = Config::resolve({{std::string(name), std::string(value)}}, {});
+    const Status known = Config::check_setting(std::string(name), std::string(value));
     if (known.ok()) return {};
     const auto& table = setting_table();
     const bool setting = std::any_of(table.begin(), table.end(),
                                      [&](const SettingInfo& row) { return row.name == name; });
-    return refuse_word(word, setting ? known.status().message()
+    return refuse_word(word, setting ? known.message()
                                      : "no option of an experiment, nor a setting of the engine");
   }
   if (!key->read(value, r)) return refuse_word(word, std::string("allowed: ") + key->allowed);

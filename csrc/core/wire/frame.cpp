@@ -3,6 +3,7 @@
 // accepted only when it has exactly the length its type implies.
 #include "wire/frame.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "base/checksum.h"
@@ -22,7 +23,7 @@ const char* frame_type_name(FrameType type) noexcept {
       "agg_stale",    "agg_gone",      "divert",       "roster",         "roster_reach",
       "roster_line",  "roster_ready",  "roster_at",    "excuse",         "excused",
       "partial",      "rate_train",    "rate",         "exchange_grant", "exchange_data",
-      "message",      "message_grant", "message_data", "message_credit"};
+      "message",      "message_grant", "message_data", "message_credit", "block_digest"};
   const auto index = static_cast<uint8_t>(type);
   return index <= kFrameTypeMax ? kNames[index] : "unknown";
 }
@@ -289,6 +290,12 @@ bool parse_message_credit(ConstBytes body, MessageCredit& out) noexcept {
   out.heads = in.get<uint64_t>();
   out.bytes = in.get<uint64_t>();
   return in.done();
+}
+
+bool parse_block_digest(ConstBytes body, std::array<std::byte, 32>& digest) noexcept {
+  if (body.size() != digest.size()) return false;
+  std::copy(body.begin(), body.end(), digest.begin());
+  return true;
 }
 
 void put_ring_head(Writer& out, Member root, uint64_t offset) {

@@ -11,6 +11,7 @@
 //       20    4 argument   meaning depends on the type
 #pragma once
 
+#include <array>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -91,8 +92,10 @@ enum class FrameType : uint8_t {
   kMessageGrant = 56,   // to its sender; body: end u64
   kMessageData = 57,    // MessageData: more of it
   kMessageCredit = 58,  // to the sender, `sequence` 0; MessageCredit
+  // Source authentication.
+  kBlockDigest = 59,  // root to each receiver: argument descriptor; digest of the root's block
 };
-inline constexpr uint8_t kFrameTypeMax = 58;
+inline constexpr uint8_t kFrameTypeMax = 59;
 // Whether the frame moves a reduction's data, or asks for it.
 constexpr bool is_reduction(FrameType type) {
   return type == FrameType::kReduceGrant || type == FrameType::kReduceData ||
@@ -265,6 +268,9 @@ struct MessageCredit {
 };
 void put_message_credit(Writer& out, const MessageCredit& credit);
 bool parse_message_credit(ConstBytes body, MessageCredit& out) noexcept;
+
+// SHA-256 of the sender's block (crypto/block_digest.h), which is written as it is.
+bool parse_block_digest(ConstBytes body, std::array<std::byte, 32>& digest) noexcept;
 
 void put_ring_head(Writer& out, Member root, uint64_t offset);
 bool parse_ring_data(ConstBytes body, RingData& out) noexcept;

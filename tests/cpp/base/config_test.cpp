@@ -224,16 +224,21 @@ TEST(Config, AgreedTextHoldsExactlyTheAgreedSettings) {
   }
 }
 
+// With what the setting needs beside it.
+Config with(const SettingInfo& info, const std::string& value) {
+  if (info.name != std::string("source_auth")) return good({{info.name, value}});
+  return good({{info.name, value}, {"security", "auth"}});
+}
+
 TEST(Config, AgreedTextFollowsTheAgreedSettingsOnly) {
   const std::string base = good({}).agreed_text();
-  std::set<std::string> seen = {base};
+  std::set<std::string> seen = {base, good({{"security", "auth"}}).agreed_text()};
   for (const SettingInfo& info : setting_table()) {
     if (info.kind == 'S') continue;
     const std::string value = info.kind == 'U' && info.name == std::string("chunk") ? "64" : "100";
     const std::string text =
-        info.min > 100 || info.max < 100
-            ? good({{info.name, std::to_string(uint64_t(info.max))}}).agreed_text()
-            : good({{info.name, value}}).agreed_text();
+        with(info, info.min > 100 || info.max < 100 ? std::to_string(uint64_t(info.max)) : value)
+            .agreed_text();
     if (info.agreed) {
       EXPECT_TRUE(seen.insert(text).second) << info.name;
     } else {
@@ -254,7 +259,7 @@ TEST(Config, AgreedTextIsTheSameInEveryBuild) {
             "staging=4194304 reorder=0 incast=2097152 fold=rank port_queue=2097152 "
             "aggregators= aggregate=careful aggregator_patience=1000 partial=0 link_rate=0 "
             "liveness_limit=20000 probe_timeout=2000 rate_test=4194304 "
-            "security=off trust_store=0 security_suite=auto");
+            "security=off trust_store=0 security_suite=auto source_auth=0");
 }
 
 // Which settings keep groups apart: a row that loses its mark would join sockets that differ.
@@ -267,8 +272,8 @@ TEST(Config, GroupsThatDifferInALaneSettingShareNoLanes) {
     const std::string value = std::to_string(uint64_t(info.max));
     const std::string other = value == info.default_text ? "0" : value;
     const bool unaligned = info.name == std::string("chunk");
-    const std::string key = good({{info.name, unaligned ? "64" : other}}).lane_key();
-    EXPECT_EQ(key != base, info.lane) << info.name;
+    const std::string key = with(info, unaligned ? "64" : other).lane_key();
+    EXPECT_EQ(key != with(info, info.default_text).lane_key(), info.lane) << info.name;
   }
   EXPECT_EQ(marked, (std::set<std::string>{"ib_hca", "interface", "faults", "max_mtu", "rcvbuf",
                                            "sndbuf", "ttl", "port_range", "pin", "liveness_limit",
@@ -276,6 +281,22 @@ TEST(Config, GroupsThatDifferInALaneSettingShareNoLanes) {
                                            "trust_store", "security_suite", "allow", "monitor"}));
   EXPECT_NE(good({{"interface", "=eth1"}}).lane_key(), base);
   EXPECT_EQ(good({{"algorithm", "ring"}}).lane_key(), base);
+}
+
+TEST(Config, SourceAuthNeedsAGuard) {
+  EXPECT_EQ(good({{"source_auth", "0"}}).source_auth, 0u);
+  for (const char* mode : {"auth", "sealed"}) {
+    EXPECT_EQ(good({{"source_auth", "1"}}, {{"MCAST_SECURITY", mode}}).source_auth, 1u);
+  }
+  for (const char* source : {"option", "environment"}) {
+    const bool option = source == std::string("option");
+    const std::map<std::string, std::string> none, one{{"source_auth", "1"}};
+    EXPECT_THAT(
+        error(option ? one : none,
+              option ? none : std::map<std::string, std::string>{{"MCAST_SOURCE_AUTH", "1"}}),
+        HasSubstr("setting source_auth: 1 needs security=auth or security=sealed"))
+        << source;
+  }
 }
 
 TEST(Config, ARangeOfPortsHasTwoEnds) {

@@ -171,7 +171,7 @@ std::string Schedule::describe() const {
         << p.agreed.batch << " eager " << p.agreed.eager << " window " << p.agreed.window
         << " chains " << p.agreed.chains << " reorder " << p.agreed.reorder << " staging "
         << p.staging << " retransmit " << p.retransmit << " alpha " << p.alpha
-        << (p.multicast.wanted ? "" : " ring");
+        << (p.multicast.wanted ? "" : " ring") << (p.agreed.source_auth ? " digests" : "");
     out << " lane " << int{p.lane};
     if (p.first_sequence > 0) out << " from operation " << p.first_sequence;
     if (p.agreed.fold == FoldOrder::kTurn) out << " fold in turn";
@@ -233,6 +233,7 @@ void pick_group(Rng& rng, const Flavour& flavour, size_t g, size_t chunk, size_t
   p.agreed.window = pick<size_t>(rng, {0, 0, 8 * chunk, 65536});
   p.agreed.chains = pick<uint32_t>(rng, {0, 0, 1, 2, 3, s.ranks});
   p.agreed.reorder = pick<uint32_t>(rng, {0, 0, 1, 8});
+  p.agreed.source_auth = flavour.source_auth;
   p.alpha = pick<Nanos>(rng, {2 * kMilli, 2 * kMilli, 200 * kMicro, 20 * kMicro});
   p.multicast.wanted = !flavour.ring;
   if (!flavour.faultless) {

@@ -49,6 +49,7 @@ struct Flavour {
   bool duplicates = false;    // a switch that delivers every datagram again, also much later
   bool refusals = false;      // a kernel that takes no datagram now and then
   bool near_the_end = false;  // of the numbers that operations can have
+  bool source_auth = false;   // guarded groups whose roots send digests
   bool faultless = false;     // a clean network, all memory ample: the counters must be exact
 };
 Schedule make_schedule(uint64_t seed, const Flavour& flavour);

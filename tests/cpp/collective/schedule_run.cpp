@@ -55,6 +55,9 @@ class Runner {
     o.net = s.net;
     o.net.faults = SimFaults{};
     o.group = s.groups[0];
+    if (o.group.agreed.source_auth && o.security == crypto::Mode::kOff) {
+      o.security = crypto::Mode::kAuth;
+    }
     o.clock = [clocks = s.clocks](Member r) { return clocks[r]; };
     if (!s.refuse.empty()) {
       o.wrap = [text = s.refuse](std::unique_ptr<Transport> inner) {
@@ -185,13 +188,21 @@ class Runner {
   std::string balance(size_t g, Outcome& out) {
     const auto total = [&](Counter c) { return cluster_.total(c, g); };
     const GroupCore& core = cluster_.group(0, g).core();
-    if (core.path() != GroupCore::Path::kMulticast) {
-      return data_sent_[g] == 0 ? "" : "data was multicast in a ring group";
-    }
-    uint64_t chunks = 0;
+    const auto differ = [](const char* what, uint64_t have, uint64_t want) {
+      return std::string(what) + ": " + std::to_string(have) + ", expected " + std::to_string(want);
+    };
+    uint64_t chunks = 0, blocks = 0;
     for (const OpSpec& op : s_.ops[g]) {
       const Plan plan = make_plan(op.descriptor(), core.params().agreed, element_size(op.element));
       chunks += uint64_t{plan.chunks} * plan.roots;
+      blocks += plan.trivial() ? 0 : plan.roots;
+    }
+    const uint64_t compared = core.params().agreed.source_auth ? blocks * (s_.ranks - 1) : 0;
+    if (total(Counter::blocks_verified) != compared) {
+      return differ("blocks verified", total(Counter::blocks_verified), compared);
+    }
+    if (core.path() != GroupCore::Path::kMulticast) {
+      return data_sent_[g] == 0 ? "" : "data was multicast in a ring group";
     }
     out.chunks += chunks;
     out.gaps += total(Counter::gaps);
@@ -202,9 +213,6 @@ class Runner {
     out.duplicates += total(Counter::duplicates) + total(Counter::stale);
     if (s_.net.rate == 0)
       out.refused += total(Counter::would_block);  // else a full link refuses too
-    const auto differ = [](const char* what, uint64_t have, uint64_t want) {
-      return std::string(what) + ": " + std::to_string(have) + ", expected " + std::to_string(want);
-    };
     const uint64_t sent = data_sent_[g] + data_waiting(g);
     if (sent != chunks + total(Counter::remulticast_chunks)) {
       return differ("data datagrams", sent, chunks + total(Counter::remulticast_chunks));

@@ -124,6 +124,15 @@ TEST_P(RefusedSchedules, DeliverExactBytes) {
 }
 INSTANTIATE_TEST_SUITE_P(Shard, RefusedSchedules, testing::Range(0, 2));
 
+class SourceAuthSchedules : public testing::TestWithParam<int> {};
+
+// Every block of another rank is compared once, whatever has repaired it and by either path.
+TEST_P(SourceAuthSchedules, DeliverExactBytes) {
+  const auto share = static_cast<uint64_t>(GetParam());
+  run_seeds(share, {.ring = share == 2, .reduce = share != 0, .source_auth = true});
+}
+INSTANTIATE_TEST_SUITE_P(Shard, SourceAuthSchedules, testing::Range(0, 3));
+
 // What `make soak` found. Both: data that was gathered and then repaired before the medium took it.
 TEST(FoundSchedules, DeliverExactBytes) {
   for (const uint64_t seed : {3452575975ull, 704015551605ull}) {

@@ -93,6 +93,13 @@ SimOptions with_room(SimOptions net, crypto::Mode mode) {
 }
 }  // namespace
 
+crypto::Key Cluster::datagram_root(Member r, uint64_t tag) const {
+  std::array<std::byte, 32> seed{};
+  wire::store<uint64_t>(seed.data(), tag);
+  wire::store<uint64_t>(&seed[8], secret_of(r));
+  return crypto::derive_key(crypto::Key(seed), "test");
+}
+
 std::shared_ptr<crypto::DatagramGuard> Cluster::guard(Member r, const GroupParams& params) {
   if (options_.security == crypto::Mode::kOff) return nullptr;
   EXPECT_TRUE(crypto::load_library().ok());
@@ -101,10 +108,7 @@ std::shared_ptr<crypto::DatagramGuard> Cluster::guard(Member r, const GroupParam
   p.self = r, p.members = options_.ranks;
   p.most_payload = options_.net.max_datagram;
   p.epochs = options_.epochs;
-  std::array<std::byte, 32> seed{};
-  wire::store<uint64_t>(seed.data(), params.tag);
-  wire::store<uint64_t>(&seed[8], secret_of(r));
-  auto made = crypto::DatagramGuard::make(crypto::derive_key(crypto::Key(seed), "test"), p,
+  auto made = crypto::DatagramGuard::make(datagram_root(r, params.tag), p,
                                           std::make_shared<crypto::OpenBudget>(options_.budget));
   EXPECT_TRUE(made.ok());
   return std::move(made).value();

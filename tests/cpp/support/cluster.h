@@ -193,6 +193,8 @@ class Cluster {
   size_t groups() const { return groups_.size(); }
 
   uint64_t total(Counter c, size_t g = 0) const;
+  // From which all keys of a group's datagrams follow, as each of its ranks has them.
+  crypto::Key datagram_root(Member r, uint64_t tag) const;
 
  private:
   void step(Nanos latest);  // which is as far as time goes
