@@ -34,6 +34,12 @@ std::string error(const Map& options, const Map& environment = {}) {
   return config.status().message();
 }
 
+// With what the setting needs beside it.
+Config with(const SettingInfo& info, const std::string& value) {
+  if (info.name != std::string("source_auth")) return good({{info.name, value}});
+  return good({{info.name, value}, {"security", "auth"}});
+}
+
 TEST(Config, DefaultsAreThoseOfTheTable) {
   const Config config = good({});
   EXPECT_EQ(config.eager, 32768u);
@@ -67,7 +73,7 @@ TEST(Config, BothBoundsAreInclusiveAndTheNextValueIsRefused) {
     if (info.kind != 'U') continue;
     const auto lo = static_cast<uint64_t>(info.min), hi = static_cast<uint64_t>(info.max);
     EXPECT_EQ(good({{info.name, std::to_string(lo)}}).get(info.name), std::to_string(lo));
-    EXPECT_EQ(good({{info.name, std::to_string(hi)}}).get(info.name), std::to_string(hi));
+    EXPECT_EQ(with(info, std::to_string(hi)).get(info.name), std::to_string(hi));
     EXPECT_THAT(error({{info.name, std::to_string(hi + 1)}}),
                 AllOf(HasSubstr(info.name), HasSubstr(std::to_string(hi))));
     if (lo > 0) {
@@ -224,12 +230,6 @@ TEST(Config, AgreedTextHoldsExactlyTheAgreedSettings) {
   }
 }
 
-// With what the setting needs beside it.
-Config with(const SettingInfo& info, const std::string& value) {
-  if (info.name != std::string("source_auth")) return good({{info.name, value}});
-  return good({{info.name, value}, {"security", "auth"}});
-}
-
 TEST(Config, AgreedTextFollowsTheAgreedSettingsOnly) {
   const std::string base = good({}).agreed_text();
   std::set<std::string> seen = {base, good({{"security", "auth"}}).agreed_text()};
@@ -297,6 +297,12 @@ TEST(Config, SourceAuthNeedsAGuard) {
         HasSubstr("setting source_auth: 1 needs security=auth or security=sealed"))
         << source;
   }
+}
+
+TEST(Config, OneSettingIsCheckedAlone) {
+  EXPECT_TRUE(Config::check_setting("source_auth", "1").ok()) << "others may come later";
+  EXPECT_EQ(Config::check_setting("eager", "many").message(), error({{"eager", "many"}}));
+  EXPECT_EQ(Config::check_setting("eagr", "1").message(), error({{"eagr", "1"}}));
 }
 
 TEST(Config, ARangeOfPortsHasTwoEnds) {

@@ -71,10 +71,20 @@ TEST(Parsers, RandomMessagesNeverCrash) {
   }
 }
 
+TEST(Bodies, ADigestHasOneLength) {
+  std::array<std::byte, 32> digest{};
+  std::vector<std::byte> body(33);
+  for (size_t i = 0; i < body.size(); i++) body[i] = static_cast<std::byte>(i + 1);
+  for (size_t length = 0; length <= body.size(); length++) {
+    EXPECT_EQ(parse_block_digest(ConstBytes(body).first(length), digest), length == 32) << length;
+  }
+  EXPECT_TRUE(std::equal(digest.begin(), digest.end(), body.begin()));
+}
+
 TEST(Frames, MessagesAreNoOperations) {
   for (uint8_t type = 1; type <= kFrameTypeMax; type++) {
     const auto of = static_cast<FrameType>(type);
-    EXPECT_EQ(is_message(of), type >= 55) << frame_type_name(of);
+    EXPECT_EQ(is_message(of), type >= 55 && type <= 58) << frame_type_name(of);
     EXPECT_FALSE(is_message(of) && (is_reduction(of) || is_exchange(of)));
   }
 }
