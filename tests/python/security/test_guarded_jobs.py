@@ -9,6 +9,7 @@ import torch
 from attackers import RANKS
 from guarded import MODES
 
+import torch_mcast
 from torch_mcast.secret import new
 
 all_tier = pytest.mark.all_tier
@@ -94,6 +95,43 @@ def test_parts_and_losses(segment, secret, more):
     same_bits(segment, MODES, secret, 40, RANKS, **more)
 
 
+def blocks_compared(cluster, secret, world=0, **more):
+    """The same bits with digests of blocks, in every mode that has them; all blocks are those of their roots."""
+    given = [options("off", secret, **more)]
+    given += [options(mode, secret, source_auth=1, **more) for mode in ("auth", "sealed")]
+    digests = []
+    for one in given:
+        rows = cluster.run(guarded.collectives, one, 5, 12, world)
+        rows = [row for row in rows if row is not None]
+        digests.append([row["digest"] for row in rows])
+        for row in rows:
+            counters = row["stats"]["counters"]
+            assert (counters["blocks_verified"] > 0) == ("source_auth" in one), counters
+            assert counters["blocks_forged"] == 0
+    assert digests[0] == digests[1] == digests[2], digests
+
+
+LOSSES = {"faults": "drop:rate=0.02,type=data"}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        pytest.param({"algorithm": "ring"}, marks=all_tier),
+        pytest.param(LOSSES, marks=all_tier),
+        pytest.param({"subgroups": 2}, marks=all_tier),
+    ],
+)
+def test_blocks_are_compared_with_source_auth(segment, secret, more):
+    blocks_compared(segment, secret, RANKS, **more)
+
+
+@all_tier
+def test_blocks_of_hosts_with_several_ranks_are_compared(two, secret):
+    blocks_compared(two, secret)
+
+
 def test_a_store_that_is_trusted_needs_no_secret(segment):
     more = {"security": "sealed", "trust_store": 1}
     rows = segment.run(guarded.collectives, more, 3, 4, RANKS)[:RANKS]
@@ -146,6 +184,19 @@ def test_another_mode_is_named_by_all(segment, secret, other):
     ours, theirs = options("sealed", secret), options(other, secret)
     for error in refused(segment, [ours, theirs, ours]):
         assert "runs with security=" in error and "MCAST_SECURITY" in error
+
+
+def test_another_source_auth_is_named_by_all(segment, secret):
+    ours, theirs = options("auth", secret, source_auth=1), options("auth", secret)
+    for error in refused(segment, [ours, ours, theirs]):
+        assert "ranks differ in settings" in error
+        assert "source_auth=1" in error and "source_auth=0" in error
+
+
+def test_source_auth_without_security_is_refused():
+    alone = torch_mcast.Options(source_auth=1, security="off")
+    with pytest.raises(ValueError, match="source_auth: 1 needs security=auth or security=sealed"):
+        alone.resolved()
 
 
 def test_a_rank_without_a_secret_is_named_by_all(segment, secret):
