@@ -49,12 +49,15 @@ def test_collectives_have_the_same_bits_in_every_mode(hosts, secret):
     alone = {"engine": "inproc", "security": "sealed", "secret_file": secret}
     mixed = [{"security": "sealed"}] * PER_HOST + [alone] * PER_HOST
     choices = {mode: [{"security": mode}] * 2 * PER_HOST for mode in MODES} | {"mixed": mixed}
+    choices["digests"] = [{**options, "source_auth": 1} for options in mixed]
     digests = {}
     for name, each in choices.items():
         rows = hosts.run(guarded.chosen, each, 5, 8)
         for row, options in zip(rows, each, strict=True):
             guarded_well(row["stats"], options["security"])
             assert by_engine(row["stats"]) == ("engine" not in options)
+            compared = row["stats"]["counters"]["blocks_verified"]
+            assert (compared > 0) == ("source_auth" in options), compared
         digests[name] = [row["digest"] for row in rows]
     assert all(d == digests["off"] for d in digests.values()), digests
 
