@@ -106,6 +106,19 @@ TEST(Partial, SmallBlocksAndTheRing) {
   }
 }
 
+TEST(Partial, StandInsSendTheDigestsOfTheirBlocks) {
+  for (const bool ring : {false, true}) {
+    for (const size_t stations : {0u, 2u}) {
+      SCOPED_TRACE((ring ? "ring, " : "multicast, ") + std::to_string(stations) + " stations");
+      ClusterOptions o = partial_options(4);
+      if (o.security == crypto::Mode::kOff) o.security = crypto::Mode::kAuth;
+      o.group.multicast.wanted = !ring;
+      o.group.agreed.source_auth = true;
+      expect_partial(o, {Kind::kAllreduce, Element::kFloat32}, stations, {1});
+    }
+  }
+}
+
 // The call comes at every moment around the question: the rank contributes to all of the operation
 // or to nothing of it, and all ranks are told the same.
 TEST(Partial, ExcuseCrossesPost) {
