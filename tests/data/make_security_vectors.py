@@ -213,7 +213,7 @@ def streams(v: dict[str, bytes]) -> None:
 
 
 def digests(v: dict[str, bytes]) -> None:
-    """Of the payload as the block of a root, and of no more than a leaf of it."""
+    """Digests of the payload as the block of a root, and of a part that is one leaf."""
     for leaf, size in ((32, 97), (64, 64)):
         block = v["payload"][:size]
         leaves = b"".join(

@@ -241,7 +241,7 @@ struct Config {
   // the same of settings that do not go together.
   static Result<Config> resolve(const std::map<std::string, std::string>& overrides,
                                 const std::map<std::string, std::string>& environment);
-  // Whether the setting may have this value, whatever others have.
+  // Checks one value alone: rules about several settings are resolve()'s.
   static Status check_setting(const std::string& name, const std::string& text);
   // The MCAST_* variables of this process.
   static std::map<std::string, std::string> read_environment();

@@ -42,8 +42,8 @@ crypto::Digest SourceAuth::digest(const Operation& op, uint32_t stream,
       {g_.params.tag, g_.params.lane, op.post.sequence, op.plan.hash, op.member_of(stream)});
 }
 
-// What is small is over here before it has been sent, and is hashed at once from the copy that is
-// kept of it.
+// A small operation ends here before its block has been sent; its digest is made at once, from the
+// copy that is kept for repair.
 void SourceAuth::on_sent(const Operation& op, uint64_t end) {
   if (!on()) return;
   const ConstBytes block = op.source(*op.own.stream);

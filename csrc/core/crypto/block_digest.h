@@ -33,7 +33,7 @@ class BlockDigest {
   // with add().
   void extend(uint64_t end, ConstBytes block);
   bool complete() const { return left_ == 0; }
-  // Of a complete one.
+  // The digest; the block must be complete().
   Digest of(const BlockName& name) const;
 
  private:

@@ -34,7 +34,7 @@ std::string error(const Map& options, const Map& environment = {}) {
   return config.status().message();
 }
 
-// With what the setting needs beside it.
+// Sets one setting, and the one that it needs beside it.
 Config with(const SettingInfo& info, const std::string& value) {
   if (info.name != std::string("source_auth")) return good({{info.name, value}});
   return good({{info.name, value}, {"security", "auth"}});

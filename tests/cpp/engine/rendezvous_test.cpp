@@ -273,6 +273,9 @@ TEST(Agree, AGuardedDatagramIsLongerAndItsChunksMayBe) {
   EXPECT_EQ(agreed(records, 0, config)->agreed.guard, 0u);
   config.security = "auth";
   EXPECT_EQ(agreed(records, 1, config)->agreed.guard, wire::kGuardedExtra) << "plans go by it";
+  EXPECT_FALSE(agreed(records, 1, config)->agreed.source_auth);
+  config.source_auth = 1;
+  EXPECT_TRUE(agreed(records, 1, config)->agreed.source_auth) << "roots send digests";
   for (RankRecord& r : records) r.datagram.external = wire::kDatagramHeader + 1408;
   EXPECT_EQ(agreed(records, 0)->agreed.chunk, 1408u - 64);
 }

@@ -221,7 +221,7 @@ TEST_P(Digests, AreComparedOnceForEachBlockAndReceiver) {
   }
 }
 
-// Whichever ranks have called it first, and whoever's limit passes first.
+// The root or the receivers call it first, so either's limit passes first.
 TEST_P(Digests, WithheldOnesAreNamedAtTheLimit) {
   for (const bool root_first : {false, true}) {
     for (const bool ring : {false, true}) {

@@ -193,7 +193,7 @@ class Cluster {
   size_t groups() const { return groups_.size(); }
 
   uint64_t total(Counter c, size_t g = 0) const;
-  // From which all keys of a group's datagrams follow, as each of its ranks has them.
+  // The key that all keys of a group's datagrams follow from, as each of its ranks has it.
   crypto::Key datagram_root(Member r, uint64_t tag) const;
 
  private:
