@@ -11,6 +11,7 @@ from mutant_list_repair import LOSS_AND_REPAIR
 from mutant_list_security import SECURITY
 from mutant_list_swarm import SWARM
 from mutant_list_torch import TORCH
+from mutant_list_waiting import WAITING
 
 MUTANTS = [
     # What arrives is believed.
@@ -485,5 +486,6 @@ MUTANTS = [
     *SWARM,
     *SECURITY,
     *TORCH,
+    *WAITING,
     *PACKAGE,
 ]

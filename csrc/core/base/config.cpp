@@ -65,6 +65,7 @@ std::vector<std::string_view> choices_of(std::string_view name) {
   if (name == "engine_memory") return {"map", "slots", "copy", "auto", "map_all"};
   if (name == "device_failure") return {"abort", "raise", "log"};
   if (name == "device_wait") return {"auto", "stream", "host"};
+  if (name == "wait") return {"auto", "sleep"};
   if (name == "security") return {"off", "auth", "sealed"};
   if (name == "security_suite") return {"auto", "aes128gcm", "aes256gcm", "chacha20poly1305"};
   if (name == "security_library") return {"auto", "libcrypto"};

@@ -151,6 +151,10 @@ inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPO
     "stream waits and nothing raises there: abort: the process ends before anything reads the "    \
     "outputs; raise: the outputs are partly overwritten (NaN, -1) and the next call on that "      \
     "device raises; log: a log line, the outputs are undefined")                                   \
+  S(wait, "MCAST_WAIT", "auto", false, false,                                                      \
+    "how a thread waits for ranks of its host: auto: it yields its core for 300 us before it "     \
+    "sleeps, unless other programs take the core; sleep: it sleeps. With a core per rank both "    \
+    "spin for 30 us first")                                                                        \
   U(pin, "MCAST_PIN", 0, 0, 1, false, true,                                                        \
     "1: pin lane threads to CPUs of their own, unless the host has fewer cores than lanes")        \
   U(huge_pages, "MCAST_HUGE_PAGES", 1, 0, 1, false, false,                                         \

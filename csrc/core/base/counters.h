@@ -90,6 +90,8 @@ namespace mcast {
   X(engine_mapped_bytes, "bytes of tensors that the engine of the host uses where they lie") \
   X(engine_span_bytes, "bytes of tensors that this rank copies for the engine of the host")  \
   X(engine_moved_bytes, "bytes of tensors that the engine of the host copies")               \
+  X(waits_yielded, "waits for a rank of the same host that yielded the core first")          \
+  X(waits_braked, "waits that only slept, since other programs had taken a yielded core")    \
   X(agg_operations, "reductions of which stations were to fold a part")                      \
   X(agg_bytes_sent, "payload bytes of contributions to stations")                            \
   X(agg_results, "segments of this rank's blocks that a station has folded")                 \

@@ -53,8 +53,8 @@ HostGroup::HostGroup(const GroupSpec& spec, PeerRegistry& registry,
     params.fold = fold_order(config_.fold);
     params.trace = trace_;
     lanes_[lane] = std::make_shared<HostLane>(
-        params, config_.liveness_limit, shared_, registry, counters_[lane],
-        [state = state_](const Status& why) { state->note_failure(why); });
+        params, config_.liveness_limit, Patience(config_.wait == "auto"), shared_, registry,
+        counters_[lane], [state = state_](const Status& why) { state->note_failure(why); });
     registry.thread(index_of(lane)).add(lanes_[lane]);
   }
   // Another rank may have filled its ring of messages to this one, and rung before the thread knew

@@ -90,13 +90,16 @@ void Attachment::find_all(const std::vector<HostAddress>& addresses,
   shared_->peers.resize(size_);
   const bool mapped = directory_ || address_.arena >= 0;
   PeerMemory least = std::min(most, mapped ? PeerMemory::kMapped : PeerMemory::kRead);
+  uint32_t here = 1;
   for (uint32_t i = 0; i < size_; i++) {
     const auto rank = static_cast<Member>(i);
     if (rank == self_ || (host_of != nullptr && (*host_of)[rank] != (*host_of)[self_])) continue;
     const std::optional<PeerMemory> memory = find(rank, addresses[rank], registry);
     if (!memory) return;
     least = std::min(least, *memory);
+    here++;
   }
+  registry.note_ranks(here);
   verdict_ = word_of(least);
 }
 

@@ -97,6 +97,7 @@ bool HostCore::progress(bool large) {
     // A waiting caller is not delayed by copies for others.
     ended = ended || ended_.size() > before;
     if (!moved) return left_over;
+    moves_++;
   }
   return false;
 }

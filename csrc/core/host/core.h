@@ -47,6 +47,8 @@ class HostCore {
   // another thread, for some time or until an operation ends. Returns true if more could be done at
   // once.
   bool progress(bool large);
+  // Changes when progress() has moved anything.
+  uint64_t moves() const { return moves_; }
 
   // Runs the callbacks of operations that have ended since the last time.
   void deliver();
@@ -115,6 +117,7 @@ class HostCore {
   // Results that have ended, and results being delivered: the two swap, so that operations need no
   // new memory.
   std::vector<std::pair<std::function<void(const Status&)>, Status>> ended_, delivering_;
+  uint64_t moves_ = 0;
   uint64_t published_ = 0;                  // rounds: those of the next operation follow
   size_t publishing_ = 0;                   // index of the operation to publish from
   size_t consuming_ = 0;                    // index of the operation to consume

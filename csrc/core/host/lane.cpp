@@ -7,10 +7,14 @@
 //
 // While something is waited for, a look at the awaited ranks every tick: a dead process is seen by
 // its pidfd; what it had published before is taken first. A stopped one is silent (peer_watch.h).
+//
+// Only a caller that waits spins or yields before it sleeps (base/patience.h). Host threads sleep
+// at once: yielding host threads keep callers from the cores, and everything was slower.
 #include "host/lane.h"
 
+#include <sched.h>
+
 #include <algorithm>
-#include <thread>
 
 #include "host/arena_pool.h"
 #include "host/futex.h"
@@ -18,13 +22,13 @@
 namespace mcast {
 namespace {
 
-constexpr Nanos kSpin = 30 * kMicro;
 constexpr Nanos kNewsPatience = 5 * kSecond;
 
 }  // namespace
 
-HostLane::HostLane(HostParams params, Nanos liveness_limit, std::shared_ptr<HostShared> shared,
-                   PeerRegistry& registry, std::shared_ptr<Counters> counters,
+HostLane::HostLane(HostParams params, Nanos liveness_limit, Patience patience,
+                   std::shared_ptr<HostShared> shared, PeerRegistry& registry,
+                   std::shared_ptr<Counters> counters,
                    std::function<void(const Status&)> on_failure)
     : params_(params),
       shared_(std::move(shared)),
@@ -34,9 +38,9 @@ HostLane::HostLane(HostParams params, Nanos liveness_limit, std::shared_ptr<Host
       counters_(std::move(counters)),
       held_(params_.size),
       on_failure_(std::move(on_failure)),
-      spins_(std::thread::hardware_concurrency() >= params.size),
       core_(std::move(params), shared_->block, *this, *counters_),
-      watch_(params_.size, liveness_limit, *counters_) {}
+      watch_(params_.size, liveness_limit, *counters_),
+      patience_(patience) {}
 
 HostLane::~HostLane() = default;
 
@@ -182,11 +186,25 @@ void HostLane::run() noexcept {
   unlock_armed(left_over);
 }
 
+void HostLane::yield_core() { (void)::sched_yield(); }
+
+// The last look found nothing. False: it is time for another one, maybe after a yield.
+bool HostLane::sleeps_next(Nanos at) {
+  const auto [step, news] = patience_.next(at, core_.moves(), registry_.core_each());
+  if (news == Patience::News::kYields) counters_->add(Counter::waits_yielded);
+  if (news == Patience::News::kBraked) counters_->add(Counter::waits_braked);
+  if (step == Patience::Step::kYield) {
+    const Nanos before = now();
+    yield_core();
+    patience_.on_yield(now() - before);
+  }
+  return step == Patience::Step::kSleep;
+}
+
 bool HostLane::help(const std::function<bool()>& done, Nanos until) noexcept {
   if (!try_lock()) return false;
   auto& bell = shared_->block.state(params_.lane, params_.self).doorbell;
   core_.disarm();
-  Nanos spin_until = 0;
   bool left_over = false, driving = true;
   for (;;) {
     const uint32_t seen = bell.load(std::memory_order_seq_cst);
@@ -198,19 +216,16 @@ bool HostLane::help(const std::function<bool()>& done, Nanos until) noexcept {
       driving = false;
       break;
     }
-    if (left_over) continue;
-    if (spins_) {
-      if (spin_until == 0) spin_until = at + kSpin;
-      if (at < spin_until) continue;
-    }
+    if (left_over || !sleeps_next(at)) continue;
     if (!core_.arm(HostWaiter::kCaller)) continue;
     if (!inbox_.has_mail()) {
       counters_->add(Counter::shm_sleeps);
       futex_wait(bell, seen, std::min(until, watch_.looked() + kHostTick) - at);
-      spin_until = 0;
+      patience_.end();
     }
     core_.disarm();
   }
+  patience_.end();
   unlock_armed(left_over);
   return driving;
 }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/patience.h"
 #include "host/core.h"
 #include "host/inbox.h"
 #include "host/peer_watch.h"
@@ -21,9 +22,11 @@ class HostLane : private HostPort {
   // operations learn of the failure. So do callbacks of posts, after the driver's turn, in which
   // the lane is still driven: they may post, close and let go of the lane, which whoever calls
   // run(), help() or turn() holds.
-  HostLane(HostParams params, Nanos liveness_limit, std::shared_ptr<HostShared> shared,
-           PeerRegistry& registry, std::shared_ptr<Counters> counters,
-           std::function<void(const Status&)> on_failure);
+  //
+  // `patience`: how a thread in help() waits.
+  HostLane(HostParams params, Nanos liveness_limit, Patience patience,
+           std::shared_ptr<HostShared> shared, PeerRegistry& registry,
+           std::shared_ptr<Counters> counters, std::function<void(const Status&)> on_failure);
   ~HostLane() override;
 
   // Any thread. enqueue() keeps the order of its calls; run() then does all work that needs no
@@ -55,6 +58,8 @@ class HostLane : private HostPort {
   // Runs between arming and letting go, when peers may ring a lane that is still driven: a hook for
   // tests that act as a peer.
   virtual void letting_go() {}
+  // Gives the core to another thread that wants one. A test's place to act as one.
+  virtual void yield_core();
 
  private:
   // HostPort
@@ -70,6 +75,7 @@ class HostLane : private HostPort {
   void unlock_armed(bool left_over);
   void drain();
   void advance(bool large, bool& left_over);
+  bool sleeps_next(Nanos now);
   void deliver();
   void watch(Nanos now);
   void serve_closing(Nanos now);
@@ -83,7 +89,6 @@ class HostLane : private HostPort {
   // References to the ranges that others have published, by rank: held while they are read.
   std::vector<std::shared_ptr<const void>> held_;
   const std::function<void(const Status&)> on_failure_;
-  const bool spins_;
   LaneInbox inbox_;
 
   // The host thread found the lane driven when it wanted to run a turn: the driver must ensure that
@@ -93,6 +98,7 @@ class HostLane : private HostPort {
   std::atomic<bool> driven_{false};  // the thread that sets it owns the following fields
   HostCore core_;
   PeerWatch watch_;
+  Patience patience_;
   bool told_ = false;          // the listener knows of the failure
   LaneInbox::Mail mail_;       // closings stay until they are served
   Nanos news_until_ = kNever;  // while a close only waits for others to read message notifications

@@ -5,8 +5,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <sstream>
 
+#include "base/cores.h"
 #include "base/errors.h"
 #include "base/random.h"
 #include "base/units.h"
@@ -48,6 +50,7 @@ Result<std::unique_ptr<PeerRegistry>> PeerRegistry::make(HostClock clock) {
   for (size_t lane = 0; lane < kHostLanes; lane++) {
     registry->threads_[lane] = std::make_unique<HostThread>(registry->mailbox(), lane, clock);
   }
+  registry->note_ranks(1);
   for (auto& thread : registry->threads_) {
     if (Status status = thread->start(); !status.ok()) {
       registry->stop();
@@ -114,6 +117,13 @@ Result<std::shared_ptr<const HostPeer>> PeerRegistry::find(const HostAddress& ad
   }
   known = peer;
   return std::shared_ptr<const HostPeer>(std::move(peer));
+}
+
+// A group may have fewer ranks than the job, whose other ranks want cores, too: the largest number
+// that any group or the launcher has shown counts.
+void PeerRegistry::note_ranks(uint32_t ranks) {
+  ranks_ = std::max({ranks_, ranks, launched_ranks()});
+  core_each_.store(usable_cores() >= ranks_, std::memory_order_relaxed);
 }
 
 void PeerRegistry::abandon_after_fork() noexcept {

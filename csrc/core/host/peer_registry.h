@@ -3,6 +3,7 @@
 // groups with it.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
@@ -59,6 +60,11 @@ class PeerRegistry {
   // Returns the process at this address, if it is the announced one. One thread at a time, as for
   // abandon_after_fork().
   Result<std::shared_ptr<const HostPeer>> find(const HostAddress& address);
+  // A group has this many ranks on this host. One thread at a time, as find().
+  void note_ranks(uint32_t ranks);
+  // Returns true if every rank of the job on this host can have a core of its own, as far as this
+  // process has seen ranks. Any thread.
+  bool core_each() const { return core_each_.load(std::memory_order_relaxed); }
   // In the child of a fork.
   void abandon_after_fork() noexcept;
 
@@ -71,6 +77,8 @@ class PeerRegistry {
   std::unique_ptr<uint64_t> token_;  // in private memory, for the probe that reads it
   std::unique_ptr<HostThread> threads_[kHostLanes];
   std::map<std::pair<int64_t, uint64_t>, std::weak_ptr<HostPeer>> peers_;  // by pid and token
+  uint32_t ranks_ = 1;                                                     // most that were noted
+  std::atomic<bool> core_each_{false};
 };
 
 }  // namespace mcast

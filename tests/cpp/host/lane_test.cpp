@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <new>
 
 #include "host/host_world.h"
@@ -13,13 +14,18 @@ namespace mcast::test {
 namespace {
 
 constexpr size_t kBytes = 100;
+constexpr uint32_t kManyRanks = 1u << 20;  // no machine has a core for each
 
 class SteppedLane final : public HostLane {
  public:
   using HostLane::HostLane;
   std::function<void()> before_letting_go;  // runs once
+  std::function<void()> instead_of_yielding;
 
  private:
+  void yield_core() override {
+    if (instead_of_yielding) instead_of_yielding();
+  }
   void letting_go() override {
     if (const auto act = std::exchange(before_letting_go, nullptr)) act();
   }
@@ -73,8 +79,8 @@ class HostLaneTest : public testing::Test {
     params.lane = which_;
     params.size = 2;
     // The registry's threads do not know the lane: turns of a host thread are the test's.
-    lane_ = std::make_unique<SteppedLane>(params, 20 * kSecond, shared, *registry_, counters_,
-                                          [this](const Status&) { told_ = true; });
+    lane_ = std::make_unique<SteppedLane>(params, 20 * kSecond, Patience(true), shared, *registry_,
+                                          counters_, [this](const Status&) { told_ = true; });
   }
   void TearDown() override {
     lane_.reset();
@@ -255,6 +261,52 @@ TEST_F(HostLaneTest, AHelperWithNothingToDoSleeps) {
   lane_->help([this] { return ended_ > 0; }, kNever);
   EXPECT_EQ(ended_, 1);
   EXPECT_EQ(counted(Counter::shm_sleeps), sleeps) << "there was something to do";
+}
+
+// The other rank runs on the core that the helper gives away.
+TEST_F(HostLaneTest, HelperYieldsToTheRankItWaitsFor) {
+  registry_->note_ranks(kManyRanks);
+  int yields = 0;
+  lane_->instead_of_yielding = [&] {
+    yields++;
+    peer_publishes();
+  };
+  lane_->enqueue(broadcast(ours_, false, ended_));
+  EXPECT_TRUE(lane_->help([this] { return ended_ > 0; }, kNever));
+  EXPECT_EQ(yields, 1);
+  EXPECT_EQ(counted(Counter::waits_yielded), 1u);
+  EXPECT_EQ(counted(Counter::waits_braked), 0u);
+  EXPECT_EQ(counted(Counter::shm_sleeps), 0u);
+  EXPECT_TRUE(peer_->woken.empty()) << "no need is armed while the helper looks itself";
+}
+
+// Another program takes the core for a time slice: the next waits leave it alone.
+TEST_F(HostLaneTest, HelperStopsYieldingToOtherPrograms) {
+  registry_->note_ranks(kManyRanks);
+  int yields = 0;
+  lane_->instead_of_yielding = [&] {
+    yields++;
+    const Nanos until = monotonic() + Patience::kForeign;
+    while (monotonic() < until) {
+    }
+  };
+  lane_->enqueue(broadcast(ours_, false, ended_));
+  // Each sleep ends with a tick, or before.
+  EXPECT_TRUE(lane_->help([this] { return counted(Counter::shm_sleeps) == 3; }, kNever));
+  EXPECT_EQ(yields, 1);
+  EXPECT_EQ(counted(Counter::waits_yielded), 1u);
+  EXPECT_EQ(counted(Counter::waits_braked), 2u) << "the wait that yielded has slept, too";
+}
+
+// A group of 2 in a job of many: its ranks do not spin on cores that others need.
+TEST_F(HostLaneTest, RegistryCountsTheRanksOfTheJob) {
+  registry_->note_ranks(1);
+  const bool before = registry_->core_each();
+  registry_->note_ranks(kManyRanks);
+  EXPECT_FALSE(registry_->core_each());
+  registry_->note_ranks(2);
+  EXPECT_FALSE(registry_->core_each()) << "the group of many is still there";
+  if (std::getenv("LOCAL_WORLD_SIZE") == nullptr) EXPECT_TRUE(before);
 }
 
 class MessageLaneTest : public HostLaneTest {

@@ -28,6 +28,8 @@ constexpr Exception kExceptions[] = {
     {"engine_mapped_bytes", "simulated ranks are no clients of an engine"},
     {"engine_span_bytes", "the same"},
     {"engine_moved_bytes", "the same"},
+    {"waits_yielded", "the same"},
+    {"waits_braked", "the same"},
     {"partial_results", "results without some inputs would need another law of bytes"},
     {"rate_tests", "they begin when large operations have been under way for a second"},
     {"rate_test_bytes", "the same"},

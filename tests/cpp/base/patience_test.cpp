@@ -1,0 +1,146 @@
+// How long a waiting thread spins and yields, and when other programs keep it from yielding.
+#include "base/patience.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace mcast {
+namespace {
+
+using Step = Patience::Step;
+using News = Patience::News;
+
+constexpr Nanos kShort = 20 * kMicro;  // a yield to a rank of the job
+
+class PatienceTest : public testing::Test {
+ protected:
+  // One wait that ends in sleep; each yield takes `took`. Returns what it did: a letter for each
+  // step that differs from the one before.
+  std::string wait(Nanos took = kShort, bool core_each = false) {
+    std::string steps;
+    News news = News::kNone;
+    for (;;) {
+      const Patience::Next next = patience_.next(now_, progress_, core_each);
+      if (next.news != News::kNone) {
+        EXPECT_EQ(news, News::kNone) << "a wait has one piece of news";
+        news = next.news;
+      }
+      const char letter = next.step == Step::kSpin ? 's' : next.step == Step::kYield ? 'y' : 'Z';
+      if (steps.empty() || steps.back() != letter) steps += letter;
+      if (next.step == Step::kSleep) break;
+      now_ += next.step == Step::kYield ? took : kMicro;
+      if (next.step == Step::kYield) patience_.on_yield(took);
+    }
+    now_ += kMilli;
+    patience_.end();
+    yielded_ += news == News::kYields;
+    braked_ += news == News::kBraked;
+    return steps;
+  }
+  // Waits until one yields; how many did not.
+  int braked() {
+    for (int n = 0;; n++) {
+      if (wait() == "yZ") return n;
+      if (n > 10'000) return n;
+    }
+  }
+
+  Patience patience_{true};
+  Nanos now_ = 5 * kSecond;
+  uint64_t progress_ = 0;
+  int yielded_ = 0, braked_ = 0;
+};
+
+TEST_F(PatienceTest, StepsFollowFromTheTimeSinceTheWaitBegan) {
+  const struct {
+    bool yields, core_each;
+    Nanos waited;
+    Step step;
+  } rows[] = {
+      {true, false, 0, Step::kYield},
+      {true, false, 299 * kMicro, Step::kYield},
+      {true, false, 300 * kMicro, Step::kSleep},
+      {true, true, 0, Step::kSpin},
+      {true, true, 29 * kMicro, Step::kSpin},
+      {true, true, 30 * kMicro, Step::kYield},
+      {true, true, 299 * kMicro, Step::kYield},
+      {true, true, 300 * kMicro, Step::kSleep},
+      {false, false, 0, Step::kSleep},
+      {false, true, 29 * kMicro, Step::kSpin},
+      {false, true, 30 * kMicro, Step::kSleep},
+  };
+  for (const auto& row : rows) {
+    Patience patience(row.yields);
+    (void)patience.next(kSecond, 0, row.core_each);
+    EXPECT_EQ(patience.next(kSecond + row.waited, 0, row.core_each).step, row.step)
+        << "yields " << row.yields << ", core_each " << row.core_each << ", waited " << row.waited;
+  }
+}
+
+TEST_F(PatienceTest, ProgressBeginsANewWait) {
+  EXPECT_EQ(patience_.next(0, 1, false).news, News::kYields);
+  EXPECT_EQ(patience_.next(200 * kMicro, 1, false).news, News::kNone);
+  EXPECT_EQ(patience_.next(400 * kMicro, 2, false).news, News::kYields);
+  EXPECT_EQ(patience_.next(699 * kMicro, 2, false).step, Step::kYield);
+  EXPECT_EQ(patience_.next(700 * kMicro, 2, false).step, Step::kSleep);
+}
+
+TEST_F(PatienceTest, TheEndOfAWaitForgetsItsBeginning) {
+  (void)patience_.next(0, 1, false);
+  patience_.end();
+  EXPECT_EQ(patience_.next(kSecond, 1, false).step, Step::kYield);
+}
+
+// One time slice of another program costs more than all that yielding gains in 16 waits.
+TEST_F(PatienceTest, AYieldToAnotherProgramBrakesTheNextWaits) {
+  EXPECT_EQ(wait(Patience::kForeign - 1), "yZ");
+  EXPECT_EQ(braked(), 0);
+  EXPECT_EQ(wait(Patience::kForeign), "yZ");
+  EXPECT_EQ(braked(), 16);
+  EXPECT_EQ(braked(), 0) << "none came since";
+  EXPECT_EQ(braked_, 16);
+  EXPECT_EQ(yielded_, 5);
+}
+
+TEST_F(PatienceTest, TheRestOfABrakedWaitSleeps) {
+  ASSERT_EQ(patience_.next(0, 0, false).step, Step::kYield);
+  patience_.on_yield(Patience::kForeign);
+  // The clock of a virtual machine may stand still meanwhile: the time left does not count.
+  EXPECT_EQ(patience_.next(10 * kMicro, 0, false).step, Step::kSleep);
+}
+
+TEST_F(PatienceTest, TheBrakeDoublesUpToItsLimit) {
+  for (const int expected : {16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 4096}) {
+    wait(2 * kMilli);
+    EXPECT_EQ(braked(), expected);
+  }
+}
+
+TEST_F(PatienceTest, ManyGoodWaitsShortenTheBrakeAgain) {
+  for (int i = 0; i < 3; i++) {
+    wait(2 * kMilli);
+    braked();
+  }
+  // braked() has made one good wait.
+  for (uint32_t i = 1; i < Patience::kForgiven - 1; i++) wait();
+  wait(2 * kMilli);
+  EXPECT_EQ(braked(), 128) << "one too few";
+  for (uint32_t i = 1; i < Patience::kForgiven; i++) wait();
+  wait(2 * kMilli);
+  EXPECT_EQ(braked(), 16);
+}
+
+// Waits that end while they spin neither yield nor use up the brake.
+TEST_F(PatienceTest, WaitsThatOnlySpinCountForNothing) {
+  wait(2 * kMilli, true);
+  for (int i = 0; i < 100; i++) {
+    EXPECT_EQ(patience_.next(now_, 0, true).step, Step::kSpin);
+    patience_.end();
+  }
+  EXPECT_EQ(wait(kShort, true), "sZ");
+  EXPECT_EQ(braked(), 15);
+}
+
+}  // namespace
+}  // namespace mcast

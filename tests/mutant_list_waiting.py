@@ -1,0 +1,38 @@
+"""Faults of waiting among ranks of one host: who looks when, and who is woken."""
+
+from mutant import Mutant
+
+WAITING = [
+    Mutant(
+        "yields-to-other-programs-brake-nothing",
+        "base/patience.h",
+        "if (took < kForeign) return;",
+        "if (took >= 0) return;",
+        "base",
+        "PatienceTest*",
+    ),
+    Mutant(
+        "brake-is-never-shorter-again",
+        "base/patience.h",
+        "brake_ = kFirstBrake;\n      good_ = 0;",
+        "good_ = 0;",
+        "base",
+        "PatienceTest*",
+    ),
+    Mutant(
+        "braked-helper-yields",
+        "host/lane.cpp",
+        "patience_.on_yield(now() - before);",
+        "patience_.on_yield(before - before);",
+        "host",
+        "HostLaneTest*",
+    ),
+    Mutant(
+        "other-ranks-of-the-job-need-no-cores",
+        "host/peer_registry.cpp",
+        "ranks_ = std::max({ranks_, ranks, launched_ranks()});",
+        "ranks_ = ranks;",
+        "host",
+        "HostLaneTest*",
+    ),
+]
