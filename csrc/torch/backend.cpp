@@ -229,12 +229,12 @@ c10::intrusive_ptr<McastWork> ProcessGroupMcast::make_work(Op op, c10d::OpType t
   return work;
 }
 
-PostOptions ProcessGroupMcast::post_options(Op op, McastWork& work,
-                                            std::chrono::milliseconds timeout,
+PostOptions ProcessGroupMcast::post_options(Op op, McastWork& work, const CallOptions& call,
                                             at::ScalarType dtype) const {
   PostOptions options;
-  options.timeout = limit(timeout);
+  options.timeout = limit(call.timeout);
   options.label = {static_cast<uint8_t>(dtype), op_name(op)};
+  options.waited = call.waited;
   options.done = work.completion();
   options.contributors = work.contributors();
   return options;
@@ -269,9 +269,9 @@ WorkPtr ProcessGroupMcast::broadcast(Tensors& tensors, const c10d::BroadcastOpti
   Slice data = regions.slice(plain);
   auto work = make_work(op, c10d::OpType::BROADCAST, kTitleBroadcast, tensors, {tensors}, 1,
                         std::move(back));
-  auto posted =
-      engine_group->post_broadcast(std::move(data), static_cast<Member>(opts.rootRank),
-                                   post_options(op, *work, opts.timeout, tensor.scalar_type()));
+  auto posted = engine_group->post_broadcast(
+      std::move(data), static_cast<Member>(opts.rootRank),
+      post_options(op, *work, call_options(opts), tensor.scalar_type()));
   if (!posted.ok()) throw_status(posted.status(), context(op_name(op), sequence_));
   return served(op, tensor.nbytes(), work);
 }
@@ -291,8 +291,7 @@ void ProcessGroupMcast::check_gather_lists(const char* op, const Tensors& output
 
 WorkPtr ProcessGroupMcast::post_gathers(Op op, c10d::OpType type, std::vector<GatherPlan> plans,
                                         Tensors inputs, std::vector<Tensors> outputs,
-                                        std::shared_ptr<CopyBacks> back,
-                                        std::chrono::milliseconds timeout) {
+                                        std::shared_ptr<CopyBacks> back, const CallOptions& call) {
   const auto engine_group = group(op_name(op));
   Tensors typed = inputs;
   auto work = make_work(op, type, kTitleAllGather, std::move(inputs), std::move(outputs),
@@ -303,7 +302,7 @@ WorkPtr ProcessGroupMcast::post_gathers(Op op, c10d::OpType type, std::vector<Ga
     bytes += plans[i].block * static_cast<uint64_t>(size_);
     auto posted =
         engine_group->post_allgather(std::move(plans[i].input), std::move(plans[i].outputs),
-                                     post_options(op, *work, timeout, typed[i].scalar_type()));
+                                     post_options(op, *work, call, typed[i].scalar_type()));
     if (!posted.ok()) throw_status(posted.status(), context(op_name(op), sequence_));
   }
   return served(op, bytes, work);
@@ -315,7 +314,7 @@ WorkPtr ProcessGroupMcast::allgather(std::vector<Tensors>& outputs, Tensors& inp
   const at::Tensor& input = check_single(op_name(op), "input", inputs);
   TORCH_CHECK_VALUE(outputs.size() == 1, "all_gather: expected 1 list of outputs, got ",
                     outputs.size());
-  if (differ_in_size(outputs[0])) return gather_uneven(outputs[0], input, opts.timeout);
+  if (differ_in_size(outputs[0])) return gather_uneven(outputs[0], input, call_options(opts));
   check_gather_lists(op_name(op), outputs[0], input);
   const WithoutGil nogil;
   auto back = std::make_shared<CopyBacks>();
@@ -328,7 +327,7 @@ WorkPtr ProcessGroupMcast::allgather(std::vector<Tensors>& outputs, Tensors& inp
   std::vector<GatherPlan> plans;
   plans.push_back(plan_gather(input, outputs[0], rank_, *back));
   return post_gathers(op, c10d::OpType::ALLGATHER, std::move(plans), inputs, outputs,
-                      std::move(back), opts.timeout);
+                      std::move(back), call_options(opts));
 }
 
 WorkPtr ProcessGroupMcast::_allgather_base(at::Tensor& output, at::Tensor& input,
@@ -346,7 +345,7 @@ WorkPtr ProcessGroupMcast::_allgather_base(at::Tensor& output, at::Tensor& input
   std::vector<GatherPlan> plans;
   plans.push_back(plan_gather(input, output, rank_, size_, *back));
   return post_gathers(op, c10d::OpType::_ALLGATHER_BASE, std::move(plans), {input}, {{output}},
-                      std::move(back), opts.timeout);
+                      std::move(back), call_options(opts));
 }
 
 WorkPtr ProcessGroupMcast::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
@@ -374,7 +373,7 @@ WorkPtr ProcessGroupMcast::allgather_into_tensor_coalesced(Tensors& outputs, Ten
     plans.push_back(plan_gather(inputs[i], outputs[i], rank_, size_, *back));
   }
   return post_gathers(op, c10d::OpType::COALESCED, std::move(plans), inputs, {outputs},
-                      std::move(back), opts.timeout);
+                      std::move(back), call_options(opts));
 }
 
 WorkPtr ProcessGroupMcast::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -408,7 +407,7 @@ WorkPtr ProcessGroupMcast::allgather_coalesced(std::vector<Tensors>& outputs, Te
     plans.push_back(plan_gather(inputs[i], columns[i], rank_, *back));
   }
   return post_gathers(op, c10d::OpType::ALLGATHER_COALESCED, std::move(plans), inputs, outputs,
-                      std::move(back), opts.timeout);
+                      std::move(back), call_options(opts));
 }
 
 WorkPtr ProcessGroupMcast::barrier(const c10d::BarrierOptions& opts) {
@@ -417,7 +416,7 @@ WorkPtr ProcessGroupMcast::barrier(const c10d::BarrierOptions& opts) {
   finish_device(opts);
   const auto engine_group = group(op_name(op));
   auto work = make_work(op, c10d::OpType::BARRIER, "mcast:barrier", {}, {}, 1, nullptr);
-  auto posted = engine_group->post_barrier(post_options(op, *work, opts.timeout, at::kByte));
+  auto posted = engine_group->post_barrier(post_options(op, *work, call_options(opts), at::kByte));
   if (!posted.ok()) throw_status(posted.status(), context(op_name(op), sequence_));
   return served(op, 0, work);
 }

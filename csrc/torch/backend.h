@@ -35,6 +35,16 @@ namespace mcast::pg {
 
 using Tensors = std::vector<at::Tensor>;
 
+// What the options of all kinds of calls have in common.
+struct CallOptions {
+  std::chrono::milliseconds timeout;
+  bool waited = false;  // c10d waits for the work before the call returns to the user
+};
+template <typename Options>
+CallOptions call_options(const Options& options) {
+  return {options.timeout, !options.asyncOp};
+}
+
 class ProcessGroupMcast final : public c10d::Backend {
  public:
   // Blocks until all ranks are here and the engine has probed the network: up to options->timeout.
@@ -161,11 +171,11 @@ class ProcessGroupMcast final : public c10d::Backend {
   c10::intrusive_ptr<McastWork> make_work(Op op, c10d::OpType type, const char* title,
                                           Tensors inputs, std::vector<Tensors> outputs, int parts,
                                           std::shared_ptr<CopyBacks> back, int peer = -1);
-  PostOptions post_options(Op op, McastWork& work, std::chrono::milliseconds timeout,
+  PostOptions post_options(Op op, McastWork& work, const CallOptions& call,
                            at::ScalarType dtype) const;
   WorkPtr post_gathers(Op op, c10d::OpType type, std::vector<GatherPlan> plans, Tensors inputs,
                        std::vector<Tensors> outputs, std::shared_ptr<CopyBacks> back,
-                       std::chrono::milliseconds timeout);
+                       const CallOptions& call);
   // Device tensors (device/post.cpp). `back` as in plan_gather().
   WorkPtr post_device(Op op, c10d::OpType type, const char* title, std::vector<Transfer> transfers,
                       Tensors inputs, std::vector<Tensors> outputs, std::shared_ptr<CopyBacks> back,
@@ -221,16 +231,15 @@ class ProcessGroupMcast final : public c10d::Backend {
                            const c10d::ReduceOp& reduce, CopyBacks& back) const;
   WorkPtr scatter_each(Op op, c10d::OpType type, const Tensors& outputs,
                        std::vector<ScatterPlan> plans, Tensors inputs,
-                       std::shared_ptr<CopyBacks> back, std::chrono::milliseconds timeout);
+                       std::shared_ptr<CopyBacks> back, const CallOptions& call);
   WorkPtr allreduce_each(Op op, c10d::OpType type, Tensors& tensors, const c10d::ReduceOp& reduce,
-                         std::chrono::milliseconds timeout);
+                         const CallOptions& call);
   WorkPtr post_exchange(Op op, c10d::OpType type, ExchangePlan plan, Tensors inputs,
-                        std::vector<Tensors> outputs, std::chrono::milliseconds timeout);
+                        std::vector<Tensors> outputs, const CallOptions& call);
   // Lists whose tensors differ in size (uneven.cpp).
-  WorkPtr gather_uneven(const Tensors& outputs, const at::Tensor& input,
-                        std::chrono::milliseconds timeout);
+  WorkPtr gather_uneven(const Tensors& outputs, const at::Tensor& input, const CallOptions& call);
   WorkPtr scatter_uneven(const at::Tensor& output, const Tensors& inputs,
-                         const c10d::ReduceOp& reduce, std::chrono::milliseconds timeout);
+                         const c10d::ReduceOp& reduce, const CallOptions& call);
 
   const c10::intrusive_ptr<c10d::Store> store_;
   const c10::intrusive_ptr<McastOptions> options_;

@@ -124,7 +124,7 @@ Tensors cloned(const Tensors& tensors) {
 
 WorkPtr ProcessGroupMcast::post_exchange(Op op, c10d::OpType type, ExchangePlan plan,
                                          Tensors inputs, std::vector<Tensors> outputs,
-                                         std::chrono::milliseconds timeout) {
+                                         const CallOptions& call) {
   const auto engine_group = group(op_name(op));
   uint64_t bytes = 0;
   for (const Slice& slice : plan.outputs) bytes += slice.length;
@@ -132,7 +132,7 @@ WorkPtr ProcessGroupMcast::post_exchange(Op op, c10d::OpType type, ExchangePlan 
                         std::move(plan.back));
   auto posted =
       engine_group->post_exchange(plan.kind, std::move(plan.inputs), std::move(plan.outputs),
-                                  plan.root, post_options(op, *work, timeout, plan.dtype));
+                                  plan.root, post_options(op, *work, call, plan.dtype));
   if (!posted.ok()) throw_status(posted.status(), context(op_name(op), sequence_));
   return served(op, bytes, work);
 }
@@ -160,7 +160,8 @@ WorkPtr ProcessGroupMcast::gather(std::vector<Tensors>& outputs, Tensors& inputs
   if (any_shared(plan.inputs, plan.outputs, static_cast<size_t>(rank_))) {
     plan.inputs[plan.root] = Regions().slice(cloned({source})[0]);
   }
-  return post_exchange(op, c10d::OpType::GATHER, std::move(plan), inputs, outputs, opts.timeout);
+  return post_exchange(op, c10d::OpType::GATHER, std::move(plan), inputs, outputs,
+                       call_options(opts));
 }
 
 WorkPtr ProcessGroupMcast::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
@@ -189,7 +190,7 @@ WorkPtr ProcessGroupMcast::scatter(Tensors& outputs, std::vector<Tensors>& input
     }
   }
   return post_exchange(op, c10d::OpType::SCATTER, std::move(plan), root ? inputs[0] : Tensors(),
-                       {outputs}, opts.timeout);
+                       {outputs}, call_options(opts));
 }
 
 WorkPtr ProcessGroupMcast::alltoall(Tensors& outputs, Tensors& inputs,
@@ -212,7 +213,7 @@ WorkPtr ProcessGroupMcast::alltoall(Tensors& outputs, Tensors& inputs,
   plan.inputs = slices_of(sources);
   if (any_shared(plan.inputs, plan.outputs, own)) plan.inputs = slices_of(cloned(sources));
   return post_exchange(op, c10d::OpType::ALLTOALL, std::move(plan), inputs, {outputs},
-                       opts.timeout);
+                       call_options(opts));
 }
 
 WorkPtr ProcessGroupMcast::alltoall_base(at::Tensor& output, at::Tensor& input,
@@ -245,7 +246,7 @@ WorkPtr ProcessGroupMcast::alltoall_base(at::Tensor& output, at::Tensor& input,
     plan.inputs = slices_of(copied, cloned({source})[0], out);
   }
   return post_exchange(op, c10d::OpType::ALLTOALL_BASE, std::move(plan), {input}, {{output}},
-                       opts.timeout);
+                       call_options(opts));
 }
 
 }  // namespace mcast::pg

@@ -53,7 +53,7 @@ WorkPtr ProcessGroupMcast::PointToPoint::post(c10d::OpType type, const Tensors& 
   if (message.receives) message.source = work->sources();
   const std::chrono::milliseconds timeout(pg.timeout_ms_.load());
   const Status posted = engine_group->post_message(
-      std::move(message), pg.post_options(op, *work, timeout, tensor.scalar_type()));
+      std::move(message), pg.post_options(op, *work, {timeout}, tensor.scalar_type()));
   if (!posted.ok()) throw_status(posted, pg.context(name, pg.messages_));
   return pg.served(op, op == Op::send ? 0 : tensor.nbytes(), work);
 }

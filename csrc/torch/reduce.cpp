@@ -179,8 +179,7 @@ WorkPtr ProcessGroupMcast::reduce_device(Op op, c10d::OpType type, const char* t
 }
 
 WorkPtr ProcessGroupMcast::allreduce_each(Op op, c10d::OpType type, Tensors& tensors,
-                                          const c10d::ReduceOp& reduce,
-                                          std::chrono::milliseconds timeout) {
+                                          const c10d::ReduceOp& reduce, const CallOptions& call) {
   const char* name = op_name(op);
   for (size_t i = 0; i < tensors.size(); ++i) {
     check_dense(name, "tensor " + std::to_string(i), tensors[i]);
@@ -194,7 +193,7 @@ WorkPtr ProcessGroupMcast::allreduce_each(Op op, c10d::OpType type, Tensors& ten
           if (integer_average(tensors[i].scalar_type(), reduce)) back.divide(tensors[i]);
           return plan_allreduce(tensors[i], how, size_, back);
         },
-        timeout);
+        call.timeout);
   }
   const auto engine_group = group(name);
   struct Part {
@@ -222,7 +221,7 @@ WorkPtr ProcessGroupMcast::allreduce_each(Op op, c10d::OpType type, Tensors& ten
   for (size_t i = 0; i < parts.size(); ++i) {
     auto posted = engine_group->post_allreduce(
         std::move(parts[i].input), std::move(parts[i].output), parts[i].how,
-        post_options(op, *work, timeout, tensors[i].scalar_type()));
+        post_options(op, *work, call, tensors[i].scalar_type()));
     if (!posted.ok()) throw_status(posted.status(), context(name, sequence_));
   }
   uint64_t bytes = 0;
@@ -233,7 +232,7 @@ WorkPtr ProcessGroupMcast::allreduce_each(Op op, c10d::OpType type, Tensors& ten
 WorkPtr ProcessGroupMcast::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   constexpr Op op = Op::all_reduce;
   if (tensors.size() == 1 && reduces(tensors[0])) {
-    return allreduce_each(op, c10d::OpType::ALLREDUCE, tensors, opts.reduceOp, opts.timeout);
+    return allreduce_each(op, c10d::OpType::ALLREDUCE, tensors, opts.reduceOp, call_options(opts));
   }
   return passed(op, c10d::OpType::ALLREDUCE, first_of(op_name(op), tensors),
                 [&](c10d::Backend& backend) { return backend.allreduce(tensors, opts); });
@@ -245,7 +244,7 @@ WorkPtr ProcessGroupMcast::allreduce_coalesced(Tensors& tensors,
   if (tensors.empty() || reduces(tensors[0])) {
     for (const at::Tensor& tensor : tensors) check_like(op_name(op), "tensor", tensor, tensors[0]);
     return allreduce_each(op, c10d::OpType::ALLREDUCE_COALESCED, tensors, opts.reduceOp,
-                          opts.timeout);
+                          call_options(opts));
   }
   return passed(op, c10d::OpType::ALLREDUCE_COALESCED, first_of(op_name(op), tensors),
                 [&](c10d::Backend& backend) { return backend.allreduce_coalesced(tensors, opts); });
@@ -285,9 +284,9 @@ WorkPtr ProcessGroupMcast::reduce(Tensors& tensors, const c10d::ReduceOptions& o
   }
   auto work =
       make_work(op, c10d::OpType::REDUCE, kTitleReduce, tensors, {tensors}, 1, std::move(back));
-  auto posted =
-      engine_group->post_reduce(std::move(from), std::move(to), static_cast<Member>(opts.rootRank),
-                                how, post_options(op, *work, opts.timeout, tensor.scalar_type()));
+  auto posted = engine_group->post_reduce(
+      std::move(from), std::move(to), static_cast<Member>(opts.rootRank), how,
+      post_options(op, *work, call_options(opts), tensor.scalar_type()));
   if (!posted.ok()) throw_status(posted.status(), context(op_name(op), sequence_));
   return served(op, tensor.nbytes(), work);
 }
@@ -306,8 +305,7 @@ void check_scatter(const char* op, const at::Tensor& output, const at::Tensor& i
 
 WorkPtr ProcessGroupMcast::scatter_each(Op op, c10d::OpType type, const Tensors& outputs,
                                         std::vector<ScatterPlan> plans, Tensors inputs,
-                                        std::shared_ptr<CopyBacks> back,
-                                        std::chrono::milliseconds timeout) {
+                                        std::shared_ptr<CopyBacks> back, const CallOptions& call) {
   const auto engine_group = group(op_name(op));
   auto work = make_work(op, type, kTitleReduceScatter, std::move(inputs), {outputs},
                         std::max<int>(1, static_cast<int>(plans.size())), std::move(back));
@@ -317,7 +315,7 @@ WorkPtr ProcessGroupMcast::scatter_each(Op op, c10d::OpType type, const Tensors&
     bytes += outputs[i].nbytes();
     auto posted = engine_group->post_reduce_scatter(
         std::move(plans[i].inputs), std::move(plans[i].output), plans[i].how,
-        post_options(op, *work, timeout, outputs[i].scalar_type()));
+        post_options(op, *work, call, outputs[i].scalar_type()));
     if (!posted.ok()) throw_status(posted.status(), context(op_name(op), sequence_));
   }
   return served(op, bytes, work);
@@ -363,7 +361,7 @@ WorkPtr ProcessGroupMcast::reduce_scatter(Tensors& outputs, std::vector<Tensors>
       return backend.reduce_scatter(outputs, inputs, opts);
     });
   }
-  if (uneven) return scatter_uneven(output, inputs[0], opts.reduceOp, opts.timeout);
+  if (uneven) return scatter_uneven(output, inputs[0], opts.reduceOp, call_options(opts));
   ScatterPlan plan;
   plan.how = reducing(name, output.scalar_type(), opts.reduceOp);
   const WithoutGil nogil;
@@ -390,7 +388,7 @@ WorkPtr ProcessGroupMcast::reduce_scatter(Tensors& outputs, std::vector<Tensors>
   std::vector<ScatterPlan> plans;
   plans.push_back(std::move(plan));
   return scatter_each(op, c10d::OpType::REDUCE_SCATTER, outputs, std::move(plans), inputs[0],
-                      std::move(back), opts.timeout);
+                      std::move(back), call_options(opts));
 }
 
 WorkPtr ProcessGroupMcast::scatter_device(Op op, c10d::OpType type, const Tensors& outputs,
@@ -422,7 +420,7 @@ WorkPtr ProcessGroupMcast::_reduce_scatter_base(at::Tensor& output, at::Tensor& 
   std::vector<ScatterPlan> plans;
   plans.push_back(plan_scatter(op_name(op), output, input, opts.reduceOp, *back));
   return scatter_each(op, c10d::OpType::_REDUCE_SCATTER_BASE, {output}, std::move(plans), {input},
-                      std::move(back), opts.timeout);
+                      std::move(back), call_options(opts));
 }
 
 WorkPtr ProcessGroupMcast::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
@@ -448,7 +446,7 @@ WorkPtr ProcessGroupMcast::reduce_scatter_tensor_coalesced(Tensors& outputs, Ten
     plans.push_back(plan_scatter(op_name(op), outputs[i], inputs[i], opts.reduceOp, *back));
   }
   return scatter_each(op, c10d::OpType::COALESCED, outputs, std::move(plans), inputs,
-                      std::move(back), opts.timeout);
+                      std::move(back), call_options(opts));
 }
 
 }  // namespace mcast::pg

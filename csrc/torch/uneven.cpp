@@ -40,7 +40,7 @@ void copy_own(const at::Tensor& input, const at::Tensor& output) {
 }  // namespace
 
 WorkPtr ProcessGroupMcast::gather_uneven(const Tensors& outputs, const at::Tensor& input,
-                                         std::chrono::milliseconds timeout) {
+                                         const CallOptions& call) {
   constexpr Op op = Op::all_gather;
   const char* const name = op_name(op);
   TORCH_CHECK_VALUE(outputs.size() == static_cast<size_t>(size_), name, ": expected ", size_,
@@ -63,7 +63,7 @@ WorkPtr ProcessGroupMcast::gather_uneven(const Tensors& outputs, const at::Tenso
       transfers.push_back(plan_broadcast(tensor, static_cast<Member>(r), r == own, *back));
     }
     auto work = post_device(op, c10d::OpType::ALLGATHER, kTitleUnevenGather, std::move(transfers),
-                            {input}, {outputs}, back, timeout);
+                            {input}, {outputs}, back, call.timeout);
     copy_own(source, outputs[own]);
     return work;
   }
@@ -79,17 +79,16 @@ WorkPtr ProcessGroupMcast::gather_uneven(const Tensors& outputs, const at::Tenso
       make_work(op, c10d::OpType::ALLGATHER, kTitleUnevenGather, {input}, {outputs}, size_, back);
   for (size_t r = 0; r < outputs.size(); ++r) {
     Regions regions;
-    auto posted = engine_group->post_broadcast(
-        regions.slice(r == own ? source : targets[r]), static_cast<Member>(r),
-        post_options(op, *work, timeout, input.scalar_type()));
+    auto posted = engine_group->post_broadcast(regions.slice(r == own ? source : targets[r]),
+                                               static_cast<Member>(r),
+                                               post_options(op, *work, call, input.scalar_type()));
     if (!posted.ok()) throw_status(posted.status(), context(name, sequence_));
   }
   return served(op, bytes_of_all(outputs), work);
 }
 
 WorkPtr ProcessGroupMcast::scatter_uneven(const at::Tensor& output, const Tensors& inputs,
-                                          const c10d::ReduceOp& reduce,
-                                          std::chrono::milliseconds timeout) {
+                                          const c10d::ReduceOp& reduce, const CallOptions& call) {
   constexpr Op op = Op::reduce_scatter;
   const char* const name = op_name(op);
   const auto own = static_cast<size_t>(rank_);
@@ -110,7 +109,7 @@ WorkPtr ProcessGroupMcast::scatter_uneven(const at::Tensor& output, const Tensor
     }
     if (integer_average(output.scalar_type(), reduce)) back->divide(output);
     return post_device(op, c10d::OpType::REDUCE_SCATTER, kTitleUnevenScatter, std::move(transfers),
-                       inputs, {{output}}, back, timeout);
+                       inputs, {{output}}, back, call.timeout);
   }
   const auto engine_group = group(name);
   // The output may share memory with inputs of other ranks that are still to be sent.
@@ -126,7 +125,7 @@ WorkPtr ProcessGroupMcast::scatter_uneven(const at::Tensor& output, const Tensor
     Slice to = r == own ? regions.slice(result) : Slice();
     auto posted = engine_group->post_reduce(regions.slice(readable(inputs[r])), std::move(to),
                                             static_cast<Member>(r), how,
-                                            post_options(op, *work, timeout, output.scalar_type()));
+                                            post_options(op, *work, call, output.scalar_type()));
     if (!posted.ok()) throw_status(posted.status(), context(name, sequence_));
   }
   return served(op, output.nbytes(), work);

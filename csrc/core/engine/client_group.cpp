@@ -313,7 +313,7 @@ Status ClientGroup::push_record(LaneId lane, Post post) {
   return {};  // where the link is lost, all that flies is told
 }
 
-void ClientGroup::pushed(LaneId lane) { flights_->feed(lane); }
+void ClientGroup::pushed(LaneId lane, std::optional<Sequence>) { flights_->feed(lane); }
 
 Status ClientGroup::push_message(MessagePost post) {
   if (!carries_messages_) return GroupBase::push_message(std::move(post));

@@ -33,7 +33,7 @@ class ClientGroup final : public GroupBase {
   class Flights;
 
   Status push(LaneId lane, Post post) override;
-  void pushed(LaneId lane) override;
+  void pushed(LaneId lane, std::optional<Sequence> awaited) override;
   Status push_message(MessagePost post) override;
   void pushed_message() override;
   void fail_lane(LaneId lane, const Status& why) override;

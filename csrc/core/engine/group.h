@@ -85,6 +85,10 @@ struct PostOptions {
   std::shared_ptr<std::atomic<uint32_t>> contributors;
   std::shared_ptr<Moments> moments;  // when bytes came, before `done`. May be null
   size_t completed_step = 1u << 20;
+  // The calling thread waits for this operation right after the post (Group::help), so that between
+  // ranks of one host no other thread need be woken for it meanwhile. If it never waits, the
+  // operation goes on within 100 ms.
+  bool waited = false;
   // Null in the product. If there is one, what a broadcast or an all-gather receives goes there;
   // the outputs already hold it, for whom it is passed on to.
   std::shared_ptr<Landing> landing;

@@ -8,6 +8,7 @@
 #include <future>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -74,8 +75,9 @@ class GroupBase : public Group {
   virtual Status push_message(MessagePost post);
   // After that, with no lock held.
   virtual void pushed_message() {}
-  // After that, with no lock held.
-  virtual void pushed(LaneId) {}
+  // After that, with no lock held. `awaited`: the operation that was pushed, if the calling thread
+  // waits for it at once (PostOptions::waited).
+  virtual void pushed(LaneId, std::optional<Sequence> awaited) { (void)awaited; }
   // Fails what is in flight on the lane, on all ranks; this rank is the culprit.
   virtual void fail_lane(LaneId lane, const Status& why) = 0;
   // Leaves the lane when nothing is in flight there, or at `deadline`; `force` as for give_up().

@@ -19,6 +19,10 @@ std::string name_of(const PostOptions& options, const char* otherwise) {
   return options.label.name[0] ? options.label.name : otherwise;
 }
 
+std::optional<Sequence> awaited(const PostOptions& options, Sequence sequence) {
+  return options.waited ? std::optional(sequence) : std::nullopt;
+}
+
 // A reduction of one contribution, in pieces: what it takes does not grow with the tensor.
 void reduce_alone(const ReduceArgs& args, const Slice& input) {
   constexpr size_t kAlonePiece = size_t{64} << 10;  // bytes of accumulators
@@ -109,7 +113,7 @@ Status GroupBase::post_part(Post post) {
   Result<Sequence> taken = take_turn(LaneId::kMulticast, std::move(post));
   lock->unlock();
   if (!taken.ok()) return taken.status();
-  pushed(LaneId::kMulticast);
+  pushed(LaneId::kMulticast, std::nullopt);
   return {};
 }
 
@@ -166,7 +170,7 @@ Result<Sequence> GroupBase::Posting::push(LaneId lane, Post post, PostOptions op
       if (lane == LaneId::kReduce) g_.state_->reduced = true;
       Result<Sequence> taken = g_.take_turn(lane, std::move(post));
       lock->unlock();
-      if (taken.ok()) g_.pushed(lane);
+      if (taken.ok()) g_.pushed(lane, awaited(options, *taken));
       return taken;
     }
     if (Status status = g_.check_sequence(post.descriptor.name, lane); !status.ok()) return status;
@@ -405,7 +409,7 @@ Result<Sequence> GroupBase::Posting::barrier(Call, PostOptions options) {
     p.done = std::move(options.done);
     Result<Sequence> taken = g_.take_turn(LaneId::kMulticast, std::move(p));
     lock->unlock();
-    if (taken.ok()) g_.pushed(LaneId::kMulticast);
+    if (taken.ok()) g_.pushed(LaneId::kMulticast, awaited(options, *taken));
     return taken;
   }
   struct Both {
@@ -427,8 +431,8 @@ Result<Sequence> GroupBase::Posting::barrier(Call, PostOptions options) {
   if (auto taken = g_.take_turn(LaneId::kReduce, p); !taken.ok()) return taken;
   Result<Sequence> taken = g_.take_turn(LaneId::kMulticast, std::move(p));
   lock->unlock();
-  g_.pushed(LaneId::kReduce);
-  if (taken.ok()) g_.pushed(LaneId::kMulticast);
+  g_.pushed(LaneId::kReduce, std::nullopt);  // who waits for a barrier drives the other lane
+  if (taken.ok()) g_.pushed(LaneId::kMulticast, awaited(options, *taken));
   return taken;
 }
 

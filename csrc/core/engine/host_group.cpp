@@ -86,12 +86,12 @@ Status HostGroup::push_message(MessagePost post) {
 }
 
 // Callbacks run in these three; one of them may drop the last reference to this group.
-void HostGroup::pushed(LaneId lane) {
+void HostGroup::pushed(LaneId lane, std::optional<Sequence> awaited) {
   const auto kept = lanes_[lane];
-  kept->run();
+  kept->run(awaited);
 }
 
-void HostGroup::pushed_message() { pushed(LaneId::kReduce); }
+void HostGroup::pushed_message() { pushed(LaneId::kReduce, std::nullopt); }
 
 bool HostGroup::help(LaneId lane, const std::function<bool()>& done, Nanos until) {
   if (!here()) return false;

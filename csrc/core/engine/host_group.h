@@ -23,7 +23,7 @@ class HostGroup final : public GroupBase {
  private:
   Status push(LaneId lane, Post post) override;
   Status push_message(MessagePost post) override;
-  void pushed(LaneId lane) override;
+  void pushed(LaneId lane, std::optional<Sequence> awaited) override;
   void pushed_message() override;
   void fail_lane(LaneId lane, const Status& why) override;
   void close_lane(LaneId lane, Nanos deadline, bool force, Completion closed) override;

@@ -11,6 +11,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -60,6 +61,10 @@ class HostCore {
 
   // Returns true if no operation or message is in flight here.
   bool idle() const { return ops_.empty() && (!messages_ || messages_->idle()); }
+  // The last operation that was posted, if it is in flight.
+  std::optional<Sequence> newest() const {
+    return ops_.empty() ? std::nullopt : std::optional(ops_.back()->post.sequence);
+  }
   // Members that the oldest operation waits for, or a message.
   std::vector<Member> awaited() const;
   // Fails the group if a limit has passed or a rank left without calling an awaited operation.

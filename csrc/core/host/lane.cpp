@@ -5,6 +5,9 @@
 // and is rung again by the driver that lets go. A waiting caller sleeps at its own bell in the
 // control block.
 //
+// A thread that posts an operation and waits for it next arms nothing in between: it would be gone
+// for microseconds only, and waking the host thread costs more than that.
+//
 // While something is waited for, a look at the awaited ranks every tick: a dead process is seen by
 // its pidfd; what it had published before is taken first. A stopped one is silent (peer_watch.h).
 //
@@ -150,19 +153,21 @@ void HostLane::advance(bool large, bool& left_over) {
 }
 
 // Lets go of the lane; `left_over`: something large could be done at once. What is in flight is
-// left to the host thread, which must not be asleep for good then, whoever has posted it.
-void HostLane::unlock_armed(bool left_over) {
-  bool ring = left_over, busy = false;
+// left to `next`. The host thread must not be asleep for good then, whoever has posted it.
+void HostLane::unlock(bool left_over, Next next) {
+  bool ring = left_over && next == Next::kThread, busy = false;
   for (;;) {
     ring = ring || !mail_.closings.empty();
     busy = !core_.idle();
     // Arming detects everything that was missed until here.
     refused_.store(false, std::memory_order_seq_cst);
-    if (busy && !ring) ring = !core_.arm(HostWaiter::kThread);
+    const bool arms = next == Next::kThread;
+    if (busy && !ring && arms) ring = !core_.arm(HostWaiter::kThread);
     letting_go();
     driven_.store(false, std::memory_order_seq_cst);
-    ring = ring || refused_.load(std::memory_order_seq_cst);
+    ring = ring || (arms && refused_.load(std::memory_order_seq_cst));
     if (!inbox_.has_mail() || !try_lock()) break;
+    next = Next::kThread;  // who put it there relies on this thread, and may not wait
     core_.disarm();
     bool more = false;
     advance(false, more);
@@ -175,7 +180,7 @@ void HostLane::unlock_armed(bool left_over) {
   }
 }
 
-void HostLane::run() noexcept {
+void HostLane::run(std::optional<Sequence> awaited) noexcept {
   if (!try_lock()) {
     ring_driver();
     return;
@@ -183,7 +188,8 @@ void HostLane::run() noexcept {
   core_.disarm();
   bool left_over = false;
   advance(false, left_over);
-  unlock_armed(left_over);
+  // (Where it is over already, nobody comes for earlier messages, or for what others have posted.)
+  unlock(left_over, awaited && core_.newest() == awaited ? Next::kCaller : Next::kThread);
 }
 
 void HostLane::yield_core() { (void)::sched_yield(); }
@@ -226,7 +232,7 @@ bool HostLane::help(const std::function<bool()>& done, Nanos until) noexcept {
     core_.disarm();
   }
   patience_.end();
-  unlock_armed(left_over);
+  unlock(left_over, Next::kThread);
   return driving;
 }
 

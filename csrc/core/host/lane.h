@@ -5,6 +5,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,7 +36,10 @@ class HostLane : private HostPort {
   // unknown, and ranks that wait for it would find its process alive.
   void enqueue(Post post);
   void enqueue(MessagePost post);
-  void run() noexcept;
+  //
+  // `awaited`: an operation for which the caller calls help() at once, so nobody is woken for what
+  // comes until then. If it does not, the host thread looks at its next tick.
+  void run(std::optional<Sequence> awaited = {}) noexcept;
   // What an operation in flight waits for may have come (Region::set_readable). Any thread.
   void look_again();
 
@@ -72,7 +76,8 @@ class HostLane : private HostPort {
 
   bool try_lock() { return !driven_.exchange(true, std::memory_order_seq_cst); }
   void ring_driver();
-  void unlock_armed(bool left_over);
+  enum class Next : uint8_t { kThread, kCaller };
+  void unlock(bool left_over, Next next);
   void drain();
   void advance(bool large, bool& left_over);
   bool sleeps_next(Nanos now);

@@ -37,7 +37,7 @@ WorkPtr ProcessGroupMcast::PointToPoint::post_device(c10d::OpType type, const Te
   call.tag = static_cast<uint32_t>(tag);
   if (receives) call.source = work->sources();
   const std::chrono::milliseconds timeout(pg.timeout_ms_.load());
-  PostOptions options = pg.post_options(op, *work, timeout, tensor.scalar_type());
+  PostOptions options = pg.post_options(op, *work, {timeout}, tensor.scalar_type());
   copies->hook(0, *work, options);
   const Status posted = engine_group->post_message(std::move(call), std::move(options));
   if (!posted.ok()) throw_status(posted, pg.context(op_name(op), pg.messages_));

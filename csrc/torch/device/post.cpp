@@ -74,7 +74,7 @@ WorkPtr ProcessGroupMcast::post_device(Op op, c10d::OpType type, const char* tit
   for (size_t i = 0; i < count; ++i) {
     const Transfer& transfer = copies->transfers()[i];
     bytes += transfer.block * (transfer.gather() ? transfer.targets.size() : 1);
-    PostOptions options = post_options(op, *work, timeout, transfer.dtype);
+    PostOptions options = post_options(op, *work, {timeout}, transfer.dtype);
     copies->hook(i, *work, options);
     auto posted = post_transfer(*engine_group, transfer, copies->slices(i), std::move(options));
     if (!posted.ok()) {

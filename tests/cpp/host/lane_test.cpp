@@ -4,11 +4,15 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <new>
+#include <thread>
 
 #include "host/host_world.h"
 #include "host/message_runs.h"
+#include "support/until.h"
 
 namespace mcast::test {
 namespace {
@@ -79,6 +83,7 @@ class HostLaneTest : public testing::Test {
     params.lane = which_;
     params.size = 2;
     // The registry's threads do not know the lane: turns of a host thread are the test's.
+    lane_shared_ = shared;
     lane_ = std::make_unique<SteppedLane>(params, 20 * kSecond, Patience(true), shared, *registry_,
                                           counters_, [this](const Status&) { told_ = true; });
   }
@@ -114,6 +119,7 @@ class HostLaneTest : public testing::Test {
   const std::shared_ptr<Counters> counters_ = std::make_shared<Counters>();
   std::unique_ptr<PeerRegistry> registry_;
   std::shared_ptr<const HostPeer> self_;
+  std::shared_ptr<HostShared> lane_shared_;
   std::unique_ptr<Peer> peer_;
   std::unique_ptr<SteppedLane> lane_;
   std::vector<std::byte> ours_{kBytes}, theirs_{kBytes, std::byte{7}};
@@ -307,6 +313,108 @@ TEST_F(HostLaneTest, RegistryCountsTheRanksOfTheJob) {
   registry_->note_ranks(2);
   EXPECT_FALSE(registry_->core_each()) << "the group of many is still there";
   if (std::getenv("LOCAL_WORLD_SIZE") == nullptr) EXPECT_TRUE(before);
+}
+
+// Whoever posts and waits looks for itself: peers wake nobody for it in between.
+TEST_F(HostLaneTest, AwaitedPostArmsNoNeed) {
+  lane_->enqueue(broadcast(ours_, false, ended_));
+  lane_->run(Sequence{0});
+  peer_publishes();
+  EXPECT_TRUE(peer_->woken.empty());
+  EXPECT_TRUE(lane_->help([this] { return ended_ > 0; }, kNever));
+  EXPECT_EQ(ours_, theirs_);
+  EXPECT_EQ(counted(Counter::shm_sleeps), 0u);
+}
+
+// Its next turn is that of the host thread's tick.
+TEST_F(HostLaneTest, AwaitedPostThatNobodyWaitsForIsTheHostThreads) {
+  lane_->enqueue(broadcast(ours_, false, ended_));
+  lane_->run(Sequence{0});
+  EXPECT_LE(lane_->turn(), monotonic() + kHostTick);
+  EXPECT_EQ(ended_, 0);
+  peer_publishes();
+  ASSERT_EQ(peer_->woken.size(), 1u) << "that turn has armed the need";
+  EXPECT_EQ(peer_->woken[0], std::pair(Member{0}, HostWaiter::kThread));
+  lane_->turn();
+  EXPECT_EQ(ended_, 1);
+}
+
+// What another thread has posted meanwhile may have no caller that waits.
+TEST_F(HostLaneTest, PostBesideAnAwaitedOneIsTheHostThreads) {
+  std::vector<std::byte> memory(kBytes);
+  int other = 0;
+  lane_->enqueue(broadcast(ours_, false, ended_));
+  lane_->before_letting_go = [&] {
+    Post second = broadcast(memory, false, other);
+    second.sequence = 1;
+    lane_->enqueue(std::move(second));
+    lane_->run();
+  };
+  lane_->run(Sequence{0});
+  peer_publishes();
+  ASSERT_EQ(peer_->woken.size(), 1u);
+  EXPECT_EQ(peer_->woken[0], std::pair(Member{0}, HostWaiter::kThread));
+}
+
+// The caller finds its operation over and does not come: others in flight are the host thread's.
+TEST_F(HostLaneTest, AwaitedPostThatIsOverLeavesTheRestToTheHostThread) {
+  std::vector<std::byte> memory(kBytes);
+  int other = 0;
+  peer_publishes();
+  lane_->enqueue(broadcast(ours_, false, ended_));
+  Post second = broadcast(memory, false, other);
+  second.sequence = 1;
+  lane_->enqueue(std::move(second));
+  lane_->run(Sequence{0});
+  EXPECT_EQ(ended_, 1);
+  Post theirs = broadcast(theirs_, true, theirs_ended_);
+  theirs.sequence = 1;
+  peer_->core.post(std::move(theirs));
+  peer_->core.progress(true);
+  ASSERT_EQ(peer_->woken.size(), 1u);
+  EXPECT_EQ(peer_->woken[0], std::pair(Member{0}, HostWaiter::kThread));
+}
+
+// With the host thread itself, which has gone to sleep for good.
+TEST_F(HostLaneTest, AwaitedPostThatNobodyWaitsForEndsWhereTheHostThreadIsCold) {
+  static std::atomic<Nanos> ahead;
+  static std::atomic<int> readings;
+  ahead = 0;
+  auto made = PeerRegistry::make([]() -> Nanos {
+    readings++;
+    return monotonic() + ahead;
+  });
+  ASSERT_TRUE(made.ok());
+  const std::unique_ptr<PeerRegistry> registry = std::move(made).value();
+  HostParams params;
+  params.name = "g";
+  params.lane = which_;
+  params.size = 2;
+  const auto lane = std::make_shared<HostLane>(params, 20 * kSecond, Patience(true), lane_shared_,
+                                               *registry, counters_, [](const Status&) {});
+  ahead = 10 * kSecond;  // nothing was posted for so long
+  // A thread that is warm reads the clock every tick.
+  ASSERT_TRUE(until(
+      [] {
+        const int before = readings;
+        std::this_thread::sleep_for(std::chrono::milliseconds(3 * kHostTick / kMilli));
+        return readings == before;
+      },
+      "the host thread to sleep for good"));
+  registry->thread(which_).add(lane);
+  std::atomic<int> ended{0};
+  Post post = broadcast(ours_, false, ended_);
+  post.done = [&](const Status& status) {
+    EXPECT_TRUE(status.ok()) << status.to_string();
+    ended++;
+  };
+  lane->enqueue(std::move(post));
+  lane->run(Sequence{0});
+  peer_publishes();
+  EXPECT_TRUE(until([&] { return ended == 1; }, "the broadcast to end"));
+  EXPECT_EQ(ours_, theirs_);
+  registry->thread(which_).remove(lane.get());
+  registry->stop();
 }
 
 class MessageLaneTest : public HostLaneTest {
