@@ -392,6 +392,7 @@ TEST_F(HostLaneTest, AwaitedPostThatNobodyWaitsForEndsWhereTheHostThreadIsCold) 
   params.size = 2;
   const auto lane = std::make_shared<HostLane>(params, 20 * kSecond, Patience(true), lane_shared_,
                                                *registry, counters_, [](const Status&) {});
+  ASSERT_TRUE(until([] { return readings > 0; }, "the host threads to begin"));
   ahead = 10 * kSecond;  // nothing was posted for so long
   // A thread that is warm reads the clock every tick.
   ASSERT_TRUE(until(
