@@ -8,8 +8,8 @@ TORCH = [
     Mutant(
         "broadcast-always-from-rank-0",
         "csrc/torch/backend.cpp",
-        "post_broadcast(std::move(data), static_cast<Member>(opts.rootRank),",
-        "post_broadcast(std::move(data), static_cast<Member>(0),",
+        "std::move(data), static_cast<Member>(opts.rootRank),",
+        "std::move(data), static_cast<Member>(0),",
         "pytest",
         "tests/python/test_ops.py::test_broadcast[network-2]",
     ),
@@ -50,7 +50,7 @@ TORCH = [
     Mutant(
         "timeout-of-a-call-ignored",
         "csrc/torch/backend.cpp",
-        "options.timeout = limit(timeout);",
+        "options.timeout = limit(call.timeout);",
         "options.timeout = limit(c10d::kUnsetTimeout);",
         "pytest",
         "tests/python/test_work.py::test_timeout_of_a_call_replaces_that_of_the_group[network]",
@@ -87,7 +87,7 @@ TORCH = [
     Mutant(
         "barrier-does-not-wait",
         "csrc/torch/backend.cpp",
-        """  auto posted = engine_group->post_barrier(post_options(op, *work, opts.timeout, at::kByte));
+        """  auto posted = engine_group->post_barrier(post_options(op, *work, call_options(opts), at::kByte));
   if (!posted.ok()) throw_status(posted.status(), context(op_name(op), sequence_));
   return""",
         """  work->end_part(nullptr);
@@ -185,8 +185,8 @@ TORCH = [
     Mutant(
         "reduce-always-to-rank-0",
         "csrc/torch/reduce.cpp",
-        "post_reduce(std::move(from), std::move(to), static_cast<Member>(opts.rootRank),",
-        "post_reduce(std::move(from), std::move(to), static_cast<Member>(0),",
+        "std::move(from), std::move(to), static_cast<Member>(opts.rootRank), how,",
+        "std::move(from), std::move(to), static_cast<Member>(0), how,",
         "pytest",
         "tests/python/test_reduce.py::test_float32_sum[network-2]",
     ),
