@@ -60,7 +60,8 @@ inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPO
     "payload bytes of one datagram, a multiple of 64; 0: what the path MTU allows")                \
   U(eager, "MCAST_EAGER", 32768, 0, 1 << 20, true, false,                                          \
     "bytes a root may send before receivers are ready, at most; also the limit of small "          \
-    "operations")                                                                                  \
+    "operations. The only root of a broadcast may send 8 times as much, up to 256K and a quarter " \
+    "of staging")                                                                                  \
   U(window, "MCAST_WINDOW", 0, 0, 1u << 30, true, false,                                           \
     "bytes in flight per active root; 0: from the receive buffers of the group")                   \
   U(chains, "MCAST_CHAINS", 0, 0, 65535, true, false,                                              \

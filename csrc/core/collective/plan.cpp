@@ -110,8 +110,8 @@ Plan make_plan(const wire::Descriptor& descriptor, const Agreed& agreed, size_t 
   plan.chunks = static_cast<Chunk>((plan.block + plan.chunk - 1) / plan.chunk);
 
   const size_t datagram = plan.chunk + wire::kDatagramHeader, queued = queued_bytes(agreed);
-  const size_t eager_bytes =
-      std::min(agreed.eager, agreed.budget / 4 / plan.roots * datagram / queued);
+  const size_t eager_bytes = std::min(unasked_by_root(agreed.eager, agreed.staging, plan.roots),
+                                      agreed.budget / 4 / plan.roots * datagram / queued);
   // The block of an all_reduce in two steps is not there to be kept when it is posted.
   plan.small = plan.block <= eager_bytes && plan.reduce.way != ReduceWay::kGather;
   plan.large = !plan.small && plan.block > 0;

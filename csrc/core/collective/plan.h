@@ -23,6 +23,7 @@ struct Agreed {
   size_t budget = 128 * 1024;  // least receive budget of any member: payload bytes a socket queues
   size_t batch = 64 * 1024;    // bytes of one send batch
   size_t eager = 32 * 1024;    // setting
+  size_t staging = 4u << 20;   // setting
   size_t window = 0;           // setting; 0: from the budget
   uint32_t chains = 0;         // setting; 0: chosen here
   uint32_t reorder = 0;        // setting; 0: one batch
@@ -123,6 +124,15 @@ constexpr uint32_t grant_step(uint32_t most, size_t segment) {
 inline constexpr size_t kMostDiverted = 64;
 // Blocks up to this need no grant.
 inline constexpr size_t kUnaskedBlock = 16u << 10;
+// Bytes that each of so many roots may send unasked, before receive memory is looked at. A lone
+// root may send as much as eight together, up to kLoneEager: credit for a broadcast costs every
+// rank frames and its root a round trip. A quarter of the staging, so that a late rank can keep
+// several.
+inline constexpr size_t kLoneEager = 256u << 10;
+constexpr size_t unasked_by_root(size_t eager, size_t staging, size_t roots) {
+  if (roots > 1) return eager;
+  return std::max(eager, std::min({8 * eager, kLoneEager, staging / 4}));
+}
 // An all_reduce in one step moves members x bytes into every member: at most this.
 inline constexpr size_t kOneStepBytes = 64u << 10;
 

@@ -412,6 +412,7 @@ Agreement agreement_of(const Roster& roster, Member self, const Config& config,
   out.agreed.budget = roster.budget;
   out.agreed.batch = kBatchBytes;
   out.agreed.eager = config.eager;
+  out.agreed.staging = config.staging;
   out.agreed.window = config.window;
   out.agreed.chains = static_cast<uint32_t>(config.chains);
   out.agreed.incast = config.incast;

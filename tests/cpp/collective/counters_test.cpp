@@ -122,11 +122,11 @@ TEST(Counters, AWaitForCreditIsOneStall) {
   o.group.agreed.budget = 1 << 20;
   Cluster c(o);
   Runs runs;
-  for (Member r = 0; r < 2; r++) runs.push_back(c.broadcast(r, 0, 60 * 1408, 1));
+  for (Member r = 0; r < 2; r++) runs.push_back(c.broadcast(r, 0, 140 * 1408, 1));
   c.run_for(kSecond);
   EXPECT_EQ(c.total(Counter::credit_stalls), 1u);
-  EXPECT_EQ(c.group(1).counters().get(Counter::chunks_placed), 10u);
-  runs.push_back(c.broadcast(2, 0, 60 * 1408, 1));
+  EXPECT_EQ(c.group(1).counters().get(Counter::chunks_placed), 80u) << "as eight roots";
+  runs.push_back(c.broadcast(2, 0, 140 * 1408, 1));
   finish(c, runs);
   EXPECT_EQ(c.total(Counter::credit_stalls), 1u) << "all the rest was within the window";
   // Small ones go unasked.

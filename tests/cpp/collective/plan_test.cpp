@@ -65,6 +65,32 @@ TEST(Plans, AGuardTakesRoomOfTheQueueOnly) {
   EXPECT_EQ(guarded.tolerance, off.tolerance);
 }
 
+TEST(Plans, LoneRootMaySendAsMuchAsEight) {
+  const struct {
+    size_t eager, staging, lone;
+  } rows[] = {
+      {32 << 10, 4 << 20, 256 << 10},
+      {16 << 10, 4 << 20, 128 << 10},
+      {64 << 10, 4 << 20, 256 << 10},
+      {1 << 20, 4 << 20, 1 << 20},
+      {0, 4 << 20, 0},
+      {32 << 10, 512 << 10, 128 << 10},
+      {32 << 10, 0, 32 << 10},
+      {32 << 10, 64 << 10, 32 << 10},
+  };
+  for (const auto& row : rows) {
+    Agreed agreed;
+    agreed.members = 8;
+    agreed.eager = row.eager;
+    agreed.staging = row.staging;
+    agreed.budget = 64 << 20;
+    SCOPED_TRACE("eager " + std::to_string(row.eager) + ", staging " + std::to_string(row.staging));
+    EXPECT_TRUE(make_plan(of(wire::Kind::kBroadcast, row.lone), agreed).small);
+    EXPECT_FALSE(make_plan(of(wire::Kind::kBroadcast, row.lone + 1), agreed).small);
+    EXPECT_FALSE(make_plan(of(wire::Kind::kAllgather, row.eager + 1), agreed).small);
+  }
+}
+
 // Which operations are small, and every window, is protocol: the page must compute them as the code
 // does.
 TEST(Plans, ExamplesOfTheProtocolPage) {
@@ -95,7 +121,8 @@ TEST(Plans, ExamplesOfTheProtocolPage) {
     // As the page's formula has it.
     const size_t datagram = agreed.chunk + wire::kDatagramHeader;
     EXPECT_EQ(queued, std::max(datagram + agreed.guard, (datagram + agreed.guard + 832) * 5 / 8));
-    EXPECT_EQ(small, std::min(agreed.eager, agreed.budget / 4 / plan.roots * datagram / queued));
+    const size_t unasked = plan.roots > 1 ? agreed.eager : 8 * agreed.eager;
+    EXPECT_EQ(small, std::min(unasked, agreed.budget / 4 / plan.roots * datagram / queued));
   }
   EXPECT_EQ(rows, 7u);
 }

@@ -28,7 +28,8 @@ uint64_t unasked_bytes(const Case& c, const Config& config, const PlannedOp& op)
   const bool each = op.kind == wire::Kind::kAllgather || op.kind == wire::Kind::kAllreduce;
   const uint64_t roots = each ? c.plan.groups[op.group].ranks.size() : 1;
   const uint64_t block = std::max(op.bytes, op.odd_bytes);
-  return roots * std::min({config.eager, c.plan.world.budget / 4 / roots, block});
+  return roots * std::min({unasked_by_root(config.eager, config.staging, roots),
+                           c.plan.world.budget / 4 / roots, block});
 }
 
 // Bytes of a receive budget that a full datagram uses; the budget is already 3/8 less than the
