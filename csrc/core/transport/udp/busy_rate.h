@@ -1,10 +1,11 @@
-// What a connection could carry, from what the kernel counts of it: bytes acknowledged per time in
-// which bytes waited to be, less the time in which the receiver's window held them up.
+// Estimates the rate that a connection could carry, from the kernel's counters: bytes acknowledged,
+// divided by the time in which bytes were waiting to be sent minus the time in which the receiver's
+// window blocked them.
 //
-// The kernel's own delivery rate will not do for a stripe. A reader that waits for a frame of the
-// slow connection leaves the fast one's in the socket, so the fast one's rate falls to what it was
-// dealt: any deal, however wrong, looks right by it. Time that the receiver takes is no time of the
-// path.
+// The kernel's own delivery rate does not work for a stripe. A reader that waits for a frame of the
+// slow connection leaves the frames of the fast one in the socket, so the fast connection's rate
+// falls to the share it was assigned, and any assignment, however wrong, then looks right. Hence
+// the time that the receiver takes is not counted as time of the path.
 #pragma once
 
 #include <cstdint>
@@ -28,14 +29,14 @@ class BusyRate {
       acked_ /= 2;
     }
   }
-  // Bytes per second; 0: not yet known.
+  // Bytes per second; 0 if not known yet.
   double value() const noexcept { return open_ < kLeast ? 0 : acked_ / open_ * 1e6; }
 
  private:
   // In microseconds. The kernel counts in ticks of 1 to 10 ms.
   static constexpr double kWindow = 200'000, kLeast = 20'000;
 
-  double acked_ = 0, open_ = 0;  // of late
+  double acked_ = 0, open_ = 0;  // recent totals
   uint64_t total_acked_ = 0, total_open_ = 0;
 };
 

@@ -1,9 +1,9 @@
 // Each joined address has a socket bound to exactly that group and port, with IP_MULTICAST_ALL off
-// and its interfaces given by index, so it sees neither the groups of other sockets nor other
-// interfaces. receive() takes one super-packet per socket in turn until all are empty or the
-// caller's limit is reached, and cuts each at the segment size the kernel reports. Sockets beyond
-// the first ones are only read if epoll says that they have something, so that groups which are
-// idle cost no calls.
+// and its interfaces given by index, so the socket sees neither the groups of other sockets nor
+// other interfaces. receive() reads one super-packet per socket in turn until all are empty or the
+// caller's limit is reached, and cuts each at the segment size that the kernel reports. Sockets
+// beyond the first kRead are only read if epoll reports them readable, so that idle groups cost no
+// calls.
 #include "transport/udp/datagram_receiver.h"
 
 #include <netinet/udp.h>
@@ -62,7 +62,7 @@ Status DatagramReceiver::open(const UdpTransportOptions& options, std::span<cons
 
 size_t DatagramReceiver::configure(int fd) const {
   if (options_.gro) {
-    const int on = 1;  // not there: single datagrams arrive, nothing else changes
+    const int on = 1;  // If the option is missing, single datagrams arrive; nothing else changes.
     (void)::setsockopt(fd, IPPROTO_UDP, UDP_GRO, &on, sizeof on);
   }
   return set_buffer(fd, true, options_.rcvbuf);
@@ -79,7 +79,7 @@ Result<Fd> DatagramReceiver::open_joined(const MulticastAddress& address) const 
   auto socket = open_socket(SOCK_DGRAM);
   if (!socket.ok()) return socket;
   const int fd = socket->get();
-  // First: nothing may come in between bind() and the filter.
+  // Attach the filter first: no datagram may arrive between bind() and the filter.
   Status status = allow_ == nullptr ? Status() : allow_->attach(fd);
   if (status.ok()) status = set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR");
   if (status.ok()) status = set_option(fd, IPPROTO_IP, IP_MULTICAST_ALL, 0, "IP_MULTICAST_ALL");
@@ -96,7 +96,7 @@ Result<Fd> DatagramReceiver::open_joined(const MulticastAddress& address) const 
     request.imr_address = interface.address;
     request.imr_ifindex = interface.index;
     if (::setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &request, sizeof request) != 0 &&
-        errno != EADDRINUSE) {  // that: joined there already, by another address of the stripe
+        errno != EADDRINUSE) {  // already joined by another address of the stripe
       return Status::system(errno, "join " + to_text(bound) + " on " + interface.name);
     }
   }
@@ -149,7 +149,8 @@ size_t DatagramReceiver::granted() const noexcept {
   return least;
 }
 
-// Looks once in each call: what comes meanwhile to a socket that was seen empty waits for the next.
+// Looks once per call: a datagram that arrives later at a socket that was seen empty waits for the
+// next call.
 void DatagramReceiver::find_ready() {
   waiting_.clear();
   if (asked_ < sockets_.size()) {
@@ -161,7 +162,7 @@ void DatagramReceiver::find_ready() {
     const size_t n = ready_.wait(events, 0);
     for (size_t i = 0; i < n; i++) waiting_.push_back(static_cast<Socket*>(events[i].data.ptr));
   }
-  // Not always the same one first: the caller's limit may be less than all have.
+  // Rotate the order: the caller's limit may be less than what all sockets hold.
   if (waiting_.empty()) return;
   std::rotate(waiting_.begin(),
               waiting_.begin() + static_cast<ptrdiff_t>(calls_++ % waiting_.size()),
@@ -198,7 +199,7 @@ bool DatagramReceiver::read_one(int fd, DatagramSink& sink, size_t& datagrams, s
     got = ::recvmsg(fd, &message, MSG_DONTWAIT);
   } while (got < 0 && errno == EINTR);
   if (got < 0) {
-    // A pending error was cleared by reporting it; the socket counts as empty until the next call.
+    // Reporting a pending error has cleared it; the socket counts as empty until the next call.
     if (errno != EAGAIN && errno != EWOULDBLOCK) ++stats_.receive_errors;
     ++stats_.empty_reads;
     return false;
@@ -218,7 +219,7 @@ bool DatagramReceiver::read_one(int fd, DatagramSink& sink, size_t& datagrams, s
       if (size > 0) segment = static_cast<size_t>(size);
     }
   }
-  bytes += std::max<size_t>(length, 1);  // empty datagrams use up the limit too
+  bytes += std::max<size_t>(length, 1);  // empty datagrams count towards the limit too
   size_t at = 0;
   do {
     const size_t size = std::min(segment, length - at);

@@ -1,5 +1,5 @@
-// Receives what is sent to joined multicast addresses: one socket per address, super-packets where
-// the kernel offers them (UDP_GRO). Used by the lane's thread only.
+// Receives datagrams sent to joined multicast addresses: one socket per address, super-packets
+// where the kernel offers them (UDP_GRO). Used by the lane's thread only.
 #pragma once
 
 #include <deque>
@@ -16,8 +16,8 @@
 
 namespace mcast {
 
-// Distinct addresses and ports joined at once: one for each set of members that this process makes
-// groups with.
+// Maximum number of distinct addresses and ports joined at once: one for each set of members with
+// which this process creates groups.
 inline constexpr size_t kMaxJoined = 1024;
 
 class DatagramReceiver {
@@ -26,8 +26,8 @@ class DatagramReceiver {
   DatagramReceiver(Epoll& poller, UdpStats& stats) : poller_(poller), stats_(stats) {}
   ~DatagramReceiver();
 
-  // Measures what a socket is granted; opens nothing that stays.
-  // `stripe`: one interface or several; an address is joined on all of them.
+  // Measures the buffer that a socket is granted; leaves no descriptor open. `stripe`: one
+  // interface or several; an address is joined on all of them.
   Status open(const UdpTransportOptions& options, std::span<const Interface> stripe,
               const Interface& loopback);
 
@@ -40,11 +40,12 @@ class DatagramReceiver {
   size_t receive(DatagramSink& sink, size_t max_bytes);
   Source source() const noexcept { return {ntohl(from_.sin_addr.s_addr), ntohs(from_.sin_port)}; }
 
-  // Smallest SO_RCVBUF granted, the kernel's figure: what payload AND bookkeeping are charged to.
+  // Smallest SO_RCVBUF granted, as the kernel reports it: both payload AND bookkeeping are charged
+  // to it.
   size_t granted() const noexcept;
   // Clears errors that would keep the sockets readable.
   void clear_errors();
-  // See Transport. Whoever has the poller closes the sockets.
+  // See Transport. The owner of the poller closes the sockets.
   void abandon() noexcept { ready_.abandon(); }
 
  private:
@@ -53,7 +54,7 @@ class DatagramReceiver {
     Fd fd;
     int joins = 1;
     size_t granted = 0;
-    bool asked = false;  // by ready_, too
+    bool asked = false;  // ready_ watches it too
   };
 
   Result<Fd> open_joined(const MulticastAddress& address) const;
@@ -62,7 +63,7 @@ class DatagramReceiver {
   Status watch(Socket& socket);
   // Fills waiting_.
   void find_ready();
-  // Reads one super-packet. False: empty.
+  // Reads one super-packet. Returns false if the socket was empty.
   bool read_one(int fd, DatagramSink& sink, size_t& datagrams, size_t& bytes);
 
   Epoll& poller_;
@@ -72,16 +73,16 @@ class DatagramReceiver {
   Interface loopback_;
   size_t scratch_granted_ = 0;
   std::vector<std::unique_ptr<Socket>> sockets_;
-  // The first kRead sockets are read in every call, and whether others have something is asked for
-  // all of them at once.
+  // The first kRead sockets are read in every call; for the others, one call asks which are
+  // readable.
   static constexpr size_t kRead = 2;
-  Epoll ready_;                  // none unless there are others
-  size_t asked_ = 0;             // sockets that it watches
+  Epoll ready_;                  // unused while there are at most kRead sockets
+  size_t asked_ = 0;             // number of sockets that ready_ watches
   std::deque<Socket*> waiting_;  // sockets to be read in this call, the next one first
   uint64_t calls_ = 0;
-  Socket* current_ = nullptr;  // that is being read; null: it was left meanwhile
+  Socket* current_ = nullptr;  // the socket being read; null if it was left meanwhile
   std::unique_ptr<std::byte[]> buffer_;
-  sockaddr_in from_{};  // of the last super-packet, if options_.monitor
+  sockaddr_in from_{};  // sender of the last super-packet, if options_.monitor
   const SourceFilter* allow_ = nullptr;
 };
 

@@ -1,20 +1,22 @@
-// A batch is a run of datagrams to one address, all of the size of the first, laid end to end; a
-// shorter one is allowed once, as the last, because that is what UDP_SEGMENT can express. The batch
-// leaves in one sendmsg when it is full (64 segments or 65507 bytes), when it cannot be extended,
-// or at flush(). What the kernel cannot take now stays in the buffer, and EPOLLOUT is armed.
+// A batch is a run of datagrams to one address, laid end to end. All have the size of the first;
+// one shorter datagram is allowed, as the last, because UDP_SEGMENT can express that only. The
+// batch leaves in one sendmsg when it is full (64 segments or 65507 bytes), when it cannot be
+// extended, or at flush(). Bytes that the kernel cannot take now stay in the buffer, and EPOLLOUT
+// is armed.
 //
 // If the kernel refuses segmentation (no support, or a device that cannot checksum), the same bytes
-// are sent as single datagrams with sendmmsg. If that works the refusal was about segmentation and
-// super-packets are off from then on; if it fails too, the error was about the network (no route, a
-// firewall) and the batch is dropped and counted: the protocol repairs it like loss.
+// are sent as single datagrams with sendmmsg. If that works, the refusal was about segmentation,
+// and super-packets are off from then on. If it fails too, the error was about the network (no
+// route, a firewall); the batch is dropped and counted, and the protocol repairs it like loss.
 //
-// A single datagram that is too long (EMSGSIZE) is none that we made too long: the interface's MTU
-// has shrunk since it was opened. The size is agreed between all ranks, so it cannot change; the
-// socket lets the kernel fragment instead, and receivers' kernels put the fragments together. That
-// is told once and counted, and over when the MTU is back.
+// If a single datagram is too long (EMSGSIZE), the interface's MTU has shrunk since it was opened.
+// The size is agreed between all ranks, so it cannot change; instead the socket lets the kernel
+// fragment, and the receivers' kernels reassemble. This is logged once, counted, and ends when the
+// MTU is back.
 //
-// A stripe: each batch goes to the socket whose send buffer holds least, so interfaces get their
-// share by what they take, and what was sent about together arrives about together.
+// On a stripe each batch goes to the socket whose send buffer holds least, so interfaces are loaded
+// according to their rates, and datagrams sent at about the same time arrive at about the same
+// time.
 #include "transport/udp/datagram_sender.h"
 
 #include <arpa/inet.h>
@@ -98,7 +100,8 @@ Result<DatagramSender::Socket> DatagramSender::open_on(const UdpTransportOptions
   if (::setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &request, sizeof request) != 0) {
     return Status::system(errno, "setsockopt IP_MULTICAST_IF " + interface.name);
   }
-  // As for a group with other processes of this host; our own echo is dropped by member id above.
+  // Loop back, as for a group with other processes of this host; the echo is dropped by member id
+  // in a layer above.
   Status status = set_option(fd, IPPROTO_IP, IP_MULTICAST_LOOP, 1, "IP_MULTICAST_LOOP");
   if (status.ok()) {
     status = set_option(fd, IPPROTO_IP, IP_MULTICAST_TTL, static_cast<int>(options.ttl),
@@ -128,7 +131,7 @@ std::span<DatagramSender::Socket* const> DatagramSender::candidates() {
     return order_;
   }
   ++turn_;
-  std::vector<std::pair<int, Socket*>> loads;  // bytes that wait, socket
+  std::vector<std::pair<int, Socket*>> loads;  // bytes waiting, socket
   for (size_t i = 0; i < count; ++i) {
     Socket& socket = sockets_[(turn_ + i) % count];
     int waiting = 0;
@@ -166,7 +169,7 @@ void DatagramSender::commit(size_t size) {
   closed_ = size < segment_;
   used_ += size;
   ++count_;
-  // A full batch leaves at once. If it cannot, lend() will say so.
+  // A full batch leaves at once. If it cannot, lend() reports that.
   if (closed_ || count_ == segments_limit()) (void)push();
 }
 
@@ -206,7 +209,7 @@ bool DatagramSender::push() {
 
 DatagramSender::Sent DatagramSender::send_by(Socket& to) {
   const int socket = to.fd.get();
-  // Without it a host that is a member of the group receives all that it sends.
+  // With the echo off, a host that is a member of the group does not receive its own datagrams.
   if (to.echo != echo_ &&
       set_option(socket, IPPROTO_IP, IP_MULTICAST_LOOP, echo_ == Echo::kOn, "IP_MULTICAST_LOOP")
           .ok()) {
@@ -214,7 +217,7 @@ DatagramSender::Sent DatagramSender::send_by(Socket& to) {
   }
   if (to.fragments) look_at_mtu(to);
   const bool single = used_ - sent_ <= segment_;
-  // Fragments of a super-packet's segments are something that the kernel does not make.
+  // The kernel does not fragment the segments of a super-packet.
   if (!stats_.gso || single || !to.carries(segment_)) return send_one_by_one(to);
   Sent result = send_super_packet(socket);
   if (result == Sent::kRefused && segmentation_refused(error_)) {
@@ -258,7 +261,7 @@ DatagramSender::Sent DatagramSender::send_super_packet(int socket) {
   return Sent::kAll;
 }
 
-// False: that was not it.
+// Returns false if a shrunken MTU was not the cause.
 bool DatagramSender::allow_fragments(Socket& to) {
   const int fd = to.fd.get();
   if (to.fragments ||
@@ -318,7 +321,7 @@ DatagramSender::Sent DatagramSender::send_one_by_one(Socket& by) {
 void DatagramSender::watch_for_room(bool on) {
   if (on == watching_) return;
   watching_ = on;
-  // Of all sockets that the batch may take; `address_` is the batch's until it has left.
+  // Watch all sockets that may take the batch; `address_` is the batch's until it has left.
   for (const Socket* const socket : candidates()) {
     poller_.modify(socket->fd.get(), on ? EPOLLOUT : 0u, this);
   }

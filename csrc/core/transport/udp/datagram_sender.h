@@ -1,6 +1,6 @@
 // Sends batches of equally sized datagrams to multicast addresses: one contiguous staging buffer,
-// one sendmsg with UDP_SEGMENT per batch, by the interface of the stripe that has least to send.
-// Used by the lane's thread only.
+// one sendmsg with UDP_SEGMENT per batch, through the interface of the stripe that has least to
+// send. Used by the lane's thread only.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,8 @@
 
 namespace mcast {
 
-// Largest UDP payload over IPv4, and most segments that every kernel with UDP_SEGMENT takes.
+// Largest UDP payload over IPv4, and the largest number of segments that every kernel with
+// UDP_SEGMENT takes.
 inline constexpr size_t kMaxUdpPayload = 65507;
 inline constexpr size_t kMaxSegments = 64;
 // IPv4 + UDP header.
@@ -42,9 +43,9 @@ class DatagramSender {
 
   // See Datagram.
   uint64_t fragmented() const noexcept { return fragmented_; }
-  size_t sndbuf() const noexcept { return sndbuf_; }  // granted, the kernel's figure
-  // Something is queued that no event will announce room for (the kernel was out of memory): try
-  // again after a short while.
+  size_t sndbuf() const noexcept { return sndbuf_; }  // as granted, in the kernel's figure
+  // Returns true if something is queued for which no event will announce room (the kernel was out
+  // of memory): try again after a short while.
   bool needs_retry() const noexcept { return out_of_memory_; }
   void clear_errors();
 
@@ -52,14 +53,14 @@ class DatagramSender {
   enum class Sent { kAll, kWouldBlock, kRefused };
   struct Socket {
     Fd fd;
-    Echo echo = Echo::kOn;  // IP_MULTICAST_LOOP as it is set
+    Echo echo = Echo::kOn;  // current setting of IP_MULTICAST_LOOP
     std::string interface;
-    uint32_t mtu = 0;     // of the interface when it was opened
-    uint32_t needed = 0;  // of that, what the largest datagram takes
-    // The interface has refused a datagram that it was opened for: what does not fit any more
-    // leaves in fragments.
+    uint32_t mtu = 0;     // of the interface, when it was opened
+    uint32_t needed = 0;  // the part of it that the largest datagram needs
+    // The interface has refused a datagram of the size agreed when it was opened: datagrams that no
+    // longer fit leave in fragments.
     bool fragments = false;
-    uint32_t refused_at = 0, mtu_now = 0;  // its MTU then, and when it was last asked for
+    uint32_t refused_at = 0, mtu_now = 0;  // MTU at the refusal, and when it was last read
     bool carries(size_t datagram) const { return !fragments || datagram + kUdpOverhead <= mtu_now; }
   };
 
@@ -71,7 +72,7 @@ class DatagramSender {
   Sent send_one_by_one(Socket& to);
   bool allow_fragments(Socket& to);
   void look_at_mtu(Socket& to);
-  // The sockets that reach the batch's address, in the order in which to try them.
+  // Sockets that reach the batch's address, in the order in which to try them.
   std::span<Socket* const> candidates();
   void watch_for_room(bool on);
   void start_batch();
@@ -81,7 +82,7 @@ class DatagramSender {
   std::vector<Socket> sockets_;  // by interface of the stripe
   Socket loopback_;              // unused if the stripe is loopback
   std::vector<Socket*> order_;   // scratch of candidates()
-  size_t turn_ = 0;              // whose turn it is among equals
+  size_t turn_ = 0;              // which socket is tried first among equals
   size_t sndbuf_ = 0;
   uint64_t fragmented_ = 0;
 
@@ -90,7 +91,7 @@ class DatagramSender {
   Echo echo_ = Echo::kOn;
   size_t segment_ = 0;   // size of all datagrams of the batch but the last
   size_t used_ = 0;      // bytes committed
-  size_t sent_ = 0;      // bytes of those already taken by the kernel, a multiple of segment_
+  size_t sent_ = 0;      // bytes of `used_` already taken by the kernel, a multiple of segment_
   size_t count_ = 0;     // datagrams committed
   size_t lent_ = 0;      // bytes lent behind `used_`
   bool closed_ = false;  // a short datagram ended the batch

@@ -1,5 +1,5 @@
-// A Hello normally lies behind the connection already when that is accepted, so the places turn
-// over fast.
+// A Hello has normally arrived already when its connection is accepted, so places are reused
+// quickly.
 #include "transport/udp/half_open.h"
 
 #include <sys/socket.h>
@@ -57,7 +57,7 @@ HalfOpen::Place* HalfOpen::choose(Source from, bool member) {
   return std::find_if(places_.begin(), places_.end(), [](const Place& p) { return !p.fd.valid(); });
 }
 
-// Asked for every event of the endpoint: no search.
+// Called for every event of the endpoint, so it does not search.
 bool HalfOpen::owns(const void* tag) const {
   const std::less<const void*> before;
   return !before(tag, places_.data()) && before(tag, places_.data() + places_.size());

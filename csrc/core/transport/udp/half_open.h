@@ -1,8 +1,8 @@
-// Accepted connections that have not said a valid Hello yet: a fixed number of places, no memory of
-// their own. Nobody can hold all of them (base/half_open_rules.h; members' addresses are known).
-// Who goes is told by RST.
+// Accepted connections that have not sent a valid Hello yet: a fixed number of places, without
+// memory of their own. No single source can occupy all of them (base/half_open_rules.h; members'
+// addresses are known). A displaced connection is ended by RST.
 //
-// Used by the lane's thread only. Events of a place are tagged with it.
+// Used by the lane's thread only. Events of a place are tagged with the place.
 #pragma once
 
 #include <netinet/in.h>
@@ -21,29 +21,31 @@
 
 namespace mcast {
 
-// Sends RST instead of a FIN: nothing of the connection is left behind here.
+// Sends RST instead of a FIN: no state of the connection is left behind here.
 void reset_connection(Fd fd);
 
 class HalfOpen {
  public:
   static constexpr size_t kPlaces = 64;
-  static constexpr size_t kPerStranger = 8;  // of a source that is no member's address
-  static constexpr size_t kStrangers = 32;   // of all of those; the rest is kept for members
+  static constexpr size_t kPerStranger = 8;  // of one source that is not a member's address
+  static constexpr size_t kStrangers = 32;   // of all non-members together; the rest is reserved
+                                             // for members
   static constexpr Nanos kPatience = guarded::kPatience;
 
   struct Place {
-    Fd fd;  // not valid: free
+    Fd fd;  // invalid if the place is free
     Source from;
     bool member = false;
     Nanos since = 0;
-    size_t got = 0;            // bytes of the message that is awaited,
+    size_t got = 0;            // bytes received of the awaited message,
     size_t size = kHelloSize;  // and its size
     std::array<std::byte, crypto::kGuardedHelloSize> bytes{};
-    // Of a guarded endpoint; and the Hello that was answered, if the confirmation is awaited.
+    // Guarded endpoints only. The Hello is the one that was answered, while the confirmation is
+    // awaited.
     std::optional<guarded::Acceptor> acceptor;
     std::optional<Hello> answered;
 
-    // Another message, of so many bytes, is awaited.
+    // Starts to await another message, of `bytes_of_it` bytes.
     void await(size_t bytes_of_it) {
       got = 0;
       size = bytes_of_it;
@@ -54,22 +56,23 @@ class HalfOpen {
   explicit HalfOpen(Epoll& epoll) : epoll_(epoll) {}  // outlives this
   ~HalfOpen();
 
-  // Peers that were added have this address; kept for good, as they are.
+  // Registers the address of peers that were added; it is kept permanently, as the peers are.
   void add_member(uint32_t address);
-  // Null: it cannot be watched. `displaced` is set to the source whose connection had to go, if one
-  // had to.
+  // Returns null if the connection cannot be watched. `displaced` is set to the source whose
+  // connection had to be closed, if any.
   Place* admit(Fd fd, Source from, Nanos now, Source& displaced);
-  // Whose event it is; null: of none that is still there.
+  // Returns the place that an event belongs to, or null if it is not in use any more.
   Place* find(const void* tag);
   bool owns(const void* tag) const;
-  // Reads on, up to the end of the message and never further. kSilent: ended before the first byte.
+  // Reads on, up to the end of the message and never further. kSilent: the connection ended before
+  // the first byte.
   Io read(Place& place);
-  // The connection, which is not watched any more; the place is free.
+  // Returns the connection, which is not watched any more; the place is free.
   Fd release(Place& place);
   void reset(Place& place) { reset_connection(release(place)); }
 
-  // Runs `late(place)`, which resets it, for those whose time is over. `away`: this process was
-  // stopped, so all get their time again.
+  // Runs `late(place)`, which resets it, for each place whose time limit has passed. `away`: this
+  // process was stopped, so every place gets the full time again.
   template <typename Late>
   void expire(Nanos now, bool away, Late&& late) {
     for (Place& place : places_) {
@@ -78,7 +81,7 @@ class HalfOpen {
       if (now - place.since >= kPatience) late(place);
     }
   }
-  // When the next one's time is over.
+  // Time at which the next place expires.
   Nanos next() const;
 
  private:

@@ -1,4 +1,4 @@
-// /proc/net/snmp has two lines for a protocol: names, and their values in the same order.
+// /proc/net/snmp has two lines per protocol: the names, then their values in the same order.
 #include "transport/udp/ignored.h"
 
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// A queue of bytes on their way to a stream socket: appended in pieces, taken from the front as
-// vectors. Small frames coalesce in 64 KB blocks; nothing is ever moved.
+// A queue of bytes to be written to a stream socket: appended in pieces, taken from the front as
+// vectors. Small frames are merged into 64 KB blocks; queued bytes are never moved.
 #pragma once
 
 #include <sys/uio.h>
@@ -18,7 +18,7 @@ class SendQueue {
   size_t size() const noexcept { return size_; }
   bool empty() const noexcept { return size_ == 0; }
   void append(ConstBytes bytes);
-  // Fills `vectors` from the front; returns how many are used.
+  // Fills `vectors` from the front; returns the number used.
   size_t front(std::span<iovec> vectors) const;
   void consume(size_t bytes);
   // Drops everything and gives the memory back.

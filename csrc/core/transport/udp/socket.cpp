@@ -36,12 +36,13 @@ void keep_alive(int fd) {
 }
 
 size_t set_buffer(int fd, bool receive, uint64_t bytes) {
-  // The kernel doubles what is asked, in an int.
+  // The kernel doubles the requested size, which is an int.
   const int ask = static_cast<int>(std::min<uint64_t>(bytes, INT_MAX / 2));
   const int force = receive ? SO_RCVBUFFORCE : SO_SNDBUFFORCE;
   const int plain = receive ? SO_RCVBUF : SO_SNDBUF;
   if (::setsockopt(fd, SOL_SOCKET, force, &ask, sizeof ask) != 0) {
-    (void)::setsockopt(fd, SOL_SOCKET, plain, &ask, sizeof ask);  // the figure below is the answer
+    (void)::setsockopt(fd, SOL_SOCKET, plain, &ask, sizeof ask);  // the size read back below shows
+                                                                  // the result
   }
   int granted = 0;
   socklen_t length = sizeof granted;
@@ -151,7 +152,7 @@ size_t Epoll::wait(std::span<epoll_event> events, Nanos timeout) {
   } else {
     const timespec spec{static_cast<time_t>(timeout / kSecond),
                         static_cast<long>(timeout % kSecond)};  // NOLINT: the kernel's type
-    // By its number, the same on every architecture: C libraries before 2.35 have no name for it.
+    // The call's number, the same on every architecture: C libraries before 2.35 have no wrapper.
     constexpr long kEpollPwait2 = 441;
     n = static_cast<int>(
         ::syscall(kEpollPwait2, fd_.get(), events.data(), capacity, &spec, nullptr, size_t{0}));

@@ -21,12 +21,13 @@ namespace mcast {
 // Nonblocking, close-on-exec. `type`: SOCK_DGRAM or SOCK_STREAM.
 Result<Fd> open_socket(int type);
 Status set_option(int fd, int level, int name, int value, const char* what);
-// A TCP connection whose other host has vanished ends within two minutes.
+// Makes a TCP connection end within two minutes after the peer's host has vanished.
 void keep_alive(int fd);
-// Asks for a SO_RCVBUF or SO_SNDBUF of `bytes`, beyond the system limit where we are allowed to.
-// Returns the kernel's figure (twice what it grants, the amount that bookkeeping is charged to).
+// Requests a SO_RCVBUF or SO_SNDBUF of `bytes`, beyond the system limit if permitted. Returns the
+// kernel's figure (twice the granted size; bookkeeping is charged to it too).
 size_t set_buffer(int fd, bool receive, uint64_t bytes);
-// getsockopt(SO_ERROR): the pending error, which it clears. errno if the call itself fails.
+// getsockopt(SO_ERROR): returns the pending error and clears it. Returns errno if the call itself
+// fails.
 int pending_error(int fd);
 
 sockaddr_in ipv4_address(in_addr address, uint16_t port);
@@ -48,16 +49,18 @@ class Epoll {
   Status add(int fd, uint32_t events, void* tag);
   void modify(int fd, uint32_t events, void* tag);
   void remove(int fd);
-  // Up to events.size() ready descriptors; 0 after `timeout` (kNever: none) or a signal.
+  // Returns up to events.size() ready descriptors; 0 after `timeout` (kNever: no timeout) or a
+  // signal.
   size_t wait(std::span<epoll_event> events, Nanos timeout);
-  // In the child of a fork, which may have been made at any moment of a call of another thread:
-  // closes the instance; or also all that it watches, whose owners must not close it again.
+  // For the child of a fork, which may have happened at any moment of another thread's call.
+  // abandon() closes the instance; abandon_watched() also closes all watched descriptors, and their
+  // owners must not close them again.
   void abandon() noexcept { fd_.reset(); }
   void abandon_watched() noexcept;
 
  private:
-  // What is watched: -1 is a free place. Blocks are added and stay, places are filled and emptied
-  // by single stores, so the list is whole at every moment.
+  // Watched descriptors; -1 is a free place. Blocks are added and never removed, places are filled
+  // and emptied by single stores, so the list is consistent at every moment.
   struct Block {
     Block() noexcept {
       for (auto& place : places) place.store(-1, std::memory_order_relaxed);

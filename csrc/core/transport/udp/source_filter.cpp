@@ -1,6 +1,6 @@
-// Classic BPF: the source address out of the IP header, then for each network a mask and a
-// comparison, then the verdict. Loopback's own address and those of this host's interfaces are
-// always in, or ranks of one host could not hear each other.
+// Classic BPF: loads the source address from the IP header, then has a mask and a comparison for
+// each network, then the verdict. Loopback's own address and the addresses of this host's
+// interfaces are always allowed; otherwise ranks of one host could not reach each other.
 #include "transport/udp/source_filter.h"
 
 #include <arpa/inet.h>
@@ -42,7 +42,7 @@ bool SourceFilter::passes(uint32_t address) const {
 std::vector<sock_filter> SourceFilter::program() const {
   std::vector<sock_filter> code;
   for (const Ipv4Network& n : networks_) {
-    // The mask changes the accumulator: the address is loaded anew for each.
+    // The mask changes the accumulator, so the address is loaded again for each network.
     code.push_back(
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, static_cast<uint32_t>(SKF_NET_OFF) + kSourceInIp));
     if (n.prefix < 32) code.push_back(BPF_STMT(BPF_ALU | BPF_AND | BPF_K, n.mask()));

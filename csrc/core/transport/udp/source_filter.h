@@ -1,5 +1,5 @@
-// Who may talk to this process (setting `allow`): a filter in the kernel for datagram sockets, and
-// the same question for connections that were accepted.
+// Restricts which hosts may talk to this process (setting `allow`): a filter in the kernel for
+// datagram sockets, and the same check for accepted connections.
 #pragma once
 
 #include <linux/filter.h>
@@ -17,15 +17,17 @@ namespace mcast {
 
 class SourceFilter {
  public:
-  SourceFilter() = default;  // lets everybody pass
-  // `allow`: the setting. What this host sends to itself from one of `own` passes, too.
+  SourceFilter() = default;  // allows every source
+  // `allow`: the setting. Datagrams that this host sends to itself from one of `own` are allowed,
+  // too.
   static Result<SourceFilter> make(const std::string& allow, std::span<const Interface> own);
 
   bool restricts() const { return !networks_.empty(); }
   bool passes(uint32_t address) const;
-  // Datagrams of others are dropped before they take room in the socket's buffer.
+  // Installs the filter: datagrams of other sources are dropped before they take room in the
+  // socket's buffer.
   Status attach(int fd) const;
-  // Of attach(), for its test.
+  // The program that attach() installs, for its test.
   std::vector<sock_filter> program() const;
 
  private:

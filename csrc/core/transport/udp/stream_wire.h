@@ -1,14 +1,15 @@
-// What a stream connection carries: a Hello and its answer, then frames. Pure functions over bytes.
+// Format of the bytes on a stream connection: a Hello and its reply, then frames. Pure functions
+// over bytes.
 //
 //   Hello (32 bytes, connector):  "MCST" version:u16 channel:u8 stripe:u8 source:u64 target:u64
 //                                 listen address:4 bytes listen port:u16 zero:u16
 //   HelloAck (16 bytes, acceptor): "MCSA" version:u16 verdict:u8 channel:u8 uid:u64
-//   frame: length:u32, then that many bytes; length 0xffffffff is the goodbye, nothing follows it
+//   frame: length:u32, then that many bytes; length 0xffffffff is the goodbye and the last one
 //
-// stripe: low four bits, which interface of the stripe this connection is for; high four bits, how
-// many there are, less one. Where there are several, a frame of a bulk channel begins with its
-// number (u32, counted per peer and channel): whoever reads hands frames on in order of their
-// numbers.
+// stripe: the low four bits give the interface of the stripe that this connection is for, the high
+// four bits the number of interfaces, less one. If there are several, a frame of a bulk channel
+// begins with its number (u32, counted per peer and channel), and the reader hands frames on in
+// order of their numbers.
 //
 // Integers are little-endian. The listen address is in network order.
 #pragma once
@@ -43,10 +44,10 @@ struct Hello {
   uint8_t stripe = 0, stripes = 1;
   uint64_t source = 0;       // uid of the connector
   uint64_t target = 0;       // uid the connector wants to reach
-  in_addr listen_address{};  // where the connector itself can be reached
+  in_addr listen_address{};  // address at which the connector itself can be reached
   uint16_t listen_port = 0;
 
-  // Whether it wants endpoint `uid`, which has so many interfaces.
+  // Returns true if it is meant for endpoint `uid`, which has `interfaces` interfaces.
   bool is_for(uint64_t uid, size_t interfaces) const {
     return target == uid && source != uid && source != 0 && stripes <= interfaces;
   }
@@ -54,7 +55,7 @@ struct Hello {
 
 enum class Verdict : uint8_t {
   kAccepted = 0,
-  kYield = 1,  // the connection that the acceptor itself has opened is used
+  kYield = 1,  // the connection that the acceptor itself opened is used
 };
 
 struct HelloAck {
@@ -65,12 +66,13 @@ struct HelloAck {
 
 std::array<std::byte, kHelloSize> encode(const Hello& hello) noexcept;
 std::array<std::byte, kHelloAckSize> encode(const HelloAck& ack) noexcept;
-// Nothing if magic, version, channel or verdict is wrong.
+// Returns an empty optional if magic, version, channel or verdict is wrong.
 std::optional<Hello> decode_hello(std::span<const std::byte, kHelloSize> bytes) noexcept;
 std::optional<HelloAck> decode_hello_ack(std::span<const std::byte, kHelloAckSize> bytes) noexcept;
 
-// The first 32 and 16 bytes of a guarded Hello and its answer: of another version, and with what
-// crypto/handshake.h has at their ends. Believed only after it has checked them.
+// The first 32 and 16 bytes of a guarded Hello and its reply: these have another version, and end
+// with the fields of crypto/handshake.h. They are trusted only after crypto/handshake.h has checked
+// them.
 std::optional<Hello> decode_guarded_hello(std::span<const std::byte, kHelloSize> bytes) noexcept;
 std::optional<HelloAck> decode_guarded_ack(
     std::span<const std::byte, kHelloAckSize> bytes) noexcept;
@@ -78,22 +80,22 @@ std::optional<HelloAck> decode_guarded_ack(
 std::array<std::byte, kFramePrefix> encode_prefix(uint32_t length) noexcept;
 uint32_t decode_prefix(const std::byte* bytes) noexcept;
 
-// Most interfaces of a stripe, and the bytes of a frame's number.
+// Maximum number of interfaces of a stripe, and the size in bytes of a frame's number.
 inline constexpr size_t kMaxStripe = 8;
 inline constexpr size_t kFrameNumber = 4;
 
-// Where the endpoints of a stripe can be reached, as one StreamAddress and back. host: the first
-// address, then for each further one "+address:port".
+// Converts the addresses of a stripe's endpoints to one StreamAddress and back. host: the first
+// address, then "+address:port" for each further one.
 StreamAddress stripe_address(uint64_t uid, std::span<const sockaddr_in> endpoints);
 // kInvalidArgument unless all are numeric IPv4.
 Result<std::vector<sockaddr_in>> stripe_endpoints(const StreamAddress& address);
-// How many there are.
+// Number of endpoints in the address.
 size_t stripe_count(const StreamAddress& address) noexcept;
 
-// For messages: "peer 10.0.0.1:4711", that endpoint of the stripe.
+// For messages: "peer 10.0.0.1:4711", the given endpoint of the stripe.
 std::string endpoint_text(const StreamAddress& address, size_t stripe = 0);
 
-// What becomes of a frame: the scan stops behind it, goes on, or stops in front of it.
+// Result for one frame: the scan stops after it, continues, or stops before it.
 enum FrameTake : int { kTakeStop = 0, kTakeMore = 1, kTakeHold = 2 };
 
 struct FrameScan {

@@ -1,6 +1,6 @@
-// Reads land in a scratch buffer shared by all connections; only the partial frame at its end is
-// kept here and laid in front of the next read. So frames are handed out where they arrived, and a
-// connection at rest costs no buffer.
+// Reads go to a scratch buffer shared by all connections; only the partial frame at its end is kept
+// here and put in front of the next read. So frames are handed out where they arrived, and an idle
+// connection costs no buffer.
 #include "transport/udp/tcp_connection.h"
 
 #include <linux/sockios.h>
@@ -17,18 +17,18 @@
 namespace mcast {
 namespace {
 
-// struct tcp_info of <linux/tcp.h>, which cannot be included beside <netinet/tcp.h>, as far as the
+// struct tcp_info of <linux/tcp.h>, which cannot be included beside <netinet/tcp.h>, up to the
 // times.
 struct KernelTcpInfo {
-  tcp_info head;  // as libc has it: up to total_retrans
+  tcp_info head;  // as libc declares it: up to total_retrans
   uint64_t pacing_rate, max_pacing_rate, bytes_acked, bytes_received;
   uint32_t segs_out, segs_in, notsent_bytes, min_rtt, data_segs_in, data_segs_out;
   uint64_t delivery_rate, busy_time, rwnd_limited;
 };
 static_assert(offsetof(KernelTcpInfo, rwnd_limited) == 176);  // the kernel's ABI
 
-// The kernel takes no more than this beyond what it may send at once: who is served next is decided
-// here, as late as possible, not by what lies in socket buffers.
+// The kernel takes no more than this beyond what it may send immediately. So the choice of the next
+// frame is made here, as late as possible, and not by the contents of socket buffers.
 constexpr int kMostUnsent = 64 << 10;
 
 }  // namespace
@@ -40,16 +40,17 @@ void TcpConnection::configure(int fd, const UdpTransportOptions& options, size_t
   const auto limit_ms =
       static_cast<int>(std::clamp<Nanos>(options.liveness_limit / kMilli, 100, INT_MAX));
   set(IPPROTO_TCP, TCP_NODELAY, 1);
-  // A switch may carry less than the interfaces of its hosts, and drop what is longer without a
-  // word. Set before the connection is made it holds for both directions.
+  // A switch may carry less than the interfaces of its hosts and silently drop longer packets. If
+  // set before the connection is made, the limit holds for both directions.
   if (options.max_mtu < UdpTransportOptions().max_mtu) {
-    constexpr int kHeaders = 40;  // of IPv4 and TCP; options of TCP come out of the segment
+    constexpr int kHeaders = 40;  // IPv4 and TCP headers; TCP options are taken out of the segment
     set(IPPROTO_TCP, TCP_MAXSEG, static_cast<int>(options.max_mtu) - kHeaders);
   }
-  // Frames of a stripe are dealt out by what its connections hold: they must all have enough.
+  // Frames of a stripe are distributed by the bytes that its connections hold: all must have
+  // enough.
   if (stripes == 1) set(IPPROTO_TCP, TCP_NOTSENT_LOWAT, kMostUnsent);
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, limit_ms);
-  // Probes an idle peer often enough to see it dead within about the limit.
+  // Probes an idle peer often enough to find it dead within about the limit.
   const int seconds = std::clamp(limit_ms / 1000 / 4, 1, 32767);
   set(SOL_SOCKET, SO_KEEPALIVE, 1);
   set(IPPROTO_TCP, TCP_KEEPIDLE, seconds);
@@ -74,7 +75,8 @@ void TcpConnection::close() {
   if (!fd_.valid()) return;
   if (watched_) poller_.remove(fd_.get());
   watched_.reset();
-  // A forked child may still hold a copy, with which close() alone would tell the peer nothing.
+  // A forked child may still hold a copy of the descriptor; then close() alone would not notify the
+  // peer.
   (void)::shutdown(fd_.get(), SHUT_RDWR);
   fd_.reset();
 }
@@ -112,7 +114,8 @@ size_t TcpConnection::write(std::span<const iovec> vectors) {
     if (errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS && errno != ENOMEM) {
       error = errno;
       write_broken = true;
-      // The read side tells how it ends, so it must end now. What has arrived is read before that.
+      // The read side reports how the connection ends, so it must end now. Bytes that have already
+      // arrived are read before that.
       (void)::shutdown(fd_.get(), SHUT_RDWR);
     }
     return 0;

@@ -1,6 +1,6 @@
-// A frame in the queue lies in one block of it or in two, and is sealed from there; only its length
-// and number are copied first. The buffer of sealed bytes keeps its memory, which is that of the
-// largest burst; where what waits does not end, its rest moves to the front now and then.
+// A frame in the queue lies in one or two of its blocks and is sealed from there; only its length
+// and number are copied first. The buffer of sealed bytes keeps its memory, the size of the largest
+// burst. If the buffer never drains, its contents are moved to the front from time to time.
 #include "transport/udp/tcp_guard.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace mcast {
 namespace {
 
-// The next `size` bytes of the queue, in at most as many pieces as fit; those used.
+// The next `size` bytes of the queue, in at most as many pieces as fit; returns the pieces used.
 template <size_t N>
 size_t pieces(std::span<const iovec> vectors, size_t skip, size_t size,
               std::array<ConstBytes, N>& out) {
@@ -47,7 +47,7 @@ std::byte* TcpGuard::make_room(size_t bytes) {
   if (capacity_ - end_ < bytes) {
     const ConstBytes rest = waiting();
     const size_t needed = rest.size() + bytes;
-    // Twice of it, so that what moves is less than what was written since.
+    // Twice the size needed, so that fewer bytes are moved than were written since the last move.
     std::unique_ptr<std::byte[]> larger;
     if (capacity_ < 2 * needed) {
       larger = std::make_unique_for_overwrite<std::byte[]>(2 * needed);
@@ -73,7 +73,7 @@ bool TcpGuard::seal(std::optional<uint32_t> number, crypto::Parts body) {
 
 bool TcpGuard::seal_from(SendQueue& queue, bool numbered) {
   while (!queue.empty() && !full()) {
-    std::array<iovec, 4> vectors;  // blocks of 64 KiB: more than a frame reaches over
+    std::array<iovec, 4> vectors;  // blocks of 64 KiB: a frame never spans more
     const size_t used = queue.front(vectors);
     const std::span<const iovec> front(vectors.data(), used);
     uint32_t length = read_u32(front, 0);
@@ -99,7 +99,7 @@ std::optional<ConstBytes> TcpGuard::open(bool numbered, ConstBytes record, Bytes
     const ConstBytes number = record.subspan(kFramePrefix, kFrameNumber);
     std::copy(number.begin(), number.end(), scratch.begin());
   }
-  // In clear it stands behind its number already.
+  // Without a guard it already stands behind its number.
   return ConstBytes(body->data() - skip, body->size() + skip);
 }
 

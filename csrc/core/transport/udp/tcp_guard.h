@@ -1,7 +1,8 @@
-// What a guarded connection of a TcpStream has besides: the connector's part of the handshake, then
-// a direction each for sealing and opening, and the sealed bytes that the kernel has not taken.
-// A frame is sealed once, from where it lies, as long as fewer than kSealAhead bytes wait sealed.
-// Others wait as plaintext in the link's queue, framed as an unguarded connection has them.
+// The additional state of a guarded connection of a TcpStream: the connector's part of the
+// handshake, then one direction each for sealing and opening, and the sealed bytes that the kernel
+// has not taken. A frame is sealed once, from where it lies, as long as fewer than kSealAhead
+// sealed bytes wait. Other frames wait as plaintext in the link's queue, framed as on an unguarded
+// connection.
 //
 // Used by the lane's thread only.
 #pragma once
@@ -22,27 +23,28 @@ class TcpGuard {
  public:
   static constexpr size_t kSealAhead = 64u << 10;
 
-  std::optional<guarded::Connector> connector;  // of who connects, until it has
-  // The handshake is over: records from now on.
+  std::optional<guarded::Connector> connector;  // of the connecting end, until the handshake is
+                                                // over
+  // Ends the handshake: only records are sent and received from now on.
   Status start(crypto::StreamChains chains, const crypto::EpochLimits& limits) {
     return records_.start(std::move(chains), limits);
   }
 
-  // Sealed bytes that are to be written next.
+  // Sealed bytes that are written next.
   ConstBytes waiting() const { return {out_.get() + begin_, end_ - begin_}; }
   bool full() const { return end_ - begin_ >= kSealAhead; }
   void written(size_t bytes);
-  // Seals one frame, to come after what waits. `number`: as its connection has it. False: keys are
-  // used up, or the library has failed.
+  // Seals one frame, behind the bytes that wait. `number`: as its connection has it. Returns false
+  // if the keys are used up or the library has failed.
   bool seal(std::optional<uint32_t> number, crypto::Parts body);
   void age(Nanos now) { records_.age(now); }
-  // The same of the queue's frames, as many as may wait. `numbered`: as of the connection.
+  // The same for the queue's frames, as many as may wait. `numbered`: as of the connection.
   bool seal_from(SendQueue& queue, bool numbered);
 
-  // As scan_frames(), over records; `most`: bytes of a frame. taker.its_turn(number) -> bool:
-  // whether the frame of this number may come now; if not, it is held here, opened, since a number
-  // says nothing before that. What is handed on to taker(frame) begins with its number, on numbered
-  // connections. taker.room(): where one can be opened.
+  // Like scan_frames(), but over records; `most`: largest frame in bytes. taker.its_turn(number) ->
+  // bool: returns true if the frame of this number may be delivered now; if not, it is held here,
+  // opened, because its number is not authenticated before. On numbered connections the frame given
+  // to taker(frame) begins with its number. taker.room(): memory into which a frame can be opened.
   template <typename Taker>
   FrameScan scan(ConstBytes bytes, size_t most, bool numbered, const Taker& taker) {
     FrameScan scan;
@@ -87,10 +89,10 @@ class TcpGuard {
   }
 
  private:
-  // A record's frame; empty: the goodbye; nothing: forged.
+  // Returns the record's frame; an empty frame is the goodbye, an empty optional means forged.
   std::optional<ConstBytes> open(bool numbered, ConstBytes record, Bytes scratch);
 
-  // False: the scan ends behind it.
+  // Returns false if the scan ends behind it.
   template <typename Taker>
   static bool hand_on(ConstBytes frame, const Taker& taker, FrameScan& scan) {
     ++scan.frames;
@@ -99,13 +101,13 @@ class TcpGuard {
     return false;
   }
 
-  // Room for so many bytes behind what waits.
+  // Makes room for `bytes` bytes behind those that wait.
   std::byte* make_room(size_t bytes);
 
   guarded::Records records_;
   std::unique_ptr<std::byte[]> out_;  // not a vector, which would write zeroes first
   size_t capacity_ = 0, begin_ = 0, end_ = 0;
-  std::vector<std::byte> held_;  // a frame with its number, until it is its turn
+  std::vector<std::byte> held_;  // a frame with its number, until it is next in order
 };
 
 }  // namespace mcast

@@ -1,10 +1,10 @@
-// How a TcpStream of a guarded lane gets its connections: as in tcp_handshake.cpp, but by the four
+// Makes the connections of a TcpStream on a guarded lane: as in tcp_handshake.cpp, but by the four
 // messages of crypto/handshake.h. The acceptor speaks first: the Challenge is its cookie, which
-// keeps a replayed Hello from costing more than one HMAC. Peers, connections and keys are made for
-// who has shown that it knows the secret; the link is bound to the connection when the connector
-// has proved its private key, by the Confirm. Which of two simultaneous attempts is used is decided
-// where it is without a guard, at the Hello; the loser's side then waits for the Confirm, and tries
-// again if none comes.
+// keeps a replayed Hello from costing more than one HMAC. Peers, connections and keys are created
+// only after the other end has shown that it knows the secret. The link is bound to the connection
+// when the connector has proved its private key, by the Confirm. Of two simultaneous attempts, the
+// one to use is decided at the same point as without a guard, at the Hello; the losing side then
+// waits for the Confirm, and tries again if none arrives.
 #include "transport/udp/tcp_guarded_handshake.h"
 
 #include <sys/socket.h>
@@ -70,7 +70,7 @@ std::optional<HelloAck> TcpGuardedHandshake::check_ack(TcpStream& s, TcpConnecti
   }
   if (!*ack || (*ack)->verdict != Verdict::kAccepted) return *ack;
   const Status started = c.guard->start(c.guard->connector->chains(), s.options_.identity->limits);
-  c.guard->connector.reset();  // and with it the connection's key
+  c.guard->connector.reset();  // drops the connection's ephemeral key too
   if (!started.ok()) {
     s.fail_peer(c.peer, started);
   } else if (!c.write_message(confirm)) {
@@ -105,7 +105,7 @@ void TcpGuardedHandshake::on_hello(TcpStream& s, HalfOpen::Place& place) {
     return;
   }
   if (link != nullptr) {
-    // As if it were there already: what the two ends have decided is not decided again.
+    // Act as if it were open already: a decision that the two ends have made is not made again.
     if (link->connection != nullptr) {
       ++s.stats_.yielded;
       s.pool_.retire(*link->connection);
@@ -132,12 +132,12 @@ void TcpGuardedHandshake::on_confirm(TcpStream& s, HalfOpen::Place& place) {
   if (id == kNoPeer) {
     id = s.new_guest(hello, place.from);
     s.peers_[id].address.key = key;
-  } else if (s.peers_[id].address.host.empty()) {  // one that was expected
+  } else if (s.peers_[id].address.host.empty()) {  // an expected peer
     s.add_peer({hello.source, to_text(hello.listen_address), hello.listen_port, key,
                 s.peers_[id].address.aggregator});
   }
   TcpStream::Link& link = s.peers_[id].links[line_of(hello.channel, hello.stripe)];
-  // (Its key may have been told since the Hello.)
+  // (Its key may have been learnt since the Hello.)
   if (s.peers_[id].down || !place.acceptor->fits(s.peers_[id].address) ||
       link.phase == TcpStream::Phase::kOpen || link.phase == TcpStream::Phase::kEnded) {
     return s.half_open_.reset(place);
@@ -149,7 +149,7 @@ void TcpGuardedHandshake::on_confirm(TcpStream& s, HalfOpen::Place& place) {
       started.ok() ? s.pool_.add(std::move(fd), TcpConnection::State::kHelloSent, EPOLLIN)
                    : nullptr;
   if (c == nullptr) {
-    // A stranger without a connection would stay for ever; a rank that was added tries again.
+    // A stranger without a connection would stay permanently; a rank that was added tries again.
     const auto& links = s.peers_[id].links;
     const bool connected = std::any_of(links.begin(), links.end(), [](const TcpStream::Link& l) {
       return l.phase == TcpStream::Phase::kOpen;

@@ -1,19 +1,20 @@
-// How a TcpStream gets its connections.
+// Makes the connections of a TcpStream.
 //
-// The connector sends a Hello and waits for the answer; the acceptor checks magic, version and uid
+// The connector sends a Hello and waits for the reply; the acceptor checks magic, version and uid
 // before the connection is bound to a peer, so unauthenticated bytes cost a bounded amount of
-// memory and time (half_open.h). Whoever nobody has added is a guest (transport/guests.h): bounded
-// too, and forgotten with its last connection. If both sides connect at once, the side with the
-// lower uid insists: it answers "yield" to the other's Hello, while the other side drops its own
-// attempt when it sees the Hello. This holds only once the own Hello is written. Before that the
-// attempt is unknown to the peer, and whoever comes in is accepted; so a link through which only
-// one direction can connect works too.
+// memory and time (half_open.h). A peer that was not added is a guest (transport/guests.h): guests
+// are bounded too, and forgotten with their last connection. If both sides connect at once, the
+// side with the lower uid insists: it replies "yield" to the other's Hello, while the other side
+// drops its own attempt when it sees the Hello. This holds only once a side has written its own
+// Hello. Before that the attempt is unknown to the peer, and an incoming connection is accepted; so
+// a link through which only one direction can connect works too.
 //
-// A refused or broken attempt is repeated with growing pauses for the liveness limit, or as long as
-// keep_trying() says, then the peer is reported: a host may be reachable late (a pod network that
-// is programmed after the process has started, a firewall that reloads). Where descriptors have run
-// out, the soft limit is raised as far as the hard one allows; beyond that it is an attempt that
-// failed. send() has no clock, so deadlines are set by the next poll().
+// A refused or broken attempt is repeated with growing pauses for the liveness limit, or for the
+// time set by keep_trying(); then the peer is reported down. The reason is that a host may become
+// reachable late (a pod network that is programmed after the process has started, a firewall that
+// reloads). If descriptors have run out, the soft limit is raised as far as the hard one allows;
+// beyond that the attempt counts as failed. send() has no clock, so deadlines are set by the next
+// poll().
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -32,8 +33,8 @@ namespace {
 
 constexpr Nanos kFirstBackoff = 10 * kMilli;
 constexpr Nanos kLastBackoff = 200 * kMilli;
-constexpr uint64_t kMoreDescriptors = 256;  // asked for when none is left
-constexpr Nanos kWarnAfter = 2 * kSecond;   // of attempts that fail
+constexpr uint64_t kMoreDescriptors = 256;  // requested when none is left
+constexpr Nanos kWarnAfter = 2 * kSecond;   // of failing attempts
 
 bool out_of_descriptors(int error) { return error == EMFILE || error == ENFILE; }
 
@@ -43,13 +44,13 @@ bool host_answered(int error) {
          error == TcpGuardedHandshake::kNoWord;
 }
 
-// Nothing where both ends are on loopback: no interface can be wrong there.
+// Returns an empty text if both ends are on loopback, where no interface can be wrong.
 std::string from_text(const Interface& interface, const StreamAddress& to) {
   if (to.host.rfind("127.", 0) == 0) return "";
   return " from " + to_text(interface.address) + " (" + interface.name + ")";
 }
 
-// Peers only see silence, so this is the one place that can say why.
+// Peers only see silence, so only this log line can tell the reason.
 void warn_of_limits(RateLimit& limit, Nanos now, int error) {
   if (!limit.allow(now)) return;
   log(LogLevel::kWarn, "cannot open another connection: %s; %s", std::strerror(error),
@@ -130,12 +131,12 @@ void TcpStream::say_hello(TcpConnection& c) {
   hello.stripes = static_cast<uint8_t>(peers_[c.peer].stripes);
   hello.source = uid_;
   hello.target = peers_[c.peer].address.uid;
-  // A peer on loopback is answered on loopback.
+  // Connect to a peer on loopback from loopback.
   const bool loopback = peers_[c.peer].address.host.rfind("127.", 0) == 0;
   const sockaddr_in& listens = listeners_.first(loopback);
   hello.listen_address = listens.sin_addr;
   hello.listen_port = ntohs(listens.sin_port);
-  if (options_.identity) {  // the other end speaks first
+  if (options_.identity) {  // the acceptor sends the first message
     c.guard = std::make_unique<TcpGuard>();
     c.guard->connector.emplace(*options_.identity, peers_[c.peer].address, encode(hello));
     c.state = TcpConnection::State::kChallenge;
@@ -172,7 +173,7 @@ void TcpStream::on_hello_ack(TcpConnection& c) {
 void TcpStream::on_hello(HalfOpen::Place& place) {
   const auto io = half_open_.read(place);
   if (io == HalfOpen::Io::kAgain) return;
-  // Closed before a word: an attempt that the peer gave up. Half a Hello is garbage.
+  // Closed before the first byte: the peer gave the attempt up. A partial Hello is garbage.
   if (io == HalfOpen::Io::kSilent) return half_open_.reset(place);
   if (io == HalfOpen::Io::kComplete) {
     if (options_.identity) return TcpGuardedHandshake::on_message(*this, place);
@@ -183,7 +184,7 @@ void TcpStream::on_hello(HalfOpen::Place& place) {
   half_open_.reset(place);
 }
 
-// Whoever it is that nobody has added. If there are too many, one of them has to go.
+// Makes a guest of a peer that nobody has added. If there are too many, one of them is displaced.
 PeerId TcpStream::new_guest(const Hello& hello, Source from) {
   if (guests_.full()) {
     const Guests::Guest other = guests_.to_displace();
@@ -205,7 +206,7 @@ void TcpStream::accept_hello(HalfOpen::Place& place, const Hello& hello) {
   }
   if (id == kNoPeer) {
     id = new_guest(hello, place.from);
-  } else if (peers_[id].address.host.empty()) {  // one that was expected
+  } else if (peers_[id].address.host.empty()) {  // an expected peer
     add_peer({hello.source, to_text(hello.listen_address), hello.listen_port});
   }
   const bool numbered = hello.channel != Channel::kControl && hello.stripes > 1;
@@ -221,7 +222,7 @@ void TcpStream::accept_hello(HalfOpen::Place& place, const Hello& hello) {
                                ? pool_.add(std::move(fd), TcpConnection::State::kHelloSent, EPOLLIN)
                                : nullptr;
   if (c == nullptr) {
-    // A stranger without a connection would stay for ever.
+    // A stranger without a connection would stay permanently.
     const auto& links = peers_[id].links;
     const bool connected = std::any_of(links.begin(), links.end(),
                                        [](const Link& l) { return l.phase == Phase::kOpen; });
@@ -284,7 +285,7 @@ void TcpStream::accept_all(const TcpListeners::Listener& listener) {
       half_open_.reset(*place);
       continue;
     }
-    on_hello(*place);  // it is usually there already
+    on_hello(*place);  // the Hello is usually there already
   }
 }
 
@@ -304,8 +305,8 @@ void TcpStream::run_timers(Nanos now) {
   std::vector<TcpConnection*> expired;
   for (const auto& c : pool_.live()) {
     if (c->state == TcpConnection::State::kOpen) continue;
-    // Also for a Challenge, though an endpoint without security never sends one: modes were
-    // compared before, so a silent peer most likely stands still.
+    // Applies to a Challenge too, though an endpoint without security never sends one: modes were
+    // compared before, so a silent peer has most likely been stopped.
     const Nanos until =
         peers_[c->peer].give_up_at(line_of(c->channel, c->stripe), options_.liveness_limit, now);
     if (now >= until) {
@@ -321,7 +322,7 @@ void TcpStream::run_timers(Nanos now) {
       continue;
     }
     const Peer& peer = peers_[c->peer];
-    // Not even its kernel has answered.
+    // Not even the peer's kernel has replied.
     const bool silent = c->state == TcpConnection::State::kConnecting;
     fail_peer(c->peer, Status(silent && !peer.met ? Code::kUnavailable : Code::kPeerLost,
                               endpoint_text(peer.address, c->stripe) +
@@ -364,10 +365,11 @@ void TcpStream::run_link_timer(PeerId id, size_t line, Nanos now) {
     timers_.add(link.deadline);
     return;
   }
-  if (link.awaits_confirm) {  // whoever it was has not proved that it is the peer
+  if (link.awaits_confirm) {  // the other end has not proved that it is the peer
     link.awaits_confirm = false;
     if (!peers_[id].address.host.empty()) return attempt_failed(id, line, ECONNRESET);
-    link.phase = Phase::kIdle;  // only expected: it comes again, nobody can go to it
+    link.phase = Phase::kIdle;  // an expected peer without an address: it connects again, we cannot
+                                // connect to it
     link.trying_since = kNever;
     return;
   }
@@ -395,7 +397,7 @@ std::string TcpStream::Peer::connect_error(size_t line, std::span<const Interfac
                                                 : std::strerror(error));
 }
 
-// Before the peer is given up nothing else says why the group does not get on.
+// Until the peer is reported down, only this warning explains why the group makes no progress.
 void TcpStream::warn_of_failing(PeerId id, size_t line, Nanos now) {
   Link& link = peers_[id].links[line];
   const Nanos failing = now - link.trying_since;

@@ -1,10 +1,9 @@
-// With a range of ports a listener tries them in turn, from one that is drawn, so that the ranks of
-// a host seldom meet at the same port. That another has a port shows in bind(), or in listen()
-// where both have bound it; a socket that is bound cannot be bound again, so each port gets a new
-// one.
+// With a range of ports a listener tries them in turn, from a random start, so that the ranks of a
+// host seldom try the same port. That a port is taken shows in bind(), or in listen() if both
+// processes have bound it; a bound socket cannot be bound again, so each port gets a new one.
 //
-// A pause takes the sockets out of epoll's sight, not out of the kernel's: connections that come
-// meanwhile wait in the backlog.
+// A pause removes the sockets from epoll only; connections that arrive meanwhile wait in the
+// kernel's backlog.
 #include "transport/udp/tcp_listeners.h"
 
 #include <sys/socket.h>
@@ -20,7 +19,7 @@ namespace {
 
 constexpr int kBacklog = 1024;
 
-// Port 0: any. 0, or the errno.
+// Port 0: any. Returns 0, or the errno.
 int listen_at(int fd, sockaddr_in& at) {
   auto* const address = reinterpret_cast<sockaddr*>(&at);
   socklen_t length = sizeof at;
@@ -38,7 +37,7 @@ Result<Fd> listen_in(in_addr address, PortRange ports, sockaddr_in& at) {
     if (!fd.ok()) return fd.status();
     at = ipv4_address(address, static_cast<uint16_t>(ports.first + (start + i) % count));
     if (!ports.any()) {
-      // Connections of the last job that wait out their time do not take its ports from the next.
+      // Connections of the previous job in TIME_WAIT must not block the ports of the next job.
       const Status status = set_option(fd->get(), SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR");
       if (!status.ok()) return status;
     }
@@ -57,7 +56,7 @@ Status TcpListeners::open(std::span<const Interface> stripe, const Interface& lo
                           PortRange ports) {
   const bool apart = stripe[0].index != loopback.index;
   stripe_ = stripe.size();
-  // Events point at the listeners: they stay where they are.
+  // Events point at the listeners, so the vector must not reallocate.
   listeners_.resize(stripe_ + (apart ? 1 : 0));
   Status status;
   for (size_t i = 0; i < listeners_.size() && status.ok(); ++i) {

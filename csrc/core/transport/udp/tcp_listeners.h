@@ -1,4 +1,4 @@
-// Where a TcpStream listens, and for whom: a socket per interface, which rest while there is no
+// The listening sockets of a TcpStream, one per interface. They are paused while there is no
 // descriptor for another connection.
 #pragma once
 
@@ -20,23 +20,23 @@ class TcpListeners {
   };
 
   explicit TcpListeners(Epoll& epoll) : epoll_(epoll) {}  // outlives this
-  // One per interface of the stripe, then one on loopback unless the first is that. Their events
-  // are tagged with the listener. kSystem if an address is gone, or all ports of the range are
-  // taken.
+  // Opens one socket per interface of the stripe, then one on loopback unless the first is on
+  // loopback already. Their events are tagged with the listener. kSystem if an address is gone, or
+  // all ports of the range are taken.
   Status open(std::span<const Interface> stripe, const Interface& loopback, PortRange ports);
 
-  // What peers must be given, with this uid.
+  // The address to publish for peers, with this uid.
   StreamAddress address(uint64_t uid, bool loopback) const;
-  // The address that a peer on loopback, or another one, is told to connect to.
+  // The address to which peers connect: loopback for a peer on loopback, else the first one.
   const sockaddr_in& first(bool loopback) const;
-  // Whose event it is; null: none's.
+  // Returns the listener that an event belongs to, or null.
   Listener* find(const void* tag);
 
-  // No more events until `resume_at`, or later; see look().
+  // Stops events until `resume_at`, or later; see look().
   void pause(Nanos resume_at);
   bool paused() const noexcept { return paused_; }
   Nanos resume_at() const noexcept { return resume_at_; }
-  // Ends a pause whose time has come.
+  // Ends a pause whose time has passed.
   void look(Nanos now);
 
  private:
@@ -45,7 +45,7 @@ class TcpListeners {
 
   Epoll& epoll_;
   std::vector<Listener> listeners_;
-  size_t stripe_ = 0;  // of them, the stripe's
+  size_t stripe_ = 0;  // number of listeners that belong to the stripe
   bool paused_ = false;
   Nanos resume_at_ = 0;
 };

@@ -1,4 +1,4 @@
-// The connections of a TcpStream: who owns them, and when they are freed.
+// Owns the connections of a TcpStream and frees them.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@ class TcpPool {
  public:
   explicit TcpPool(Epoll& epoll) : epoll_(epoll) {}  // outlives this
 
-  // Watched for `events`; null: it cannot be.
+  // Adds a connection that is watched for `events`; returns null if it cannot be watched.
   TcpConnection* add(Fd fd, TcpConnection::State state, uint32_t events) {
     auto c = std::make_unique<TcpConnection>(epoll_, std::move(fd), state);
     if (!c->watch(events).ok()) return nullptr;
@@ -21,7 +21,7 @@ class TcpPool {
     live_.push_back(std::move(c));
     return live_.back().get();
   }
-  // Closed now, freed by bury(); again: nothing.
+  // Closes the connection now; bury() frees it. Has no effect the second time.
   void retire(TcpConnection& c) {
     if (c.state == TcpConnection::State::kDead) return;
     c.close();
@@ -33,7 +33,7 @@ class TcpPool {
     }
     live_.pop_back();
   }
-  // Frees the retired ones: no event can name them any more.
+  // Frees the retired connections: no event can refer to them any more.
   void bury() { graveyard_.clear(); }
 
   const std::vector<std::unique_ptr<TcpConnection>>& live() const noexcept { return live_; }

@@ -1,20 +1,20 @@
-// Sending and receiving on open connections, failure and goodbye. (Making connections is in
-// tcp_handshake.cpp.)
+// Sending and receiving on open connections, failure and goodbye. (tcp_handshake.cpp makes the
+// connections.)
 //
 // A link is the (peer, channel) pair; it owns the queue of bytes to send, so the queue survives a
-// change of connection before the first byte has left. send() writes at once when nothing is
-// queued; else bytes leave when epoll reports room. Reads go through one scratch buffer, one read
-// per ready connection and poll, which keeps a busy peer from starving the others.
+// change of connection before the first byte has left. send() writes immediately if the queue is
+// empty; otherwise bytes leave when epoll reports room. Reads go through one scratch buffer, one
+// read per ready connection and poll, so that a busy peer does not starve the others.
 //
-// A failed write only stops writing: what the peer had sent before it went away is still read, and
-// the end of its input decides between a graceful and an abrupt end. Closing down sends the goodbye
-// marker and FIN on every connection and keeps reading, because closing a socket with unread input
-// makes the kernel send RST, which could destroy our last bytes.
+// A failed write only stops writing: bytes that the peer had sent before it went away are still
+// read, and the end of its input decides between a graceful and an abrupt end. Closing down sends
+// the goodbye marker and FIN on every connection and keeps reading, because closing a socket with
+// unread input makes the kernel send RST, which could destroy the last bytes sent.
 //
-// A stripe: each frame takes the connection on which it should arrive first, and carries a number.
-// A reader that finds a frame whose turn has not come leaves it, and the socket, alone until those
-// before it have come by the other connections; TCP's own window stops the sender. So order is kept
-// with no more memory than one read per connection.
+// On a stripe each frame takes the connection on which it should arrive first, and carries a
+// number. A reader that finds a frame out of order leaves it, and the socket, alone until the
+// frames before it have arrived by the other connections; TCP's own window stops the sender. So
+// order is kept with no more memory than one read per connection.
 #include "transport/udp/tcp_stream.h"
 
 #include <sys/socket.h>
@@ -29,7 +29,7 @@ namespace {
 
 constexpr size_t kVectors = 16;
 
-// Where a connection comes from, whatever its peer has said of itself.
+// Address of the other end, from the kernel, not from what the peer claims.
 Source remote_of(const TcpConnection& c) {
   sockaddr_in at{};
   socklen_t length = sizeof at;
@@ -37,7 +37,7 @@ Source remote_of(const TcpConnection& c) {
   return {ntohl(at.sin_addr.s_addr), ntohs(at.sin_port)};
 }
 
-// What stands before a frame of `size` bytes.
+// Bytes in front of a frame of `size` bytes.
 using FrameHead = std::array<std::byte, kFramePrefix + kFrameNumber>;
 size_t put_head(FrameHead& head, size_t size, std::optional<uint32_t> number) {
   const size_t used = kFramePrefix + (number ? kFrameNumber : 0);
@@ -123,8 +123,8 @@ size_t TcpStream::choose_line(const Peer& peer, Channel channel, size_t bytes) {
     load.rate = link.connection->rate();
     fastest = std::max(fastest, load.rate);
   }
-  // Where the frame would be over first. One that has shown nothing yet counts as fast as any, and
-  // none as so slow that it would never show again.
+  // Estimated time at which the frame is delivered. A connection without a measured rate counts as
+  // fast as the fastest; a slow one counts as at least 1/16 of it, so that it is still measured.
   const auto end = [&](const Load& load) {
     const double rate = load.rate > 0 ? std::max(load.rate, fastest / 16) : fastest;
     return (load.waiting + static_cast<double>(bytes)) / rate;
@@ -245,7 +245,7 @@ void TcpStream::service(TcpConnection& c, uint32_t ready, StreamSink& sink, size
       break;
   }
   if (c.read_done) {
-    // Only our own last bytes are still on their way.
+    // Only the last bytes sent are still on their way.
     if ((ready & (EPOLLERR | EPOLLHUP)) != 0) {
       end_link(c);
     } else {
@@ -263,7 +263,9 @@ FrameTake TcpStream::deliver(TcpConnection& c, ConstBytes frame, StreamSink& sin
     if (frame.size() <= kFrameNumber) return kTakeStop;
     uint32_t& next = peers_[c.peer].next_in[static_cast<size_t>(c.channel)];
     const auto ahead = static_cast<int32_t>(decode_prefix(frame.data()) - next);
-    if (ahead != 0) return ahead > 0 ? kTakeHold : kTakeStop;  // one that has been is nobody's
+    if (ahead != 0)
+      return ahead > 0 ? kTakeHold : kTakeStop;  // drop a frame whose number has been
+                                                 // delivered already
     ++next;
     frame = frame.subspan(kFrameNumber);
   }
@@ -279,7 +281,7 @@ struct TcpStream::Taker {
   size_t& events;
 
   FrameTake operator()(ConstBytes frame) const { return stream.deliver(c, frame, sink, events); }
-  // Of a stripe: whether this frame need not wait for others.
+  // On a stripe: returns true if this frame need not wait for others.
   bool its_turn(uint32_t number) const {
     const uint32_t next = stream.peers_[c.peer].next_in[static_cast<size_t>(c.channel)];
     return static_cast<int32_t>(number - next) <= 0;
@@ -298,7 +300,7 @@ void TcpStream::read(TcpConnection& c, StreamSink& sink, size_t& events) {
   if (c.numbered && events > before) resume_held(c.peer, c.channel, sink, events);
 }
 
-// After all frames of a scan, unless the connection ended meanwhile.
+// Runs after all frames of a scan, unless the connection ended meanwhile.
 void TcpStream::after_scan(TcpConnection& c, const FrameScan& scan) {
   using End = FrameScan::End;
   const bool after_goodbye = c.goodbye;
@@ -333,7 +335,7 @@ void TcpStream::resume_held(PeerId id, Channel channel, StreamSink& sink, size_t
       const size_t before = events;
       FrameScan scan;
       c->read_held(Taker{*this, *c, sink, events}, scan);
-      if (c->state != TcpConnection::State::kOpen) return;  // and the peer with it
+      if (c->state != TcpConnection::State::kOpen) return;  // the peer may have failed with it
       after_scan(*c, scan);
       moved = moved || events > before;
     }
@@ -343,7 +345,7 @@ void TcpStream::resume_held(PeerId id, Channel channel, StreamSink& sink, size_t
 void TcpStream::input_ended(TcpConnection& c, TcpConnection::Io how) {
   if (c.goodbye) {
     c.read_done = true;
-    // While closing down, our own last bytes still go out; the peer reads until our FIN.
+    // While closing down, our last bytes are still sent; the peer reads until our FIN.
     if (closing_ && how == TcpConnection::Io::kEof && !c.fin_sent && !c.write_broken) {
       flush(c);
     } else {
@@ -351,7 +353,7 @@ void TcpStream::input_ended(TcpConnection& c, TcpConnection::Io how) {
     }
     return;
   }
-  // The answer to our goodbye on this channel; others may still have bytes to bring over.
+  // The reply to our goodbye on this channel; others may still have bytes to deliver.
   if (closing_ && c.fin_sent && how == TcpConnection::Io::kEof) return end_link(c);
   const std::string who = endpoint_text(peers_[c.peer].address, c.stripe);
   const std::string where = c.partial.empty() ? "" : " in the middle of a frame";

@@ -1,10 +1,11 @@
 // The Stream endpoint over TCP: a listening socket per interface, and for each (peer, channel) one
-// connection made by the first send; on a stripe, for bulk channels, one per interface. See
-// stream_wire.h for what the connections carry.
+// connection, made by the first send; on a stripe, for bulk channels, one per interface. See
+// stream_wire.h for the format of the connections.
 //
 // The peer's uid is its identity: a connection is accepted only if its Hello names our uid, and
-// belongs to the PeerId of the uid it comes from. Frames flow only after the HelloAck, so a
-// connection that loses a simultaneous connect has carried none and nothing can be lost or doubled.
+// belongs to the PeerId of the uid that the Hello gives as its source. Frames flow only after the
+// HelloAck, so a connection that loses a simultaneous connect has carried none, and no frame can be
+// lost or duplicated.
 #pragma once
 
 #include <array>
@@ -61,31 +62,32 @@ class TcpStream final : public Stream {
   size_t poll(StreamSink& sink, Nanos now) override;
   bool close_peers(Nanos now) override;
 
-  int poll_fd() const noexcept { return epoll_.fd(); }  // readable: poll() has something to do
-  // How long after the last poll() its next timer is due; 0 if it should be called at once.
+  int poll_fd() const noexcept { return epoll_.fd(); }  // readable if poll() has something to do
+  // Time from the last poll() until its next timer is due; 0 if it should be called immediately.
   Nanos until_timer() const noexcept;
   void abandon() noexcept { epoll_.abandon_watched(); }
 
  private:
-  friend class TcpGuardedHandshake;  // a part of this, for guarded endpoints only
+  friend class TcpGuardedHandshake;  // a part of this class, for guarded endpoints only
   enum class Phase {
     kIdle,
-    kAttempt,  // `connection` is ours and not yet accepted
+    kAttempt,  // `connection` is opened here and not yet accepted
     kRetry,    // an attempt failed, the next is at `deadline`
-    kYielded,  // the peer said that it has a connection of its own on the way
+    kYielded,  // the peer reported that it is opening a connection itself
     kOpen,
-    kEnded,  // said goodbye, or the peer is down
+    kEnded,  // goodbye sent, or the peer is down
   };
   struct Link {
     Phase phase = Phase::kIdle;
     TcpConnection* connection = nullptr;
     SendQueue queue;
     bool goodbye_queued = false;
-    bool awaits_confirm = false;  // kYielded: to one that was accepted, and has to prove itself
-    bool deadline_set = false;    // by the poll after the phase began: send() has no clock
+    bool awaits_confirm = false;  // kYielded: the connection was accepted and has yet to prove
+                                  // itself
+    bool deadline_set = false;    // set by the poll after the phase began: send() has no clock
     Nanos deadline = kNever;
-    Nanos trying_since = kNever;  // the first attempt, as the poll after it saw it
-    bool warned = false;          // that attempts keep failing
+    Nanos trying_since = kNever;  // time of the first attempt, as the next poll saw it
+    bool warned = false;          // a warning about failing attempts was logged
     Nanos backoff = 0;
     int error = 0;  // errno of the last attempt
 
@@ -94,17 +96,18 @@ class TcpStream final : public Stream {
       const bool guarded = connection != nullptr && connection->guard != nullptr;
       return queue.size() + (guarded ? connection->guard->waiting().size() : 0);
     }
-    // Whether a frame may be sealed from where it lies, since nothing is before it in the queue.
+    // Returns true if a frame may be sealed from where it lies, since the queue is empty.
     bool takes_sealed() const {
       return phase == Phase::kOpen && connection->guard != nullptr && queue.empty() &&
              !connection->guard->full();
     }
-    // What an open connection waits for.
+    // Events that an open connection waits for.
     uint32_t interest() const {
       return (connection->read_done || connection->held ? 0u : EPOLLIN) |
              (unsent() == 0 ? 0u : EPOLLOUT);
     }
-    // Whether what endpoint `self` has, or is trying, is used instead of what `source` asks for.
+    // Returns true if the connection or attempt of endpoint `self` is used instead of the one that
+    // `source` requests.
     bool stays(uint64_t self, uint64_t source) const {
       const bool ours_wins = phase == Phase::kAttempt &&
                              connection->state == TcpConnection::State::kHelloSent && self < source;
@@ -114,12 +117,12 @@ class TcpStream final : public Stream {
   struct Peer {
     StreamAddress address;
     bool down = false;
-    bool stranger = false;    // nobody has added it
+    bool stranger = false;    // not added by the caller
     bool met = false;         // a connection to it has been open
-    Nanos keep_trying = 0;    // until then, if the liveness limit is over before
-    size_t stripes = 0;       // interfaces it is reached by; 0: known from its Hello only
+    Nanos keep_trying = 0;    // attempts go on until then, if the liveness limit ends earlier
+    size_t stripes = 0;       // number of its interfaces; 0 if it is known from its Hello only
     std::vector<Link> links;  // by line
-    std::array<uint32_t, kChannels> next_out{}, next_in{};  // numbers of frames, which wrap
+    std::array<uint32_t, kChannels> next_out{}, next_in{};  // frame numbers; they wrap around
 
     // When attempts to open this link end; why the last one, from one of these interfaces, failed.
     Nanos give_up_at(size_t line, Nanos liveness_limit, Nanos now);
@@ -132,7 +135,7 @@ class TcpStream final : public Stream {
     bool stranger;
   };
 
-  struct Taker;  // of the frames of a connection
+  struct Taker;  // takes the frames of a connection
 
   Link& link_of(const TcpConnection& c) {
     return peers_[c.peer].links[line_of(c.channel, c.stripe)];
@@ -155,10 +158,10 @@ class TcpStream final : public Stream {
   void accept_all(const TcpListeners::Listener& listener);
   void service(TcpConnection& c, uint32_t ready, StreamSink& sink, size_t& events);
   void read(TcpConnection& c, StreamSink& sink, size_t& events);
-  // What becomes of a frame that has arrived.
+  // Handles one frame that has arrived.
   FrameTake deliver(TcpConnection& c, ConstBytes frame, StreamSink& sink, size_t& events);
   void after_scan(TcpConnection& c, const FrameScan& scan);
-  // Reads on where frames waited for those that have come now.
+  // Continues reading connections whose frames waited for those that have arrived now.
   void resume_held(PeerId id, Channel channel, StreamSink& sink, size_t& events);
   void input_ended(TcpConnection& c, TcpConnection::Io how);
   void flush(TcpConnection& c);
@@ -180,16 +183,17 @@ class TcpStream final : public Stream {
   std::vector<Peer> peers_;
   std::unordered_map<uint64_t, PeerId> by_uid_;
   TcpPool pool_;
-  size_t turn_ = 0;  // of the stripe, among equals
+  size_t turn_ = 0;  // which connection of the stripe comes first among equals
   Guests guests_;
   std::vector<Report> reports_;
   RefusedConnections refusals_;
-  std::unique_ptr<std::byte[]> scratch_;  // and behind it, of guarded endpoints, an opened frame
+  std::unique_ptr<std::byte[]> scratch_;  // followed, for guarded endpoints, by room for an opened
+                                          // frame
 
   struct {
     RateLimit limits{10 * kSecond}, failing{10 * kSecond};
   } warnings_;
-  Nanos now_ = 0;  // of the last poll
+  Nanos now_ = 0;  // time of the last poll
   TimerWatch timers_;
   bool closing_ = false;
 };

@@ -1,6 +1,6 @@
-// Joins sender and receiver and holds the figures both depend on: the largest datagram per
-// interface, and the receive budget, which takes the kernel's bookkeeping off the granted buffer (a
-// datagram of 1440 bytes is charged 1.6 times its payload; super-packets less).
+// Combines sender and receiver and holds the figures on which both depend: the largest datagram per
+// interface, and the receive budget, which subtracts the kernel's bookkeeping from the granted
+// buffer (a datagram of 1440 bytes is charged 1.6 times its payload; super-packets less).
 #include "transport/udp/udp_datagram.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ size_t UdpDatagram::max_datagram(const MulticastAddress& address) const {
   return address.loopback ? max_loopback_ : max_stripe_;
 }
 
-// Every interface of a stripe sends with its own address, the one that it listens at.
+// Every interface of a stripe sends from the address at which it listens.
 std::vector<uint32_t> UdpDatagram::sources_of(const StreamAddress& endpoint) const {
   std::vector<uint32_t> addresses;
   const auto endpoints = stripe_endpoints(endpoint);

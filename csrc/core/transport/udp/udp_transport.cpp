@@ -1,6 +1,6 @@
 // Holds the two endpoints and the sleep. The stream endpoint has an epoll instance of its own,
 // which is one descriptor of this one: wait() only learns THAT there is something to do; receive()
-// and poll() then find out what.
+// and poll() then find out the details.
 #include "transport/udp/udp_transport.h"
 
 #include <sys/eventfd.h>
@@ -16,9 +16,9 @@
 namespace mcast {
 namespace {
 
-// How soon to try again when the kernel was out of memory, which no event ends.
+// Retry interval when the kernel was out of memory; no event announces the end of that.
 constexpr Nanos kMemoryRetry = kMilli;
-// Any group will do: membership is what is tried, nothing is sent.
+// Any group works: only the join is tried, no datagram is sent.
 constexpr MulticastAddress kTrialAddress{0x4d4353, 9, false};
 
 }  // namespace
@@ -81,7 +81,8 @@ void UdpTransport::wait(Nanos timeout) {
       while (::read(wake_fd_.get(), &count, sizeof count) < 0 && errno == EINTR) {
       }
     } else if ((events[i].events & EPOLLERR) != 0) {
-      datagram_.clear_errors();  // else the next wait would return at once for ever
+      datagram_.clear_errors();  // otherwise the next wait would return immediately, again and
+                                 // again
     }
   }
 }
@@ -96,7 +97,7 @@ void UdpTransport::wake() noexcept {
 
 bool UdpTransport::has_its_address() const {
   const auto now = list_interfaces();
-  if (!now.ok()) return true;  // not known
+  if (!now.ok()) return true;  // unknown: assume that it still has the address
   return std::all_of(interfaces_.begin(), interfaces_.end(), [&](const Interface& ours) {
     return std::any_of(now->begin(), now->end(), [&](const Interface& i) {
       return std::any_of(i.addresses.begin(), i.addresses.end(),
@@ -106,9 +107,9 @@ bool UdpTransport::has_its_address() const {
 }
 
 void UdpTransport::abandon_after_fork() noexcept {
-  // All that is open is watched by one of the two (the stream's instance by the other: closed
-  // twice, which hits nothing, since nothing is opened in between). What owns it may be half
-  // changed.
+  // Each open descriptor is watched by one of the two instances. (The stream's instance is watched
+  // by the other and is closed twice, which is harmless because no descriptor is opened in
+  // between.) The owners of the descriptors may be in an inconsistent state, so do not use them.
   datagram_.abandon();
   stream_.abandon();
   poller_.abandon_watched();
@@ -119,7 +120,7 @@ std::string UdpTransport::describe() const {
   const size_t rcvbuf = datagram_.receiver().granted();
   const size_t sndbuf = datagram_.sender().sndbuf();
   const auto asked = [](size_t granted, uint64_t ask, const char* limit) {
-    // The kernel's figure is twice the grant.
+    // The kernel reports twice the grant.
     if (granted / 2 >= ask) return std::string();
     return " (asked " + std::to_string(ask) + "; raise " + limit + ")";
   };

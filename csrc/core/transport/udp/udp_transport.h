@@ -23,7 +23,7 @@ class UdpTransport final : public Transport {
   UdpTransport& operator=(const UdpTransport&) = delete;
 
   Status open(const UdpTransportOptions& options);
-  // On these interfaces instead of those that options.interface names.
+  // Opens on these interfaces instead of those that options.interface names.
   Status open_on(const UdpTransportOptions& options, std::vector<Interface> stripe,
                  const Interface& loopback);
 
@@ -56,9 +56,9 @@ class UdpTransport final : public Transport {
   TcpStream stream_;
 };
 
-// kUnavailable / kSystem with the reason if sockets cannot be used as asked.
+// kUnavailable / kSystem with the reason if sockets cannot be used as requested.
 Result<std::unique_ptr<Transport>> make_udp_transport(const UdpTransportOptions& options);
-// The same question without keeping anything open: also joins a group on the chosen interface.
+// The same check without keeping anything open: also joins a group on the chosen interface.
 Status udp_viable(const UdpTransportOptions& options);
 
 }  // namespace mcast
