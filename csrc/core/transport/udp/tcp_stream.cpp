@@ -263,9 +263,7 @@ FrameTake TcpStream::deliver(TcpConnection& c, ConstBytes frame, StreamSink& sin
     if (frame.size() <= kFrameNumber) return kTakeStop;
     uint32_t& next = peers_[c.peer].next_in[static_cast<size_t>(c.channel)];
     const auto ahead = static_cast<int32_t>(decode_prefix(frame.data()) - next);
-    if (ahead != 0)
-      return ahead > 0 ? kTakeHold : kTakeStop;  // drop a frame whose number has been
-                                                 // delivered already
+    if (ahead != 0) return ahead > 0 ? kTakeHold : kTakeStop;  // one that has been delivered
     ++next;
     frame = frame.subspan(kFrameNumber);
   }

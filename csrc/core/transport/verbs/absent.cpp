@@ -1,4 +1,4 @@
-// Built instead of the rest of this folder where the headers of rdma-core are missing.
+// Built in place of the rest of this folder if the headers of rdma-core are missing.
 #include "transport/registry.h"
 #include "transport/verbs/verbs_transport.h"
 

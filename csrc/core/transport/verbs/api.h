@@ -26,10 +26,11 @@ class Api {
   virtual int dealloc_pd(ibv_pd* pd) = 0;
   virtual ibv_mr* reg_mr(ibv_pd* pd, void* address, size_t length, int access) = 0;
   virtual int dereg_mr(ibv_mr* mr) = 0;
-  // The kernel copies registered memory at fork. Where it does not, the library hides the pages
-  // from children, which the transport's own can bear, but not a user's.
+  // Returns true if the kernel copies registered memory at fork. If it does not, the library hides
+  // the pages from children, which is acceptable for the transport's own memory but not for a
+  // user's.
   virtual bool fork_copies() = 0;
-  // Bytes that this process may lock in memory, and so register; SIZE_MAX: no limit.
+  // Bytes that this process may lock in memory and so register; SIZE_MAX if there is no limit.
   virtual size_t lock_limit() = 0;
   virtual ibv_comp_channel* create_comp_channel(ibv_context* context) = 0;
   virtual int destroy_comp_channel(ibv_comp_channel* channel) = 0;
@@ -75,8 +76,8 @@ class Api {
   virtual int set_option(rdma_cm_id* id, int level, int name, void* value, size_t length) = 0;
 };
 
-// The system's libraries, loaded once per process; kUnavailable says which is missing and how to
-// get it. Valid until the process ends.
+// Returns the system's libraries, loaded once per process; kUnavailable names the missing one and
+// how to get it. Valid until the process ends.
 Result<Api*> system_api();
 
 }  // namespace mcast::verbs

@@ -1,7 +1,7 @@
-// libibverbs and librdmacm by dlopen, so that one binary runs with and without them. Functions that
-// rdma-core's headers define inline (posting, polling) go through the context that the library made
-// and need no symbol. Both libraries stay loaded: their threads and atfork handlers do not survive
-// an unload.
+// Loads libibverbs and librdmacm by dlopen, so that one binary runs with and without them.
+// Functions that rdma-core's headers define inline (posting, polling) go through the context that
+// the library made and need no symbol. Both libraries stay loaded: their threads and atfork
+// handlers do not survive an unload.
 #include <dlfcn.h>
 #include <sys/resource.h>
 
@@ -40,7 +40,7 @@ struct Symbols {
   MCAST_IBVERBS_SYMBOLS(MCAST_POINTER)
   MCAST_RDMACM_SYMBOLS(MCAST_POINTER)
 #undef MCAST_POINTER
-  // Declared otherwise than their headers' macros of the same name.
+  // Declared separately because headers define macros of these names.
   ibv_mr* (*reg_mr)(ibv_pd*, void*, size_t, int) = nullptr;
   int (*query_port)(ibv_context*, uint8_t, ibv_port_attr*) = nullptr;
   int (*is_fork_initialized)() = nullptr;  // rdma-core 35
@@ -76,8 +76,9 @@ class SystemApi final : public Api {
     }
     s_.is_fork_initialized = reinterpret_cast<decltype(s_.is_fork_initialized)>(
         ::dlsym(verbs, "ibv_is_fork_initialized"));
-    // Before any memory is registered: else pages that a child shares copy-on-write could move
-    // away from under the device. Kernels from 5.12 copy them at fork and make this a no-op.
+    // Must run before any memory is registered: otherwise pages that a child shares copy-on-write
+    // could be replaced while the device uses them. Kernels from 5.12 copy them at fork and make
+    // this a no-op.
     if (const int error = s_.ibv_fork_init(); error != 0) {
       log(LogLevel::kInfo, "ibv_fork_init: %s; do not fork while a group uses verbs",
           std::to_string(error).c_str());

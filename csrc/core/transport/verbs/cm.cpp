@@ -55,7 +55,7 @@ CmChannel::~CmChannel() {
 }
 
 Status CmChannel::open() {
-  // First what most hosts lack: it is the plainer reason.
+  // Check for devices first: most hosts have none, and that is the clearer reason.
   const int devices = api_.device_count();
   if (devices < 0) {
     return Status(Code::kUnavailable,

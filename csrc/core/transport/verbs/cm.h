@@ -14,7 +14,7 @@ namespace mcast::verbs {
 struct CmEvent {
   rdma_cm_event_type type = RDMA_CM_EVENT_ADDR_ERROR;
   int status = 0;            // negative errno, or the reason of a reject
-  rdma_cm_id* id = nullptr;  // of a connect request: the new one, owned by the handler
+  rdma_cm_id* id = nullptr;  // connect requests only: the new identifier, owned by the handler
   std::vector<std::byte> data;
   rdma_ud_param ud{};
 };
@@ -22,7 +22,7 @@ const char* cm_event_name(rdma_cm_event_type type) noexcept;
 // "address resolution failed: Network is unreachable"
 std::string cm_event_text(const CmEvent& event);
 
-// Where a connect request, or its connection, comes from; not known: {}.
+// Returns the address that a connect request or a connection comes from; {} if it is not known.
 Source peer_of(const rdma_cm_id* id) noexcept;
 
 class CmHandler {
@@ -41,13 +41,13 @@ class CmChannel {
   rdma_event_channel* get() const noexcept { return channel_; }
   int fd() const noexcept { return channel_->fd; }
 
-  // A new identifier that carries `handler`, which outlives it.
+  // Makes a new identifier that carries `handler`, which must outlive it.
   Result<rdma_cm_id*> make(CmHandler* handler, rdma_port_space space);
   void destroy(rdma_cm_id* id);
 
-  // Hands over what is there; returns how many events.
+  // Hands over the events that are there; returns their number.
   size_t poll();
-  // Sleeps until an event comes, at most `timeout`.
+  // Sleeps until an event arrives, at most `timeout`.
   void wait(Nanos timeout);
   void abandon() noexcept;
 

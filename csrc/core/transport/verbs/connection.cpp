@@ -1,8 +1,8 @@
-// Messages leave from a ring of registered entries, in order, so one completion frees all entries
-// before it; the last message before a pause is always signalled. A message needs a credit, that is
-// a receive that the peer has posted: so a receiver is never found without one, and the retries for
-// that case stay few. Time-outs and retries are chosen so that a peer which answers nothing is
-// found within half the liveness limit.
+// Messages are sent from a ring of registered entries, in order, so one completion frees all
+// entries before it; the last message before a pause is always signalled. A message needs a credit,
+// that is, a receive that the peer has posted: so a receiver always has one, and retries for that
+// case stay few. Time-outs and retries are chosen so that a peer that does not respond is detected
+// within half the liveness limit.
 #include "transport/verbs/connection.h"
 
 #include <algorithm>
@@ -14,11 +14,11 @@ namespace mcast::verbs {
 namespace {
 
 constexpr uint8_t kRetries = 7;
-// Credits make this case impossible, but for a peer that breaks the protocol.
+// Credits make this case impossible unless the peer breaks the protocol.
 constexpr uint8_t kNotReadyRetries = 3;
 
-// Exponent e of an acknowledgement time-out 4.096 us * 2^e, of which devices wait up to four times
-// as long, 1 + kRetries times.
+// Exponent e of an acknowledgement time-out 4.096 us * 2^e. Devices wait up to four times as long,
+// 1 + kRetries times.
 uint8_t ack_timeout(Nanos liveness_limit) {
   const Nanos most = liveness_limit / 2 / 4 / (1 + kRetries);
   uint8_t e = 8;
@@ -63,7 +63,7 @@ Status Connection::prepare(std::shared_ptr<CompletionQueue> cq, Nanos liveness_l
   init.cap.max_recv_wr = static_cast<uint32_t>(kReceives);
   init.cap.max_send_sge = init.cap.max_recv_sge = 1;
   uint8_t timeout = ack_timeout(liveness_limit);
-  // Not every kernel takes it; its own choice is bounded too, only longer.
+  // Not every kernel accepts this option; the kernel's own value is bounded too, but longer.
   (void)api.set_option(id_, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout, sizeof timeout);
   if (const int e = api.create_cm_qp(id_, device_.pd(), &init); e != 0) {
     return Status::system(e, "rdma_create_qp (RC)");
@@ -128,7 +128,8 @@ std::byte* Connection::send_at(uint64_t number) const {
 
 bool Connection::can_send(bool data) const noexcept {
   const uint64_t in_use = posted_ - done_;
-  // The last two entries are for messages that return credits: else both sides could wait.
+  // The last two entries are reserved for messages that return credits; otherwise both sides could
+  // wait for each other.
   return data ? receives_.credits > 0 && in_use < kSends - 2 : in_use < kSends;
 }
 
@@ -171,7 +172,7 @@ Status Connection::post(size_t size, bool signal) {
   wr.sg_list = &sge;
   wr.num_sge = 1;
   wr.opcode = IBV_WR_SEND;
-  // Often enough that entries never run out behind unsignalled ones.
+  // Signal often enough that entries never run out behind unsignalled ones.
   wr.send_flags = signal || number % (kSends / 2) == 0 ? IBV_SEND_SIGNALED : 0;
   ibv_send_wr* bad = nullptr;
   const int error = device_.api().post_send(id_->qp, &wr, &bad);

@@ -1,5 +1,5 @@
 // One reliable connection: its queue pair, its rings of send and receive entries, the peer's
-// credits. Mechanics only; which connection serves whom is RcStream's decision.
+// credits. Mechanics only; RcStream decides which connection serves which peer.
 #pragma once
 
 #include <algorithm>
@@ -16,9 +16,9 @@
 
 namespace mcast::verbs {
 
-inline constexpr size_t kSends = kCredits + 2;   // entries for messages on their way out
-inline constexpr size_t kReads = 8;              // RDMA Reads at once
-inline constexpr size_t kReadBytes = 64 * 1024;  // of one, at most
+inline constexpr size_t kSends = kCredits + 2;   // entries for messages being sent
+inline constexpr size_t kReads = 8;              // maximum number of concurrent RDMA Reads
+inline constexpr size_t kReadBytes = 64 * 1024;  // of one RDMA Read, at most
 // Completion queue entries that one connection can fill.
 inline constexpr size_t kCompletions = kReceives + kSends + kReads + 1;
 
@@ -28,9 +28,9 @@ class Connection final : public CmHandler {
     kResolvingAddress,
     kResolvingRoute,
     kConnecting,
-    kAccepting,  // theirs, accepted by us
-    kHandshake,  // ours, guarded: it stands, and nothing is proved yet
-    kHalfOpen,   // theirs, guarded: likewise, and nobody's so far
+    kAccepting,  // opened by the peer, accepted by us
+    kHandshake,  // opened by us, guarded: established, but nothing is proved yet
+    kHalfOpen,   // opened by the peer, guarded: the same, and not yet bound to a peer
     kOpen,
     kDead,
   };
@@ -40,7 +40,8 @@ class Connection final : public CmHandler {
     virtual void on_connection_event(Connection& connection, const CmEvent& event) = 0;
   };
 
-  // `serial` distinguishes connections in work request ids; `id` is owned from now on.
+  // `serial` distinguishes connections in work request ids. The connection owns `id` from adopt()
+  // on.
   Connection(Owner& owner, CmChannel& cm, Device& device, RcStats& stats, uint32_t serial)
       : owner_(owner), cm_(cm), device_(device), stats_(stats), serial_(serial) {}
   ~Connection() override { close(); }
@@ -48,39 +49,41 @@ class Connection final : public CmHandler {
   Connection& operator=(const Connection&) = delete;
 
   Status resolve(const sockaddr_in& from, const sockaddr_in& to, int timeout_ms);
-  void adopt(rdma_cm_id* id);  // of a connect request
+  void adopt(rdma_cm_id* id);  // Takes over the identifier of a connect request.
   Status resolve_route(int timeout_ms);
   // Makes the queue pair and posts the receives.
   Status prepare(std::shared_ptr<CompletionQueue> cq, Nanos liveness_limit);
   Status connect(ConstBytes hello);
-  Status accept(ConstBytes challenge);  // empty: without a guard
+  Status accept(ConstBytes challenge);  // Empty if there is no guard.
   void close();
-  // Tells the peer that nothing follows; completions with errors follow here.
+  // Disconnects, which notifies the peer that nothing follows; completions with errors follow here.
   void disconnect();
   void abandon() noexcept;
 
-  // A free entry and a credit for data; credits alone need only an entry of the two kept for them.
+  // Returns true if an entry is free, and for data also a credit; a message that only returns
+  // credits needs one of the two entries kept for it.
   bool can_send(bool data) const noexcept;
-  // Bytes of a frame that one message takes.
+  // Maximum number of bytes of a frame in one message.
   size_t room() const noexcept;
-  // At most room() bytes of a frame; sealed, if records have begun.
+  // Sends at most room() bytes of a frame; sealed, if records have begun.
   Status send_message(Message message, ConstBytes piece, bool signal);
-  // A message of the handshake, as it is; the peer owes a receive for it too.
+  // Sends a message of the handshake unchanged; the peer must post a receive for it again too.
   Status send_plain(ConstBytes bytes);
-  // A read of `length` bytes into read entry `index`.
+  // Reads `length` bytes into read entry `index`.
   Status read(size_t index, uint64_t address, uint32_t rkey, size_t length);
-  size_t take_read_entry();  // kReads: none free
+  size_t take_read_entry();  // Returns kReads if none is free.
   ConstBytes read_entry(size_t index, size_t length) const;
   void free_read_entry(size_t index) { reads_.busy[index] = false; }
 
-  // Completions. The message's bytes, valid until repost().
+  // Completions. Returns the message's bytes, valid until repost().
   ConstBytes received(const ibv_wc& wc) const;
   Status repost(uint32_t entry);
-  // The completion of message `number` (28 bits of it): it and all before it are done.
+  // Handles the completion of message `number` (28 bits of it): this message and all before it are
+  // done.
   void sent_up_to(uint32_t number) {
     done_ = std::max(done_, posted_ - ((posted_ - number) & 0xfffffff));
   }
-  void owe() { ++receives_.owed; }  // a data message's receive was posted again
+  void owe() { ++receives_.owed; }  // Counts a receive of a data message that was posted again.
   void grant(uint16_t credits) {
     receives_.credits = static_cast<uint16_t>(receives_.credits + credits);
   }
@@ -90,7 +93,7 @@ class Connection final : public CmHandler {
   rdma_cm_id* id() const noexcept { return id_; }
   uint32_t qp_number() const noexcept { return id_ != nullptr && id_->qp ? id_->qp->qp_num : 0; }
 
-  // Work request ids: serial, kind and number.
+  // Work request ids consist of serial, kind and number.
   enum class Work : uint8_t { kSend = 0, kReceive = 1, kRead = 2 };
   static uint32_t serial_of(uint64_t wr) noexcept { return static_cast<uint32_t>(wr >> 32); }
   static Work work_of(uint64_t wr) noexcept { return static_cast<Work>(wr >> 28 & 0xf); }
@@ -98,11 +101,11 @@ class Connection final : public CmHandler {
 
   State state = State::kResolvingAddress;
   PeerId peer = kNoPeer;
-  bool said_goodbye = false;       // the peer
-  bool goodbye_sent = false;       // we
+  bool said_goodbye = false;       // received from the peer
+  bool goodbye_sent = false;       // sent by us
   Status problem;                  // the first error of a completion
-  std::unique_ptr<RcGuard> guard;  // null: in clear
-  // Frames being put together, by channel.
+  std::unique_ptr<RcGuard> guard;  // null: not encrypted
+  // Frames being reassembled, by channel.
   struct Assembly {
     std::vector<std::byte> bytes;
     size_t expected = 0;
@@ -124,16 +127,16 @@ class Connection final : public CmHandler {
   RcStats& stats_;
   const uint32_t serial_;
   rdma_cm_id* id_ = nullptr;
-  std::shared_ptr<CompletionQueue> cq_;  // its holders are what shares its room
+  std::shared_ptr<CompletionQueue> cq_;  // the connections that hold it share its room
   Buffer entries_;                       // receives, then sends
   struct ReadEntries {
     Buffer memory;  // made at the first read
     std::array<bool, kReads> busy{};
   } reads_;
-  uint64_t posted_ = 0, done_ = 0;  // messages
+  uint64_t posted_ = 0, done_ = 0;  // number of messages
   struct {
-    uint16_t credits = kCredits;  // that the peer has posted for us
-    uint16_t owed = 0;            // that we have posted again
+    uint16_t credits = kCredits;  // receives that the peer has posted for us
+    uint16_t owed = 0;            // receives that we have posted again and not reported yet
   } receives_;
   bool abandoned_ = false;
 };

@@ -1,8 +1,8 @@
-// Groups and the receiving half; datagram_send.cpp is the other. The ring of receives is posted
-// ahead as a whole. A datagram that finds no posted receive is lost without a trace, so entries go
-// back in chains as soon as a chain is full, and at once when the posted ones run low. Completions
-// of both kinds share the queue; receives that turn up while a sender looks for room are kept until
-// receive().
+// Groups and the receiving half; datagram_send.cpp has the sending half. The whole ring of receives
+// is posted in advance. A datagram that finds no posted receive is lost without a trace, so entries
+// are posted again in chains: as soon as a chain is full, or immediately if few posted ones are
+// left. Completions of both kinds share the queue; receives that are found while a sender looks for
+// room are kept until receive().
 #include "transport/verbs/datagram.h"
 
 #include <algorithm>
@@ -17,13 +17,14 @@
 namespace mcast::verbs {
 namespace {
 
-constexpr uint64_t kReceiveTag = uint64_t{1} << 63;  // in work request ids
+constexpr uint64_t kReceiveTag = uint64_t{1} << 63;  // marks receives in work request ids
 
 }  // namespace
 
 UdEndpoint::~UdEndpoint() {
   if (abandoned_) return;
-  // The queue pair after what is attached to it, then what its requests named, the memory last.
+  // Destroy in this order: attachments to the queue pair, the queue pair, the objects that its
+  // requests used, the memory.
   groups_.clear();
   if (qp_ != nullptr) {
     (void)device_.take_broken(qp_number_);
@@ -39,7 +40,7 @@ Status UdEndpoint::open(const VerbsOptions& options) {
   if (status.ok()) {
     status = cq_.open(static_cast<int>(receives_.entries() + kSendEntries), "datagrams");
   }
-  // (What is guarded is made as a whole, in the ring.)
+  // (A guarded datagram is assembled as a whole, in the ring.)
   if (!options.identity && device_.attr().max_sge >= 2 && device_.api().fork_copies()) {
     sources_.emplace(device_.regions(), device_.mtu(), device_.api().lock_limit(), stats_);
   }
@@ -102,7 +103,7 @@ Status UdEndpoint::join(const MulticastAddress& address) {
       std::make_unique<Membership>(device_, cm_, stats_, qp_, address, false, options_);
   Membership& membership = *group.membership;
   membership.start();
-  // In small steps: each ends with an event, or shows how long it has been.
+  // Wait in small steps: each ends with an event, or lets the time limit be checked.
   constexpr Nanos kStep = 5 * kMilli;
   for (Nanos waited = 0; membership.state() == Membership::State::kJoining; waited += kStep) {
     if (waited >= options_.join_patience) {
@@ -130,7 +131,7 @@ void UdEndpoint::leave(const MulticastAddress& address) {
   if (it == groups_.end() || it->second.joins == 0 || --it->second.joins > 0) return;
   push(it->second);
   reap();
-  // No more of it from now on. What is on its way holds the address handle.
+  // Queue no more datagrams for this group. Those being sent hold the address handle.
   forget(it);
 }
 
@@ -142,7 +143,7 @@ void UdEndpoint::forget(Groups::iterator group) {
 UdEndpoint::Group& UdEndpoint::find_or_start(const MulticastAddress& address) {
   const auto [it, added] = groups_.try_emplace(address);
   if (added) {
-    // A sender that has not joined needs the group's address vector all the same.
+    // A sender that has not joined still needs the group's address vector.
     it->second.membership =
         std::make_unique<Membership>(device_, cm_, stats_, qp_, address, true, options_);
     it->second.membership->start();
@@ -155,9 +156,9 @@ void UdEndpoint::reap() {
   // Bounded by the depth of the queue: new arrivals must not keep a sender here.
   for (size_t left = receives_.entries() + kSendEntries; left > 0 && cq_.next(wc); --left)
     on_completion(wc);
-  // What was dropped behind it, or refused with the rest of its chain, reports nothing. (If the
-  // device still reads memory that ends here, its registration ends with it, and the datagram
-  // fails.)
+  // Requests that were dropped behind it, or refused with the rest of its chain, have no
+  // completion. (If the device is still reading memory that is freed here, the registration ends
+  // with the memory, and the datagram fails.)
   sends_.let_go_unreported();
   if (send_broken_ && !broken_) recover();
 }
@@ -178,7 +179,7 @@ void UdEndpoint::on_completion(const ibv_wc& wc) {
     if (wc.status != IBV_WC_WR_FLUSH_ERR) {
       ++stats_.receive_errors;
     } else {
-      // Receives that are posted from now on would come back at once, for ever.
+      // Receives posted from now on would be flushed immediately, again and again.
       note_broken("its receives were flushed");
     }
     return;
@@ -186,24 +187,25 @@ void UdEndpoint::on_completion(const ibv_wc& wc) {
   receives_.arrive({entry, wc.byte_len, is_own(wc, receives_.at(entry))});
 }
 
-// Numbers of queue pairs are a device's own, so hosts have the same ones: the sender's address must
-// be ours too.
+// Queue pair numbers are unique per device only, so hosts have the same ones: the sender's address
+// must be ours too.
 bool UdEndpoint::is_own(const ibv_wc& wc, const std::byte* header) const {
   if (wc.src_qp != qp_number_ || (wc.wc_flags & IBV_WC_GRH) == 0) return false;
-  // RoCE v2 over IPv4: the IP header lies in the last 20 of the 40 bytes, the first are undefined.
+  // RoCE v2 over IPv4: the IP header is in the last 20 of the 40 bytes, the first 20 are undefined.
   const in_addr own = device_.port().interface.address;
   if (device_.ethernet() && header[20] == std::byte{0x45} &&
       std::memcmp(header + 32, &own, sizeof own) == 0) {
     return true;
   }
-  // Else a routing header of InfiniBand or an IPv6 header, which have their source at one place.
+  // Otherwise it is a routing header of InfiniBand or an IPv6 header; both have their source at the
+  // same offset.
   return std::any_of(groups_.begin(), groups_.end(), [header](const auto& entry) {
     const ibv_gid& gid = entry.second.membership->own_gid();
     return gid.global.interface_id != 0 && std::memcmp(header + 8, gid.raw, sizeof gid.raw) == 0;
   });
 }
 
-// As far as it is an IPv4 address: of InfiniBand's own GIDs nothing is told.
+// Known only for IPv4 addresses: InfiniBand's own GIDs are not reported.
 Source UdEndpoint::source() const {
   const std::byte* const routing = receives_.taken();
   if (routing == nullptr) return {};
@@ -280,7 +282,7 @@ void UdEndpoint::post_receives() {
     receives_.post(posted, count);
     if (posted < count) {
       ++stats_.receive_errors;
-      return;  // at the next poll again
+      return;  // the next poll looks again
     }
   }
 }
@@ -308,7 +310,7 @@ void UdEndpoint::mend(Nanos now) {
   if (!broken_ && device_.take_broken(qp_number_)) note_broken("the device says so");
   if (!broken_ || now < next_mend_ || !device_.usable()) return;
   constexpr Nanos kFirstPause = 100 * kMilli, kLastPause = 10 * kSecond;
-  // What held for long is a new trouble.
+  // A failure after a long working period starts with the shortest pause again.
   const bool fresh = pause_ == 0 || now - next_mend_ > kLastPause;
   pause_ = fresh ? kFirstPause : std::min(2 * pause_, kLastPause);
   next_mend_ = now + pause_;
@@ -326,14 +328,14 @@ void UdEndpoint::mend(Nanos now) {
   post_receives();
 }
 
-// All of the old queue pair is over when this returns: what it had received is kept, what it was to
-// send is lost.
+// When this returns, the old queue pair is completely gone: datagrams it had received are kept,
+// those it had yet to send are lost.
 Status UdEndpoint::rebuild() {
   for (auto& [address, group] : groups_) group.membership->leave_qp();
   (void)device_.take_broken(qp_number_);
   if (qp_ != nullptr) (void)device_.api().destroy_qp(qp_);
   qp_ = nullptr;
-  // Nothing else completes into this queue.
+  // The old queue pair is destroyed, so nothing else completes into this queue.
   ibv_wc wc;
   while (cq_.next(wc)) on_completion(wc);
   sends_.let_go(sends_.posted());

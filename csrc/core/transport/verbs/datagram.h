@@ -17,7 +17,8 @@
 
 namespace mcast::verbs {
 
-// Distinct groups joined at once, as with sockets. Devices allow a queue pair 248 and more.
+// Maximum number of distinct groups joined at once, as with sockets. Devices allow 248 or more per
+// queue pair.
 inline constexpr size_t kMaxGroups = 240;
 
 class UdEndpoint final : public Datagram {
@@ -30,10 +31,10 @@ class UdEndpoint final : public Datagram {
   Status open(const VerbsOptions& options);
 
   size_t max_datagram(const MulticastAddress&) const override { return device_.mtu(); }
-  // Of the posted receives three quarters: the rest may be waiting to be posted again.
+  // Three quarters of the posted receives: the rest may be waiting to be posted again.
   size_t receive_budget() const override { return receives_.entries() * device_.mtu() / 4 * 3; }
-  // Waits for the answer of rdma_cm, at most VerbsOptions::join_patience. That the group then
-  // reaches everybody is for a probe to find out.
+  // Waits for the reply of rdma_cm, at most VerbsOptions::join_patience. A probe has to check that
+  // the group then reaches all members.
   Status join(const MulticastAddress& address) override;
   void leave(const MulticastAddress& address) override;
   using Datagram::lend;
@@ -47,18 +48,18 @@ class UdEndpoint final : public Datagram {
   size_t receive(DatagramSink& sink, size_t max_bytes) override;
 
   CompletionQueue& completions() noexcept { return cq_; }
-  // How long the memberships can do without receive(); kNever: until something arrives.
+  // Time until the memberships need receive() to be called; kNever: not before something arrives.
   Nanos until_timer() const noexcept;
-  // Completions are already here, so that nothing will announce them.
+  // Returns true if completions were already taken, so that no event will announce them.
   bool pending() const noexcept { return receives_.any(); }
   size_t receive_entries() const noexcept { return receives_.entries(); }
   void abandon() noexcept;
 
  private:
-  struct Queued {  // committed, not posted
+  struct Queued {  // committed, but not posted
     uint16_t entry;
-    size_t size;         // in the entry
-    ConstBytes payload;  // elsewhere, of memory registered under `key`
+    size_t size;         // in the send entry
+    ConstBytes payload;  // outside the entry, in memory registered under `key`
     uint32_t key;
   };
   struct Group {
@@ -68,24 +69,24 @@ class UdEndpoint final : public Datagram {
   };
   using Groups = std::map<MulticastAddress, Group>;
 
-  // Makes a queue pair that broke anew, after pauses that grow if it goes on breaking.
+  // Replaces a broken queue pair, after pauses that grow if it keeps breaking.
   void mend(Nanos now);
   Status rebuild();
   void note_broken(const char* why);
-  // Posts what waits, joins anew what the fabric took away.
+  // Posts waiting datagrams and rejoins groups whose membership the fabric ended.
   void maintain();
   Status make_qp();
   Group& find_or_start(const MulticastAddress& address);
-  // Drops what is queued for it and leaves it.
+  // Drops the datagrams queued for the group and leaves it.
   void forget(Groups::iterator group);
   void enqueue(size_t size, ConstBytes payload, uint32_t key, Gathered held);
-  // Datagrams queued for groups whose address is not known yet.
+  // Number of datagrams queued for groups whose address is not known yet.
   size_t waiting() const;
   void reap();
   void on_completion(const ibv_wc& wc);
   bool is_own(const ibv_wc& wc, const std::byte* header) const;
-  // Posts what is queued for all groups, or one, as far as the device takes it. What waits for its
-  // group's address holds no other group.
+  // Posts the datagrams queued for all groups, or for one, as far as the device takes them.
+  // Datagrams that wait for their group's address do not block other groups.
   void push();
   void push(Group& group);
   size_t post_chain(Group& group, size_t count);
@@ -101,18 +102,19 @@ class UdEndpoint final : public Datagram {
   CompletionQueue cq_;
   ibv_qp* qp_ = nullptr;
   uint32_t qp_number_ = 0;
-  bool broken_ = false;  // the queue pair is no use any more
-  Status problem_;       // why it could not be made anew
+  bool broken_ = false;  // the queue pair cannot be used any more
+  Status problem_;       // why it could not be replaced
   Nanos next_mend_ = 0, pause_ = 0;
   SendRing sends_;
   ReceiveRing receives_;
   bool send_broken_ = false;             // the queue pair is in the send error state
-  std::optional<GatherSource> sources_;  // if the device takes payloads from elsewhere
+  std::optional<GatherSource> sources_;  // set if the device can gather payloads from memory
+                                         // outside the ring
 
-  size_t queued_ = 0;  // datagrams, in all groups
+  size_t queued_ = 0;  // number of datagrams, in all groups
   struct Lent {
     MulticastAddress to;
-    size_t size = 0;  // 0: nothing is lent
+    size_t size = 0;  // 0 if nothing is lent
   } lent_;
   Groups groups_;
   uint64_t address_changes_ = 0;

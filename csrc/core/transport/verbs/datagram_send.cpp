@@ -1,12 +1,12 @@
 // The sending half. A datagram is written into a free entry of a registered ring: header and
-// payload, or the header alone, the device then taking the payload from the caller's registered
-// memory (gather.h). Each group queues its own, so that one that waits for its address holds no
-// other. Up to 32 are posted as one chain of work requests of which only the last is signalled; its
-// completion frees all entries posted before it and lets go of the memory and the address handles
-// that they named.
+// payload, or the header alone, if the device takes the payload from the caller's registered memory
+// (gather.h). Each group has its own queue, so that a group that waits for its address does not
+// block another. Up to 32 datagrams are posted as one chain of work requests of which only the last
+// is signalled; its completion frees all entries posted before it and releases the memory and the
+// address handles that they used.
 //
-// A send that fails puts the queue pair into the send error state: what was posted is lost like
-// datagrams in the network, the state is reset and sending goes on.
+// A send that fails puts the queue pair into the send error state: the posted datagrams are lost
+// like datagrams in the network, the state is reset and sending continues.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -87,14 +87,14 @@ void UdEndpoint::push(Group& group) {
     }
     const size_t run = std::min(group.queue.size(), kSendChain);
     if (post_chain(group, run) == run) continue;
-    // The device's queue is full, or broken; completions tell.
+    // The device's queue is full, or broken; the completions tell which.
     reap();
     if (sends_.idle()) drop_head(group);
     return;
   }
 }
 
-// Whatever cannot be sent is lost, as far as the protocol is concerned.
+// To the protocol, a datagram that cannot be sent counts as lost.
 void UdEndpoint::drop_head(Group& group) {
   sends_.give_back(group.queue.front().entry);
   group.queue.pop_front();
@@ -113,7 +113,8 @@ size_t UdEndpoint::post_chain(Group& group, size_t count) {
     sge[i][1] = {reinterpret_cast<uint64_t>(q.payload.data()),
                  static_cast<uint32_t>(q.payload.size()), q.key};
     wr[i] = {};
-    wr[i].wr_id = sends_.posted() + i + 1;  // everything below is done when this is
+    wr[i].wr_id = sends_.posted() + i + 1;  // all requests before this one are done when this one
+                                            // is
     wr[i].next = i + 1 < count ? &wr[i + 1] : nullptr;
     wr[i].sg_list = sge[i].data();
     wr[i].num_sge = q.payload.empty() ? 1 : 2;
@@ -147,9 +148,9 @@ void UdEndpoint::recover() {
   attr.cur_qp_state = IBV_QPS_SQE;
   const int error = device_.api().modify_qp(qp_, &attr, IBV_QP_STATE | IBV_QP_CUR_STATE);
   send_broken_ = false;
-  // Not the send error state alone: its receives are over as well.
+  // More than the send error state: the receives have failed as well.
   if (error != 0) note_broken("it cannot send any more");
-  // Nothing that was posted will complete any more.
+  // None of the posted requests will complete any more.
   sends_.let_go(sends_.posted());
 }
 

@@ -1,6 +1,6 @@
-// Opening goes by IP address: an identifier of rdma_cm bound to an interface's address knows the
-// device and port behind it, for RoCE as for InfiniBand with IPoIB, so no table of GIDs has to be
-// searched and every later identifier of that address lands on the same device.
+// Devices are opened by IP address: an identifier of rdma_cm bound to an interface's address knows
+// the device and port behind it, for RoCE as for InfiniBand with IPoIB. So no table of GIDs has to
+// be searched, and every later identifier of that address uses the same device.
 #include "transport/verbs/device.h"
 
 #include <endian.h>
@@ -106,7 +106,8 @@ Status Device::open(const VerbsOptions& options, rdma_event_channel* channel) {
   }
   ethernet_ = port.link_layer == IBV_LINK_LAYER_ETHERNET;
   if (Status s = find_partition(port.pkey_tbl_len); !s.ok()) return s;
-  // IPv4, UDP and the transport's headers with its checksum: what RoCE takes of an IP packet.
+  // Bytes that RoCE takes of an IP packet: IPv4, UDP, and the transport's headers with their
+  // checksum.
   constexpr size_t kRoceOverhead = 20 + 8 + 12 + 8 + 4;
   mtu_ = mtu_bytes(port.active_mtu);
   while (ethernet_ && mtu_ > 256 && mtu_ + kRoceOverhead > options.max_mtu) mtu_ /= 2;
@@ -125,13 +126,14 @@ Status Device::open(const VerbsOptions& options, rdma_event_channel* channel) {
   return {};
 }
 
-// The interface's partition is its groups': datagrams with another key do not reach them.
-// Connections get theirs from rdma_cm.
+// Groups use the interface's partition: datagrams with another key do not reach them. Connections
+// get theirs from rdma_cm.
 Status Device::find_partition(int keys) {
   const uint16_t wanted = be16toh(anchor_->route.addr.addr.ibaddr.pkey);
-  // RoCE has VLANs instead; old kernels tell none.
+  // RoCE has VLANs instead; old kernels do not report a key.
   if (ethernet_ || wanted == 0) return {};
-  constexpr uint16_t kNumber = 0x7fff;  // without the bit that tells full from limited members
+  constexpr uint16_t kNumber = 0x7fff;  // without the bit that distinguishes full from limited
+                                        // members
   bool found = false;
   for (int i = 0; i < keys; ++i) {
     uint16_t key = 0;
@@ -157,7 +159,7 @@ Device::~Device() {
 }
 
 void Device::abandon() noexcept {
-  // librdmacm's context is shared by all lanes; its descriptors are closed once.
+  // All lanes share librdmacm's context; its descriptors are closed once.
   if (completions_ != nullptr) ::close(completions_->fd);
   if (regions_) regions_->abandon();
   abandoned_ = true;
@@ -175,8 +177,8 @@ void Device::poll_events(Nanos now) {
 void Device::on_event(const ibv_async_event& event) {
   DeviceHealth& h = *health_;
   const char* what = nullptr;
-  // Events are read once, so those of another lane's port count too. (The number shares its place
-  // with other things: for events of ports only.)
+  // Events are read once, so those of another lane's port are counted too. (The number shares its
+  // storage with other fields: it is valid for events of ports only.)
   uint8_t number = port_.number;
   const auto port = [&]() -> PortHealth& {
     number = static_cast<uint8_t>(event.element.port_num);
@@ -300,7 +302,8 @@ bool CompletionQueue::next(ibv_wc& out) {
 
 bool CompletionQueue::arm() {
   if (at_ < end_) return false;
-  // What arrives between the last poll and the request makes no event: look once more after it.
+  // A completion that arrives between the last poll and the request raises no event, so look once
+  // more afterwards.
   if (const int error = device_.api().req_notify_cq(cq_); error != 0) failed_ = true;
   return !fill();
 }

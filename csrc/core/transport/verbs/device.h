@@ -1,7 +1,7 @@
-// The device of one lane: port, protection domain, completion queues, and what happens to it from
-// outside (port down, addresses changed, removed). All lanes of a process share librdmacm's context
-// of a device and with it the one queue of asynchronous events, so what a lane reads from it is
-// kept where the others see it.
+// The device of one lane: port, protection domain, completion queues, and events from outside (port
+// down, addresses changed, removed). All lanes of a process share librdmacm's context of a device
+// and with it the only queue of asynchronous events, so events that one lane reads are recorded
+// where the other lanes see them.
 #pragma once
 
 #include <array>
@@ -20,19 +20,20 @@
 
 namespace mcast::verbs {
 
-// What befell a device since it was opened; any thread.
+// State of a device's port since it was opened; any thread.
 struct PortHealth {
   std::atomic<bool> down{false};
-  // How often the addresses of multicast groups may have changed (GID, LID, subnet manager).
+  // Number of times that the addresses of multicast groups may have changed (GID, LID, subnet
+  // manager).
   std::atomic<uint64_t> address_changes{0};
 };
 struct DeviceHealth {
   std::atomic<bool> removed{false};
   std::array<PortHealth, 256> ports;  // by number
   std::mutex mutex;
-  std::vector<uint32_t> broken_qps;     // numbers; guarded by `mutex`
-  std::atomic<size_t> broken_count{0};  // of those, to look without it
-  std::string last;                     // the last event in words; guarded by `mutex`
+  std::vector<uint32_t> broken_qps;     // queue pair numbers; guarded by `mutex`
+  std::atomic<size_t> broken_count{0};  // size of `broken_qps`, to be read without the lock
+  std::string last;                     // the last event as text; guarded by `mutex`
 };
 
 class Device {
@@ -42,7 +43,7 @@ class Device {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  // Finds and opens the port; the event channel is used for asking, synchronously.
+  // Finds and opens the port; uses the event channel synchronously.
   Status open(const VerbsOptions& options, rdma_event_channel* channel);
 
   Api& api() const noexcept { return api_; }
@@ -57,19 +58,22 @@ class Device {
   uint16_t pkey_index() const noexcept { return pkey_index_; }  // of the interface's partition
   uint64_t address_changes() const noexcept { return health_->ports[port_.number].address_changes; }
 
-  // Reads asynchronous events; logs what happened.
+  // Reads asynchronous events and logs them.
   void poll_events(Nanos now);
-  // The lane's time as of the last of those; 0: none yet. Datagram calls bring none of their own.
+  // The lane's time of the last poll_events(); 0 if there was none. Datagram calls pass no time of
+  // their own.
   Nanos now() const noexcept { return now_; }
-  // It cannot be used any more: condition() says why from now on.
+  // Marks the device unusable: condition() returns `why` from now on.
   void lose(const char* why);
-  // Why the device cannot be used any more, else ok; port down counts only with `port_too`.
+  // Returns why the device cannot be used any more, or ok; a port that is down counts only with
+  // `port_too`.
   Status condition(bool port_too) const;
   bool usable() const noexcept { return !health_->removed; }
-  // Whether the device declared any queue pair broken that nobody has taken, of any lane.
+  // Returns true if the device declared a queue pair of any lane broken and no owner has taken it
+  // yet.
   bool any_broken() const noexcept { return health_->broken_count != 0; }
-  // Whether it is this one; told once. Its owner also asks before it destroys a queue pair, whose
-  // number another may get.
+  // Returns true, once, if the device declared queue pair `qp` broken. Its owner also calls this
+  // before it destroys the queue pair, because the number may be used again.
   bool take_broken(uint32_t qp);
   std::string describe() const;
   void abandon() noexcept;
@@ -94,7 +98,7 @@ class Device {
   std::shared_ptr<DeviceHealth> health_;
 };
 
-// A completion queue that remembers what arming it found.
+// A completion queue that keeps the completions found while arming it.
 class CompletionQueue {
  public:
   explicit CompletionQueue(Device& device) : device_(device) {}
@@ -104,11 +108,12 @@ class CompletionQueue {
   Status open(int depth, const char* what);
 
   ibv_cq* get() const noexcept { return cq_; }
-  // The next completion; false: none.
+  // Takes the next completion; returns false if there is none.
   bool next(ibv_wc& out);
-  // Whether a completion is here.
+  // Returns true if a completion is there.
   bool ready() { return at_ < end_ || fill(); }
-  // Asks for an event at the next completion; false: there is one already, do not sleep.
+  // Requests an event for the next completion. Returns false if there is one already: do not sleep
+  // then.
   bool arm();
   bool failed() const noexcept { return failed_; }
   size_t depth() const noexcept { return depth_; }
@@ -125,7 +130,7 @@ class CompletionQueue {
   size_t depth_ = 0;
 };
 
-// All RDMA ports behind usable interfaces that VerbsOptions::interface (NCCL grammar) allows.
+// Lists all RDMA ports behind usable interfaces that VerbsOptions::interface (NCCL grammar) allows.
 Result<std::vector<Port>> list_ports(Api& api, rdma_event_channel* channel,
                                      const VerbsOptions& options);
 

@@ -34,8 +34,8 @@ class VerbsTransport final : public Transport {
   const UdEndpoint& ud() const noexcept { return datagram_; }
 
  private:
-  bool ready();  // a completion is here
-  bool quiet();  // none is, and the next will make an event
+  bool ready();  // returns true if a completion is there
+  bool quiet();  // returns true if there is none, and the next one will raise an event
   void drain_events();
 
   UdStats datagram_stats_;
@@ -46,11 +46,11 @@ class VerbsTransport final : public Transport {
   RcStream stream_;
   Epoll poller_;
   Fd wake_fd_;
-  Nanos spin_ = 0;  // how long the next wait looks before it sleeps
+  Nanos spin_ = 0;  // how long the next wait polls before it sleeps
   bool may_spin_ = false;
 };
 
-// The same with a table of functions of the caller's, for tests; it outlives the transport.
+// The same with the caller's table of functions, for tests; the table must outlive the transport.
 Result<std::unique_ptr<VerbsTransport>> make_transport(Api& api, const VerbsOptions& options);
 
 }  // namespace mcast::verbs

@@ -1,6 +1,6 @@
-// A piece that is being gathered for datagrams is registered already, in the same bounds, and
-// shared. A piece is known by its region, not its addresses, which may mean other memory the next
-// time.
+// A piece that is being gathered for datagrams is registered already, in the same bounds, and its
+// registration is shared. A piece is identified by its region, not its addresses, which may later
+// refer to other memory.
 #include "transport/verbs/expose.h"
 
 #include <algorithm>

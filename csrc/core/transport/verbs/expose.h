@@ -1,5 +1,6 @@
-// What peers may read of this process's memory: pieces of blocks, registered while a grant of them
-// lives and not beyond a limit of pinned bytes. Lane thread only; grants are dropped on it too.
+// The parts of this process's memory that peers may read: pieces of blocks, registered while a
+// grant of them lives, up to a limit of pinned bytes. Lane thread only; grants are released on it
+// too.
 #pragma once
 
 #include <memory>
@@ -11,8 +12,8 @@
 
 namespace mcast::verbs {
 
-// Pinned bytes of one lane, at most; beyond it repairs go by messages. Of a limit of locked memory,
-// a quarter of that if it is less.
+// Maximum number of pinned bytes of one lane; beyond it, repairs are sent as messages. If locked
+// memory is limited, a quarter of that limit if it is less.
 inline constexpr size_t kMostExposed = 256u << 20;
 
 class Exposures {
@@ -24,10 +25,10 @@ class Exposures {
   void abandon() noexcept;
 
  private:
-  struct Pinned;  // what a grant holds
+  struct Pinned;  // the part of the state that a grant holds
   struct Entry {
     std::weak_ptr<Region> region;
-    size_t first, end;  // in the region
+    size_t first, end;  // offsets in the region
     std::weak_ptr<Pinned> pinned;
   };
 

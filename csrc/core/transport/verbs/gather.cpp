@@ -1,5 +1,6 @@
-// A piece is registered with as much of its successor as a datagram has, so that none lies in two.
-// A refusal (the memory lock limit) is remembered like an answer: the next piece tries again.
+// A piece is registered with as much of its successor as a datagram has, so that every datagram
+// lies within one piece. A refusal (the memory lock limit) is cached like a registration; the next
+// piece tries again.
 #include "transport/verbs/gather.h"
 
 #include <algorithm>

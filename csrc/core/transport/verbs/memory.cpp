@@ -1,6 +1,6 @@
-// Registration, its most common failure told with its remedy, and the cache. A look-up first drops
-// the entries whose allocation is gone; the cache holds as many entries as operations in flight
-// have pieces that were sent, and is asked once per piece, so scans cost little.
+// Registers memory, explains the most common failure with its remedy, and has the cache. A look-up
+// first drops the entries whose allocation is gone. The cache has an entry per piece that
+// operations in flight have sent, and is searched once per piece, so scans cost little.
 #include "transport/verbs/memory.h"
 
 #include <sys/mman.h>
@@ -35,7 +35,7 @@ Result<std::shared_ptr<Registration>> register_memory(Api& api, ibv_pd* pd, void
 }
 
 Buffer::~Buffer() {
-  // The device first, then the pages.
+  // Release the device's registration before the pages.
   registration_.reset();
   if (data_ != nullptr && !abandoned_) ::munmap(data_, size_);
 }
@@ -86,7 +86,7 @@ Result<std::shared_ptr<Registration>> RegionCache::get(const std::shared_ptr<Reg
   const std::pair<const std::byte*, size_t> key{region->data() + offset, length};
   if (const auto it = entries_.find(key); it != entries_.end()) {
     ++hits_;
-    // This region's life counts from now on too.
+    // From now on the lifetime of this region counts too.
     for (auto [at, end] = entries_.equal_range(key); at != end; ++at) {
       if (at->second.allocation.lock() == region) return at->second.registration;
     }

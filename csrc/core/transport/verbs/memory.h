@@ -1,4 +1,4 @@
-// Memory registered with a device: buffers of the transport's own, and a cache for the memory of
+// Memory registered with a device: the transport's own buffers, and a cache for the memory of
 // operations. Lane thread only.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace mcast::verbs {
 
-// One registration, ended with the object.
+// One registration; its destructor deregisters the memory.
 class Registration {
  public:
   Registration(Api& api, ibv_mr* mr) : api_(api), mr_(mr) {}
@@ -24,7 +24,7 @@ class Registration {
   Registration& operator=(const Registration&) = delete;
   uint32_t lkey() const noexcept { return mr_->lkey; }
   uint32_t rkey() const noexcept { return mr_->rkey; }
-  // In the child of a fork: it is the parent's to end.
+  // For the child of a fork: only the parent may deregister it.
   void abandon() noexcept { mr_ = nullptr; }
 
  private:
@@ -32,11 +32,12 @@ class Registration {
   ibv_mr* mr_;
 };
 
-// kResourceExhausted with the memlock limit and how to raise it, where that is the reason.
+// kResourceExhausted if the memlock limit is the reason; the error has the limit and how to raise
+// it.
 Result<std::shared_ptr<Registration>> register_memory(Api& api, ibv_pd* pd, void* data, size_t size,
                                                       int access);
 
-// Page-aligned memory of our own, registered for local use.
+// Page-aligned memory of the transport, registered for local use.
 class Buffer {
  public:
   ~Buffer();
@@ -47,7 +48,7 @@ class Buffer {
   std::byte* data() const noexcept { return data_; }
   size_t size() const noexcept { return size_; }
   uint32_t lkey() const noexcept { return registration_->lkey(); }
-  // In the child of a fork, which may have other pages at this address already.
+  // For the child of a fork, which may already have other pages at this address.
   void abandon() noexcept {
     abandoned_ = true;
     if (registration_) registration_->abandon();
@@ -60,31 +61,31 @@ class Buffer {
   bool abandoned_ = false;
 };
 
-// Registrations of parts of regions that datagrams are gathered from, and that peers may be let
-// read (expose.h), keyed by address range and by the allocation. A region keeps its allocation
-// alive, so as long as any region over a range lives, the range means the same memory and its
-// registration is shared. With the last of them the entry dies: the same addresses may be other
-// pages the next time (freed and mapped again, a tensor's storage resized), and no hook of ours
-// would see it. A registration that was handed out lives on until its user drops it, which is
-// harmless: the device has the pages pinned, whatever the addresses mean now.
+// Registrations of parts of regions that datagrams are gathered from, or that peers may be allowed
+// to read (expose.h), keyed by address range and by the allocation. A region keeps its allocation
+// alive, so as long as any region over a range lives, the range refers to the same memory and its
+// registration is shared. The entry is dropped with the last of these regions: later the same
+// addresses may be other pages (freed and mapped again, a tensor's storage resized), and no hook of
+// this process would notice. A registration that was handed out lives until its user drops it. This
+// is harmless: the device has the pages pinned, whatever the addresses refer to now.
 class RegionCache {
  public:
   RegionCache(Api& api, ibv_pd* pd) : api_(api), pd_(pd) {}
 
-  // Of the whole region, or of a part of it.
+  // Registers the whole region, or a part of it.
   Result<std::shared_ptr<Registration>> get(const std::shared_ptr<Region>& region) {
     return get(region, 0, region->size());
   }
   Result<std::shared_ptr<Registration>> get(const std::shared_ptr<Region>& region, size_t offset,
                                             size_t length);
-  // The same if it is registered already, else null.
+  // The same if it is registered already, otherwise null.
   std::shared_ptr<Registration> find(const std::shared_ptr<Region>& region, size_t offset,
                                      size_t length) const;
-  // Forgets what no region is left of; get() does.
+  // Drops entries of which no region is left; get() does it too.
   void drop_dead();
   void abandon() noexcept;
   size_t size() const noexcept { return entries_.size(); }
-  size_t bytes() const noexcept;  // as the entries say: what two share counts twice
+  size_t bytes() const noexcept;  // sum over entries: memory that two of them share counts twice
   uint64_t hits() const noexcept { return hits_; }
 
  private:

@@ -1,10 +1,11 @@
 // Each membership has an identifier of its own, so that one group can be joined for sending only,
-// then in full, then again, without waiting for the end of what was before. The queue pair's key
-// must be the groups': the first join sets it, a later group with another key cannot be used beside
-// it.
+// then in full, then again, without waiting for the end of the previous membership. The queue
+// pair's key must be that of the groups: the first join sets it, and a later group with another key
+// cannot be used beside it.
 //
-// A membership that the fabric took away is joined anew until that succeeds: at once, then after
-// pauses that double. Meanwhile what is sent to the group is lost, as in a network, and repaired.
+// A membership that the fabric ended is joined again until that succeeds: immediately, then after
+// pauses that double. Datagrams sent to the group in the meantime are lost, as in a network, and
+// repaired.
 #include "transport/verbs/multicast.h"
 
 #include <arpa/inet.h>
@@ -25,7 +26,7 @@ namespace {
 constexpr uint32_t kAdministrativeScope = 239u << 24;
 constexpr Nanos kFirstPause = 100 * kMilli, kLastPause = 10 * kSecond;  // between attempts
 
-// "RoCE v2", "IB/RoCE v1"; from sysfs, for people.
+// Returns "RoCE v2", "IB/RoCE v1"; from sysfs, for messages.
 std::string gid_type(const Port& port, uint8_t index) {
   std::ifstream file("/sys/class/infiniband/" + port.device + "/ports/" +
                      std::to_string(port.number) + "/gid_attrs/types/" + std::to_string(index));
@@ -88,7 +89,8 @@ Status Membership::ask() {
   if (const int e = api.bind_addr(id_, reinterpret_cast<sockaddr*>(&local)); e != 0) {
     return Status::system(e, "rdma_bind_addr");
   }
-  // Addresses move (bonding, a device that was removed and came back); the queue pair cannot.
+  // Addresses can move to another device (bonding, a device that was removed and came back); the
+  // queue pair cannot.
   if (id_->verbs != device_.context() || id_->port_num != port.number) {
     const std::string now = id_->verbs == nullptr ? "no device"
                                                   : std::string(api.device_name(id_->verbs)) + ":" +
@@ -165,7 +167,7 @@ void Membership::on_joined(const rdma_ud_param& ud) {
   joined_.qpn = ud.qp_num;
   joined_.qkey = ud.qkey;
   ibv_ah_attr attr = ud.ah_attr;
-  // rdma_cm leaves RoCE's hop limit at what its routes say, which for groups is nothing.
+  // rdma_cm takes RoCE's hop limit from its routes, which give none for groups.
   if (device_.ethernet() && attr.grh.hop_limit < hop_limit_) attr.grh.hop_limit = hop_limit_;
   ibv_ah* const handle = api.create_ah(device_.pd(), &attr);
   if (handle == nullptr) {
@@ -183,7 +185,7 @@ void Membership::on_joined(const rdma_ud_param& ud) {
   }
   state_ = State::kReady;
   due_ = kNever;
-  // The end of a trouble is told as loudly as its start.
+  // The end of a failure is logged at the same level as its start.
   log(std::exchange(pause_, 0) == 0 ? LogLevel::kInfo : LogLevel::kWarn, "joined %s on %s%s",
       text().c_str(), device_.port().text().c_str(), send_only_ ? " for sending" : "");
 }

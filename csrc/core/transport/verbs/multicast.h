@@ -1,6 +1,6 @@
 // One membership in a multicast group: joined through rdma_cm, which asks the subnet manager
-// (InfiniBand) or the network (RoCE: IGMP), and returns what to send with. Nothing of that is
-// assumed: address vector, queue pair number and key are the join event's.
+// (InfiniBand) or the network (RoCE: IGMP), and returns the parameters for sending. None of them is
+// assumed: address vector, queue pair number and key are taken from the join event.
 #pragma once
 
 #include <memory>
@@ -12,11 +12,11 @@
 
 namespace mcast::verbs {
 
-// The IPv4 group that stands for `address`: rdma_cm makes the MGID of it. Group and port are mixed,
-// because an MGID has no port.
+// The IPv4 group that stands for `address`: rdma_cm derives the MGID from it. Group and port are
+// mixed, because an MGID has no port.
 sockaddr_in group_sockaddr(const MulticastAddress& address);
 
-// Destroyed with the last holder: a device needs it until what was sent with it has left.
+// Destroyed with its last holder: a device needs it until all datagrams sent with it have left.
 class AddressHandle {
  public:
   AddressHandle(Api& api, ibv_ah* ah) : api_(api), ah_(ah) {}
@@ -26,7 +26,7 @@ class AddressHandle {
   AddressHandle(const AddressHandle&) = delete;
   AddressHandle& operator=(const AddressHandle&) = delete;
   ibv_ah* get() const noexcept { return ah_; }
-  // In the child of a fork: it is the parent's to destroy.
+  // For the child of a fork: only the parent may destroy it.
   void abandon() noexcept { ah_ = nullptr; }
 
  private:
@@ -45,27 +45,27 @@ class Membership final : public CmHandler {
   Membership(const Membership&) = delete;
   Membership& operator=(const Membership&) = delete;
 
-  // Asks to join; the answer comes as an event.
+  // Requests the join; the reply arrives as an event.
   void start();
-  // Leaves and joins anew where the fabric took the membership away or, `addresses_changed`, gave
-  // out new addresses; again, after pauses that grow, where an attempt failed or nobody answered it
-  // within VerbsOptions::join_patience.
+  // Leaves and joins again if the fabric ended the membership or (`addresses_changed`) assigned new
+  // addresses; tries again, after pauses that grow, if an attempt failed or had no reply within
+  // VerbsOptions::join_patience.
   void maintain(Nanos now, bool addresses_changed);
-  // When maintain() has something to do; kNever: once something happens.
+  // Time at which maintain() has something to do; kNever: not before an event.
   Nanos due() const noexcept;
 
-  // For a queue pair that is made anew: nothing of the old one is used from leave_qp() on, joins
-  // are the new one's from use_qp() on.
+  // For replacing the queue pair: from leave_qp() on the old one is not used any more, from
+  // use_qp() on joins are for the new one.
   void leave_qp();
   void use_qp(ibv_qp* qp);
 
   State state() const noexcept { return state_; }
   const Status& failure() const noexcept { return failure_; }
-  // kReady only.
+  // In state kReady only.
   const std::shared_ptr<AddressHandle>& handle() const noexcept { return handle_; }
   uint32_t remote_qpn() const noexcept { return joined_.qpn; }
   uint32_t qkey() const noexcept { return joined_.qkey; }
-  // What datagrams come from, once joined.
+  // Addresses that this member's datagrams come from, once joined.
   const ibv_gid& own_gid() const noexcept { return joined_.own_gid; }
   // "MGID ff12:... MLID 0xc001 GID index 1 (RoCE v2)", for the log.
   std::string text() const;
@@ -89,19 +89,19 @@ class Membership final : public CmHandler {
   const Nanos patience_;
   State state_ = State::kJoining;
   Status failure_;
-  bool lost_ = false;  // the fabric said that this membership is over
+  bool lost_ = false;  // the fabric reported that this membership is over
   bool attached_ = false;
   bool abandoned_ = false;
-  Nanos due_ = kNever;  // the end of the patience, or of the pause; kNever: not set yet
+  Nanos due_ = kNever;  // end of the time limit, or of the pause; kNever: not set yet
   Nanos pause_ = 0;
   rdma_cm_id* id_ = nullptr;
   std::shared_ptr<AddressHandle> handle_;
-  // The join event's answer.
+  // Result of the join event.
   struct Joined {
     ibv_gid mgid{}, own_gid{};
     uint16_t mlid = 0;
     uint8_t gid_index = 0;
-    uint32_t qpn = 0, qkey = 0;  // qpn 0: never joined
+    uint32_t qpn = 0, qkey = 0;  // qpn 0 if never joined
   } joined_;
 };
 

@@ -1,4 +1,5 @@
-// Options and statistics of the verbs transport. No verbs header: the engine includes this.
+// Options and statistics of the verbs transport. Includes no verbs header, because the engine
+// includes this one.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +18,14 @@ struct VerbsOptions {
   std::string interface;                // as for UDP: only ports behind these; empty: all
   size_t lane = 0;                      // an exact list gives its i-th port to lane i
   uint64_t max_mtu = 9000;              // bytes of IP packet
-  uint64_t rcvbuf = 32 << 20;           // bytes of pre-posted receives asked for
+  uint64_t rcvbuf = 32 << 20;           // bytes of pre-posted receives requested
   uint64_t ttl = 1;                     // hop limit of multicast datagrams, RoCE
-  Nanos liveness_limit = 20 * kSecond;  // a dead peer is found in less
-  Nanos join_patience = 2 * kSecond;    // for the subnet manager, or the network's IGMP
-  unsigned cores = 0;                   // of this host, for tests; 0: as many as there are
+  Nanos liveness_limit = 20 * kSecond;  // a dead peer is detected within less than this
+  Nanos join_patience = 2 * kSecond;    // time limit of the subnet manager's reply, or of the
+                                        // network's IGMP
+  unsigned cores = 0;                   // of this host, for tests; 0: the actual number
   bool loopback = false;                // ports behind lo count too: for tests without a device
-  std::shared_ptr<const crypto::Identity> identity;  // of a guarded endpoint; null: it is none
+  std::shared_ptr<const crypto::Identity> identity;  // of a guarded endpoint; else null
 
   static VerbsOptions from(const Config& config, size_t lane = 0) {
     VerbsOptions o;
@@ -39,7 +41,7 @@ struct VerbsOptions {
   }
 };
 
-// Cumulative; written by the lane's thread, to be read by it.
+// Cumulative; written and read by the lane's thread.
 struct UdStats {
   uint64_t datagrams_sent = 0, datagrams_received = 0;
   uint64_t send_posts = 0;          // chains of work requests
@@ -52,21 +54,22 @@ struct UdStats {
   uint64_t receive_errors = 0;
   uint64_t receive_posts = 0;  // chains of receives
   uint64_t low_water = 0;      // times the posted receives ran low
-  uint64_t own_echo = 0;       // own datagrams that the network brought back
+  uint64_t own_echo = 0;       // own datagrams that the network returned
   uint64_t truncated = 0;      // shorter than their routing header
-  uint64_t rejoins = 0;        // memberships made anew after an address or subnet change
-  uint64_t rebuilds = 0;       // queue pairs for datagrams made anew after an error
-  uint64_t join_failures = 0;  // attempts at those, or for sending only, that are made again later
+  uint64_t rejoins = 0;        // memberships renewed after an address or subnet change
+  uint64_t rebuilds = 0;       // datagram queue pairs replaced after an error
+  uint64_t join_failures = 0;  // attempts at renewals, or at joins for sending only, that are
+                               // repeated later
 };
 
-// Likewise, of streams.
+// Cumulative; written and read by the lane's thread.
 struct RcStats : RefusalStats {
   uint64_t connections_opened = 0;
   uint64_t connect_retries = 0;
   uint64_t yielded = 0;
   uint64_t protocol_violations = 0;
   uint64_t frames_dropped = 0;
-  uint64_t credit_waits = 0;     // messages that waited for the peer's receives
+  uint64_t credit_waits = 0;     // messages that waited for receives of the peer
   uint64_t credit_messages = 0;  // sent only to return credits
   uint64_t reads_posted = 0, reads_completed = 0, read_bytes = 0;  // RDMA Read
 };

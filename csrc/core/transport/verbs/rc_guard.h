@@ -1,4 +1,5 @@
-// What a guarded connection of an RcStream has besides: its end of the handshake, then the records.
+// The additional state of a guarded connection of an RcStream: its end of the handshake, then the
+// records.
 #pragma once
 
 #include <optional>
@@ -11,24 +12,26 @@
 namespace mcast::verbs {
 
 struct RcGuard {
-  // What the other end has to say next. kProof: the Hello; kEnd: nothing, it was told that its
-  // attempt is not used.
+  // The next message expected from the other end. kProof: the Hello; kEnd: none, the other end was
+  // told that its attempt is not used.
   enum class Awaits { kChallenge, kAck, kProof, kConfirm, kEnd, kRecords };
   Awaits awaits = Awaits::kChallenge;
   std::optional<guarded::Connector> connector;
   std::optional<guarded::Acceptor> acceptor;
-  // Of an acceptor: what the request says, which anybody can.
+  // Acceptor only: the uid that the request claims. It is not authenticated; anybody can send it.
   uint64_t claimed = 0;      // uid
-  in_addr listen_address{};  // where it can be reached; from the Hello
+  in_addr listen_address{};  // address at which it can be reached; from the Hello
   uint16_t listen_port = 0;
   Source from;
-  Nanos since = kNever;  // it awaits that; set by the next look at the timers, which has a clock
+  Nanos since = kNever;  // when it began to wait for the awaited message; set by the next check of
+                         // the timers, which has a clock
   guarded::Records records;
-  bool used_up = false;  // the keys of our direction
+  bool used_up = false;  // the keys for sending
   std::array<std::byte, kEntry> opened{};
 
-  // What a message carries, which is one record: its length says the message's again,
-  // authenticated. Valid until the next call. Nothing: forged, and the connection is over.
+  // Returns the contents of a message, which is one record: its length repeats the message's,
+  // authenticated. Valid until the next call. An empty optional means that the record is forged and
+  // the connection is over.
   std::optional<ConstBytes> open(ConstBytes message) {
     constexpr size_t kMostBody = kEntry - crypto::record_size(0, false);
     const bool whole = message.size() >= crypto::record_size(0, false) &&

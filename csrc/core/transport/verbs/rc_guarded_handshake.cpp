@@ -1,14 +1,16 @@
-// How an RcStream of a guarded lane gets its connections: by the machine of transport/guarded, as
-// over TCP. The acceptor speaks first here, too: its Challenge comes with the accept, before which
-// it has posted its receives; so the connector never sends into a queue pair that is not ready.
+// Makes the connections of an RcStream on a guarded lane: by the state machine of
+// transport/guarded, as over TCP. The acceptor speaks first here, too: its Challenge is sent with
+// the accept, before which it has posted its receives; so the connector never sends into a queue
+// pair that is not ready.
 //
-// A connect request says who wants to come, and proves nothing. It takes a place, and gets a
-// connection that is nobody's (half open): no peer is made or touched by it. Who finds no place is
-// told to come later, and does, until the liveness limit; a connection that was accepted is never
-// dropped for another, since its connector would have to begin again. At the Hello, whose MAC shows
-// the secret, the two ends decide between simultaneous attempts; at the Confirm the connection
-// becomes the peer's, which the connector knows by the first record and waits for with its frames.
-// What ends before that makes the waiting side try again by itself.
+// A connect request claims a uid and proves nothing. It takes a place, and gets a connection that
+// is not bound to a peer (half open): it neither creates nor changes a peer. A connector that finds
+// no place is told to come later, and tries again until the liveness limit. A connection that was
+// accepted is never dropped for another, since its connector would have to begin again. At the
+// Hello, whose MAC proves knowledge of the secret, the two ends decide between simultaneous
+// attempts. At the Confirm the connection is bound to the peer; the connector learns that from the
+// first record and holds back its frames until then. If a connection ends before that, the waiting
+// side tries again by itself.
 #include "transport/verbs/rc_guarded_handshake.h"
 
 #include <algorithm>
@@ -25,12 +27,12 @@ static_assert(kHello == crypto::kHelloHead);
 
 }  // namespace
 
-// Whether this endpoint takes connections of that one, as far as it knows now.
+// Returns true if this endpoint accepts connections of that peer, as far as it knows now.
 bool RcGuardedHandshake::welcome(const RcStream& s, uint64_t source) {
   const auto known = s.by_uid_.find(source);
   if (known == s.by_uid_.end()) return s.listener_.guests.welcome() && !s.closing_;
   const RcStream::Peer& peer = s.peers_[known->second];
-  // While closing down, only what we wait for ourselves: our last frames may need their connection.
+  // While closing down, accept only connections that we wait for: our last frames may need them.
   return peer.phase != Phase::kEnded && (!s.closing_ || peer.goodbye_due);
 }
 
@@ -45,7 +47,7 @@ bool RcGuardedHandshake::has_place(const RcStream& s, uint64_t claimed) {
   return same < kPlacesOfPeer && (known || unknown < kPlacesOfUnknown);
 }
 
-// Told once of each: an honest rank that is early asks five times a second.
+// Reported once per uid: an honest rank that is early asks five times a second.
 void RcGuardedHandshake::later(RcStream& s, const CmEvent& event, uint64_t claimed, Cause cause) {
   if (s.listener_.told_later.size() >= kToldLater) s.listener_.told_later.clear();
   if (s.listener_.told_later.insert(claimed).second) s.refusals_.note(cause, peer_of(event.id));
@@ -60,7 +62,7 @@ void RcGuardedHandshake::on_request(RcStream& s, const CmEvent& event) {
     return s.refuse(event.id, Refusal::kStranger);
   }
   if (!welcome(s, hello->source)) {
-    // It may be early, unless it is one that is over here.
+    // It may be early, unless it is a peer that is already over here.
     const bool known = s.by_uid_.count(hello->source) > 0;
     if (!known && !s.closing_) return later(s, event, hello->source, Cause::hello_refused);
     s.refusals_.note(Cause::hello_refused, from);
@@ -120,7 +122,7 @@ void RcGuardedHandshake::on_message(RcStream& s, Connection& c, const ibv_wc& wc
   std::array<std::byte, crypto::kGuardedHelloSize> copy;
   const ConstBytes message(copy.data(), std::min(bytes.size(), copy.size()));
   std::copy_n(bytes.begin(), message.size(), copy.begin());
-  if (c.guard->awaits == Awaits::kEnd) return s.retire(c);  // there is nothing left to say
+  if (c.guard->awaits == Awaits::kEnd) return s.retire(c);  // no message is left to send
   const bool fits = bytes.size() == message.size();
   c.owe();
   if (Status status = c.repost(Connection::number_of(wc.wr_id)); !status.ok()) {
@@ -135,7 +137,7 @@ void RcGuardedHandshake::on_message(RcStream& s, Connection& c, const ibv_wc& wc
       return message.size() == crypto::kConfirmSize ? on_confirm(s, c, message) : refuse(s, c);
     case Awaits::kAck:
       return on_ack(s, c, message);
-    case Awaits::kChallenge:  // it speaks before it has said that it stands
+    case Awaits::kChallenge:  // a message before the event that has the Challenge
       return s.attempt_failed(c.peer, guarded::ended_early());
     default:
       return;
@@ -153,7 +155,7 @@ void RcGuardedHandshake::on_hello(RcStream& s, Connection& c, ConstBytes bytes) 
   guarded::Acquaintance who{welcome(s, hello->source), nullptr, false};
   if (peer != nullptr) {
     who.address = &peer->address;
-    // An attempt whose Hello has not left is unknown to the peer: it makes room for any.
+    // If our Hello has not left, the peer does not know our attempt: use its own.
     const bool ours_wins = peer->phase == Phase::kAttempt &&
                            peer->connection->state == State::kHandshake && s.uid_ < hello->source;
     who.stays = ours_wins || peer->phase == Phase::kOpen;
@@ -169,7 +171,7 @@ void RcGuardedHandshake::on_hello(RcStream& s, Connection& c, ConstBytes bytes) 
   guard.since = kNever;
   s.timers_.touch();
   if (peer == nullptr || answer == Answer::kYield) return;
-  // As if it were there already: what the two ends have decided is not decided again.
+  // Act as if it were open already: a decision that the two ends have made is not made again.
   if (peer->connection != nullptr) {
     ++s.stats_.yielded;
     s.retire(*peer->connection);
@@ -183,14 +185,14 @@ void RcGuardedHandshake::on_confirm(RcStream& s, Connection& c, ConstBytes bytes
   RcGuard& guard = *c.guard;
   if (!guard.acceptor->confirmed(bytes.first<crypto::kConfirmSize>())) return refuse(s, c);
   if (!welcome(s, guard.claimed)) return refuse(s, c);
-  if (!c.problem.ok()) return gone(s, c);  // it has ended, and with nothing behind this
+  if (!c.problem.ok()) return gone(s, c);  // it has ended, and nothing follows this message
   StreamAddress address{guard.claimed, to_text(guard.listen_address), guard.listen_port,
                         guard.acceptor->peer_key()};
   const auto known = s.by_uid_.find(guard.claimed);
   bool located = false;
   if (known != s.by_uid_.end()) {
     const RcStream::Peer& peer = s.peers_[known->second];
-    // (Its key may have been told since the Hello, or it may have come otherwise.)
+    // (Its key may have been learnt since the Hello, or it may have connected in another way.)
     if (peer.phase == Phase::kOpen || !guard.acceptor->fits(peer.address)) return gone(s, c);
     address.aggregator = peer.address.aggregator;
     located = !peer.address.host.empty();
@@ -207,7 +209,7 @@ void RcGuardedHandshake::on_confirm(RcStream& s, Connection& c, ConstBytes bytes
   peer.confirms = 0;
   c.peer = id;
   if (!begin_records(s, c, guard.acceptor->chains())) return;
-  // The connector sends no frame before it knows by this that it is in.
+  // The connector sends no frame before this message shows that it was let in.
   ++s.stats_.credit_messages;
   c.problem = c.send_message({Kind::kCredit, Channel::kControl, false, 0, 0}, {}, true);
   s.established(c);
@@ -273,7 +275,7 @@ bool RcGuardedHandshake::open(RcStream& s, Connection& c, ConstBytes& bytes) {
 
 void RcGuardedHandshake::on_event(RcStream& s, Connection& c, const CmEvent& event) {
   if (event.type == RDMA_CM_EVENT_ESTABLISHED) return;
-  // (Its completions may still be looked at: drain() lets it go.)
+  // (Its completions may still be read: drain() retires it.)
   if (c.problem.ok()) c.problem = Status(Code::kClosed, cm_event_text(event));
   s.timers_.touch();
 }
@@ -291,7 +293,8 @@ void RcGuardedHandshake::gone(RcStream& s, Connection& c) {
   RcStream::Peer& peer = s.peers_[known->second];
   if (peer.phase != Phase::kYielded || peer.confirms != serial) return;
   peer.confirms = 0;
-  if (peer.address.host.empty()) {  // only expected: it comes again, nobody can go to it
+  if (peer.address.host.empty()) {  // an expected peer without an address: it connects again, we
+                                    // cannot connect to it
     peer.phase = Phase::kIdle;
     peer.since = kNever;
     return;
@@ -300,8 +303,8 @@ void RcGuardedHandshake::gone(RcStream& s, Connection& c) {
                    Status(Code::kPeerLost, "it came, and did not prove that it is the peer"));
 }
 
-// Who was told that it is accepted has shown the secret, and may be stopped or busy for a while.
-// Half of the limit: what is left is for an attempt of our own.
+// A connector that was told that it is accepted has proved the secret, and may be stopped or busy
+// for a while. Half of the limit: the rest is left for an attempt of our own.
 Nanos RcGuardedHandshake::patience(const RcStream& s, const Connection& c) {
   return c.guard->awaits == Awaits::kConfirm ? s.options_.liveness_limit / 2 : guarded::kPatience;
 }
@@ -311,7 +314,8 @@ void RcGuardedHandshake::run_timers(RcStream& s, Nanos now, bool away) {
   for (const auto& [serial, c] : s.connections_) {
     if (c->state != State::kHalfOpen) continue;
     Nanos& since = c->guard->since;
-    // (Requests come at any time, also while a join waits: the endpoint's clock may be far behind.)
+    // (Requests arrive at any time, also while a join waits: the endpoint's clock may be far
+    // behind.)
     if (away || since == kNever) since = now;
     if (now - since >= patience(s, *c)) {
       late.push_back(c.get());

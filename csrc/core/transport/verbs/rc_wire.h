@@ -1,4 +1,5 @@
-// What a reliable connection carries. Pure functions over bytes; integers are little-endian.
+// Format of the bytes on a reliable connection. Pure functions over bytes; integers are
+// little-endian.
 //
 //   Hello (private data of the connect request, 32 bytes):
 //     "MCSV" version:u16 entries:u16 source:u64 target:u64 listen address:4 bytes listen port:u16
@@ -6,15 +7,16 @@
 //   Refusal (private data of a reject): "MCSV" reason:u8
 //   message: kind:u8 flags:u8 credits:u16 length:u32, then a piece of a frame
 //
-// Of guarded endpoints the Hello has version 2 and says who wants to come, no more: what proves it
-// are the four messages of crypto/handshake.h. The Challenge is the private data of the accept, the
-// others are messages of their own, as they are; this Hello with what they set at its end is the
-// head of theirs. From then on each message is a record (crypto/stream_guard.h) of what it is
-// without a guard, header included; so credits, channels and goodbyes are authenticated, too.
+// On guarded endpoints the Hello has version 2 and only claims who wants to connect; the four
+// messages of crypto/handshake.h prove it. The Challenge is the private data of the accept, the
+// others are sent as messages of their own, without a header; this Hello, with the fields that they
+// set at its end, is the head of theirs. From then on each message is a record
+// (crypto/stream_guard.h) of the message without a guard, header included; so credits, channels and
+// goodbyes are authenticated, too.
 //
-// A frame is sent in pieces that fill a message of kEntry bytes; `length` is the whole frame's, in
-// its first piece. Pieces of one channel follow each other; channels may alternate. `credits`: how
-// many receives the sender has posted again since it last said so.
+// A frame is sent in pieces that fill a message of kEntry bytes; `length` in its first piece is
+// that of the whole frame. Pieces of one channel follow each other; channels may alternate.
+// `credits`: number of receives that the sender has posted again since it last reported them.
 #pragma once
 
 #include <netinet/in.h>
@@ -33,9 +35,9 @@ namespace mcast::verbs {
 inline constexpr uint16_t kVersion = 1;
 inline constexpr size_t kHello = 32;
 inline constexpr size_t kMessageHeader = 8;
-inline constexpr size_t kEntry = 8192;  // bytes of one message at most
-// Messages that the peer may send ahead. Two more receives are for messages that only return
-// credits, of which at most two are on their way (they are sent when half of kCredits is owed).
+inline constexpr size_t kEntry = 8192;  // maximum number of bytes of one message
+// Messages that the peer may send in advance. Two more receives are for messages that only return
+// credits, of which at most two are in flight (they are sent when half of kCredits is owed).
 inline constexpr uint16_t kCredits = 16;
 inline constexpr size_t kReceives = kCredits + 2;
 
@@ -46,14 +48,14 @@ struct Hello {
   in_addr listen_address{};
   uint16_t listen_port = 0;
 
-  // Whether it wants endpoint `uid`.
+  // Returns true if the connector wants endpoint `uid`.
   bool is_for(uint64_t uid) const { return target == uid && source != uid; }
 };
 
 enum class Refusal : uint8_t {
-  kYield = 1,     // the connection that we have opened is used
+  kYield = 1,     // the connection that the refusing side opened is used
   kStranger = 2,  // no such process here, or another version
-  kLater = 3,     // of guarded endpoints: too many are on their way in
+  kLater = 3,     // guarded endpoints: too many connections are half open
 };
 
 enum class Kind : uint8_t { kData = 0, kCredit = 1, kGoodbye = 2 };
@@ -96,7 +98,8 @@ inline std::array<std::byte, kHello> encode(const Hello& h, uint16_t version = k
   return out;
 }
 
-// Nothing if magic, version or credits are wrong. Private data may be padded behind.
+// Returns an empty optional if magic, version or credits are wrong. Private data may be padded at
+// its end.
 inline std::optional<Hello> decode_hello(ConstBytes bytes, uint16_t version = kVersion) noexcept {
   if (bytes.size() < kHello) return std::nullopt;
   const std::byte* at = bytes.data();
@@ -137,7 +140,7 @@ inline void write_message(std::byte* out, const Message& m) noexcept {
   detail::put(out, m.length);
 }
 
-// Nothing unless every field is one that write_message() makes.
+// Returns an empty optional unless every field has a value that write_message() produces.
 inline std::optional<Message> parse_message(ConstBytes bytes) noexcept {
   if (bytes.size() < kMessageHeader) return std::nullopt;
   const std::byte* at = bytes.data();

@@ -1,5 +1,5 @@
-// Entries start on cache lines. Of the receives as many are made as the device, its completion
-// queue and the limit of locked memory allow; the sends are few and always the same.
+// Entries start on cache lines. The number of receives is as large as the device, its completion
+// queue and the limit of locked memory allow; the number of sends is small and fixed.
 #include "transport/verbs/rings.h"
 
 #include <algorithm>
@@ -61,7 +61,7 @@ Status ReceiveRing::open(Device& device, uint64_t rcvbuf) {
       std::min({kReceiveEntries, device_most, queue_most - std::min(queue_most, kSendEntries),
                 static_cast<size_t>(rcvbuf) / stride_});
   entries_ = std::max(entries_, 2 * kReceiveChain);
-  // The memory lock limit of an ordinary user is small: take what it gives.
+  // The memory lock limit of an ordinary user is small: use as much as it allows.
   Status status = memory_.open(device.api(), device.pd(), entries_ * stride_);
   while (status.code() == Code::kResourceExhausted && entries_ > 8 * kReceiveChain) {
     entries_ /= 2;

@@ -1,16 +1,16 @@
-// Frames on established connections, credits, failure and goodbye. (Making connections is in
-// stream_connect.cpp.)
+// Frames on established connections, credits, failure and goodbye. (stream_connect.cpp makes the
+// connections.)
 //
-// send() queues a copy of the frame and pump() cuts the queues into messages while the connection
-// has entries and credits: control first, the two bulk channels in turns of one message, so that a
-// repair of 64 KB delays a control frame by one message and no more. A receiver posts each receive
-// again once its bytes are handed over, and returns the credit with the next message that goes the
-// other way, or with one of its own when half of all is owed.
+// send() queues a copy of the frame, and pump() cuts the queues into messages while the connection
+// has entries and credits: control first, the two bulk channels alternating message by message, so
+// that a repair of 64 KB delays a control frame by one message at most. A receiver posts each
+// receive again once its bytes are handed over, and returns the credit with the next message in the
+// other direction, or with a message of its own when half of all credits are owed.
 //
 // A completion with an error ends the connection. The queue pair's flush reports everything behind
-// it with an error too; the first reason is kept. What the peer had sent before is in the
-// completion queue already and is handed over first, so a goodbye in it makes the end a graceful
-// one.
+// it with an error too; the first reason is kept. Messages that the peer had sent before are in the
+// completion queue already and are handed over first, so a goodbye among them makes the end a
+// graceful one.
 #include "transport/verbs/stream.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ namespace {
 
 constexpr size_t kCompletionsPerPoll = 256;
 
-// What a completion's status tells a user.
+// Text for users that explains a completion's status.
 std::string reason(ibv_wc_status status) {
   switch (status) {
     case IBV_WC_RETRY_EXC_ERR:
@@ -185,7 +185,7 @@ void RcStream::pump(PeerId id) {
     const ConstBytes bytes = ConstBytes(frame.bytes).subspan(frame.sent, piece);
     frame.sent += piece;
     peer.queued[channel] -= piece;
-    std::vector<std::byte> last;  // holds the bytes until they are in their message
+    std::vector<std::byte> last;  // holds the bytes until they are copied into their message
     if (frame.sent == frame.bytes.size()) {
       last = std::move(frame.bytes);
       peer.queues[channel].pop_front();
@@ -203,7 +203,8 @@ void RcStream::pump(PeerId id) {
 }
 
 void RcStream::return_credits(Connection& c) {
-  // (Before it is open, there may be no keys to seal with, or none that the peer has.)
+  // (Before the connection is open, there may be no keys to seal with, or the peer may not have
+  // them.)
   if (c.state != Connection::State::kOpen) return;
   if (c.owed() < kCredits / 2 || !c.can_send(false) || !c.problem.ok()) return;
   ++stats_.credit_messages;
@@ -251,7 +252,7 @@ size_t RcStream::drain(StreamSink& sink) {
     dry = dry && n < kCompletionsPerPoll;
   }
   if (!dry) return events;
-  // Connections that got an error: everything before it has been handed over now.
+  // Connections that had an error: everything before it has been handed over now.
   const bool broken_pairs = device_.any_broken();
   std::vector<Connection*> failed;
   for (const auto& [serial, c] : connections_) {
@@ -265,11 +266,11 @@ size_t RcStream::drain(StreamSink& sink) {
 
 void RcStream::on_completion(const ibv_wc& wc, StreamSink& sink) {
   const auto it = connections_.find(Connection::serial_of(wc.wr_id));
-  if (it == connections_.end()) return;  // of a connection that is gone
+  if (it == connections_.end()) return;  // the connection of this completion is gone
   Connection& c = *it->second;
   const auto work = Connection::work_of(wc.wr_id);
   if (wc.status != IBV_WC_SUCCESS) {
-    // A flush tells only that something else went wrong; its own completion may come later.
+    // A flush only shows that something else failed; the completion with the reason may come later.
     const bool flush = wc.status == IBV_WC_WR_FLUSH_ERR;
     if (c.problem.ok() || (!flush && c.problem.code() == Code::kClosed)) {
       c.problem = Status(flush ? Code::kClosed : Code::kPeerLost, reason(wc.status));
@@ -280,7 +281,7 @@ void RcStream::on_completion(const ibv_wc& wc, StreamSink& sink) {
     case Connection::Work::kSend:
       c.sent_up_to(Connection::number_of(wc.wr_id));
       if (c.peer != kNoPeer) pump(c.peer);
-      return_credits(c);  // that were due while no entry was free
+      return_credits(c);  // those due while no entry was free
       break;
     case Connection::Work::kReceive:
       on_message(c, wc, sink);
@@ -298,8 +299,8 @@ void RcStream::on_message(Connection& c, const ibv_wc& wc, StreamSink& sink) {
   }
   ConstBytes bytes = c.received(wc);
   if (c.guard && !RcGuardedHandshake::open(*this, c, bytes)) return;
-  // A message may overtake the event that says the connection stands. (With a guard, the first
-  // record is what says it.)
+  // A message may overtake the event that the connection is established. (With a guard, the first
+  // record establishes it.)
   if (c.state != Connection::State::kOpen) established(c);
   const auto message = parse_message(bytes);
   if (!message) {
@@ -323,7 +324,7 @@ void RcStream::on_message(Connection& c, const ibv_wc& wc, StreamSink& sink) {
     case Kind::kCredit:
       break;
   }
-  if (c.state == Connection::State::kDead) return;  // the sink's doing
+  if (c.state == Connection::State::kDead) return;  // done by the sink
   if (Status s = c.repost(Connection::number_of(wc.wr_id)); !s.ok()) {
     c.problem = s;
     return;
@@ -336,7 +337,7 @@ void RcStream::on_message(Connection& c, const ibv_wc& wc, StreamSink& sink) {
   return_credits(c);
 }
 
-// False: the connection is over.
+// Returns false if the connection is over.
 bool RcStream::put_together(Connection& c, const Message& m, ConstBytes piece, StreamSink& sink) {
   Connection::Assembly& a = c.assembly[static_cast<size_t>(m.channel)];
   if (m.first != (a.expected == 0) || piece.empty() || m.length == 0 ||
@@ -369,7 +370,7 @@ void RcStream::violation(Connection& c, const std::string& what) {
   fail_peer(c.peer, Status(Code::kPeerLost, text(c.peer) + what));
 }
 
-// Only after everything that had arrived was handed over.
+// Runs only after everything that had arrived was handed over.
 void RcStream::broken(Connection& c) {
   if (c.state == Connection::State::kDead) return;
   if (c.state == Connection::State::kHalfOpen) return RcGuardedHandshake::gone(*this, c);
@@ -385,7 +386,8 @@ void RcStream::broken(Connection& c) {
     return;
   }
   if (c.goodbye_sent) {
-    // Our last word is out, and the peer, which has all before it, went away without waiting.
+    // Our last message was sent, and the peer, which has everything before it, closed without
+    // waiting.
     fail_peer(id, Status(Code::kClosed, text(id) + " closed after our goodbye"), true);
     return;
   }
@@ -457,7 +459,7 @@ void RcStream::on_read(Connection& c, const ibv_wc& wc, StreamSink& sink) {
   if (it == reads_.end()) return;
   const Read read = it->second;
   reads_.erase(it);
-  // Not every driver tells the length of a read.
+  // Not every driver reports the length of a read.
   if (wc.byte_len != 0 && wc.byte_len != read.length) {
     c.problem = Status(Code::kPeerLost, "an RDMA Read brought " + std::to_string(wc.byte_len) +
                                             " of " + std::to_string(read.length) + " bytes");

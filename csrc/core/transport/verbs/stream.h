@@ -1,9 +1,9 @@
 // The Stream endpoint over reliable connections: one per peer that is needed, made by the first
-// send, shared by the three channels, which take turns piece by piece with control in front.
+// send and shared by the three channels, which alternate piece by piece, control first.
 //
 // The peer's uid is its identity, as with TCP: a connection is accepted only if its Hello names our
-// uid, and belongs to the PeerId of the uid it comes from. Frames flow only on an established
-// connection, so one that loses a simultaneous connect has carried none.
+// uid, and belongs to the PeerId of the uid that the Hello gives as its source. Frames flow only on
+// an established connection, so a connection that loses a simultaneous connect has carried none.
 #pragma once
 
 #include <array>
@@ -22,7 +22,8 @@
 
 namespace mcast::verbs {
 
-inline constexpr size_t kConnectionsPerQueue = 64;  // that share one completion queue, at most
+inline constexpr size_t kConnectionsPerQueue = 64;  // maximum number that share one completion
+                                                    // queue
 
 class RcStream final : public Stream,
                        public RemoteMemory,
@@ -44,7 +45,7 @@ class RcStream final : public Stream,
   size_t queued(PeerId peer, Channel channel) const override;
   size_t poll(StreamSink& sink, Nanos now) override;
   bool close_peers(Nanos now) override;
-  // A guarded endpoint has none: nothing of it is registered for others.
+  // Guarded endpoints have none: they register no memory for others.
   RemoteMemory* remote_memory() override { return options_.identity ? nullptr : this; }
 
   // RemoteMemory
@@ -52,21 +53,21 @@ class RcStream final : public Stream,
   size_t max_read() const override { return kReadBytes; }
   bool read(PeerId peer, uint64_t address, uint32_t key, size_t length, uint64_t token) override;
 
-  // Whether a completion is here.
+  // Returns true if a completion is there.
   bool ready();
-  // Asks for an event at the next completion; false: there is one already.
+  // Requests an event for the next completion; returns false if there is one already.
   bool arm();
   Nanos until_timer() const noexcept;
   void abandon() noexcept;
 
  private:
-  friend class RcGuardedHandshake;  // a part of this, for guarded endpoints only
+  friend class RcGuardedHandshake;  // a part of this class, for guarded endpoints only
   enum class Phase {
     kIdle,
-    kAttempt,    // `connection` is ours and not established
+    kAttempt,    // `connection` is opened here and not established
     kRetry,      // an attempt failed, the next is at `deadline`
-    kYielded,    // the peer has a connection of its own on the way
-    kAccepting,  // `connection` is theirs
+    kYielded,    // the peer is opening a connection itself
+    kAccepting,  // `connection` was opened by the peer
     kOpen,
     kEnded,
   };
@@ -80,17 +81,17 @@ class RcStream final : public Stream,
     Connection* connection = nullptr;
     std::array<std::deque<Outgoing>, kChannels> queues;
     std::array<size_t, kChannels> queued{};
-    size_t turn = 0;  // which bulk channel sends next
+    size_t turn = 0;  // the bulk channel that sends next
     bool goodbye_due = false;
-    uint32_t confirms =
-        0;               // kYielded: serial of the half-open connection that is to be its; 0: none
-    bool timed = false;  // `since` and `deadline` are set: send() has no clock
-    Nanos since = kNever;     // of the first attempt
-    Nanos keep_trying = 0;    // until then, if the liveness limit is over before
-    Nanos deadline = kNever;  // of the next retry, or of the phase
+    uint32_t confirms = 0;    // kYielded: serial of the half-open connection that will become this
+                              // peer's; 0: none
+    bool timed = false;       // `since` and `deadline` are set: send() has no clock
+    Nanos since = kNever;     // time of the first attempt
+    Nanos keep_trying = 0;    // attempts go on until then, if the liveness limit ends earlier
+    Nanos deadline = kNever;  // time of the next retry, or end of the phase
     Nanos backoff = 0;
     Status last;            // why the last attempt failed
-    bool stranger = false;  // nobody has added it
+    bool stranger = false;  // not added by the caller
   };
   struct Report {
     PeerId peer;
@@ -98,7 +99,7 @@ class RcStream final : public Stream,
     bool graceful;
     bool stranger;
   };
-  struct Read {  // in flight
+  struct Read {  // one RDMA Read in flight
     uint64_t token = 0;
     size_t length = 0;
   };
@@ -129,8 +130,8 @@ class RcStream final : public Stream,
   void return_credits(Connection& c);
   void fail_peer(PeerId id, Status why, bool graceful = false);
   void violation(Connection& c, const std::string& what);
-  // `guest`: where one comes from that nobody has added; if there are too many, one of them has to
-  // go. Null: it is added.
+  // `guest`: source of a peer that nobody has added; if there are too many guests, one of them is
+  // displaced. Null if the peer is added.
   PeerId new_peer(const StreamAddress& address, const Source* guest);
   std::string text(PeerId id) const;
 
@@ -145,9 +146,9 @@ class RcStream final : public Stream,
     rdma_cm_id* id = nullptr;
     sockaddr_in at{};
     Guests guests;
-    std::unordered_set<uint64_t> told_later;  // guarded: who was told to come later
+    std::unordered_set<uint64_t> told_later;  // guarded: uids that were told to come later
   } listener_;
-  std::vector<std::shared_ptr<CompletionQueue>> queues_;  // the others are their connections
+  std::vector<std::shared_ptr<CompletionQueue>> queues_;  // the other holders are their connections
   std::vector<Peer> peers_;
   std::unordered_map<uint64_t, PeerId> by_uid_;
   std::unordered_map<uint32_t, std::unique_ptr<Connection>> connections_;  // by serial

@@ -1,9 +1,9 @@
-// How connections come about. The first send to a peer resolves its address and route and connects;
-// the Hello travels in the request. If both sides connect at once, the one with the lower uid keeps
-// its own: it refuses the other's request with the word that its own is coming, and the higher one
-// gives its attempt up when it accepts. Refusals and silence (no answer for the address, the route
-// or the request) are tried again with growing pauses until the liveness limit, or as long as
-// keep_trying() says.
+// Makes the connections. The first send to a peer resolves its address and route and connects; the
+// Hello is part of the request. If both sides connect at once, the one with the lower uid keeps its
+// own connection: it refuses the other's request with the reason that its own is coming, and the
+// side with the higher uid gives its attempt up when it accepts. Refusals and time-outs (no reply
+// for the address, the route or the request) are tried again with growing pauses until the liveness
+// limit, or for the time set by keep_trying().
 #include <algorithm>
 
 #include "transport/udp/socket.h"
@@ -15,7 +15,8 @@ namespace {
 
 constexpr Nanos kFirstBackoff = 10 * kMilli, kLastBackoff = 200 * kMilli;
 
-// Of an address or a route: so that several attempts fit into the liveness limit.
+// Time limit of resolving an address or a route, so that several attempts fit into the liveness
+// limit.
 int resolve_ms(Nanos liveness_limit) {
   return static_cast<int>(std::clamp<Nanos>(liveness_limit / 4 / kMilli, 1, 2000));
 }
@@ -33,7 +34,7 @@ Connection* RcStream::make_connection(PeerId peer, Connection::State state) {
   return c;
 }
 
-// Ends with the current poll: callers up the stack may still look at it.
+// The object is freed at the end of the current poll: callers up the stack may still use it.
 void RcStream::retire(Connection& c) {
   const auto it = connections_.find(c.serial());
   if (it == connections_.end()) return;
@@ -48,10 +49,10 @@ void RcStream::retire(Connection& c) {
   connections_.erase(it);
 }
 
-// A queue that overruns is broken with all its connections, so each has room for whatever those can
-// fill it with.
+// If a queue overruns, it is broken with all its connections, so each has room for all completions
+// that its connections can cause.
 Result<std::shared_ptr<CompletionQueue>> RcStream::queue_with_room() {
-  // Retired connections may leave completions behind: twice the room.
+  // Twice the room, because retired connections may leave completions behind.
   constexpr size_t kRoom = 2 * kCompletions;
   for (const auto& queue : queues_) {
     const auto connections = static_cast<size_t>(queue.use_count()) - 1;
@@ -146,7 +147,7 @@ void RcStream::refuse(rdma_cm_id* id, Refusal reason) {
 }
 
 void RcStream::on_request(const CmEvent& event) {
-  event.id->context = nullptr;  // the listener's, until it is adopted
+  event.id->context = nullptr;  // still the listener's handler; cleared until it is adopted
   if (options_.identity) return RcGuardedHandshake::on_request(*this, event);
   const auto hello = decode_hello(event.data);
   if (!hello || !hello->is_for(uid_)) {
@@ -163,14 +164,14 @@ void RcStream::on_request(const CmEvent& event) {
   const StreamAddress address{hello->source, to_text(hello->listen_address), hello->listen_port};
   const Source from = peer_of(event.id);
   PeerId id = known == by_uid_.end() ? new_peer(address, &from) : known->second;
-  if (peers_[id].address.host.empty()) id = add_peer(address);  // one that was expected
+  if (peers_[id].address.host.empty()) id = add_peer(address);  // an expected peer
   Peer& peer = peers_[id];
   const bool ours_wins = peer.phase == Phase::kAttempt && uid_ < hello->source;
   if (ours_wins || peer.phase == Phase::kOpen || peer.phase == Phase::kAccepting) {
     refuse(event.id, Refusal::kYield);
     return;
   }
-  // While closing down, only what we wait for ourselves: our last frames may need their connection.
+  // While closing down, accept only connections that we wait for: our last frames may need them.
   if (peer.phase == Phase::kEnded || (closing_ && !peer.goodbye_due)) {
     refuse(event.id, Refusal::kStranger);
     return;
@@ -214,7 +215,7 @@ void RcStream::on_connection_event(Connection& c, const CmEvent& event) {
       break;
     case RDMA_CM_EVENT_REJECTED: {
       const auto refusal = decode_refusal(event.data);
-      // (A guarded acceptor yields by its Ack: this one has proved nothing.)
+      // (A guarded acceptor yields by its Ack: this reject has proved nothing.)
       if (refusal == Refusal::kYield && !c.guard) {
         Peer& peer = peers_[c.peer];
         ++stats_.yielded;
@@ -288,7 +289,8 @@ void RcStream::disconnected(Connection& c) {
     attempt_failed(c.peer, why);
     return;
   }
-  // What it sent is in the completion queue, and may end with a goodbye: drain() decides.
+  // Messages that the peer sent are in the completion queue, and may end with a goodbye: drain()
+  // decides.
   if (c.problem.ok()) {
     c.problem = Status(Code::kClosed, in_doubt ? "it ended the connection before its first record"
                                                : "it closed its connection without a goodbye");

@@ -1,10 +1,11 @@
-// Sleeping: every completion queue is armed, looked at once more, and then epoll waits for the
+// Sleeping: every completion queue is armed and looked at once more; then epoll waits for the
 // completion channel, rdma_cm's events, the device's asynchronous events and wake-ups. A sleep
-// costs an interrupt and a system call, far more than a message: where cores are free the queues
-// are first polled for a moment, unarmed, as long as that has paid of late.
+// costs an interrupt and a system call, far more than a message. So if cores are free, the queues
+// are first polled for a moment, unarmed, as long as that has recently been successful.
 //
-// Fork: librdmacm's context of a device is shared by all lanes and cannot be made anew, so a child
-// closes what it inherited and has no verbs (viability says so); exec'd programs do.
+// Fork: all lanes share librdmacm's context of a device, which cannot be made again, so a child
+// closes the descriptors that it inherited and has no verbs (the viability check says so); exec'd
+// programs do have verbs.
 #include "transport/verbs/verbs_transport.h"
 
 #include <sys/eventfd.h>
@@ -24,11 +25,12 @@ namespace mcast::verbs {
 namespace {
 
 constexpr Nanos kLongestSpin = 50 * kMicro, kShortestSpin = 2 * kMicro;
-// Lanes and whoever waits for them: below that many cores nobody spins.
+// Lanes and the threads that wait for them need cores: on a host with fewer than this no lane
+// spins.
 constexpr unsigned kCoresToSpin = 4;
 
 std::atomic<pid_t> g_user{0};       // the process that has used verbs
-std::atomic<bool> g_forked{false};  // this one is its fork
+std::atomic<bool> g_forked{false};  // this process is a fork of it
 
 Nanos clock_now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -122,7 +124,7 @@ void VerbsTransport::abandon_after_fork() noexcept {
   const bool child = ::getpid() != g_user;
   if (child && device_.context() != nullptr) {
     g_forked = true;
-    // Shared by the lanes: closed by the first of them.
+    // Shared by the lanes: the first of them closes it.
     ibv_context* const context = device_.context();
     for (int* fd : {&context->async_fd, &context->cmd_fd}) {
       if (*fd >= 0) ::close(*fd);

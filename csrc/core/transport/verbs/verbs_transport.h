@@ -1,6 +1,6 @@
 // The RDMA transport: datagrams by unreliable-datagram multicast, streams by reliable connections,
-// one completion queue each. libibverbs and librdmacm are loaded when first asked for; nothing here
-// needs their headers or links to them. See docs/verbs.md.
+// one completion queue each. libibverbs and librdmacm are loaded on first use; this header neither
+// needs their headers nor links to them. See docs/verbs.md.
 #pragma once
 
 #include <memory>
@@ -10,10 +10,10 @@
 
 namespace mcast {
 
-// kUnavailable with the reason where there is no library, no device, no active port with an IP
-// address, or too little memory may be locked. The endpoints of one lane.
+// Returns the endpoints of one lane; kUnavailable with the reason if there is no library, no
+// device, or no active port with an IP address, or too little memory may be locked.
 Result<std::unique_ptr<Transport>> make_verbs_transport(const VerbsOptions& options);
-// The same question without keeping anything open.
+// The same check without keeping anything open.
 Status verbs_viable(const VerbsOptions& options);
 
 }  // namespace mcast
