@@ -1,6 +1,7 @@
-// Whom an endpoint knows. Over sockets nobody hears of the end of a process that it has no
-// connection with, and of one that it has not turned to only that a stranger is gone; who turns to
-// a process that has ended finds out then. Pure.
+// Tracks which peers an endpoint knows, so that ends are reported as over sockets: an endpoint is
+// not notified of the end of a process to which it has no connection. If it has not used a
+// connected peer itself, it only learns that a stranger is gone; if it turns to that process later,
+// it learns of the end then. Pure.
 #pragma once
 
 #include <cstddef>
@@ -16,18 +17,19 @@ class Acquaintances {
   enum class Known : uint8_t { kNot, kHeard, kMet };
   Known of(size_t peer) const { return peer < known_.size() ? known_[peer] : Known::kNot; }
 
-  // A frame of it came.
+  // A frame of the peer arrived.
   void hear(size_t peer) {
     if (of(peer) == Known::kNot) set(peer, Known::kHeard);
   }
-  // It was added, expected or sent to. Returns how it has ended before, gracefully or not.
+  // The peer was added, expected or sent to. Returns how it has ended before, if it has: gracefully
+  // or not.
   std::optional<bool> meet(size_t peer) {
     if (of(peer) == Known::kMet) return std::nullopt;
     set(peer, Known::kMet);
     const auto ended = unmet_.extract(peer);
     return ended.empty() ? std::nullopt : std::optional<bool>(ended.mapped());
   }
-  // One that is not met has ended.
+  // A peer that is not met has ended.
   void keep_end(size_t peer, bool graceful) { unmet_[peer] = graceful; }
 
  private:

@@ -1,6 +1,6 @@
-// Virtual time: what is still to happen, in the order (time, number of its entry), so that a run
-// depends on nothing but its inputs. Records are small and hold an index instead of the thing
-// itself; who makes a kind of event knows where its things are.
+// Virtual time: pending events in the order (time, number of the push), so that a run depends on
+// its inputs only. Records are small and hold an index instead of an object; the code that creates
+// a kind of event knows where its objects are.
 //
 // Cost: a 4-ary heap, a push about one and a pop about four cache lines for 10,000 records.
 // Threads: one.
@@ -18,9 +18,9 @@ enum class EventKind : uint32_t { kHop, kNic, kFlow, kDatagram, kFrame, kAction,
 
 struct Event {
   Nanos at = 0;
-  uint64_t number = 0;  // of its push: what was pushed first happens first
+  uint64_t number = 0;  // order of the push: events pushed first happen first
   EventKind kind = EventKind::kAction;
-  uint32_t index = 0;  // of the thing, for the handler of this kind
+  uint32_t index = 0;  // of the object, for the handler of this kind
 };
 static_assert(sizeof(Event) == 24);
 
@@ -49,7 +49,7 @@ class EventQueue {
     heap_[hole] = event;
   }
 
-  // The next event, which happens now. Not when empty.
+  // Takes the next event, which happens now. Must not be empty.
   Event pop() {
     const Event first = heap_.front();
     const Event last = heap_.back();
@@ -67,7 +67,7 @@ class EventQueue {
     return a.at != b.at ? a.at < b.at : a.number < b.number;
   }
 
-  // Puts `event` where the root was taken away.
+  // Puts `event` where the root was removed.
   void sink(const Event& event) {
     const size_t size = heap_.size();
     size_t hole = 0;

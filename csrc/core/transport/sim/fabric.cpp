@@ -1,8 +1,8 @@
-// A train's way. Its sender's interface serves its queues in turn, a train at a time, whenever the
-// link is free. Crossing a link is arithmetic (port.h); what comes of it is a branch with the time
-// at which something is to be done at the other end: at a switch when the first packet is there, at
-// a host when the last one is. The branches of one switch make a hop, which stands in the event
-// queue once, for its next branch. What is due already is done at once.
+// Moves trains. The sender's interface serves its queues in turn, a train at a time, whenever the
+// link is free. Crossing a link is arithmetic (port.h); its result is a branch with the time of the
+// next action at the other end: at a switch when the first packet is there, at a host when the last
+// one is. The branches of one switch make a hop, which is in the event queue once, for its next
+// branch. Branches that are due already are handled immediately.
 #include "transport/sim/fabric.h"
 
 #include <algorithm>
@@ -106,7 +106,7 @@ void Fabric::serve(uint32_t index, bool busy) {
   const auto plane = static_cast<unsigned>(index / topology_.hosts());
   const Port& port = ports_[topology_.host_link(plane, host)];
   const auto queues = static_cast<uint32_t>(nic.queues.size());
-  nic.scheduled = true;  // what is sent in between by what happens at once waits for its turn
+  nic.scheduled = true;  // trains sent meanwhile by actions at this moment wait their turn
   uint32_t empty = 0;
   while (empty < queues) {
     const uint32_t q = (nic.turn + empty) % queues;
@@ -122,7 +122,7 @@ void Fabric::serve(uint32_t index, bool busy) {
     nic.queues[q].pop();
     nic.bytes[q] -= train->wire;
     queued_--;
-    // A busy link goes on when it is free, not at the whole nanosecond after.
+    // A busy link continues when it is free, not at the next whole nanosecond.
     depart(host, train, busy ? port.free_at() : static_cast<double>(events_.now()));
     busy = false;
   }
@@ -136,7 +136,8 @@ void Fabric::depart(HostId host, const TrainRef& train, double now) {
   const LinkId up = topology_.host_link(train->plane, host);
   cross(hop, up, train->all(), {now, now}, kNone);
   if (train->tree != kNone) {
-    // Its own host has it without crossing the switch's port, as late as a neighbour would.
+    // The sender's own host receives it without crossing the switch's port, at the same time as a
+    // neighbour would.
     const Port& port = ports_[up];
     const double sent = std::max(now, port.free_at());
     const double delay = port.spec().delay + options_.host_down.delay;
@@ -190,7 +191,8 @@ void Fabric::cross(Hop& hop, LinkId link, uint64_t mask, const Passage& here, Li
 
 void Fabric::start(uint32_t index) {
   Hop& hop = hops_[index];
-  // Stable: ports with equal times are served in their order. Ports that are level need no sorting.
+  // Stable: ports with equal times are served in their order. Ports with equal times need no
+  // sorting.
   const auto earlier = [](const Branch& a, const Branch& b) { return a.due < b.due; };
   if (!std::is_sorted(hop.branches.begin(), hop.branches.end(), earlier)) {
     std::stable_sort(hop.branches.begin(), hop.branches.end(), earlier);

@@ -1,5 +1,5 @@
-// A queue in one piece of memory: an empty one costs a vector's header, where std::deque costs half
-// a kilobyte, which a million streams would not bear. Threads: one.
+// A queue in one piece of memory: an empty one costs a vector's header. An empty std::deque costs
+// half a kilobyte, too much for a million streams. Threads: one.
 #pragma once
 
 #include <cstddef>
@@ -34,7 +34,7 @@ class Fifo {
     items_.clear();
     head_ = 0;
   }
-  // Empties it and gives its memory back.
+  // Empties it and releases its memory.
   void release() {
     std::vector<T>().swap(items_);
     head_ = 0;

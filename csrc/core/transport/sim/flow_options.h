@@ -1,4 +1,4 @@
-// What streams over a fabric are like: TCP, as far as it decides how fast and in what pieces bytes
+// Options of streams over a fabric: the parts of TCP that decide how fast and in which pieces bytes
 // arrive.
 #pragma once
 
@@ -11,16 +11,18 @@ namespace mcast::sim {
 
 struct FlowOptions {
   size_t segment = 1448;          // payload of a packet, bytes
-  uint16_t overhead = 90;         // wire bytes of a packet beside it: IPv4, TCP, Ethernet, gap
+  uint16_t overhead = 90;         // wire bytes of a packet besides its payload: IPv4, TCP,
+                                  // Ethernet, gap
   uint16_t ack = 90;              // wire bytes of an acknowledgement
-  unsigned ack_every = 2;         // packets that one is for; more where the kernel joins them (GRO)
-  bool cork = false;              // a segment that is not full waits behind one at the interface
-  size_t window = 4 << 20;        // most bytes under way, as the receiver's buffer allows
+  unsigned ack_every = 2;         // packets per acknowledgement; more if the kernel merges packets
+                                  // (GRO)
+  bool cork = false;              // a partial segment waits behind another one at the interface
+  size_t window = 4 << 20;        // maximum bytes in flight, as the receiver's buffer allows
   size_t first_window = 10;       // segments
   size_t low_water = 64 * 1024;   // bytes that the medium takes beyond the window (NOTSENT_LOWAT)
-  size_t interface = 128 * 1024;  // bytes of one stream that wait at the interface
-  unsigned train = 64;            // most packets that move together
-  Nanos timeout = 200 * kMilli;   // until all is sent again; doubled each time
+  size_t interface = 128 * 1024;  // maximum bytes of one stream that wait at the interface
+  unsigned train = 64;            // maximum number of packets that move together
+  Nanos timeout = 200 * kMilli;   // until everything is sent again; doubled each time
   Nanos loopback = 10 * kMicro;   // between endpoints of one host
 };
 

@@ -1,7 +1,7 @@
-// The receiving half of a stream, and what ends streams. Each train that comes is acknowledged at
-// once, with as many packets as TCP would send. Frames are handed over when all bytes up to their
-// end are there. An endpoint that is held loses every train to and from it, which timers make up
-// for later. Between endpoints of one host frames take a fixed time and no link.
+// The receiving half of a stream, and the end of streams. Each train that arrives is acknowledged
+// immediately, with as many packets as TCP would send. A frame is handed over when all bytes up to
+// its end are there. An endpoint that is held loses every train to and from it, which timers repair
+// later. Between endpoints of one host frames take a fixed time and use no link.
 #include <algorithm>
 #include <bit>
 #include <utility>
@@ -52,12 +52,14 @@ void Flows::acknowledge(uint32_t index, const Train& train, uint64_t mask) {
   ack->stream.sent = train.stream.sent;
   ack->stream.arrived = mask;
   ack->stream.received = flow.received;
-  // Where it takes more packets than came for one, it has the share of its bytes.
+  // If that takes more packets than arrived for one, the acknowledgement has the share of its
+  // bytes.
   const auto news = static_cast<unsigned>(std::popcount(mask));
   const unsigned packets = (news + options_.ack_every - 1) / options_.ack_every;
   const size_t bytes = size_t{options_.ack} * news / (options_.ack_every * packets);
   for (unsigned i = 0; i < packets; i++) ack->add(std::max<size_t>(1, bytes));
-  (void)fabric_.send(flow.far.host, ack, flow.far.queue);  // a later one says as much
+  (void)fabric_.send(flow.far.host, ack, flow.far.queue);  // if it is refused, a later one carries
+                                                           // the same information
 }
 
 void Flows::hand_over(Flow& flow) {
@@ -163,7 +165,7 @@ void Flows::hold_pair(EndpointId a, EndpointId b, bool held) {
   }
 }
 
-// In their order; those that are still held wait again.
+// In their order; frames that are still held wait again.
 void Flows::let_locals_go_on() {
   for (Local& local : std::exchange(held_locals_, {})) push_local(std::move(local));
 }

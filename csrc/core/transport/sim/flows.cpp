@@ -1,9 +1,10 @@
-// The sending half of a stream. Bytes become segments when the window lets them go, in trains. A
-// path keeps its order, so an acknowledgement of a transmission shows that all earlier ones that
-// are not acknowledged were lost; of its own train, what lies before its last packet that came. The
-// tail of what was sent has nobody behind it: after two round trips its last segment is sent again,
-// whose acknowledgement shows the rest; after that everything is sent again, from a window of one,
-// at intervals that double. Timers wait for what is still at the sender's interface.
+// The sending half of a stream. Bytes become segments when the window allows it, in trains. A path
+// keeps its order, so an acknowledgement of a transmission shows that all earlier ones that are not
+// acknowledged were lost; within its own train, the packets before the last one that arrived. No
+// transmission follows the tail that could show its loss: after two round trips its last segment is
+// sent again, and the acknowledgement of that shows the rest; after that everything is sent again,
+// from a window of one, at intervals that double. Timers wait for packets that are still at the
+// sender's interface.
 #include "transport/sim/flows.h"
 
 #include <algorithm>
@@ -103,7 +104,7 @@ TrainRef Flows::begin_train(uint32_t index, uint64_t segment) {
   return train;
 }
 
-// One run of lost segments that follow each other.
+// Sends one run of consecutive lost segments.
 bool Flows::send_lost(uint32_t index) {
   Flow& flow = flows_[index];
   Sender& s = flow.sender;
@@ -158,7 +159,7 @@ bool Flows::send_new(uint32_t index) {
   return true;
 }
 
-// What a full interface refuses is as good as lost on the way.
+// A train that a full interface refuses is treated as lost on the way.
 void Flows::transmit(uint32_t index, const TrainRef& train) {
   const Place& place = flows_[index].place;
   size_t& at_interface = flows_[index].sender.at_interface;
@@ -173,7 +174,7 @@ void Flows::on_departure(const Train& train) {
   go_on(train.stream.flow);
 }
 
-// Something has made room: more may go out, and whoever has queued it may queue more.
+// There is room again: more bytes may be sent, and the owner may queue more.
 void Flows::go_on(uint32_t index) {
   const Flow& flow = flows_[index];
   const bool queueing = flow.accepted - flow.sender.cut > options_.low_water;
@@ -183,7 +184,7 @@ void Flows::go_on(uint32_t index) {
 
 // ---- acknowledgements ----
 
-// Returns the bytes that this is news about.
+// Returns the number of bytes that this newly acknowledges.
 uint64_t Flows::settle(Flow& flow, Segment& segment) {
   if (segment.acked) return 0;
   segment.acked = true;
@@ -215,7 +216,9 @@ bool Flows::find_losses(Flow& flow, const Train& ack) {
   Sender& s = flow.sender;
   if (s.segments.empty() || s.segments.front().serial > ack.stream.serial) return false;
   const uint64_t last = ack.stream.segment +
-                        static_cast<unsigned>(std::bit_width(ack.stream.arrived)) - 1;  // that came
+                        static_cast<unsigned>(std::bit_width(ack.stream.arrived)) - 1;  // packets
+                                                                                        // that
+                                                                                        // arrived
   bool halve = false;
   for (size_t i = 0; i < s.segments.size(); i++) {
     Segment& segment = s.segments[i];
@@ -239,7 +242,7 @@ void Flows::on_ack(uint32_t index, const Train& ack) {
   s.round_trip = s.round_trip == 0 ? trip : 0.875 * s.round_trip + 0.125 * trip;
   const auto segment = static_cast<double>(options_.segment);
   if (find_losses(flow, ack)) {
-    // Once for each round trip: all that was sent until now belongs to this loss.
+    // Once per round trip: all segments sent until now belong to this loss.
     s.threshold = s.window = std::max(s.window / 2, 2 * segment);
     s.recover = s.serial;
     totals_.halvings++;
@@ -268,7 +271,7 @@ void Flows::arm(uint32_t index) {
     after = static_cast<Nanos>(2 * s.round_trip);
   }
   s.timer = events_.now() + after;
-  if (s.pushed <= s.timer) return;  // that event comes first, looks and is pushed again
+  if (s.pushed <= s.timer) return;  // the pending event checks it and is pushed again
   s.pushed = s.timer;
   events_.push(s.timer, EventKind::kFlow, index);
 }
@@ -276,14 +279,14 @@ void Flows::arm(uint32_t index) {
 void Flows::on_timer(uint32_t index) {
   Flow& flow = flows_[index];
   Sender& s = flow.sender;
-  if (s.pushed != events_.now()) return;  // an earlier one was pushed later
+  if (s.pushed != events_.now()) return;  // an earlier event was pushed later
   s.pushed = kNever;
   if (flow.broken || (s.in_flight == 0 && s.lost == 0)) return;
   if (s.timer > events_.now()) {
     s.pushed = s.timer;
     return events_.push(s.timer, EventKind::kFlow, index);
   }
-  if (s.at_interface > 0) return arm(index);  // what has not left this host is not lost
+  if (s.at_interface > 0) return arm(index);  // packets still on this host are not lost
   s.tries++;
   totals_.timeouts++;
   if (s.tries == 1 && s.round_trip > 0 && s.in_flight > 0) {

@@ -1,12 +1,11 @@
 // Streams as packets on the fabric's links: a window that grows and is halved by losses (Reno),
-// acknowledgements on the way back, holes that are sent again. Both ends of a stream are in one
-// record; what one end knows of the other comes by trains only, but for the frames' bytes, which
-// are kept at the sender and handed over when all of their segments are there. A frame may be a
-// length only: it takes its time on the links and no memory.
+// acknowledgements on the way back, retransmission of gaps. Both ends of a stream are in one
+// record; an end learns of the other by trains only, except for the frames' bytes, which are kept
+// at the sender and handed over when all of their segments are there. A frame may be a length only:
+// it takes its time on the links and no memory.
 //
-// Not modelled: connections being made, other congestion controls, options. A million idle streams
-// cost a few hundred bytes each.
-// Threads: one.
+// Not modelled: the establishment of connections, other congestion controls, options. A million
+// idle streams cost a few hundred bytes each. Threads: one.
 #pragma once
 
 #include <algorithm>
@@ -30,15 +29,15 @@ class Flows final : public Streams {
       : options_(options), fabric_(fabric), events_(events), trains_(trains), owner_(owner) {}
 
   void send(EndpointId from, EndpointId to, Channel channel, Frame frame) override;
-  // A frame of `bytes` bytes that nobody reads; the receiver's side of the owner is given `note`
-  // when the last one is there, and is taken to have read them at once. bytes > 0.
+  // Sends a frame of `bytes` bytes without contents; the receiver's side of the owner is given
+  // `note` when the last byte is there, and counts as having read them immediately. bytes > 0.
   void send_length(EndpointId from, EndpointId to, Channel channel, uint64_t bytes, uint64_t note);
   size_t queued(EndpointId from, EndpointId to, Channel channel) const override;
   void on_taken(EndpointId from, EndpointId to, Channel channel, size_t bytes) override;
   void cut(EndpointId a, EndpointId b) override;
   void close(EndpointId from, EndpointId to) override;
   void hold(EndpointId endpoint, bool held) override;
-  // As hold(), for what goes between these two; on and off as often as one likes.
+  // Like hold(), for traffic between these two; may be switched on and off any number of times.
   void hold_pair(EndpointId a, EndpointId b, bool held);
   void drop(EndpointId endpoint) override;
   void on_event(EventKind kind, uint32_t index) override;
@@ -47,13 +46,13 @@ class Flows final : public Streams {
 
   struct Totals {
     uint64_t segments = 0, again = 0, timeouts = 0, halvings = 0;
-    uint64_t cut = 0;  // trains and frames of a host that came while their pair was held
+    uint64_t cut = 0;  // trains and frames of a host that arrived while their pair was held
   };
   const Totals& totals() const { return totals_; }
   size_t streams() const { return flows_.size(); }
 
  private:
-  // Sent and not acknowledged with all before it.
+  // Sent, and not yet acknowledged together with all before it.
   struct Segment {
     uint32_t bytes = 0;
     uint64_t serial = 0;   // of its last transmission
@@ -66,17 +65,18 @@ class Flows final : public Streams {
     uint64_t length = 0, note = 0;  // of a frame that is a length only
   };
   struct Sender {
-    uint64_t cut = 0;  // bytes that were made into segments
+    uint64_t cut = 0;  // bytes that were divided into segments
     Fifo<Segment> segments;
     uint64_t base = 0;       // number of the first of `segments`
     uint64_t in_flight = 0;  // bytes
-    uint32_t lost = 0;       // segments that wait to be sent again
+    uint32_t lost = 0;       // segments that wait to be retransmitted
     size_t at_interface = 0;
     double window = 0, threshold = 1e18;
-    uint64_t serial = 0, recover = 0;  // transmissions; losses before `recover` have halved it
-    double round_trip = 0;             // ns, smoothed; 0: not known
+    uint64_t serial = 0, recover = 0;  // number of transmissions; losses before `recover` have
+                                       // halved the window
+    double round_trip = 0;             // ns, smoothed; 0 if not known
     unsigned tries = 0;
-    Nanos timer = kNever, pushed = kNever;  // when it is due, and when an event looks
+    Nanos timer = kNever, pushed = kNever;  // when it is due, and when an event checks it
   };
   struct Flow {
     EndpointId from = 0, to = 0;
@@ -137,7 +137,7 @@ class Flows final : public Streams {
   std::deque<Flow> flows_;
   std::unordered_map<uint64_t, uint32_t> index_;  // by stream_key()
   Numbered<Local> locals_;
-  std::vector<Local> held_locals_;  // came while one of their ends was held
+  std::vector<Local> held_locals_;  // arrived while one of their ends was held
   std::set<std::pair<EndpointId, EndpointId>> closing_;
   std::set<EndpointId> held_, dead_;
   std::set<std::pair<EndpointId, EndpointId>> held_pairs_;  // the lower one first

@@ -1,7 +1,7 @@
-// How the connections of a guarded endpoint are made. The acceptor speaks first; the link belongs
-// to the connection once the Confirm fits. Where both ends connect at once, the one with the lower
-// number insists: it answers "yield" to the other's Hello once its own is on the way. Who is
-// refused tries again, with growing pauses; whoever does not ask for a proof in time is lost.
+// Makes the connections of a guarded endpoint. The acceptor speaks first; the link belongs to the
+// connection once the Confirm is correct. If both ends connect at once, the one with the lower
+// number insists: it replies "yield" to the other's Hello once its own has been sent. A refused end
+// tries again, with growing pauses; a peer that does not send a Challenge in time is lost.
 #include <algorithm>
 
 #include "transport/guarded/errors.h"
@@ -14,11 +14,11 @@ using crypto::HandshakeError;
 namespace {
 
 constexpr Nanos kFirstBackoff = 10 * kMilli, kLastBackoff = 200 * kMilli;
-constexpr std::byte kEmpty[1] = {};  // of what has no bytes over TCP
+constexpr std::byte kEmpty[1] = {};  // for messages that have no bytes over TCP
 constexpr uint32_t kHelloMagic = 0x5453434d, kAckMagic = 0x4153434d;  // "MCST", "MCSA"
 constexpr uint8_t kAccepted = 0, kYield = 1;
 
-// The transport's own parts of the messages, as transport/udp/stream_wire.h has them.
+// The transport's own parts of the messages, as in transport/udp/stream_wire.h.
 using HelloHead = std::array<std::byte, crypto::kHelloHead>;
 using AckHead = std::array<std::byte, crypto::kAckHead>;
 
@@ -205,7 +205,7 @@ void GuardedStreams::refuse(uint64_t connection, const HalfOpen& half, Cause cau
   say(from, channel, connection, kEmpty, Frame::Sign::kReset);
 }
 
-// Who has the secret may come in; a rank also before it was added.
+// An end that knows the secret may connect; a rank also before it was added.
 bool GuardedStreams::welcome(const HalfOpen& half, uint64_t source) const {
   const auto known = peers_.find(half.from);
   const Peer* const peer = known == peers_.end() ? nullptr : &known->second;
@@ -247,7 +247,7 @@ void GuardedStreams::on_hello(uint64_t connection, HalfOpen& half, const Frame& 
   if (yield) {
     half_open_.erase(connection);
   } else {
-    // As if it were open already: what the two ends have decided is not decided again.
+    // Act as if it were open already: a decision that the two ends have made is not made again.
     give_up(from, channel);
     link.phase = Phase::kYielded;
     link.awaits_confirm = true;

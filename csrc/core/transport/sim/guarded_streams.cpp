@@ -1,7 +1,7 @@
-// Records. What a connection has sent is opened in the order in which it came: what was changed,
-// cut, left out, doubled, moved or turned round opens under no key and number, and the peer is
-// lost, as its connections are over TCP. The goodbye is a record too, so an end without one is no
-// end in order.
+// Records. Bytes of a connection are opened in the order in which they arrive: bytes that were
+// changed, cut, left out, duplicated, moved or reflected open under no key and number, and the peer
+// is lost, as its connections are over TCP. The goodbye is a record too, so an end without one is
+// not a graceful end.
 #include "transport/sim/guarded_streams.h"
 
 #include <algorithm>
@@ -63,7 +63,7 @@ size_t GuardedStreams::waiting(EndpointId to, Channel channel) const {
   return bytes;
 }
 
-// No bytes: the goodbye.
+// An empty frame is the goodbye.
 void GuardedStreams::seal(EndpointId to, Channel channel, ConstBytes frame) {
   Link& link = link_of(to, channel);
   Frame record(crypto::record_size(frame.size(), false));
@@ -78,7 +78,7 @@ void GuardedStreams::seal(EndpointId to, Channel channel, ConstBytes frame) {
   way_.carry(to, channel, std::move(record));
 }
 
-// The link's keys are there.
+// The link's keys are known.
 void GuardedStreams::adopt(EndpointId peer, Channel channel) {
   Link& link = link_of(peer, channel);
   link.phase = Phase::kOpen;
@@ -120,7 +120,7 @@ std::optional<ConstBytes> GuardedStreams::hear(EndpointId from, Channel channel,
     half->second.answered ? on_confirm(connection, half->second, message)
                           : on_hello(connection, half->second, message);
   } else if (link.connection != connection || peers_[from].down) {
-    return std::nullopt;  // of one that is over
+    return std::nullopt;  // of a connection that is over
   } else if (link.phase == Phase::kOpen) {
     return open(from, channel, message);
   } else if (link.phase == Phase::kAttempt) {
@@ -146,7 +146,7 @@ std::optional<ConstBytes> GuardedStreams::open(EndpointId from, Channel channel,
     return std::nullopt;
   }
   if (scratch_.size() < size) scratch_.resize(size);
-  // Of a stream that lacks bytes, or has some more, the rest would not open either.
+  // If a stream lacks bytes, or has extra ones, the rest would not open either.
   const bool whole = size == crypto::kRecordLength + length;
   const auto body = whole ? link.records.open(false, record, scratch_) : std::nullopt;
   if (!body) {

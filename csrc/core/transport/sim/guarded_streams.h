@@ -1,14 +1,15 @@
-// Streams of a guarded endpoint: each connection, one for each peer and channel, begins with the
-// four messages of crypto/handshake.h and then carries records (crypto/stream_guard.h). Who is
-// connected to whom, which of two attempts at once is used, and what ends a connection is as over
-// TCP (transport/udp/tcp_guarded_handshake.h), so that one cluster or world is a test of both.
+// Streams of a guarded endpoint: each connection, one per peer and channel, begins with the four
+// messages of crypto/handshake.h and then carries records (crypto/stream_guard.h). The rules for
+// which peers connect, which of two simultaneous attempts is used, and how a connection ends are
+// those of TCP (transport/udp/tcp_guarded_handshake.h), so that one simulated cluster or world
+// tests both.
 //
 // Frames that wait for a handshake wait as plaintext; others are sealed when they are sent, since
-// the medium keeps their order. Opening a connection takes one byte, which stands for its SYN, as
-// does the RST of who is refused.
+// the medium keeps their order. Opening a connection takes one byte, which stands for its SYN; so
+// does the RST of a refusal.
 //
-// Not modelled: places of half-open connections, guests that are too many, stripes.
-// Threads: one. Pure: time, random numbers and the medium are its owner's.
+// Not modelled: places of half-open connections, the limit on guests, stripes. Threads: one. Pure:
+// time, random numbers and the medium belong to its owner.
 #pragma once
 
 #include <algorithm>
@@ -33,17 +34,17 @@ inline constexpr crypto::PublicKey kUnknownKey{};
 
 struct GuardOptions {
   std::shared_ptr<const crypto::Identity> identity;
-  uint64_t seed = 1;  // of nonces
-  // Until the other end has asked for a proof, or has proved itself; until it has answered, or
-  // refusals are taken for its end.
+  uint64_t seed = 1;  // for nonces
+  // `challenge`: until the other end has sent its Challenge, or has proved itself. `answer`: until
+  // it has replied, or refusals count as its end.
   Nanos challenge = 2 * kSecond, answer = 20 * kSecond;
 };
 
-// What one endpoint has sent.
+// Totals of the bytes that one endpoint has sent.
 struct GuardTotals {
-  uint64_t handshakes = 0, handshake_bytes = 0;  // messages, those that open and refuse included
-  uint64_t records = 0, record_bytes = 0;        // bytes beside those of the frames
-  uint32_t epochs = 0;                           // that any direction has gone on to, at most
+  uint64_t handshakes = 0, handshake_bytes = 0;  // messages, including those that open and refuse
+  uint64_t records = 0, record_bytes = 0;        // bytes in addition to those of the frames
+  uint32_t epochs = 0;                           // highest epoch that any direction has reached
 
   void add(const GuardTotals& other) {
     handshakes += other.handshakes;
@@ -56,14 +57,14 @@ struct GuardTotals {
 
 class GuardedStreams {
  public:
-  // Its owner and the medium.
+  // Interface to its owner and the medium.
   struct Way {
     std::function<Nanos()> now;
     std::function<void(EndpointId to, Channel channel, Frame message)> carry;
-    std::function<void(Nanos at)> look_at;  // run_timers() is to be called then
-    // The connections with this peer are over, on this side first.
+    std::function<void(Nanos at)> look_at;  // requests a call of run_timers() at that time
+    // The connections with this peer have ended, on this side first.
     std::function<void(EndpointId peer, const Status& why)> lost;
-    std::function<void()> closed;  // all has been said, the goodbyes too
+    std::function<void()> closed;  // everything has been sent, including the goodbyes
   };
   using Refusals = std::vector<std::pair<Cause, EndpointId>>;
 
@@ -72,38 +73,39 @@ class GuardedStreams {
   const crypto::Identity& identity() const { return *options_.identity; }
   const GuardTotals& totals() const { return totals_; }
 
-  // As Stream::add_peer(); a key of zeros is not known.
+  // As Stream::add_peer(); a key of zeros means not known.
   void add(EndpointId peer, const crypto::PublicKey& key, crypto::Role role);
   // As Stream's.
   void keep_trying(EndpointId peer, Nanos until) { peers_[peer].keep_trying = until; }
-  // From now on nobody gets in who has not been added.
+  // From now on only added peers may connect.
   void turn_away() { turns_away_ = true; }
 
   void send(EndpointId to, Channel channel, Frame frame);
   // Bytes of frames that wait for a handshake.
   size_t waiting(EndpointId to, Channel channel) const;
-  // What came: the frame in it, valid as long as the message and until the next call; or it was
-  // something else.
+  // Returns the frame in a received message, valid as long as the message and until the next call;
+  // empty if the message was not a frame.
   std::optional<ConstBytes> take(EndpointId from, Channel channel, const Frame& message);
-  // The medium says that this peer has ended. Returns whether it said so itself, in order.
+  // The medium reports that this peer has ended. Returns true if the peer announced it, gracefully.
   bool end(EndpointId peer, bool graceful);
   void run_timers();
 
-  // Goodbye on all connections; false: frames still wait for a handshake. From then on take() and
-  // run_timers() are called without the owner's turn, and Way::closed is when that is over.
+  // Sends the goodbye on all connections; returns false if frames still wait for a handshake. From
+  // then on take() and run_timers() are called without the owner's poll, and Way::closed reports
+  // the end.
   bool close();
   bool closing() const { return closing_; }
-  // Somebody has said something in clear.
+  // A peer has sent plaintext.
   void refuse_clear(EndpointId from) { refusals_.emplace_back(Cause::hello_refused, from); }
-  // What has been refused since this was called last, and by whom it was sent.
+  // Refusals since the last call, with their senders.
   Refusals take_refusals() { return std::exchange(refusals_, {}); }
 
  private:
   enum class Phase : uint8_t {
     kIdle,
-    kAttempt,  // ours
-    kRetry,    // was refused; the next one is at `deadline`
-    kYielded,  // the peer has one of its own on the way, or has to prove itself
+    kAttempt,  // opened by this end
+    kRetry,    // refused; the next attempt is at `deadline`
+    kYielded,  // the peer is opening a connection, or has to prove itself
     kOpen,
     kEnded,
   };
@@ -124,7 +126,7 @@ class GuardedStreams {
     Nanos keep_trying = 0;
     std::array<Link, kChannels> links;
   };
-  // A connection that came and is not open yet.
+  // A connection that was accepted and is not open yet.
   struct HalfOpen {
     EndpointId from = 0;
     Channel channel = Channel::kControl;

@@ -1,5 +1,5 @@
-// Who books the heap's bytes to the rank that is being driven: the program does
-// (csrc/bin/heap_meter.cpp), tests need not. Threads: one.
+// Attributes heap bytes to the rank that is being driven: implemented by the program
+// (csrc/bin/heap_meter.cpp), optional in tests. Threads: one.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,16 @@ class HeapMeter {
   static constexpr uint32_t kNobody = UINT32_MAX;
 
   virtual ~HeapMeter() = default;
-  // From now on what is allocated is this rank's, until it is freed by whomever. Returns whose it
-  // was before.
+  // From now on allocations belong to this rank, until they are freed by any rank. Returns the rank
+  // to which they belonged before.
   virtual uint32_t drive(uint32_t rank) = 0;
-  // Bytes of a rank: now, and the most since reset_peaks().
+  // Bytes of a rank: now, and the peak since reset_peaks().
   virtual uint64_t held(uint32_t rank) const = 0;
   virtual uint64_t peak(uint32_t rank) const = 0;
   virtual void reset_peaks() = 0;
 };
 
-// While it lives.
+// Attributes allocations to a rank while the object lives.
 class Driving {
  public:
   explicit Driving(HeapMeter* meter, uint32_t rank = HeapMeter::kNobody)

@@ -1,6 +1,6 @@
 // A frame's arrival is computed when it is sent: after the latency, after the frame before it, and
 // after its own time at the stream's rate. Frames of an endpoint that is held are kept in the order
-// of their arrival and handed over when it is let go on, as TCP would have repeated them.
+// of their arrival and handed over when it is released, as TCP would have retransmitted them.
 #include "transport/sim/ideal_streams.h"
 
 #include <algorithm>

@@ -1,6 +1,7 @@
-// Streams that never lose or wait for an acknowledgement: a frame arrives one latency (and a random
-// part) after it was sent, later than the one before it. Bulk channels may have a rate each; what
-// has not left by it is queued. They do not use the fabric's links. Threads: one.
+// Streams without losses and without waiting for acknowledgements: a frame arrives one latency (and
+// a random part) after it was sent, later than the one before it. Bulk channels may have a rate
+// each; bytes that it has not let leave yet are queued. They do not use the fabric's links.
+// Threads: one.
 #pragma once
 
 #include <set>

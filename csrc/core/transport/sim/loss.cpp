@@ -1,6 +1,6 @@
 // Two states, with and without loss, whose lengths are drawn when they begin. Mean lengths are
-// `burst` and burst x (1 - rate) / rate; where the latter is below one packet, at least one is let
-// through between two runs, so rates beyond burst / (burst + 1) are cut to that.
+// `burst` and burst x (1 - rate) / rate; if the latter is below one packet, at least one is let
+// through between two runs, so rates beyond burst / (burst + 1) are reduced to that.
 #include "transport/sim/loss.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace mcast::sim {
 Loss::Loss(double rate, double burst, uint64_t seed)
     : enter_(0), leave_(1), never_(rate <= 0), rng_(seed) {
   if (never_) return;
-  if (rate >= 1) {  // always: one run that does not end
+  if (rate >= 1) {  // always: one run without an end
     losing_ = true;
     left_ = UINT64_MAX;
     return;

@@ -1,4 +1,4 @@
-// Things that events name by index: stable addresses, indices used again, memory of a freed thing
+// Objects that events refer to by index: stable addresses, indices reused, memory of a freed object
 // (its vectors' capacity) kept for the next one. Threads: one.
 #pragma once
 
@@ -12,7 +12,7 @@ namespace mcast::sim {
 template <typename T>
 class Numbered {
  public:
-  // The thing is as it was left by its last user; the taker sets all that it reads.
+  // The object is as its last user left it; the caller sets all fields that it reads.
   uint32_t take() {
     if (free_.empty()) {
       all_.emplace_back();

@@ -1,8 +1,8 @@
-// The equations of a port, for a train whose packets come in between `first` and `last`. It starts
+// The equations of a port, for a train whose packets arrive between `first` and `last`. It starts
 // when its first packet is here and the port is free. It ends when all bytes are sent, or one
-// packet after its last one came in, whichever is later: a train is sent packet by packet, not
-// stored. Of a full queue the train's tail is lost: each packet adds what comes in faster than it
-// leaves.
+// packet after its last one arrived, whichever is later: a train is sent packet by packet, not
+// stored. If the queue is full, the train's tail is lost: each packet adds the bytes that arrive
+// faster than they leave.
 #include "transport/sim/port.h"
 
 #include <algorithm>
@@ -16,7 +16,8 @@ unsigned Port::room_for(const Passage& here, unsigned packets, double wire) cons
   const double drained = (here.last - here.first) / per_byte_;
   const double each = std::max(0.0, wire - drained) / packets;
   if (each <= 0) return room >= 0 ? packets : 0;
-  // A thousandth of a byte: sums of fractions must not refuse what fits exactly.
+  // A thousandth of a byte of tolerance: sums of fractions must not refuse a train that fits
+  // exactly.
   const double fit = std::floor((room + 1e-3) / each);
   return fit <= 0 ? 0 : static_cast<unsigned>(std::min<double>(packets, fit));
 }
@@ -35,7 +36,7 @@ Passage Port::in_order(Passage there) {
 Passage Port::pass(const Passage& here, unsigned packets, double wire) {
   if (per_byte_ <= 0) return in_order({here.first + spec_.delay, here.last + spec_.delay});
   const double one = wire / packets * per_byte_;
-  if (spec_.burst > 0) {  // a bucket: what it holds leaves at once
+  if (spec_.burst > 0) {  // a token bucket: its tokens leave immediately
     const double start = std::max(free_, here.first - spec_.burst * per_byte_);
     free_ = start + wire * per_byte_;
     return in_order({std::max(here.first, start + one) + spec_.delay,

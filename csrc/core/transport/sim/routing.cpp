@@ -1,8 +1,8 @@
-// A path is given by one column of its highest level, since each switch is linked to one column of
-// the level below. A tree has a column of the topology's highest level, hence one of every level:
-// its links are those from the members' hosts up through these columns. The tree is marked at each
-// switch as the links down that lead to members, so a train that comes in by a link goes out by all
-// other marked ones, and up unless this is the root for its sender and the members.
+// A path is determined by one column of its highest level, since each switch is linked to one
+// column of the level below. A tree has a column of the topology's highest level, hence one of
+// every level: its links are those from the members' hosts up through these columns. At each switch
+// the tree marks the links down that lead to members. A train that arrives by one link leaves by
+// all other marked ones, and up unless this switch is the root for its sender and the members.
 #include "transport/sim/routing.h"
 
 #include <algorithm>

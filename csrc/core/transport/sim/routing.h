@@ -1,11 +1,10 @@
-// Which way trains go. Unicast: up to the lowest level that covers both hosts and down again;
-// column and parallel links by a hash of (seed, from, to, channel), so that a stream keeps its path
-// and its order. Multicast: one tree for each address, in whose column everybody meets; it carries
-// a train of any member both ways, each link once (InfiniBand, BIDIR-PIM, a bridge). With
+// Computes the paths of trains. Unicast: up to the lowest level that covers both hosts and down
+// again; column and parallel links by a hash of (seed, from, to, channel), so that a stream keeps
+// its path and its order. Multicast: one tree for each address, in whose column all paths meet; it
+// carries a train of any member both ways, each link once (InfiniBand, BIDIR-PIM, a bridge). With
 // `by_source` the column depends on the sender too.
 //
-// Members are hosts, counted: a host is one as long as one of its endpoints is.
-// Threads: one.
+// Members are hosts, counted: a host is a member as long as one of its endpoints is. Threads: one.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +16,11 @@
 namespace mcast::sim {
 
 struct Tree {
-  uint64_t key = 0;  // mixed from the address
+  uint64_t key = 0;  // hash of the address
   uint16_t plane = 0;
   std::array<uint32_t, Topology::kMostLevels + 1> column{};  // by level
   uint64_t version = 0;
-  // By switch: links down to where members are.
+  // By switch: links down towards members.
   std::vector<std::vector<LinkId>> down;
 };
 
@@ -35,8 +34,8 @@ class Router {
   void join(unsigned plane, const MulticastAddress& address, HostId host);
   void leave(unsigned plane, const MulticastAddress& address, HostId host);
 
-  // The tree for what `from`, member or not, sends to `address`, made or brought up to date.
-  // `root_level`: how high this train must climb.
+  // Returns the tree for datagrams from `from`, member or not, to `address`, created or brought up
+  // to date. `root_level`: how high this train must climb.
   uint32_t tree_for(unsigned plane, const MulticastAddress& address, HostId from,
                     uint8_t* root_level);
   const Tree& tree(uint32_t index) const { return trees_[index]; }

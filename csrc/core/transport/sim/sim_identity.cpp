@@ -1,4 +1,4 @@
-// Bytes come from a generator that anybody can compute: they are secret to nobody.
+// Bytes come from a generator that any program can compute: they are not secret.
 #include "transport/sim/sim_identity.h"
 
 #include "base/rng.h"

@@ -1,7 +1,7 @@
-// Secrets and identities of simulated endpoints: what random numbers are elsewhere follows from
-// seeds here, so that runs can be repeated. For nothing but simulations.
+// Secrets and identities of simulated endpoints: random numbers are replaced by values derived from
+// seeds, so that runs can be repeated. For simulations only.
 //
-// Needs an ok() of load_library(). Pure functions.
+// Requires that load_library() returned ok. Pure functions.
 #pragma once
 
 #include <array>
@@ -15,7 +15,8 @@ namespace mcast::sim {
 
 // 32 bytes by a number.
 std::array<std::byte, 32> seeded_bytes(uint64_t seed);
-// The secret number `seed` as ranks have it, or as aggregators have what follows from it.
+// The secret number `seed`, in the form that ranks have, or the one derived from it for
+// aggregators.
 Result<std::shared_ptr<const crypto::JobSecret>> seeded_secret(
     uint64_t seed, crypto::Role role = crypto::Role::kRank);
 
@@ -24,9 +25,9 @@ struct IdentitySpec {
   crypto::Suite suite = crypto::Suite::kAes128Gcm;
   crypto::Role role = crypto::Role::kRank;
   crypto::EpochLimits limits;
-  uint64_t seed = 1;  // of its pair
+  uint64_t seed = 1;  // of its key pair
 };
-// As LaneIdentity::make() of engine/security.h.
+// Like LaneIdentity::make() of engine/security.h.
 Result<std::shared_ptr<const crypto::Identity>> seeded_identity(const crypto::JobSecret& secret,
                                                                 const IdentitySpec& spec);
 

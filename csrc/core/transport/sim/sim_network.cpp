@@ -1,7 +1,7 @@
-// Endpoints on a fabric. Datagrams leave as trains; a hook is asked about each receiver when one is
+// Endpoints on a fabric. Datagrams leave as trains; a hook is called for each receiver when one is
 // sent, and its verdicts travel with the train. When a train is at a host, each of the host's
-// endpoints that joined is given what random faults leave of it: loss, copies, bit errors, delays.
-// A receiver's queue drops what exceeds its budget, as a socket buffer does.
+// endpoints that joined receives it after random faults: loss, copies, bit errors, delays. A
+// receiver's queue drops datagrams beyond its budget, as a socket buffer does.
 #include "transport/sim/sim_network.h"
 
 #include <algorithm>
@@ -17,8 +17,8 @@ namespace {
 using sim::EventKind;
 using sim::TrainRef;
 
-// The numbers of a star are those of its hosts' links: all of the latency is on the way down, so
-// that what is sent is with the switch at once if there is no rate.
+// The numbers of a star are those of its hosts' links: the whole latency is on the way down, so
+// that datagrams reach the switch immediately if there is no rate.
 sim::FabricOptions links_of(const SimOptions& options) {
   if (options.fabric) return options.fabric->links;
   sim::FabricOptions links;
@@ -144,8 +144,8 @@ bool SimNetwork::may_send(const SimTransport& from) const {
   return waiting <= static_cast<double>(options_.send_queue);
 }
 
-// Told again when a train has left the interface; where only the link is behind, when it has caught
-// up by half.
+// The endpoint is notified again when a train has left the interface; if only the link is behind,
+// when half of its backlog has drained.
 void SimNetwork::refuse(SimTransport& from) {
   if (listener_ == nullptr || from.refused_) return;
   from.refused_ = true;
@@ -190,7 +190,7 @@ bool SimNetwork::multicast(SimTransport& from, const TrainRef& train) {
   return true;
 }
 
-// While a hook is set trains are single datagrams.
+// While a hook is set, trains are single datagrams.
 void SimNetwork::ask_hook(size_t from, sim::Train& train) {
   for (size_t to = 0; to < endpoints_.size(); to++) {
     const SimTransport* const receiver = endpoints_[to].transport;
@@ -263,7 +263,7 @@ void SimNetwork::reach(size_t to, const TrainRef& train, uint64_t mask) {
 
 void SimNetwork::judge(size_t to, const TrainRef& train, unsigned packet) {
   const SimFaults& f = options_.faults;
-  bool clean = train->from == to;  // the local echo never touches the wire
+  bool clean = train->from == to;  // the local echo never uses the wire
   for (const auto& [endpoint, verdict] : train->verdicts) {
     if (endpoint != to) continue;
     if (verdict == static_cast<uint8_t>(Verdict::kDrop)) {
@@ -384,7 +384,7 @@ void SimNetwork::on_stream_frame(sim::EndpointId from, sim::EndpointId to, Chann
   if (apart || (guard != nullptr && guard->closing())) {
     streams_->on_taken(from, to, channel, frame.size());
     if (!apart) return (void)guard->take(from, channel, frame);
-    // One that is not guarded never asks for a proof, one that is hangs up on what is in clear.
+    // An endpoint without a guard never sends a Challenge; a guarded one hangs up on plaintext.
     if (guarded) return;
     guard->refuse_clear(from);
     return schedule(now() + options_.stream_latency,

@@ -1,8 +1,8 @@
 // A simulated network in virtual time: many transports in one thread, every loss, delay and reorder
-// drawn from one seed, so that a failing schedule can be run again alone. It models what the
-// protocol must survive: lossy multicast with bounded receive queues, links with rates and queues,
-// streams that may break, processes that stop or die. Endpoints and their faults are here; what is
-// between them is a sim::Fabric.
+// drawn from one seed, so that a failing schedule can be repeated. It models the conditions that
+// the protocol must survive: lossy multicast with bounded receive queues, links with rates and
+// queues, streams that may break, processes that stop or die. Endpoints and their faults are here;
+// the network between them is a sim::Fabric.
 //
 // Threads: one. Time moves only by advance().
 #pragma once
@@ -24,32 +24,32 @@ class SimNetwork final : private sim::FabricSink, private sim::StreamsOwner {
   explicit SimNetwork(const SimOptions& options);
   ~SimNetwork() override;
 
-  // A new endpoint on the next host that has room; its index is the order of creation. The network
-  // must outlive it.
+  // Makes an endpoint on the next host that has room; its index is the order of creation. The
+  // network must outlive it.
   std::unique_ptr<SimTransport> attach();
-  // With a fabric: at a place of the caller's choice.
+  // With a fabric: at a place that the caller chooses.
   std::unique_ptr<SimTransport> attach(const sim::Place& place);
 
   // Delivers everything due at or before `now`; `now` never goes back.
   void advance(Nanos now);
-  // The same, but no further than to the first time at which something is there for an endpoint;
+  // The same, but no further than to the first time at which an endpoint has something to take;
   // returns that time, or `limit`.
   Nanos advance_to_arrival(Nanos limit);
   Nanos now() const { return events_.now(); }
-  // Whether something is there that this endpoint has not taken yet.
+  // Returns true if this endpoint has something that it has not taken yet.
   bool waiting(size_t endpoint) const;
 
-  // Who drives endpoints by what happens to them, event by event, instead of advance().
+  // For callers that drive endpoints event by event, without advance().
   class Listener {
    public:
     virtual ~Listener() = default;
-    // What would wake this endpoint's wait(): something is there for it, or it may send again what
-    // was refused or queued.
+    // Called for every event that would wake this endpoint's wait(): it has something to take, or
+    // it may send again after a refusal.
     virtual void on_news(size_t endpoint) = 0;
-    // The time of a turn_at().
+    // The time of a turn_at() has come.
     virtual void on_turn(uint32_t what) = 0;
   };
-  // Outlives the last step(); null: nobody.
+  // The listener must outlive the last step(); null: none.
   void set_listener(Listener* listener) { listener_ = listener; }
   void turn_at(Nanos at, uint32_t what) {
     const sim::Driving nobody(options_.meter);
@@ -57,74 +57,76 @@ class SimNetwork final : private sim::FabricSink, private sim::StreamsOwner {
   }
   // Runs `action` when the time comes.
   void schedule(Nanos at, std::function<void()> action);
-  // Time of the next event, kNever: there is none; step() lets it happen. wait_until() lets time
-  // pass, of which no event must be left.
+  // Time of the next event, kNever if there is none; step() handles it. wait_until() lets time
+  // pass, up to which no event may be left.
   Nanos next() const { return events_.next(); }
   void step() { on_event(events_.pop()); }
   void wait_until(Nanos now) { events_.move_to(now); }
-  // What the network allocates while a rank is driven is nobody's. Null: nobody books anything.
+  // Memory that the network allocates while a rank is driven belongs to no rank. Null: no
+  // accounting.
   void set_meter(sim::HeapMeter* meter) { options_.meter = meter; }
-  // The world ends: nobody is told of endpoints that go.
+  // The simulation ends: endpoints that are destroyed are not reported to any other.
   void end() { ended_ = true; }
 
   // Decides about one datagram to one receiver when it is sent, before the random faults do; the
-  // sender is among the receivers. Empty: deliver normally. While it is set no datagrams are joined
-  // to trains.
+  // sender is among the receivers. Empty: deliver normally. While it is set, datagrams are not
+  // joined to trains.
   enum class Verdict : uint8_t { kPass, kDrop, kDeliverClean };
   using DatagramHook = std::function<Verdict(size_t from, size_t to, ConstBytes datagram)>;
   void set_datagram_hook(DatagramHook hook) { hooks_.datagram = std::move(hook); }
-  // The same for frames: false drops the frame (a lossless stream with a hole: only for requests
-  // whose answer has a timer). Frames of guarded endpoints are seen before they are sealed: this is
-  // what their sender itself does.
+  // The same for frames: false drops the frame (a lossless stream with a gap: only for requests
+  // whose reply has a timer). Frames of guarded endpoints are seen before they are sealed: the hook
+  // acts as their sender.
   using FrameHook = std::function<bool(size_t from, size_t to, Channel, ConstBytes frame)>;
   void set_frame_hook(FrameHook hook) { hooks_.frame = std::move(hook); }
-  // Who is on the path of guarded streams sees each message of a handshake and each record when it
-  // is sent, and may change it; false: it is left out.
+  // An attacker on the path of guarded streams: sees each message of a handshake and each record
+  // when it is sent, and may change it; false drops it.
   using RecordHook = std::function<bool(size_t from, size_t to, Channel, sim::Frame& message)>;
   void set_record_hook(RecordHook hook) { hooks_.record = std::move(hook); }
-  // What a datagram carries, for the accounts; without it all are data. The layer that knows the
-  // formats sets it.
+  // Returns the class of a datagram for the accounts; without it all are data. The layer that knows
+  // the formats sets it.
   using Classifier = sim::TrafficClass (*)(ConstBytes datagram);
   void set_classifier(Classifier classifier) { classifier_ = classifier; }
   // Puts raw bytes into an endpoint's datagram queue (stale, forged, foreign packets), as if they
-  // came from that endpoint's host; SIZE_MAX: nobody knows from where.
+  // came from that endpoint's host; SIZE_MAX: the source is unknown.
   void inject(size_t to, ConstBytes datagram, size_t from = SIZE_MAX);
-  // Somebody multicasts this to each address that the endpoint has joined; returns how often it has
-  // come, whether or not the endpoint's queue had room.
+  // Multicasts this datagram to each address that the endpoint has joined, from outside; returns
+  // how often it arrived, whether or not the endpoint's queue had room.
   uint64_t flood(size_t to, ConstBytes datagram);
-  // The same at a port where nobody listens, so many; nothing if it has joined no address, unless
-  // they come to all hosts.
+  // The same at a port on which no socket listens, this many times; no effect if the endpoint has
+  // joined no address, unless they reach all hosts.
   void flood_beside(size_t to, uint64_t datagrams, bool broadcast = false);
-  // A frame as `from` itself would have made it, sealed or not; behind all that has arrived.
+  // Injects a frame as `from` itself would have made it, sealed or not; behind everything that has
+  // arrived.
   void inject_frame(size_t from, size_t to, Channel channel, ConstBytes frame);
-  // At a guarded endpoint: what somebody on the path puts in there.
+  // Guarded endpoints: injects bytes of an attacker on the path.
   void inject_record(size_t from, size_t to, Channel channel, sim::Frame message);
   SimFaults& faults() { return options_.faults; }
 
-  // Over a fabric: traffic of others, bytes that nobody reads. An endpoint that sends such a thing
-  // sends nothing else.
+  // With a fabric: background traffic, bytes without contents. An endpoint that sends it sends
+  // nothing else.
   void send_background(size_t from, size_t to, uint64_t bytes);
 
   // The process of this endpoint dies: its peers see their streams break one latency later.
   void kill(size_t endpoint);
-  // The connections between these two break: what is on its way is lost, both are told, both live;
-  // `b` is told so much later (its side had nothing to send).
+  // The connections between these two break: bytes in flight are lost, both ends are notified, both
+  // live; `b` is notified that much later (its side had nothing to send).
   void reset(size_t a, size_t b, Nanos later = 0);
-  // This endpoint closes in order: peers learn it after all frames that it sent.
+  // This endpoint closes gracefully: peers learn it after all frames that it sent.
   void goodbye(size_t endpoint);
-  // Nothing goes in or out of this endpoint, and nobody is told; heal() lets streams continue
-  // (their frames were kept, as TCP would) and datagrams of the meantime are lost.
+  // Isolates the endpoint: no traffic in or out, without notifying any peer. heal() lets streams
+  // continue (their frames were kept, as TCP would); datagrams sent in the meantime are lost.
   void isolate(size_t endpoint);
   void heal(size_t endpoint);
-  // Over a fabric: the same for streams between these two alone; multicast goes on.
+  // With a fabric: the same for streams between these two alone; multicast continues.
   void cut_streams(size_t a, size_t b, bool cut);
-  // Multicast from `from` no longer reaches `to` (to = SIZE_MAX: nobody), or does again.
+  // Multicast from `from` no longer reaches `to` (to = SIZE_MAX: no endpoint), or does again.
   void block_multicast(size_t from, size_t to, bool block = true);
 
   struct Totals {
     uint64_t datagrams_sent = 0, delivered = 0, dropped = 0, overflowed = 0, duplicated = 0,
              corrupted = 0, frames = 0;
-    uint64_t overflowed_data = 0;  // of `overflowed`, all but probes and floods
+    uint64_t overflowed_data = 0;  // part of `overflowed`, without probes and floods
     uint64_t lost = 0, reordered = 0, refused = 0, blocked = 0,
              hooked = 0;  // by faults; frames: by the hook
   };
@@ -133,7 +135,7 @@ class SimNetwork final : private sim::FabricSink, private sim::StreamsOwner {
   sim::Fabric& fabric() { return fabric_; }
   const sim::Fabric& fabric() const { return fabric_; }
   const sim::Streams& streams() const { return *streams_; }
-  // Where what an endpoint sends comes from.
+  // Source address of an endpoint's datagrams.
   Source source_of(size_t endpoint) const;
   // Headers of datagrams that endpoints have committed to be gathered and not flushed yet.
   std::vector<ConstBytes> unflushed() const;
@@ -144,9 +146,9 @@ class SimNetwork final : private sim::FabricSink, private sim::StreamsOwner {
     SimTransport* transport = nullptr;  // null: gone
     sim::Place place;
     bool dead = false, isolated = false, in_burst = false;
-    bool others = false;  // its traffic is background
+    bool others = false;  // it sends background traffic
   };
-  // One datagram that comes later than the rest of its train.
+  // One datagram that arrives later than the rest of its train.
   struct Late {
     sim::TrainRef train;
     uint64_t mask = 0;
@@ -155,7 +157,7 @@ class SimNetwork final : private sim::FabricSink, private sim::StreamsOwner {
 
   void on_event(const sim::Event& event);
 
-  // Of endpoints. False: the interface's queue is full.
+  // For endpoints. Returns false if the interface's queue is full.
   bool multicast(SimTransport& from, const sim::TrainRef& train);
   void ask_hook(size_t from, sim::Train& train);
   bool may_send(const SimTransport& from) const;
@@ -198,7 +200,7 @@ class SimNetwork final : private sim::FabricSink, private sim::StreamsOwner {
   std::vector<Endpoint> endpoints_;
   std::vector<std::vector<size_t>> at_host_;  // endpoints, by host
   std::vector<std::pair<size_t, size_t>> multicast_blocks_;
-  std::set<std::pair<size_t, size_t>> told_;  // (endpoint, peer) whose end it was told
+  std::set<std::pair<size_t, size_t>> told_;  // (endpoint, peer) whose end was reported to it
   struct {
     DatagramHook datagram;
     FrameHook frame;
@@ -208,7 +210,7 @@ class SimNetwork final : private sim::FabricSink, private sim::StreamsOwner {
   sim::Numbered<Late> late_;
   sim::Numbered<std::function<void()>> actions_;
   Totals totals_;
-  uint64_t arrivals_ = 0;  // of anything that an endpoint might want to know
+  uint64_t arrivals_ = 0;  // counts every event that concerns an endpoint
   Listener* listener_ = nullptr;
   size_t refused_ = 0;  // endpoints that wait for room at their interface
   bool ended_ = false;

@@ -1,5 +1,5 @@
-// What a network has for guarded endpoints: the way of their messages, past who is on the path, and
-// the times at which they look. The streams themselves do not know what they carry.
+// The network's part of guarded endpoints: carries their messages past an attacker on the path, and
+// runs their timers. The streams themselves do not know the contents that they carry.
 #include <utility>
 
 #include "transport/sim/sim_network.h"

@@ -1,4 +1,4 @@
-// What nobody of a network has sent: tests put it in, and faults.
+// Datagrams and frames that no endpoint has sent, injected by tests, and faults.
 #include "transport/sim/sim_network.h"
 
 namespace mcast {

@@ -1,6 +1,6 @@
-// What a simulated network is like. Two ways: the numbers below alone make a star on which every
-// endpoint is a host and streams are ideal; `fabric` gives links, switches and queues, and streams
-// that share them.
+// Options of a simulated network. There are two forms: the numbers below alone make a star on which
+// every endpoint is a host and streams are ideal; `fabric` gives links, switches and queues, and
+// streams that share them.
 #pragma once
 
 #include <array>
@@ -30,9 +30,10 @@ struct SimFabric {
   sim::FabricOptions links;
   sim::FlowOptions flows;
   uint32_t host_endpoints = 1;  // endpoints of one host share its interfaces
-  unsigned train = 64;          // most datagrams that move together; 1: each alone
-  uint16_t overhead = 66;       // wire bytes of a datagram beside it: IPv4, UDP, Ethernet, gap
-  // What accounts call the frames of a channel.
+  unsigned train = 64;          // maximum number of datagrams that move together; 1: each alone
+  uint16_t overhead = 66;       // wire bytes of a datagram besides its own: IPv4, UDP, Ethernet,
+                                // gap
+  // Traffic class of each channel's frames in the accounts.
   std::array<sim::TrafficClass, kChannels> frames{
       sim::TrafficClass::kControl, sim::TrafficClass::kRepair, sim::TrafficClass::kReduce};
 };
@@ -40,8 +41,10 @@ struct SimFabric {
 struct SimOptions {
   uint64_t seed = 1;
   size_t max_datagram = 1472;
-  size_t receive_budget = 256 * 1024;  // payload bytes one endpoint queues; with bookkeeping 8/5
-  size_t bookkeeping = 0;              // bytes of a queue that a datagram takes beside its own
+  size_t receive_budget = 256 * 1024;  // payload bytes that one endpoint queues; 8/5 of that
+                                       // including bookkeeping
+  size_t bookkeeping = 0;              // bytes of a queue that a datagram takes in addition to its
+                                       // own
   Nanos latency = 20 * kMicro;         // datagrams
   Nanos jitter = 5 * kMicro;
   Nanos stream_latency = 50 * kMicro;
@@ -50,8 +53,9 @@ struct SimOptions {
   size_t send_queue = 64 * 1024;  // bytes a sender may have waiting when there is a rate
   size_t gather_from = SIZE_MAX;  // see Datagram; the memory is then read at flush()
   SimFaults faults;
-  sim::HeapMeter* meter = nullptr;  // what the network allocates is nobody's; null: no books
-  // Instead of latency, rate and stream_rate. `jitter` is then best 0: with it every datagram is
+  sim::HeapMeter* meter = nullptr;  // memory allocated by the network belongs to no rank; null: no
+                                    // accounting
+  // Replaces latency, rate and stream_rate. `jitter` should then be 0: with it every datagram is
   // handed over alone.
   std::optional<SimFabric> fabric;
 };

@@ -23,7 +23,8 @@ SimTransport::~SimTransport() {
   if (!said_goodbye_) network_->kill(index_);
 }
 
-// From another thread of its rank: a group that feeds one of this lane has more for it.
+// Called for another thread of the same rank: a group that feeds one of this lane has more data for
+// it.
 void SimTransport::wake() noexcept { network_->tell(index_); }
 
 std::string SimTransport::describe() const {
@@ -76,7 +77,8 @@ bool SimTransport::open_train(const MulticastAddress& address, size_t size) {
 
 bool SimTransport::send_train() {
   if (!making_ || making_->count == 0) return true;
-  making_->bytes.resize(making_->begin_of(making_->count));  // a lend that was not committed
+  making_->bytes.resize(making_->begin_of(making_->count));  // removes a lend that was not
+                                                             // committed
   if (!network_->multicast(*this, making_)) return false;
   making_ = {};
   return true;
@@ -101,7 +103,8 @@ void SimTransport::commit(size_t size) {
     const size_t from = making_->begin_of(making_->count);
     const sim::TrafficClass what =
         network_->classifier_(ConstBytes(making_->bytes).subspan(from, size));
-    // A train is booked as what its first datagram is, so another kind begins another train.
+    // A train is accounted under the class of its first datagram, so a datagram of another class
+    // begins a new train.
     if (making_->count > 0 && making_->what != what) {
       const auto begin = making_->bytes.begin() + static_cast<ptrdiff_t>(from);
       const std::vector<std::byte> apart(begin, begin + static_cast<ptrdiff_t>(size));
@@ -117,7 +120,8 @@ void SimTransport::commit(size_t size) {
 
 size_t SimTransport::gather_from() const { return network_->options_.gather_from; }
 
-// Late, as a device does: whoever lets go of the memory or writes to it too early is found out.
+// Reads late, as a device does, so that a caller that releases or overwrites the memory too early
+// is detected.
 bool SimTransport::commit_gather(size_t header, const Slice& block, size_t offset, size_t length) {
   const sim::Driving nobody(network_->options_.meter);
   if (network_->options_.gather_from == SIZE_MAX) return false;
@@ -211,7 +215,7 @@ PeerId SimTransport::add_peer(const StreamAddress& address) {
 
 void SimTransport::meet(PeerId peer) {
   const auto index = static_cast<size_t>(peer);
-  // One that does not exist is told of when something is sent to it.
+  // An endpoint that does not exist is reported when something is sent to it.
   if (index >= network_->endpoints_.size()) return;
   const sim::Driving nobody(network_->options_.meter);
   if (const auto graceful = known_.meet(index)) on_down({index, *graceful});
@@ -330,7 +334,7 @@ size_t SimTransport::poll(StreamSink& sink, Nanos) {
 bool SimTransport::close_peers(Nanos) {
   const sim::Driving nobody(network_->options_.meter);
   if (guard_) {
-    // In their order: what comes later does not wait for a turn any more.
+    // In their order: frames that arrive later do not wait for a poll any more.
     while (!frames_.empty()) (void)open(take_frame());
     return guard_->close();
   }

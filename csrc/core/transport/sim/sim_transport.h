@@ -27,12 +27,12 @@ class SimTransport final : public Transport, private Datagram, private Stream {
   ~SimTransport() override;
 
   size_t index() const { return index_; }
-  // Datagrams that were taken here.
+  // Number of datagrams taken from this endpoint.
   uint64_t datagrams_taken() const { return taken_.datagrams; }
-  // Since reset_account().
+  // Counts since reset_account().
   struct Account {
     std::array<uint64_t, kChannels> frames{};  // sent, by channel
-    size_t inbox = 0;  // most bytes of datagrams that waited here, as a socket counts them
+    size_t inbox = 0;  // maximum bytes of waiting datagrams, as a socket counts them
   };
   const Account& account() const { return account_; }
   void reset_account() { account_ = {{}, inbox_bytes_}; }
@@ -40,7 +40,8 @@ class SimTransport final : public Transport, private Datagram, private Stream {
     return std::any_of(joined_.begin(), joined_.end(),
                        [&](const auto& entry) { return entry.first == address; });
   }
-  // Its streams are guarded from now on; before they are used. Of those that are not: null.
+  // Makes its streams guarded from now on; call it before they are used. Returns null for unguarded
+  // streams.
   void guard(const sim::GuardOptions& options);
   const sim::GuardedStreams* guarded() const { return guard_.get(); }
 
@@ -81,13 +82,13 @@ class SimTransport final : public Transport, private Datagram, private Stream {
   size_t poll(StreamSink& sink, Nanos now) override;
   bool close_peers(Nanos now) override;
 
-  // The train that is being made, begun for `address` if there is none that `size` bytes fit in.
-  // False: an earlier one cannot be sent now.
+  // The train being filled, begun for `address` if `size` bytes fit in none. Returns false if an
+  // earlier train cannot be sent now.
   bool open_train(const MulticastAddress& address, size_t size);
   bool send_train();
   bool send_gathered();
 
-  // What has arrived and was not taken: some packets of a train.
+  // Packets of a train that have arrived and were not taken.
   struct Arrived {
     sim::TrainRef train;
     uint64_t mask = 0;
@@ -98,13 +99,13 @@ class SimTransport final : public Transport, private Datagram, private Stream {
     sim::Frame bytes;
   };
   InFrame take_frame();
-  // The frame in it; nothing: it was for the connection itself.
+  // Returns the frame in it; empty if it was a message of the connection itself.
   std::optional<ConstBytes> open(const InFrame& frame);
   void meet(PeerId peer);
   struct Down {
     size_t peer;
     bool graceful;
-    Status why{};  // of one that was found here; else the network says so
+    Status why{};  // for an end detected here; otherwise the network has the reason
   };
   void on_down(Down down);
   struct Gathered {  // committed, not read yet
@@ -117,25 +118,25 @@ class SimTransport final : public Transport, private Datagram, private Stream {
   SimNetwork* network_;
   size_t index_;
   sim::Place place_;
-  // Few: looking through them is fastest.
-  std::vector<std::pair<MulticastAddress, int>> joined_;  // and how often
+  // Few entries: a linear search is fastest.
+  std::vector<std::pair<MulticastAddress, int>> joined_;  // with the number of joins
   sim::TrainRef making_;
   MulticastAddress lent_to_;
   std::vector<Gathered> gathered_;
   size_t waiting_ = 0;    // wire bytes of trains at the interface
-  bool refused_ = false;  // something could not be sent, and is tried again when there is room
+  bool refused_ = false;  // a send was refused, and is tried again when there is room
   sim::Fifo<Arrived> inbox_;
   size_t inbox_bytes_ = 0;
   struct {
     uint64_t datagrams = 0;
-    uint64_t ignored = 0;               // not taken, as at another port
-    sim::EndpointId from = sim::kNone;  // of the last
+    uint64_t ignored = 0;               // datagrams for another port, not taken
+    sim::EndpointId from = sim::kNone;  // of the last datagram
   } taken_;
   Account account_;
   std::deque<InFrame> frames_;
   std::deque<Down> downs_;
   bool said_goodbye_ = false;
-  std::optional<std::set<PeerId>> expected_;  // nobody else is heard
+  std::optional<std::set<PeerId>> expected_;  // only these peers are accepted
   sim::Acquaintances known_;
   std::unique_ptr<sim::GuardedStreams> guard_;
   bool timer_due_ = false;  // of the guard

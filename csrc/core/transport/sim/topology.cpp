@@ -18,7 +18,7 @@ Status bad_topology(const std::string& why) {
 
 constexpr uint64_t kMostLinks = 1u << 24;  // of one direction, in all planes
 
-// Of a specification whose fields are within bounds.
+// Number of links of a specification whose fields are within bounds.
 uint64_t links_of(const TopologySpec& spec) {
   uint64_t links = spec.hosts;
   if (spec.kind == TopologySpec::Kind::kLeafSpine) {

@@ -1,5 +1,5 @@
-// Sums over links for reports: one pass, by class of link, the fullest link of each kept. Bins of
-// time become half as many, each the sum of two, when time goes beyond the last one.
+// Sums over links for reports: one pass, by class of link, keeping the fullest link of each class.
+// When time goes beyond the last bin, pairs of bins are merged, so that half as many are used.
 #include "transport/sim/traffic.h"
 
 #include <algorithm>

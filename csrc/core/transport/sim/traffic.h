@@ -1,6 +1,6 @@
-// What went over each direction of each link, by class, and what was lost there. Wire bytes:
-// headers, preamble and gap included. A packet that a full queue refused never was on the link; one
-// that a random fault took had its time on it. Threads: one.
+// Traffic of each direction of each link, by class, and its losses. Wire bytes: headers, preamble
+// and gap included. A packet that a full queue refused never was on the link; one that a random
+// fault took used its time on the link. Threads: one.
 #pragma once
 
 #include <array>
@@ -44,13 +44,13 @@ struct ClassTraffic {
 };
 
 // Bytes by class of link over time, in bins that double their width whenever the run outgrows them:
-// whatever a run takes, between half of the bins and all of them are used.
+// for any duration, between half of the bins and all of them are used.
 class Timeline {
  public:
   static constexpr size_t kBins = 200;
   using Bins = std::array<uint64_t, kBins>;
 
-  // `begin`: of the first bin; what comes before is left out.
+  // `begin`: start of the first bin; earlier traffic is left out.
   Timeline(size_t link_classes, Nanos begin)
       : bins_(link_classes), begin_(static_cast<double>(begin)) {}
 
@@ -70,7 +70,7 @@ class Timeline {
   double begin_, width_ = 1000;
 };
 
-// By Topology::link_class().
+// Indexed by Topology::link_class().
 std::vector<ClassTraffic> sum_by_class(const Topology& topology,
                                        const std::vector<LinkTraffic>& links);
 

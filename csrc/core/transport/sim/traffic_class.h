@@ -1,4 +1,4 @@
-// What packets carry, as accounts tell it apart.
+// Contents of packets, as the accounts distinguish them.
 #pragma once
 
 #include <cstddef>
@@ -7,15 +7,16 @@
 namespace mcast::sim {
 
 enum class TrafficClass : uint8_t {
-  kData,        // chunks, by multicast, also those multicast once more: nothing tells them apart
-  kBackground,  // traffic of others
-  kPosition,    // how far a sender is
-  kProbe,       // whether multicast works
+  kData,        // chunks sent by multicast, including repeated ones: the two cannot be
+                // distinguished
+  kBackground,  // background traffic
+  kPosition,    // positions of senders
+  kProbe,       // tests whether multicast works
   kControl,     // frames of the control channel
   kRepair,      // frames of the repair channel
   kReduce,      // contributions and results
-  kRing,        // blocks that go from rank to rank
-  kAck,         // of streams
+  kRing,        // blocks passed from rank to rank
+  kAck,         // acknowledgements of streams
 };
 inline constexpr size_t kTrafficClasses = 9;
 

@@ -1,9 +1,8 @@
-// The unit that moves: up to 64 packets of one sender to one destination that follow each other. A
-// train is made once and shared by all places where it is under way; which of its packets are left
-// is said by a mask at each place, so that one event moves a whole train and losses are still each
-// packet's own.
+// The unit that moves: up to 64 consecutive packets of one sender to one destination. A train is
+// made once and shared by all places where it is under way; at each place a mask gives the packets
+// that are left, so that one event moves a whole train and losses are still per packet.
 //
-// Ownership: TrainRef counts references, not thread-safe; the last one gives the train back to its
+// Ownership: TrainRef counts references, not thread-safe; the last one returns the train to its
 // pool, which must outlive it.
 #pragma once
 
@@ -24,7 +23,7 @@ using LinkId = uint32_t;
 using EndpointId = uint32_t;
 inline constexpr uint32_t kNone = 0xffffffff;
 
-// Where an endpoint is: `queue` is the interface's transmit queue that it uses.
+// Location of an endpoint: `queue` is the interface's transmit queue that it uses.
 struct Place {
   HostId host = 0;
   uint16_t plane = 0;
@@ -37,9 +36,9 @@ struct Route {
   uint8_t length = 0;
 };
 
-// Of a stream's train: which stream, its first segment, and the number and time of this
-// transmission. An acknowledgement repeats these and says which of the segments arrived and below
-// which all did.
+// Describes a train of a stream: which stream, its first segment, and the number and time of this
+// transmission. An acknowledgement repeats these and gives the segments that arrived and the one
+// below which all did.
 struct Stretch {
   uint32_t flow = kNone;
   bool ack = false;
@@ -56,17 +55,18 @@ struct Train {
   EndpointId from = kNone;
   TrafficClass what = TrafficClass::kData;
   uint8_t count = 0;      // packets
-  uint16_t overhead = 0;  // wire bytes of each packet beside its own
+  uint16_t overhead = 0;  // wire bytes of each packet in addition to its own
   uint32_t wire = 0;      // wire bytes of all packets
-  // Where it goes: to `address` by a tree of the fabric's router, or by a route.
+  // Destination: `address` by a tree of the fabric's router, or a route.
   MulticastAddress address;
   uint32_t tree = kNone;
   uint8_t root_level = 0;
   uint16_t plane = 0;
   Route route;
-  Stretch stream;  // if it is a stream's
+  Stretch stream;  // for a train of a stream
 
-  // Packet i is bytes [ends[i - 1], ends[i]) of the train. `bytes` is empty if nobody reads them.
+  // Packet i is bytes [ends[i - 1], ends[i]) of the train. `bytes` is empty if the contents are not
+  // needed.
   std::array<uint32_t, kMost> ends;
   std::vector<std::byte> bytes;
   // Endpoints that a hook has decided about, with its verdict (sim_network.h).
@@ -125,7 +125,7 @@ class TrainRef {
 
 class TrainPool {
  public:
-  // An empty train; the memory of its bytes is that of an earlier one.
+  // An empty train; it reuses the memory of an earlier one.
   TrainRef make() {
     if (free_.empty()) {
       all_.push_back(std::make_unique<Train>());
@@ -137,7 +137,7 @@ class TrainPool {
     free_.pop_back();
     return TrainRef(train);
   }
-  // Trains that are somewhere; 0 when nothing is under way.
+  // Number of trains in use; 0 when nothing is under way.
   size_t used() const { return all_.size() - free_.size(); }
 
  private:
