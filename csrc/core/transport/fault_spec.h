@@ -33,14 +33,15 @@
 
 namespace mcast {
 
-// What messages are: the engine's knowledge, lent to the transport layer.
+// Classifies messages for the rules; the engine implements it, so that the transport layer needs no
+// knowledge of formats.
 class FaultClassifier {
  public:
   virtual ~FaultClassifier() = default;
-  // Whether such a predicate can be written at all; asked once, when the text is parsed.
+  // Returns true if such a predicate exists; called once, when the text is parsed.
   virtual bool knows(std::string_view predicate, std::string_view value) const = 0;
-  // Whether `message` is of that kind. `frame`: a stream frame, else a datagram. Not verified
-  // bytes.
+  // Returns true if `message` matches the predicate. `frame`: true for a stream frame, false for a
+  // datagram. The bytes are not verified.
   virtual bool matches(std::string_view predicate, std::string_view value, ConstBytes message,
                        bool frame) const = 0;
   // For error messages: "type=data|position|..., last=0|1".
@@ -63,7 +64,7 @@ struct FaultRule {
   uint64_t hold = 1;
   std::vector<std::pair<std::string, std::string>> predicates;
 
-  // Stream frames are hit only by rules that name their type: TCP loses nothing by itself.
+  // Stream frames are hit only by rules that name a type: TCP does not lose data by itself.
   bool names_type() const {
     for (const auto& [key, value] : predicates) {
       if (key == "type") return true;
@@ -73,7 +74,7 @@ struct FaultRule {
 };
 
 // kInvalidArgument with the position, the offending text and the grammar. `classifier` may be null:
-// no predicates then. An empty text is no rule.
+// no predicates then. An empty text gives no rules.
 Result<std::vector<FaultRule>> parse_faults(std::string_view text,
                                             const FaultClassifier* classifier);
 

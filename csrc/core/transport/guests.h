@@ -1,6 +1,6 @@
-// The peers of a stream that nobody has added: they came by themselves. A rank that is early is one
-// until its group is made here; so may anybody be. There are at most kMost of them, and their ids
-// are given to others once they are gone.
+// Peers of a stream that connected without having been added. A rank that is early is a guest until
+// its group is created here, but any other process may be one. There are at most kMost guests, and
+// their ids are reused once they are gone.
 //
 // Used by the lane's thread only.
 #pragma once
@@ -22,18 +22,18 @@ class Guests {
   };
   static constexpr size_t kMost = 1024;
 
-  // False: only who has been added gets in.
+  // Returns false if only added peers may connect.
   bool welcome() const { return welcome_; }
   void turn_away() { welcome_ = false; }
 
   bool full() const { return guests_.size() >= kMost; }
   size_t size() const { return guests_.size(); }
   void enter(PeerId id, uint32_t from) { guests_.push_back({id, from}); }
-  // It has been added, or is gone.
+  // The guest has been added, or is gone.
   void leave(PeerId id) {
     std::erase_if(guests_, [id](const Guest& g) { return g.id == id; });
   }
-  // Who makes room where there is none: the oldest of the address with most.
+  // Returns the guest to displace if there is no room: the oldest of the address with most guests.
   Guest to_displace() const {
     std::unordered_map<uint32_t, size_t> counts;
     for (const Guest& g : guests_) ++counts[g.from];
@@ -48,9 +48,9 @@ class Guests {
     return found;
   }
 
-  // Ids of those that are gone.
+  // Returns the id of a guest that is gone for reuse.
   void give_back(PeerId id) { free_.push_back(id); }
-  // kNoPeer: none has been given back.
+  // Returns kNoPeer if no id is free for reuse.
   PeerId take_id() {
     if (free_.empty()) return kNoPeer;
     const PeerId id = free_.back();

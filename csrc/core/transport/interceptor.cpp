@@ -1,12 +1,12 @@
-// Every message passes decide(), which asks each rule in turn: does it match, is it within its
+// Every message passes decide(), which asks each rule in order: does it match, is it within its
 // counts, and does the rule's random process hit it? Hits come independently or in bursts (a
-// two-state Markov chain whose stationary rate is `rate` and whose mean run is `burst`). The sum of
-// the fates is then applied: dropped, held back (by time or until others have passed), corrupted,
-// doubled.
+// two-state Markov chain whose stationary rate is `rate` and whose mean run is `burst`). Then the
+// combined effects are applied: the message is dropped, held back (by time or until others have
+// passed), corrupted, or duplicated.
 //
 // Held messages wait in four queues, datagrams and frames in each direction, and are released when
-// time has passed poll(), or enough others went by. Outgoing datagrams are changed in the memory
-// that the inner transport lent; a drop simply does not commit it.
+// their time has passed at a poll(), or enough other messages have gone by. Outgoing datagrams are
+// changed in the memory that the inner transport lent; a dropped one is not committed.
 #include "transport/interceptor.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ std::vector<std::byte> copy_of(ConstBytes bytes) { return {bytes.begin(), bytes.
 
 // --- datagrams ---------------------------------------------------------------------------------
 
-// It places nothing, whatever the medium could: rules are about datagrams, and all come here.
+// Never places, even if the medium can: rules apply to datagrams, so all must come through here.
 class Interceptor::FaultyDatagram final : public Datagram, private DatagramSink {
  public:
   explicit FaultyDatagram(Interceptor& owner)
@@ -77,7 +77,7 @@ class Interceptor::FaultyDatagram final : public Datagram, private DatagramSink 
     count_overtaking(owner_.datagrams_out_);
   }
 
-  // Rules look at whole datagrams and change them.
+  // Rules inspect whole datagrams and change them.
   size_t gather_from() const override { return outgoing_ ? SIZE_MAX : inner_.gather_from(); }
   bool commit_gather(size_t header, const Slice& block, size_t offset, size_t length) override {
     if (outgoing_ || !inner_.commit_gather(header, block, offset, length)) return false;
@@ -95,14 +95,14 @@ class Interceptor::FaultyDatagram final : public Datagram, private DatagramSink 
     sink_ = &sink;
     handed_ = 0;
     release_incoming();
-    // Zero means empty to the caller: go on while everything that came was dropped or held.
+    // The caller takes zero as empty: continue while everything that arrived was dropped or held.
     while (inner_.receive(*this, max_bytes) > 0 && handed_ == 0) {
     }
     sink_ = nullptr;
     return handed_;
   }
 
-  // With a clock: time may have come for held datagrams, whoever calls.
+  // Uses the clock, because held datagrams may be due at any call.
   void release_outgoing() {
     Held held;
     while (lent_.empty() && owner_.take_due(owner_.datagrams_out_, held)) {
@@ -213,7 +213,7 @@ class Interceptor::FaultyStream final : public Stream, private StreamSink {
     return events + handed_;
   }
 
-  // Reads pass: they carry no message that a rule could name.
+  // Reads pass unchanged: they carry no message that a rule could name.
   RemoteMemory* remote_memory() override { return inner_.remote_memory(); }
 
   bool close_peers(Nanos now) override {
@@ -348,7 +348,7 @@ Interceptor::Fate Interceptor::decide(ConstBytes message, bool frame, bool outgo
         fate.corrupt = !message.empty();
         if (fate.corrupt) fate.flip = rule.rng.below(message.size() * 8);
         break;
-      case FaultAction::kRefuse:  // refuses()
+      case FaultAction::kRefuse:  // handled by refuses()
         break;
       case FaultAction::kDelay:
       case FaultAction::kReorder:

@@ -1,5 +1,5 @@
-// A Transport around another one that injects faults by rule: for tests of everything above it, in
-// the binary that ships. Repeatable: the same rules, seeds and messages give the same faults.
+// A Transport around another one that injects faults by rule: for tests of every layer above it, in
+// the released binary. Repeatable: the same rules, seeds and messages give the same faults.
 //
 // Datagrams are hit by every rule whose predicates match; stream frames only by rules that name a
 // type. Delays end at the first poll() of the stream endpoint (the only call with a clock) or
@@ -19,15 +19,15 @@
 namespace mcast {
 
 struct FaultCounters {
-  // By FaultAction.
+  // indexed by FaultAction
   std::array<uint64_t, kFaultActions> datagrams{};
   std::array<uint64_t, kFaultActions> frames{};
-  uint64_t suppressed = 0;  // duplicates that the medium had no room for
+  uint64_t suppressed = 0;  // duplicates for which the medium had no room
 };
 
 class Interceptor final : public Transport {
  public:
-  // `classifier` may be null if no rule has predicates; else it outlives the interceptor.
+  // `classifier` may be null if no rule has predicates; otherwise it must outlive the interceptor.
   Interceptor(std::unique_ptr<Transport> inner, std::vector<FaultRule> rules,
               const FaultClassifier* classifier);
   ~Interceptor() override;
@@ -48,7 +48,7 @@ class Interceptor final : public Transport {
  private:
   class FaultyDatagram;
   class FaultyStream;
-  // A rule at work: its random numbers, burst state and counts.
+  // State of one rule: its random numbers, burst state and counts.
   struct Rule {
     FaultRule spec;
     Rng rng;
@@ -58,18 +58,19 @@ class Interceptor final : public Transport {
   struct Held {
     std::vector<std::byte> bytes;
     Nanos due = 0;
-    uint64_t overtakes = 0;  // messages that may still pass before it; UINT64_MAX: by time only
+    uint64_t overtakes = 0;  // messages that may still overtake it; UINT64_MAX: released by time
+                             // only
     MulticastAddress to;     // outgoing datagrams
     Echo echo = Echo::kOn;
     PeerId peer = kNoPeer;  // frames
     Channel channel = Channel::kControl;
   };
-  // What becomes of one message.
+  // Effects of all rules on one message.
   struct Fate {
     bool drop = false;
     bool duplicate = false;
     bool corrupt = false;
-    size_t flip = 0;  // bit
+    size_t flip = 0;  // index of the flipped bit
     bool hold = false;
     Held held;  // due and overtakes, if `hold`
   };
@@ -77,10 +78,10 @@ class Interceptor final : public Transport {
   Fate decide(ConstBytes message, bool frame, bool outgoing);
   bool hit(Rule& rule, ConstBytes message, bool frame);
   bool has_rules(bool frame, bool outgoing) const;
-  // Whether the medium takes no datagram at this call.
+  // Returns true if the medium takes no datagram at this call.
   bool refuses();
   static void hold(std::deque<Held>& queue, Fate fate);
-  // One more message has gone past those held in `queue`.
+  // Counts one more message that has passed those held in `queue`.
   static void count_overtaking(std::deque<Held>& queue);
   // Takes the first message of `queue` that is due.
   bool take_due(std::deque<Held>& queue, Held& out) const;
@@ -91,7 +92,7 @@ class Interceptor final : public Transport {
   std::vector<Rule> rules_;
   FaultCounters counters_;
   Nanos now_ = 0;
-  bool refused_ = false;  // since the last wait(): nothing else would end it
+  bool refused_ = false;  // set since the last wait(): no other event would end it
   // Held back: datagrams and frames, incoming and outgoing.
   std::deque<Held> datagrams_in_, datagrams_out_, frames_in_, frames_out_;
   std::unique_ptr<FaultyDatagram> datagram_;

@@ -1,4 +1,5 @@
-// An address of this host among which a transport may choose, with what the choice looks at.
+// An address of this host among which a transport may choose, with the properties that the choice
+// uses.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +14,10 @@ struct OwnAddress {
   uint32_t address = 0;  // IPv4, in host byte order
   uint32_t prefix = 32;  // bits of its network
   uint32_t speed = 0;    // of the link, Mbit/s; 0: not known
-  bool near = false;     // on the NUMA node whose CPUs this process has, if it has not all
-  bool route = false;    // it leads to the store of the job; not known: it has the default route
+  bool near = false;     // on the NUMA node of this process's CPUs, if the process is restricted to
+                         // some
+  bool route = false;    // on the route to the job's store, or the default route if the store is
+                         // not known
 
   Ipv4Network network() const {
     const Ipv4Network bits{0, prefix};

@@ -1,5 +1,5 @@
-// Connections that a Stream has not let in: how many, by cause, and which it has not told its sink
-// of yet.
+// Connections that a Stream has refused: their number by cause, and those that have yet to be
+// reported to its sink.
 #pragma once
 
 #include <utility>
@@ -9,12 +9,12 @@
 
 namespace mcast {
 
-// Cumulative; written by the lane's thread, to be read by it.
+// Cumulative; written and read by the lane's thread.
 struct RefusalStats {
   uint64_t hello_refused = 0;   // wrong magic, version, uid or proof; half a Hello
-  uint64_t hello_timeouts = 0;  // nothing was said in time
-  uint64_t not_allowed = 0;     // from outside of `allow`
-  uint64_t crowded_out = 0;     // half-open ones, or peers that nobody had added, without a place
+  uint64_t hello_timeouts = 0;  // no valid message in time
+  uint64_t not_allowed = 0;     // from an address outside `allow`
+  uint64_t crowded_out = 0;     // half-open connections, or peers not added, that found no place
 };
 
 class RefusedConnections {
@@ -34,7 +34,7 @@ class RefusedConnections {
         break;
       case Cause::forged:
       case Cause::malformed:
-        break;  // of one that was let in: a violation
+        break;  // on an accepted connection this is a violation
       default:
         ++stats_.hello_refused;
         break;

@@ -1,5 +1,5 @@
 // The table is expanded from the list of names, so that a transport without a row does not link,
-// and a name that is no choice of the setting cannot have a row.
+// and a row needs a name that is a choice of the setting.
 #include "transport/registry.h"
 
 #include <algorithm>

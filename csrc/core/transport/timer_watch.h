@@ -1,4 +1,4 @@
-// When the timers of an endpoint are to be looked at again.
+// Tracks when the timers of an endpoint are to be checked again.
 #pragma once
 
 #include <algorithm>
@@ -7,18 +7,19 @@
 
 namespace mcast {
 
-// Timers begin where there is no clock (a send, an event); the next look, which has one, gives them
-// their time. It starts over: restart(), then add() for every timer that is still to come.
+// Timers start at calls without a clock (a send, an event); the next check, which has a clock, sets
+// their time. A check begins with restart(), then calls add() for every timer that is still
+// pending.
 class TimerWatch {
  public:
   void touch() noexcept { touched_ = true; }
   bool touched() const noexcept { return touched_; }
   bool due(Nanos now) const noexcept { return touched_ || now >= next_; }
-  // Of those that have a time; kNever: there are none.
+  // The earliest time of the timers that have one; kNever if there are none.
   Nanos next() const noexcept { return next_; }
 
-  // A timer is found so late that this process must have been away (stopped, suspended), and the
-  // peers perhaps with it: what it waited for in the meantime was no patience with them.
+  // Returns true if a timer is found so late that this process must have been stopped or suspended,
+  // perhaps with its peers: time limits must then not count the time away.
   bool away(Nanos now, Nanos liveness_limit) const noexcept {
     return next_ != kNever && now - next_ > liveness_limit / 8;
   }

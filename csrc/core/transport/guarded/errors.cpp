@@ -1,4 +1,4 @@
-// One wording for all carriers, also for the simulated one, which has neither their addresses nor
+// One wording for all carriers, including the simulated one, which has neither their addresses nor
 // their messages.
 #include "transport/guarded/errors.h"
 

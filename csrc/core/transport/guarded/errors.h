@@ -1,4 +1,5 @@
-// What is said of guarded connections, whatever carries them. `who`: the other end, for people.
+// Error and log texts of guarded connections, for every carrier. `who`: name of the other end, as
+// users read it.
 #pragma once
 
 #include <string>
@@ -7,20 +8,20 @@
 
 namespace mcast::guarded {
 
-// Two processes have shown the secret, and not the same key (learn()).
+// Two processes have proved the secret, with different keys (learn()).
 Status two_keys(const std::string& who);
-// Says in the log that an impostor was refused.
+// Logs that an impostor was refused.
 void log_impostor(const std::string& who);
 
-// Why there is no connection where the other end does not say the first word.
+// The other end did not send the first message.
 Status no_challenge();
-// Why there is none where it ends the connection.
+// The other end ended the connection before the handshake was over.
 Status ended_early();
-// Of a connection that cannot be made guarded, for this reason.
+// A connection cannot be made guarded, for reason `why`.
 Status cannot_guard(const std::string& who, const Status& why);
-// Of one whose record does not open.
+// A record of the connection does not open.
 Status record_forged(const std::string& who);
-// Of one whose keys are used up.
+// The keys of the connection are used up.
 Status keys_used_up(const std::string& who);
 
 }  // namespace mcast::guarded

@@ -1,7 +1,7 @@
-// An acceptor judges in the order of what it costs: one HMAC for anybody; then, for who knows the
-// secret, whether it may come at all, whether its role is the one that is known, whether its key is
-// the one of its record; X25519 last, for the answer. The decision between two simultaneous
-// attempts is part of the answer, so that both ends see it authenticated.
+// An acceptor checks in the order of cost: one HMAC for any connector; then, if it knows the
+// secret, whether it may connect at all, whether its role is the known one, whether its key is that
+// of its record; X25519 last, for the reply. The decision between two simultaneous attempts is part
+// of the reply, so that both ends see it authenticated.
 #include "transport/guarded/handshake.h"
 
 #include "base/random.h"
@@ -35,7 +35,7 @@ bool Acceptor::fits(const StreamAddress& known) const noexcept {
 Acceptor::Answer Acceptor::answer(const Acquaintance& who, uint64_t self, Channel channel,
                                   crypto::AckBytes& ack) {
   if (!who.welcome) return Answer::kRefused;
-  // Nobody waits for an aggregator that it has not heard of.
+  // No rank waits for an aggregator that it does not know.
   const bool aggregator = machine_.peer_role() == crypto::Role::kAggregator;
   if (aggregator != (who.address != nullptr && who.address->aggregator)) return Answer::kRefused;
   if (who.address != nullptr && !fits(*who.address)) return Answer::kImpostor;
@@ -66,7 +66,7 @@ bool learn(StreamAddress& known, const StreamAddress& told) {
   const bool same = known.key == kUnknown || !keyed || known.key == told.key;
   const PublicKey key = keyed ? told.key : known.key;
   const bool aggregator = keyed ? told.aggregator : known.aggregator;
-  // The newest address counts: the first may only be what the peer's Hello said.
+  // Keep the newest address: the first may only be the one in the peer's Hello.
   known = told;
   known.key = key;
   known.aggregator = aggregator;

@@ -1,5 +1,5 @@
-// The two directions of a guarded connection once its handshake is over: what is sealed here and
-// what is opened. Used by one thread.
+// The two directions of a guarded connection after its handshake: one seals, the other opens. Used
+// by one thread.
 #pragma once
 
 #include <optional>
@@ -23,7 +23,7 @@ class Records {
     opener_.emplace(std::move(opener).value());
     return {};
   }
-  // After start(), as of RecordSealer and RecordOpener.
+  // After start(); as RecordSealer and RecordOpener.
   bool seal(std::optional<uint32_t> number, crypto::Parts body, std::byte* out) {
     return sealer_->seal(number, body, out);
   }
@@ -31,7 +31,7 @@ class Records {
   std::optional<ConstBytes> open(bool striped, ConstBytes record, Bytes scratch) {
     return opener_->open(striped, record, scratch);
   }
-  uint32_t epoch() const { return sealer_->epoch(); }  // of what is sealed
+  uint32_t epoch() const { return sealer_->epoch(); }  // of the sealing direction
 
  private:
   std::optional<crypto::RecordSealer> sealer_;
