@@ -1,10 +1,10 @@
-// Three crews, each a queue with threads. That of in_order() has one thread. The others grow: while
-// tasks are queued, one thread is idle and looks after them (whoever queues or takes a task sees to
-// that). It takes the next one when every task that runs has run for longer than the crew's
-// patience. So callbacks run one after another as with a single thread, in the same order on all
-// ranks, and one that waits for something holds up the rest no longer than that. What it waits for
-// is mostly an operation that it has posted itself: the ends of those have a crew without patience.
-// Idle threads but one leave after a while.
+// Three crews, each a queue with threads. The crew of in_order() has one thread. The others grow:
+// while tasks are queued, one thread is idle and watches them (the code that queues or takes a task
+// ensures this). It takes the next task when every running task has run for longer than the crew's
+// time limit. So callbacks run one after another as with a single thread, in the same order on all
+// ranks, and a callback that waits delays the others no longer than that. Usually it waits for an
+// operation that it has posted itself: the ends of those have a crew with a time limit of zero.
+// Idle threads except one end after a while.
 //
 // The instance is leaked: tasks may arrive from lane threads while static destructors run. fork()
 // keeps the memory but not the threads, and possibly a locked mutex; the child therefore gets a new
@@ -30,7 +30,7 @@ namespace mcast::pg {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-// Longer than threads wait for Python's lock (5 ms), or else short callbacks would run side by
+// Longer than threads wait for Python's lock (5 ms); otherwise short callbacks would run side by
 // side.
 constexpr std::chrono::milliseconds kPatience(20);
 constexpr std::chrono::seconds kIdleLimit(10);
@@ -43,7 +43,7 @@ constexpr Nanos kLastWait = kSecond;
 struct Task {
   std::string what;
   std::function<void()> body;
-  unsigned long thread = 0;  // that runs it, as Python knows it
+  unsigned long thread = 0;  // the thread that runs it, by Python's id
 };
 
 // Guarded by Impl::mutex.
@@ -52,12 +52,12 @@ struct Crew {
       : name(thread_name), most(most_threads), patience(for_each) {}
 
   const char* const name;
-  const size_t most;  // threads
+  const size_t most;  // maximum number of threads
   const Clock::duration patience;
   std::condition_variable changed;
   std::deque<Task> queue;
-  std::vector<const Task*> running;  // the last began last
-  Clock::time_point young_until;     // the last has run for `patience` then
+  std::vector<const Task*> running;  // the most recently started is last
+  Clock::time_point young_until;     // time at which the last one has run for `patience`
   size_t threads = 0;
   size_t idle = 0;
 
@@ -66,9 +66,9 @@ struct Crew {
 
 thread_local bool t_in_task = false;
 
-// Threads that run Python code get a SystemExit there. Those that came back to an interpreter that
-// has gone would be ended by it in the middle of C++ code, which aborts the process (before
-// Python 3.14).
+// Raises SystemExit in threads that run Python code. A thread that returned to an interpreter that
+// is gone would be ended by it in the middle of C++ code, which aborts the process (before Python
+// 3.14).
 void interrupt(const std::vector<unsigned long>& threads) {
   if (Py_IsInitialized() == 0) return;
   const pybind11::gil_scoped_acquire gil;
@@ -79,7 +79,7 @@ void interrupt(const std::vector<unsigned long>& threads) {
 
 struct Background::Impl {
   std::mutex mutex;
-  std::condition_variable ended;  // a task
+  std::condition_variable ended;  // a task has ended
   Crew ordered{"mcast-finish", 1, {}};
   Crew callbacks{"mcast-future", kMostWaiting, kPatience};
   Crew nested{"mcast-nested", kMostWaiting, {}};
@@ -100,7 +100,7 @@ struct Background::Impl {
     crew.changed.notify_one();
   }
 
-  // A task is queued: some thread must look after it.
+  // A task is queued: some thread must watch it.
   void look_after(Crew& crew) {
     if (crew.idle > 0) return;
     if (crew.threads == crew.most) {
@@ -115,7 +115,7 @@ struct Background::Impl {
     try {
       std::thread([this, &crew] { loop(crew); }).detach();
       crew.threads++;
-      crew.idle++;  // it will be, and nobody else needs to start one
+      crew.idle++;  // it will be idle, and no other thread needs to be started
     } catch (const std::system_error& error) {
       log(LogLevel::kError, "cannot start a thread for the end of operations: %s", error.what());
     }
@@ -146,11 +146,12 @@ struct Background::Impl {
     crew.threads--;
   }
 
-  // Waits, as one of the idle, until it is time for the first task; false: this thread may leave.
+  // Waits, as an idle thread, until it is time for the first task; returns false if this thread may
+  // end.
   bool next(Crew& crew, std::unique_lock<std::mutex>& lock) {
     for (;;) {
       if (closed) {
-        crew.changed.wait(lock);  // for ever
+        crew.changed.wait(lock);  // without a time limit
       } else if (!crew.queue.empty()) {
         if (crew.running.empty() || Clock::now() >= crew.young_until) return true;
         crew.changed.wait_until(lock, crew.young_until);
@@ -164,7 +165,7 @@ struct Background::Impl {
   }
 };
 
-// Logs what still runs at the end of the process. The threads that run it.
+// Logs the tasks that still run at the end of the process; returns the threads that run them.
 std::vector<unsigned long> Background::Impl::report() const {
   std::vector<unsigned long> threads;
   std::string names;

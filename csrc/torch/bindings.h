@@ -1,4 +1,4 @@
-// Parts of the Python module that have a file of their own.
+// Parts of the Python module that have their own source files.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>
@@ -7,7 +7,7 @@
 
 namespace mcast::pg {
 
-// What process groups need of Python: their name, and their fallbacks. Once.
+// Binds the name of process groups and the maker of their fallbacks. Call once.
 void bind_groups(pybind11::module_& module);
 // read_error().
 void bind_errors(pybind11::module_& module);
@@ -15,7 +15,7 @@ void bind_errors(pybind11::module_& module);
 pybind11::dict device_dict();
 // set_gate(), clear_failure().
 void bind_devices(pybind11::module_& module);
-// What is refused here, what sealing costs, the rows of metrics, the trace.
+// Binds refusals, the cost of sealing, the rows of metrics, the trace.
 void bind_monitoring(pybind11::module_& module);
 // stats()["security"].
 pybind11::dict security_dict(const SecurityStats& stats);

@@ -1,4 +1,4 @@
-// What Python does to devices: brings gates of other accelerators, and clears failures.
+// Python functions for devices: register gates of other accelerators, and clear failures.
 #include <pybind11/stl.h>
 
 #include "bindings.h"

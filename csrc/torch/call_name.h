@@ -1,5 +1,5 @@
-// What messages call one operation. It is put into words only where there is a message: that takes
-// longer than anything else that the adapter does for a small operation.
+// The name of one operation in messages. The text is made only if there is a message: that takes
+// longer than the rest of the adapter's work for a small operation.
 #pragma once
 
 #include <cstdint>

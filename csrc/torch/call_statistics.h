@@ -1,4 +1,4 @@
-// Who served how many calls of each operation. Any thread.
+// Counts the calls of each operation that the engine and the fallbacks served. Any thread.
 #pragma once
 
 #include <array>
@@ -57,7 +57,7 @@ constexpr LaneId lane_of(Op op) {
   }
 }
 
-// Calls that not all ranks make: they take no sequence number.
+// Calls made by some ranks only: they take no sequence number.
 constexpr bool point_to_point(Op op) {
   return op == Op::send || op == Op::recv || op == Op::recv_any_source;
 }
@@ -65,7 +65,7 @@ constexpr bool point_to_point(Op op) {
 struct CallCounts {
   std::atomic<uint64_t> engine{0};
   std::atomic<uint64_t> fallback{0};
-  std::atomic<uint64_t> bytes{0};  // of the output, served by the engine
+  std::atomic<uint64_t> bytes{0};  // output bytes served by the engine
 };
 
 class CallStatistics {

@@ -1,4 +1,4 @@
-// The work of a batch waits for its parts one after another, and is over when all are.
+// The work of a batch waits for its parts one after another, and completes when all have.
 #include "coalescing.h"
 
 #include <ATen/core/ivalue.h>
@@ -34,7 +34,7 @@ class BatchWork final : public c10d::Work {
   void synchronize() override {
     for (const auto& part : parts_) part->synchronize();
   }
-  // Of all parts, also after one has failed: nobody else waits for the rest.
+  // Waits for all parts, even after one has failed: no other caller waits for the rest.
   bool wait(std::chrono::milliseconds timeout) override {
     const Nanos start = monotonic_now();
     std::exception_ptr first;

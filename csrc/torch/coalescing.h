@@ -1,9 +1,9 @@
 // startCoalescing() ... endCoalescing(): the calls between them become one work. Calls of the
-// engine are posted at once, as always; a fallback that coalesces itself (NCCL, for which sends and
-// receives in a ring would else wait for each other) is told to begin at its first call.
+// engine are posted immediately, as always; a fallback that coalesces itself (NCCL, for which sends
+// and receives in a ring would otherwise wait for each other) starts its batch at its first call.
 //
-// Threads: start() and end() on the thread that makes the calls between them; those of other
-// threads meanwhile are not part of the batch. Errors: none of its own.
+// Threads: start() and end() on the thread that makes the calls between them; calls that other
+// threads make meanwhile are not part of the batch. Errors: none of its own.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -20,14 +20,14 @@ class Coalescing {
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
   using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 
-  // What an earlier call left, since the caller has failed in between, is forgotten.
+  // Begins a batch. A batch that an earlier caller left unfinished because it failed is dropped.
   void start();
   bool active() const { return thread_.load() == std::this_thread::get_id(); }
   void add(const WorkPtr& work);
-  // Before a call of this fallback. True: it holds its calls back until the end, so that their
-  // works are not to be waited for one by one.
+  // Call before each call of this fallback. Returns true if it holds its calls back until the end,
+  // so that their works must not be waited for one by one.
   bool touch(const BackendPtr& fallback);
-  // One work for all of them.
+  // Returns one work for all calls of the batch.
   WorkPtr end(int rank);
 
  private:

@@ -1,4 +1,4 @@
-// Each call is one question; the store waits for keys, not this process.
+// Each call is one request; the store waits for keys, not this process.
 #include "engine_store.h"
 
 #include <c10/util/Exception.h>
@@ -29,7 +29,7 @@ EngineStore::EngineStore(const StoreClient::Where& where, const std::chrono::mil
 }
 
 std::vector<std::string> EngineStore::ask(wire::StoreOp op, std::vector<std::string> parts) {
-  // Core knows no exceptions: what a signal handler raises is carried around it.
+  // The core uses no exceptions: one raised by a signal handler is passed around it.
   std::exception_ptr raised;
   const auto answer = client_->ask({op, std::move(parts)}, [&raised] {
     try {
@@ -44,7 +44,7 @@ std::vector<std::string> EngineStore::ask(wire::StoreOp op, std::vector<std::str
   return *answer;
 }
 
-// 0 milliseconds are no limit, here and for the store.
+// 0 milliseconds means no limit, here and for the store.
 std::vector<std::string> EngineStore::ask_for(wire::StoreOp op,
                                               const std::vector<std::string>& keys,
                                               std::chrono::milliseconds timeout) {

@@ -1,5 +1,5 @@
-// A c10d store for ranks that have no network: kept by an engine of a host, asked through the
-// engine of the own one.
+// A c10d store for ranks without a network: kept by an engine of some host, reached through the
+// engine of this host.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -12,10 +12,10 @@
 
 namespace mcast::pg {
 
-// Thread-safe; one call at a time, as TCPStore. Errors: c10::DistStoreError.
+// Thread-safe; one call at a time, like TCPStore. Errors: c10::DistStoreError.
 class EngineStore final : public c10d::Store {
  public:
-  // Waits up to `timeout` for the engines. Signals are looked at while a call waits.
+  // Waits up to `timeout` for the engines. Signals are handled while a call waits.
   EngineStore(const StoreClient::Where& where, const std::chrono::milliseconds& timeout);
 
   using c10d::Store::set;

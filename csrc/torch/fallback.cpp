@@ -1,4 +1,4 @@
-// What the engine does not serve, handed to the fallback of the tensors' device.
+// Passes calls that the engine does not serve to the fallback of the tensors' device.
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "backend.h"
@@ -11,12 +11,12 @@ namespace {
 
 bool is_gloo(const c10d::Backend& backend) { return backend.getBackendName() == "gloo"; }
 
-// Why the group has failed; empty: it has not, or it is gone.
+// Returns why the group has failed; empty if it has not, or it is gone.
 std::string failure_of(const std::weak_ptr<Group>& group) {
   auto live = group.lock();
   if (!live) return "";
   std::string failure = live->stats().failure;
-  // The last reference to a group waits for its end: not on the thread that asks here.
+  // Releasing the last reference to a group waits for its end: not on the thread that calls this.
   if (live.use_count() == 1) {
     Background::instance().run(
         "the end of a group", [last = std::move(live)] {}, true);
@@ -24,7 +24,7 @@ std::string failure_of(const std::weak_ptr<Group>& group) {
   return failure;
 }
 
-// The fallback's call; one that raises has ended where it began.
+// Makes the fallback's call; a call that raises ends the work immediately.
 WorkPtr called(const std::function<WorkPtr(c10d::Backend&)>& call, c10d::Backend& backend,
                const std::shared_ptr<Observer::Flight>& flight) {
   try {
@@ -38,7 +38,7 @@ WorkPtr called(const std::function<WorkPtr(c10d::Backend&)>& call, c10d::Backend
   }
 }
 
-// Why a guarded group has none, and what gives it one.
+// Text that says why a guarded group has no fallback, and how to get one.
 std::string way_out(const std::string& mode) {
   if (mode == "off") return "";
   return c10::str("; it runs with security=", mode,
@@ -64,7 +64,7 @@ WorkPtr ProcessGroupMcast::passed(Op op, c10d::OpType type, const at::Tensor& te
   observer_->calls().fallback(op);
   const uint64_t sequence = point_to_point(op) ? ++messages_ : ++sequence_;
   const bool batched = coalescing_.touch(backend);
-  const bool follows = is_gloo(*backend);  // others tell by themselves
+  const bool follows = is_gloo(*backend);  // other backends report to the recorder themselves
   std::shared_ptr<Observer::Flight> flight;
   if (follows) {
     Told told;
@@ -111,7 +111,7 @@ void ProcessGroupMcast::registerOnCompletionHook(
     std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
   observer_->set_hook(std::move(hook));
   onCompletionHook_ = [](const std::shared_ptr<c10d::WorkInfo>&) {
-  };  // c10d looks whether it is set
+  };  // c10d checks whether it is set
 }
 
 void ProcessGroupMcast::waitForPendingWorks() {

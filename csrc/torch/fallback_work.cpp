@@ -1,6 +1,6 @@
 // The end comes once (ended_): from the inner future, from the return of the inner wait(), or from
-// fail(). Who waits inside Gloo cannot look at the group meanwhile; a thread of the process does it
-// for them (FallbackWatch), which lives while there are such waits.
+// fail(). A caller that waits inside Gloo cannot check the group meanwhile; a thread of the process
+// does it for them (FallbackWatch), which lives while there are such waits.
 #include "fallback_work.h"
 
 #include <ATen/core/ivalue.h>
@@ -19,7 +19,7 @@
 namespace mcast::pg {
 namespace {
 
-constexpr std::chrono::milliseconds kLook(200);  // how soon the end of a group is noticed
+constexpr std::chrono::milliseconds kLook(200);  // how soon the end of a group is detected
 
 c10::intrusive_ptr<c10::ivalue::Future> future_of(c10d::Work& work) {
   try {
@@ -39,7 +39,7 @@ std::exception_ptr backend_error(const std::string& text) {
 
 }  // namespace
 
-// Looks after waits inside Gloo. After fork() the child has none.
+// Watches waits inside Gloo. After fork() the child has none.
 class FallbackWatch {
  public:
   static FallbackWatch& instance() {
@@ -105,7 +105,7 @@ FallbackWork::FallbackWork(WorkPtr inner, Description description)
       inner_future_(future_of(*inner_)) {}
 
 FallbackWork::~FallbackWork() {
-  if (flight_ && !flight_->over()) flight_->abandon();  // a send that nobody has waited for
+  if (flight_ && !flight_->over()) flight_->abandon();  // a send for which no caller has waited
 }
 
 void FallbackWork::follow() {
@@ -213,7 +213,7 @@ bool FallbackWork::wait(std::chrono::milliseconds timeout) {
     error = exception_;
   }
   if (error) std::rethrow_exception(error);
-  if (inner_future_) inner_->wait();  // is over: lets the caller's stream wait
+  if (inner_future_) inner_->wait();  // is over: makes the caller's stream wait
   return true;
 }
 

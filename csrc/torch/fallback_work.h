@@ -1,9 +1,10 @@
-// A work of a fallback that has no abort() of its own (Gloo), made to end with the group: abort(),
-// and the end of the engine's group, fail it. Errors get the words of every other operation.
+// Makes a work of a fallback that has no abort() of its own (Gloo) end with the group: abort(), and
+// the end of the engine's group, fail it. Its errors have the same form as those of other
+// operations.
 //
-// Gloo's collectives have a future, so whoever waits here sleeps on this object and can be woken.
-// Its sends and receives have none and are waited for inside Gloo, which lets them be aborted.
-// What Gloo's threads are in the middle of goes on behind a work that was failed.
+// Gloo's collectives have a future, so a waiting caller sleeps on this object and can be woken. Its
+// sends and receives have none; a caller waits for them inside Gloo, which allows them to be
+// aborted. Calls that Gloo's threads are executing continue after the work has failed.
 //
 // Threads: any. Errors: DistBackendError.
 #pragma once
@@ -29,10 +30,10 @@ class FallbackWork final : public c10d::Work {
     int rank = -1;
     c10d::OpType type = c10d::OpType::UNKNOWN;
     uint64_t sequence = 0;
-    std::string context;  // goes before error messages
-    // Why the group is over; empty: it is not. Asked while somebody waits.
+    std::string context;  // prefix of error messages
+    // Returns why the group is over; empty if it is not. Called while a caller waits.
     std::function<std::string()> group_failure;
-    std::function<void()> failed;  // told once, of the first error
+    std::function<void()> failed;  // called once, for the first error
     std::shared_ptr<Observer::Flight> flight;
   };
   // After construction: follow().
@@ -43,7 +44,7 @@ class FallbackWork final : public c10d::Work {
 
   // Ends the work, if it is not over yet, with this reason.
   void fail(const std::string& reason);
-  // Whether Gloo is still at it.
+  // Returns true if Gloo is still executing it.
   bool inner_runs() const;
 
   bool isCompleted() override;
@@ -81,7 +82,7 @@ class FallbackWorks {
  public:
   void add(const c10::intrusive_ptr<FallbackWork>& work);
   void fail_all(const std::string& reason);
-  // Whether threads of the fallback are in the middle of one.
+  // Returns true if threads of the fallback are still executing one.
   bool any_runs();
 
  private:

@@ -1,5 +1,5 @@
 // A backend is made outside of the lock of the table, under one of its own: making it calls Python
-// and may wait for other ranks, while abort() and stats() of other threads must get through.
+// and may wait for other ranks, while abort() and stats() of other threads must not block.
 #include "fallbacks.h"
 
 #include "backend.h"
@@ -8,7 +8,7 @@ namespace mcast::pg {
 namespace {
 
 FallbackMaker& fallback_maker() {
-  static auto* const maker = new FallbackMaker;  // threads of others may call it at exit
+  static auto* const maker = new FallbackMaker;  // other threads may call it at exit
   return *maker;
 }
 
@@ -35,7 +35,7 @@ std::string Fallbacks::kind(c10::DeviceType device) {
 bool Fallbacks::none_on(c10::DeviceType device) {
   if (device == c10::DeviceType::CPU) return true;
   const std::string name = kind(device);
-  return name.empty() || name == "gloo";  // Gloo goes through the host itself
+  return name.empty() || name == "gloo";  // Gloo transfers through the host itself
 }
 
 BackendPtr Fallbacks::get(c10::DeviceType device) {

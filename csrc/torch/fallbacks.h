@@ -1,11 +1,12 @@
-// The backends of one group that serve what the engine does not: which one serves a device type,
-// and the backend itself, made at its first use. Device types that the same kind serves share one.
+// The backends of one group for calls that the engine does not serve: which one serves a device
+// type, and the backend itself, made at its first use. Device types with the same kind of backend
+// share one.
 //
-// How they are named and made is Python's business (torch_mcast/_fallback.py); the module tells
+// Python (torch_mcast/_fallback.py) chooses their names and makes them; the module registers itself
 // with set_fallback_maker().
 //
-// Threads: any. get() may wait for other ranks; call it without Python's lock. Errors: what the
-// maker throws.
+// Threads: any. get() may wait for other ranks; call it without Python's lock. Errors: those that
+// the maker throws.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -26,16 +27,16 @@ class ProcessGroupMcast;
 using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 
 struct FallbackMaker {
-  // The kind of backend that serves `device` ("cpu", "cuda") for this group: "gloo", "nccl"; "" for
-  // none.
+  // Returns the kind of backend that serves `device` ("cpu", "cuda") for this group: "gloo",
+  // "nccl"; "" for none.
   std::function<std::string(ProcessGroupMcast&, const std::string& device)> kind;
   std::function<BackendPtr(ProcessGroupMcast&, const std::string& kind)> make;
-  // GroupSpec::fallback, by the option `fallback`.
+  // Returns GroupSpec::fallback for the option `fallback`.
   std::function<std::string(const std::string& choice)> offered;
 };
-// Once, before the first group.
+// Call once, before the first group.
 void set_fallback_maker(FallbackMaker maker);
-// As the maker's; empty without one.
+// The maker's result; empty without a maker.
 std::string offered_fallback(const std::string& choice);
 
 class Fallbacks {
@@ -44,21 +45,23 @@ class Fallbacks {
   Fallbacks(const Fallbacks&) = delete;
   Fallbacks& operator=(const Fallbacks&) = delete;
 
-  // Makes nothing.
+  // Does not make a backend.
   std::string kind(c10::DeviceType device);
-  // Whether the engine takes what a fallback could do where the tensors are: none would.
+  // Returns true if no fallback would serve tensors on this device, so that the engine serves calls
+  // that a fallback could.
   bool none_on(c10::DeviceType device);
-  // Null: nothing serves this device type.
+  // Returns null if no backend serves this device type.
   BackendPtr get(c10::DeviceType device);
-  // Of calls in flight, as far as we look after them.
+  // Works in flight, as far as this group tracks them.
   FallbackWorks& works() { return works_; }
-  // Those that have been made.
+  // Returns the backends that have been made.
   std::vector<BackendPtr> made() const;
-  // Those that have been made, which are no more this one's: others are made at their first use.
+  // Returns the backends that have been made and removes them: others are made at their first use.
   std::vector<BackendPtr> take();
-  // Which kind serves a device hangs on where the group's members are: these are others now.
+  // The kind that serves a device depends on where the group's members are; call it when they have
+  // changed.
   void look_again();
-  // As take(); afterwards nothing is made any more.
+  // Like take(); afterwards no backend is made any more.
   std::vector<BackendPtr> release();
 
  private:
@@ -69,7 +72,7 @@ class Fallbacks {
 
   ProcessGroupMcast& group_;
   FallbackWorks works_;
-  mutable std::mutex mutex_;  // guards the rest, but for `backend` while it is made
+  mutable std::mutex mutex_;  // guards the rest, except `backend` while it is made
   std::map<c10::DeviceType, std::string> kinds_;
   std::map<std::string, std::shared_ptr<Entry>> entries_;
   bool released_ = false;

@@ -1,5 +1,5 @@
-// A queue of bounded length. What an entry shows is put into words when it is asked for. After
-// fork() the child begins with an empty one.
+// A queue of bounded length. The text of an entry is made when it is requested. After fork() the
+// child begins with an empty queue.
 #include "flight.h"
 
 #include <c10/util/ApproximateClock.h>
@@ -14,7 +14,7 @@
 namespace mcast::pg {
 namespace {
 
-constexpr long kMostEntries = 2000;  // as torch
+constexpr long kMostEntries = 2000;  // torch's default
 
 size_t buffer_size() {
   for (const char* name : {"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"}) {
@@ -27,11 +27,11 @@ size_t buffer_size() {
   return kMostEntries;
 }
 
-// Analysers put the entries of several hosts in order by it.
+// Analysers sort the entries of several hosts by it.
 int64_t wall_clock() { return c10::getTimeSinceEpoch(); }
 
 std::function<void()>& timeout_action() {
-  static auto* const action = new std::function<void()>;  // lanes may ask at exit
+  static auto* const action = new std::function<void()>;  // lanes may call it at exit
   return *action;
 }
 
@@ -89,7 +89,7 @@ void FlightRecorder::on_failure(std::function<void()> action) {
 }
 
 void FlightRecorder::failed() {
-  static std::atomic<bool> pending{false};  // many groups fail at once
+  static std::atomic<bool> pending{false};  // many groups fail at the same time
   if (!timeout_action() || pending.exchange(true)) return;
   Background::instance().run("the dump of the flight recorder", [] {
     pending.store(false);
@@ -116,7 +116,7 @@ FlightRecorder& FlightRecorder::instance() {
 
 void FlightRecorder::add(const FlightPtr& entry) {
   entry->created_ns = wall_clock();
-  // Only code objects and positions: lines are looked up when somebody asks for the entries.
+  // Records code objects and positions only: lines are looked up when the entries are requested.
   stay_if_leaving();
   entry->stack = torch::CapturedTraceback::gather(true, false, false);
   const std::lock_guard lock(mutex_);

@@ -1,10 +1,10 @@
-// How a thread leaves this library while the interpreter goes. Before Python 3.14 a thread that
-// asks for Python's lock once the interpreter is being taken apart is ended by pthread_exit, and on
-// its way out that meets destructors which may not throw, pybind11's that takes the lock among
-// them: the process ends by std::terminate. So whoever comes out of a call after `begin_leaving`
-// waits until it is known whether the interpreter goes, and if it does stays where it is, as
-// Python 3.14 has it. A thread that came out just before has some time for Python's lock; where the
-// machine is so busy that this was not enough, it stays in std::terminate.
+// Handles threads that leave this library while the interpreter shuts down. Before Python 3.14 a
+// thread that requests Python's lock during that time is ended by pthread_exit; on its way out it
+// runs destructors that may not throw, among them pybind11's that takes the lock, and the process
+// ends by std::terminate. So a thread that returns from a call after `begin_leaving` waits until it
+// is known whether the interpreter shuts down, and if it does, blocks permanently, as in Python
+// 3.14. A thread that returned just before has some time to get Python's lock; if the machine is so
+// busy that this was not enough, it blocks in std::terminate.
 #include "gil.h"
 
 #include <atomic>
@@ -19,15 +19,17 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-// Exit handlers that run after ours may wait for a thread that they have started: it goes on then.
+// Exit handlers that run after ours may wait for a thread that they have started: it continues
+// then.
 constexpr auto kHandlersPatience = 1s;
-// A thread that came out just before has Python's lock by then: nobody else has it meanwhile.
+// A thread that returned just before has Python's lock by then: no other thread takes it meanwhile.
 constexpr auto kRecently = 200ms, kHandover = 20ms;
 
 std::atomic<bool> leaving{false};
 std::atomic<Clock::rep> last_out{Clock::time_point::min().time_since_epoch().count()};
 std::thread::id leaver;  // written before `leaving`
-// Whoever imported this, by rule the main thread, which stays until the interpreter goes.
+// The thread that imported this, by convention the main thread, which stays until the interpreter
+// shuts down.
 const std::thread::id importer = std::this_thread::get_id();
 
 bool finalizing() {
@@ -44,7 +46,7 @@ bool finalizing() {
 
 std::terminate_handler terminate_before = nullptr;  // written before `leaving`
 
-// pthread_exit comes here without an exception of C++.
+// pthread_exit reaches this without a C++ exception.
 [[noreturn]] void stay_instead_of_terminating() noexcept {
   if (finalizing() && std::this_thread::get_id() != leaver && !std::current_exception()) stay();
   terminate_before();
@@ -67,7 +69,8 @@ void stay_if_leaving() noexcept {
   if (!leaving.load() && std::this_thread::get_id() != importer) {
     last_out.store(Clock::now().time_since_epoch().count());
   }
-  // Looked at again: it is seen here, or this thread by whoever begins to leave.
+  // Checked again: either this thread sees it here, or the thread that begins to leave sees this
+  // one.
   if (!leaving.load() || std::this_thread::get_id() == leaver) return;
   for (const auto until = Clock::now() + kHandlersPatience; !finalizing();) {
     if (Clock::now() >= until) return;

@@ -1,5 +1,5 @@
-// Waiting on the network must never hold Python's lock. A scope that gives it up, if and only if
-// this thread has it. Harmless in threads Python does not know, and before or after the
+// Waiting on the network must never hold Python's lock. This scope releases it if and only if this
+// thread has it. Harmless in threads that Python does not know, and before or after the
 // interpreter.
 #pragma once
 
@@ -7,13 +7,13 @@
 
 namespace mcast::pg {
 
-// The interpreter goes soon. By the exit handler, in its thread, without Python's lock and
-// after all threads of the engine have ended.
+// The interpreter will shut down soon. Called by the exit handler, in its thread, without Python's
+// lock and after all threads of the engine have ended.
 void begin_leaving();
 
-// To be called where a thread is about to take Python's lock, holding no lock of ours. While the
-// interpreter goes it returns late, or never: not in the thread that began it, and not in threads
-// that Python does not know.
+// Call it before a thread takes Python's lock, without holding any lock of this library. While the
+// interpreter shuts down it returns late, or never; but it does return in the thread that began the
+// shutdown, and in threads that Python does not know.
 void stay_if_leaving() noexcept;
 
 class WithoutGil {
@@ -21,7 +21,7 @@ class WithoutGil {
   WithoutGil() {
     if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) state_ = PyEval_SaveThread();
   }
-  // Also where the caller, c10d's binding, has given the lock up: it takes it next.
+  // Also if the caller, c10d's binding, has released the lock: it takes it next.
   ~WithoutGil() {
     stay_if_leaving();
     if (state_ != nullptr) PyEval_RestoreThread(state_);

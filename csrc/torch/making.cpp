@@ -19,7 +19,7 @@ namespace {
 constexpr const char* kOver = "over";
 constexpr const char* kOverForAll = "over/0";
 constexpr const char* kConflict = "conflict";
-// So that a store in which all numbers are over is an error, and no loop.
+// If all numbers in a store are over, this gives an error and not an endless loop.
 constexpr int64_t kMostOver = 1000;
 
 std::string list_text(const std::vector<uint64_t>& members) {

@@ -1,5 +1,5 @@
-// The engine's group is made by a rendezvous on the store, which signals may interrupt. Who leaves
-// stays until the others have what they need of it.
+// The engine's group is created by a rendezvous on the store, which signals may interrupt. A rank
+// that leaves stays until the others have received everything that they need of it.
 #include "members.h"
 
 #include <thread>
@@ -13,7 +13,7 @@
 namespace mcast::pg {
 namespace {
 
-// Inside the engine ranks are those of the group; people know the global ones.
+// Inside the engine ranks are those of the group; users know the global ones.
 std::string global_ranks_text(const std::vector<uint64_t>& global) {
   constexpr size_t kShown = 16;
   bool same = true;
@@ -51,7 +51,7 @@ std::string ProcessGroupMcast::Members::place() const {
 void ProcessGroupMcast::Members::make(const c10::intrusive_ptr<c10d::Store>& store,
                                       std::chrono::milliseconds timeout) {
   const WithoutGil nogil;
-  // The engine knows no exceptions: what a signal handler raises is carried around it.
+  // The engine uses no exceptions: one raised by a signal handler is passed around it.
   std::exception_ptr raised;
   const auto interrupted = [&raised, first = failure()] {
     try {
@@ -86,7 +86,7 @@ void ProcessGroupMcast::Members::make(const c10::intrusive_ptr<c10d::Store>& sto
   const std::lock_guard lock(pg.mutex_);
   pg.group_ = std::move(made).value();
   none = false;
-  // Makings are counted on a store of each membership's own; these keys are on the group's.
+  // Creations are counted on a separate store of each membership; these keys are on the group's.
   incarnation = (number < 0 ? "" : c10::str(number, "/")) + adapter.prefix();
 }
 
@@ -98,14 +98,15 @@ std::shared_ptr<Group> ProcessGroupMcast::Members::take_group() {
   return group;
 }
 
-// What has ended here may not have at others: they need this rank until they confirm it. After
-// Ctrl-C or a failure nobody wants to wait for what was interrupted.
+// Operations that have ended here may still be running at other ranks, which need this rank until
+// they confirm them. After Ctrl-C or a failure, interrupted operations are not waited for.
 void ProcessGroupMcast::Members::close(Group& group, HeldSignal& signal) const {
   const bool give_up =
       pg.interrupted_->load() > 0 || handles_interrupt() || failure()->load() != Code::kOk;
   const Status closed = give_up ? group.give_up(pg.config_.linger)
                                 : group.close_in_order([&signal] { return signal.raised(); });
-  // A peer that failed has been reported by the operations it failed; here it is only worth a word.
+  // A peer that failed has been reported by the operations that it failed; here a warning is
+  // enough.
   if (!closed.ok()) TORCH_WARN("mcast: group '", pg.name_, "' closed: ", closed.to_string());
 }
 

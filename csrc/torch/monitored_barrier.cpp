@@ -1,10 +1,10 @@
-// The barrier that names who is missing, through the store: it needs no network between ranks, so
-// it also tells of ranks that cannot be reached, or have never called anything. Every rank but 0
-// leaves its mark; rank 0 looks for the marks in the order of ranks, then leaves the verdict, which
-// the others wait for. Of a guarded group nobody goes by the store alone, since anybody who can
-// write to it could let a rank pass: where it says that all are here, a barrier of the group
-// follows. Its marks then only name who is missing. torch asks for it under Gloo's name only; its
-// texts are what scripts look for.
+// A barrier that names missing ranks, through the store: it needs no network between ranks, so it
+// also reports ranks that cannot be reached, or have never called anything. Every rank but 0 sets
+// its mark; rank 0 checks the marks in the order of ranks, then publishes the result, for which the
+// others wait. A guarded group does not rely on the store alone, since any process that can write
+// to it could let a rank pass: if the store says that all are here, a barrier of the group follows,
+// and the marks only name missing ranks. torch calls it under Gloo's name only; scripts look for
+// its texts.
 #include <algorithm>
 
 #include "backend.h"
@@ -19,7 +19,7 @@ namespace {
 constexpr const char* kVerdict = "verdict";
 constexpr const char* kAllHere = "all here";
 
-// For a rank that fails already: if the store does not work either, the first error counts.
+// For a rank that is failing already: if the store does not work either, the first error counts.
 void leave_verdict(c10d::Store& store, const std::string& prefix, const char* verdict) noexcept {
   try {
     store.set(prefix + kVerdict, bytes_of_text(verdict));
@@ -32,7 +32,7 @@ Nanos deadline_of(std::chrono::milliseconds limit) {
   return later(monotonic_now(), nanos_of_ms(std::max<int64_t>(0, limit.count())));
 }
 
-// All ranks come here, or none that is not deceived.
+// All ranks reach this point, or none, unless a rank is deceived.
 void prove_all_here(ProcessGroupMcast& group, Nanos deadline) {
   if (group.config().security == "off" || group.getSize() == 1) return;
   c10d::BarrierOptions opts;
@@ -75,7 +75,7 @@ void ProcessGroupMcast::monitoredBarrier(const c10d::BarrierOptions& opts, bool 
       if (!appears(*store_, prefix + std::to_string(rank), deadline)) missing.push_back(rank);
     }
   } catch (...) {
-    // Without a verdict the ranks that come later would wait until their limit.
+    // Without a result, ranks that come later would wait until their limit.
     leave_verdict(*store_, prefix, "Rank 0 was interrupted in monitoredBarrier");
     throw;
   }

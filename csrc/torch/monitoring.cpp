@@ -1,6 +1,5 @@
-// What groups tell about themselves, as plain dictionaries: what was refused, what they counted,
-// their last operations. Causes are there by name, also those that have not happened, so that
-// readers need not ask.
+// Groups' reports as plain dictionaries: refusals, counters, last operations. All causes are listed
+// by name, including those that have not occurred, so that readers need no check.
 #include "bindings.h"
 
 #include <memory>
@@ -59,8 +58,8 @@ py::dict causes_dict() {
   return help;
 }
 
-// Payload bytes per second that a core seals; raises where there is no library or no such mode or
-// suite.
+// Payload bytes per second that a core seals; raises an error if there is no library or no such
+// mode or suite.
 double seal_rate_here(const std::string& mode, const std::string& suite, size_t chunk,
                       const std::string& library) {
   const auto m = crypto::parse_mode(mode);
@@ -73,7 +72,7 @@ double seal_rate_here(const std::string& mode, const std::string& suite, size_t 
   return *rate;
 }
 
-// For metrics: of every group of this process name, rank, size, path, failure, counters, security.
+// For metrics: name, rank, size, path, failure, counters, security of every group of this process.
 py::list groups_list() {
   const std::vector<std::shared_ptr<Group>> groups = Engine::instance().groups();
   std::vector<GroupStats> all;

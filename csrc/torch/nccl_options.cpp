@@ -1,5 +1,5 @@
-// Told by what it has, not by its class, which a torch without NCCL lacks. The object is released
-// with Python's lock, wherever the last options that share it end.
+// Recognised by its attributes, not by its class, which a torch without NCCL lacks. The object is
+// released with Python's lock, wherever the last options that share it end.
 #include "nccl_options.h"
 
 namespace py = pybind11;

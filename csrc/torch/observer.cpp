@@ -1,5 +1,5 @@
-// record_param_comms is the event in which torch's tools look for sizes, dtypes and groups of
-// collectives; names are NCCL's, which they know.
+// torch's tools look for the event record_param_comms to find sizes, dtypes and groups of
+// collectives; names are NCCL's, which the tools know.
 #include "observer.h"
 
 #include <torch/csrc/distributed/c10d/ParamCommsUtils.hpp>
@@ -56,7 +56,7 @@ void Observer::move_to(int rank, int size, const std::vector<uint64_t>& global_r
   for (size_t i = 1; i < global_ranks.size(); ++i) {
     const int step = static_cast<int>(global_ranks[i]) - static_cast<int>(global_ranks[i - 1]);
     if (i > 1 && step != stride_) {
-      stride_ = -1;  // as NCCL says: there is none
+      stride_ = -1;  // as in NCCL: there is none
       return;
     }
     stride_ = step;
@@ -126,8 +126,8 @@ void Observer::Flight::end(bool ok) {
   if (entry_.place) FlightRecorder::end(entry_, ok);
 }
 
-// The recorder keeps this for long: what the observer holds, a hook of the user's, must not stay
-// with it.
+// The recorder keeps this for long, so it must not keep the observer, and with it a user's hook,
+// alive.
 void Observer::Flight::tell() {
   const auto observer = std::move(observer_);
   if (observer->ended_unseen()) return;

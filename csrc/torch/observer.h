@@ -1,8 +1,8 @@
-// Who else is told of a group's operations: torch.profiler (record_param_comms), the flight
-// recorder, and the completion hook.
+// Reports a group's operations to torch.profiler (record_param_comms), the flight recorder, and the
+// completion hook.
 //
-// Threads: any; a hook runs on a thread of its own, one call after another. Errors: what a hook
-// throws is logged.
+// Threads: any; a hook runs on a thread of its own, one call after another. Errors: an exception of
+// a hook is logged.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -20,7 +20,7 @@
 
 namespace mcast::pg {
 
-// What is told of one operation; for the call only.
+// Description of one operation; valid for the call only.
 struct Told {
   Op op = Op::barrier;
   c10d::OpType type = c10d::OpType::UNKNOWN;
@@ -35,22 +35,22 @@ struct Told {
 class Observer : public std::enable_shared_from_this<Observer> {
  public:
   using Hook = std::function<void(std::shared_ptr<c10d::WorkInfo>)>;
-  // One operation from its begin to its end. Any thread says once that it is over, and then, when
-  // its work says so too, tells the hook and who waits for pending works.
+  // One operation from its start to its end. Any thread reports once that it is over; when its work
+  // reports it too, the hook and the callers that wait for pending works are notified.
   class Flight {
    public:
     void end(bool ok);
-    // Of a receive from any rank. Before end().
+    // For a receive from any rank. Call before end().
     void came_from(int rank) { entry_.peer.store(rank); }
     void tell();
-    // Nobody will know when it ends.
+    // The end of the operation will not be known.
     void abandon();
     bool over() const { return over_.load(std::memory_order_acquire); }
     float milliseconds() const;  // once it has ended
 
    private:
     friend class Observer;
-    std::shared_ptr<Observer> observer_;  // until it has been told
+    std::shared_ptr<Observer> observer_;  // until it has been notified
     FlightEntry entry_;
     c10d::OpType type_ = c10d::OpType::UNKNOWN;
     std::chrono::steady_clock::time_point begin_, end_;
@@ -58,21 +58,22 @@ class Observer : public std::enable_shared_from_this<Observer> {
   };
 
   Observer(std::string group, int rank, int size, const std::vector<uint64_t>& global_ranks);
-  // The group has other members. Not beside begin().
+  // The group has other members. Must not run in parallel with begin().
   void move_to(int rank, int size, const std::vector<uint64_t>& global_ranks);
 
-  // The work's profiling range should begin after this.
+  // The work's profiling range should begin after this call.
   std::shared_ptr<Flight> begin(const Told& told, const std::string& description);
-  // At most one.
+  // At most one hook.
   void set_hook(Hook hook);
   CallStatistics& calls() { return calls_; }
-  // Until all operations have ended and the hook has been told. Call without Python's lock.
+  // Waits until all operations have ended and the hook has been notified. Call without Python's
+  // lock.
   void wait_idle();
 
  private:
   void profile(const Told& told, const FlightPlace& place) const;
   std::shared_ptr<const FlightPlace> place(const std::string& description);
-  bool ended_unseen();  // if there is no hook
+  bool ended_unseen();  // for groups without a hook
   void ended(std::shared_ptr<c10d::WorkInfo> info);
 
   CallStatistics calls_;

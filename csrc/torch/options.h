@@ -22,10 +22,10 @@ struct McastOptions final : c10d::Backend::Options {
   explicit McastOptions(std::chrono::milliseconds limit = kBackendDefaultTimeout)
       : c10d::Backend::Options(kBackendName, limit) {}
 
-  // Checks the value at once, so that a typing error is reported where it was made.
+  // Checks the value immediately, so that a typing error is reported at its origin.
   void set(const std::string& name, const std::string& text);
   void unset(const std::string& name) { settings.erase(name); }
-  // Explicit settings over the environment over defaults.
+  // Explicit settings take precedence over the environment, which takes precedence over defaults.
   Config resolve() const;
   bool operator==(const McastOptions& other) const;
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 14
@@ -33,19 +33,19 @@ struct McastOptions final : c10d::Backend::Options {
     return c10::make_intrusive<McastOptions>(*this);
   }
 #endif
-  // Options(eager='65536', fallback='gloo', timeout=...), as one would type it.
+  // Options(eager='65536', fallback='gloo', timeout=...), as a user would type it.
   std::string repr() const;
 
   std::map<std::string, std::string> settings;  // name -> text
-  // Who serves what the engine does not: "auto" (gloo; nccl for CUDA tensors where built), "gloo",
-  // "none".
+  // Backend for calls that the engine does not serve: "auto" (gloo; nccl for CUDA tensors if
+  // built), "gloo", "none".
   std::string fallback = "auto";
-  // Of the fallback for CUDA tensors: a Python object, ProcessGroupNCCL.Options. Null: as torch has
-  // them. Copies share it.
+  // Options of the fallback for CUDA tensors: a Python object, ProcessGroupNCCL.Options. Null:
+  // torch's defaults. Copies share it.
   std::shared_ptr<void> nccl;
 };
 
-// The table's row, or nullptr.
+// Returns the table's row, or nullptr.
 const SettingInfo* find_setting(const std::string& name);
 
 }  // namespace mcast::pg

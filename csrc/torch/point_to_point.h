@@ -11,14 +11,14 @@ struct ProcessGroupMcast::PointToPoint {
   ProcessGroupMcast& pg;
   Op op;
 
-  // By the engine, or by what `pass` makes of the fallback. `peer` of a receive from any source:
+  // Posts to the engine, or to the fallback by calling `pass`. `peer` of a receive from any source:
   // -1.
   WorkPtr run(c10d::OpType type, const Tensors& tensors, int peer, int tag,
               const FallbackCall& pass) const;
 
  private:
   const char* title() const;
-  // The call for it; of a receive from any source `peer` does not count.
+  // The engine's call for it; for a receive from any source `peer` is ignored.
   MessageCall call(const at::Tensor& tensor, int peer, int tag, CopyBacks& back) const;
   WorkPtr post(c10d::OpType type, const Tensors& tensors, int peer, int tag) const;
   // The same on a device (device/message.cpp).

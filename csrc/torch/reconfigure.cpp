@@ -1,11 +1,12 @@
-// reconfigure (torch 2.14): a group whose members come and go, by an ordinary rendezvous for each
+// reconfigure (torch 2.14): a group whose members change, by an ordinary rendezvous for each
 // membership.
-//   1. The handles, which the script has exchanged, say who is a member and in which order.
-//   2. The new rank 0 claims the membership's number on the store; the others wait for that. Where
-//      it was taken already, nobody goes on.
-//   3. Each rank leaves the members before: what all of them have called ends, unless one failed.
-//   4. They make a group on keys of that number, as in a constructor.
-// A handle is "mcast:GLOBAL:MEMBERSHIP:RANK"; a process keeps its global rank for good.
+//   1. The handles, which the script has exchanged, give the members and their order.
+//   2. The new rank 0 claims the membership's number on the store; the others wait for that. If it
+//      was taken already, every rank stops.
+//   3. Each rank leaves the previous members: calls that all of them have made end, unless one
+// failed.
+//   4. They create a group on keys of that number, as in a constructor.
+// A handle is "mcast:GLOBAL:MEMBERSHIP:RANK"; a process keeps its global rank permanently.
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <algorithm>
@@ -23,7 +24,7 @@ namespace {
 
 using Handles = std::vector<c10d::ReconfigureHandle>;
 
-// Its global rank.
+// Returns the handle's global rank.
 uint64_t global_rank(const c10d::ReconfigureHandle& handle) {
   unsigned long long global = 0;
   long long membership = 0;
@@ -35,7 +36,7 @@ uint64_t global_rank(const c10d::ReconfigureHandle& handle) {
   return global;
 }
 
-// As they were given; of a set, in the order of the global ranks.
+// In the given order; a set is ordered by global ranks.
 Handles in_order(const c10d::ReconfigureOptions& opts) {
   Handles handles;
   std::visit([&](const auto& given) { handles.assign(given.begin(), given.end()); }, opts.handles);
@@ -52,11 +53,11 @@ Handles in_order(const c10d::ReconfigureOptions& opts) {
   return handles;
 }
 
-// Who is to be a member, by new rank.
+// The future members, by new rank.
 struct Wanted {
   std::vector<uint64_t> global_ranks;
   std::string first;  // handle of rank 0
-  int rank = 0;       // of `own`
+  int rank = 0;       // rank of `own`
 };
 
 Wanted read_handles(const c10d::ReconfigureOptions& opts, const c10d::ReconfigureHandle& own) {
@@ -119,7 +120,7 @@ WorkPtr ProcessGroupMcast::reconfigure(const c10d::ReconfigureOptions& opts) {
   observer_->move_to(rank_, size_, wanted.global_ranks);
   sequence_ = 0;
   messages_ = 0;
-  // Completions of the members before keep theirs. The caller has dealt with their failures.
+  // Completions of the previous members keep theirs. The caller has handled their failures.
   devices_.reset();
   {
     const std::lock_guard lock(mutex_);

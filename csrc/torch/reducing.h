@@ -1,5 +1,5 @@
-// What a ReduceOp of c10d is to the engine. Errors: TypeError where operator and dtype have no
-// meaning together.
+// Converts a ReduceOp of c10d to the engine's. Errors: TypeError if the operator is not defined for
+// the dtype.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Types.hpp>

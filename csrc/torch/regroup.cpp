@@ -1,5 +1,5 @@
-// Groups made out of a group: a part of its ranks (split), ranks of several groups (merge), and
-// those that are left when some are gone (shrink). Each is a group of its own, made by the usual
+// Creates groups from a group: a subset of its ranks (split), ranks of several groups (merge), and
+// the remaining ranks when some are gone (shrink). Each is a group of its own, created by the usual
 // rendezvous on a store that only its ranks use.
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
@@ -18,7 +18,7 @@ constexpr int kShrinkAbort = 1;  // torch.distributed.SHRINK_ABORT
 
 c10::intrusive_ptr<McastOptions> ProcessGroupMcast::child_options(
     const c10::intrusive_ptr<c10d::Backend::Options>& opts) const {
-  // Options of another backend come here where a group has several; name and timeout count.
+  // If a group has several backends, another backend's options arrive here; name and timeout count.
   const auto* const given = dynamic_cast<const McastOptions*>(opts.get());
   auto options = c10::make_intrusive<McastOptions>(given != nullptr ? *given : *options_);
   if (opts) {
@@ -40,7 +40,7 @@ BackendPtr ProcessGroupMcast::split(const c10::intrusive_ptr<c10d::Store>& store
   if (own == ranks.end()) return {};
   auto options = child_options(opts);
   {
-    // c10d asks once for each device type; it is one group for all of them.
+    // c10d calls this once for each device type; one group serves all of them.
     std::lock_guard lock(mutex_);
     auto before = last_split_ ? last_split_->lock() : BackendPtr();
     if (before && before->getBackendOptions()->group_name == options->group_name) return before;
@@ -52,7 +52,7 @@ BackendPtr ProcessGroupMcast::split(const c10::intrusive_ptr<c10d::Store>& store
     const auto index = static_cast<size_t>(rank);
     options->global_ranks_in_group.push_back(global.empty() ? index : global[index]);
   }
-  // A connection of its own: waiting holds it.
+  // A connection of its own, because waiting occupies it.
   auto child =
       c10::make_intrusive<ProcessGroupMcast>(store->clone(), static_cast<int>(own - ranks.begin()),
                                              static_cast<int>(ranks.size()), options);

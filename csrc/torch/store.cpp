@@ -1,7 +1,7 @@
-// multi_get() waits for all keys with one call and fetches them with one call where the store can
-// (TCPStore), so that making a group costs a constant number of round trips per rank. Stores do not
-// look for signals while they wait, and a late rank may take half an hour, so the wait is cut into
-// slices.
+// multi_get() waits for all keys with one call and fetches them with one call if the store can
+// (TCPStore), so that creating a group costs a constant number of round trips per rank. Stores do
+// not check for signals while they wait, and a late rank may take half an hour, so the wait is cut
+// into slices.
 #include "store.h"
 
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
@@ -40,7 +40,7 @@ bool appears(c10d::Store& store, const std::string& key, Nanos deadline) {
       store.wait({key}, slice);
       return true;
     } catch (const std::exception&) {
-      // Only its passing tells the end of a wait from a store that is broken.
+      // Only the elapsed time distinguishes the end of a wait from a broken store.
       if (StoreClock::now() - now < slice) throw;
     }
     check_signals();
@@ -49,14 +49,14 @@ bool appears(c10d::Store& store, const std::string& key, Nanos deadline) {
 
 namespace {
 
-// PrefixStore keeps its prefix to itself and to classes that follow from it.
+// PrefixStore exposes its prefix to derived classes only.
 struct PrefixOf : c10d::PrefixStore {
   static const std::string& get(const c10d::PrefixStore& store) {
     return store.*&PrefixOf::prefix_;
   }
 };
 
-// "outer/inner/": what stands before a key of `store` in the innermost one.
+// "outer/inner/": the prefix of `store`'s keys in the innermost store.
 std::string prefixes_of(const c10::intrusive_ptr<c10d::Store>& store) {
   std::string all;
   auto* prefixed = dynamic_cast<c10d::PrefixStore*>(store.get());
@@ -67,7 +67,7 @@ std::string prefixes_of(const c10::intrusive_ptr<c10d::Store>& store) {
   return all;
 }
 
-// Below all prefixes: what all groups of a job have.
+// The store below all prefixes, which all groups of a job share.
 c10::intrusive_ptr<c10d::Store> innermost(c10d::Store& store) {
   if (auto* const prefixed = dynamic_cast<c10d::PrefixStore*>(&store)) {
     return prefixed->getUnderlyingNonPrefixStore();
@@ -75,7 +75,7 @@ c10::intrusive_ptr<c10d::Store> innermost(c10d::Store& store) {
   return c10::intrusive_ptr<c10d::Store>::unsafe_reclaim_from_nonowning(&store);
 }
 
-// The same, of a kind; null: it is another one.
+// The same, of a kind; null if it is of another kind.
 template <typename Kind>
 c10::intrusive_ptr<Kind> store_of_kind(c10d::Store& store) {
   const auto at = innermost(store);
@@ -109,7 +109,7 @@ StoreAdapter::StoreAdapter(c10::intrusive_ptr<c10d::Store> store, int rank,
 
 StoreAdapter::~StoreAdapter() { making_.end(); }
 
-// Ranks of which keys are missing, the first ones.
+// Ranks whose keys are missing, the first ones.
 std::string StoreAdapter::conflict(const std::vector<std::string>& keys) {
   constexpr size_t kMostAsked = 8;
   std::vector<size_t> missing;
@@ -167,8 +167,8 @@ Result<std::vector<std::string>> StoreAdapter::multi_get(const std::vector<std::
   std::vector<std::string> values;
   values.reserve(keys.size());
   try {
-    // The store tells at once when the last key comes, but torch logs each such wait that ends
-    // without: once is enough.
+    // The store returns immediately when the last key is set, but torch logs each such wait that
+    // times out, so do not wait in short steps.
     const auto start = Clock::now();
     // At least 1 ms: stores take 0 as "no limit".
     const auto slice = std::max(
@@ -179,7 +179,7 @@ Result<std::vector<std::string>> StoreAdapter::multi_get(const std::vector<std::
       store_->wait(names, slice);
       there = true;
     } catch (const std::exception&) {
-      // Only its passing tells the end of a slice from a store that is broken.
+      // Only the elapsed time distinguishes the end of a slice from a broken store.
       if (Clock::now() - start < slice || Clock::now() >= end) throw;
     }
     auto look = Clock::now();
@@ -209,8 +209,8 @@ Result<std::vector<std::string>> StoreAdapter::multi_get(const std::vector<std::
   return values;
 }
 
-// Says which keys never came, for they name the late ranks; the store's own message only says that
-// some did not.
+// Names the missing keys, since they identify the late ranks; the store's own message only says
+// that some are missing.
 Status StoreAdapter::missing(const std::vector<std::string>& keys, const std::string& cause,
                              bool late) {
   constexpr size_t kShown = 8;
@@ -226,13 +226,14 @@ Status StoreAdapter::missing(const std::vector<std::string>& keys, const std::st
   } catch (const std::exception&) {
     count = 0;
   }
-  // The last of them came after the limit and before this look: who has time left asks again.
+  // The last of them was set after the limit and before this check: a caller with time left asks
+  // again.
   if (works && late && count == 0) {
     return Status(Code::kTimeout, "rendezvous: the last of " + std::to_string(keys.size()) +
                                       " keys came when the limit had passed");
   }
   if (count == 0) {
-    making_.forget();  // no more calls of a store that does not work
+    making_.forget();  // make no more calls of a store that does not work
     return Status(Code::kUnavailable, "the rendezvous store failed: " + cause);
   }
   if (count > kShown) list += ", ...";

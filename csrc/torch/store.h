@@ -1,5 +1,5 @@
-// A c10d Store as the engine's KeyValueStore. Keys lie below those of the making (making.h), so a
-// program may destroy a group and make it again.
+// A c10d Store as the engine's KeyValueStore. Keys lie below those of the creation (making.h), so a
+// program may destroy a group and create it again.
 //
 // Threads: as the Store. Errors: exceptions of the Store become Status.
 #pragma once
@@ -15,23 +15,24 @@
 
 namespace mcast::pg {
 
-// As the Store takes values.
+// In the form in which the Store takes values.
 inline std::vector<uint8_t> bytes_of_text(const std::string& text) {
   return {text.begin(), text.end()};
 }
 
-// Whether the key is there by `deadline` (of monotonic_now()); signals are looked for meanwhile.
-// Without Python's lock. Throws what their handlers raise, and if the store is broken.
+// Returns true if the key is there by `deadline` (of monotonic_now()); handles signals meanwhile.
+// Without Python's lock. Throws exceptions of signal handlers, and if the store is broken.
 bool appears(c10d::Store& store, const std::string& key, Nanos deadline);
 
-// Name of the job that makes groups on this store, where MCAST_JOB says none: what launchers say in
-// the environment, else where the store is. Empty: neither says anything.
+// Name of the job that creates groups on this store, if MCAST_JOB is not set: derived from the
+// launcher's environment variables, otherwise from the store's address. Empty if neither is known.
 std::string job_name_of(c10d::Store& store);
 
 class StoreAdapter final : public KeyValueStore {
  public:
-  // Joins the making at the first call, and ends it with its own life. `members`: as Making's.
-  // `interrupted` is asked now and then while multi_get() waits; true: it stops (kAborted).
+  // Joins the creation at the first call, and ends it in the destructor. `members`: as in Making.
+  // `interrupted` is called from time to time while multi_get() waits; if it returns true, the wait
+  // stops (kAborted).
   StoreAdapter(c10::intrusive_ptr<c10d::Store> store, int rank, std::vector<uint64_t> members,
                std::function<bool()> interrupted);
   ~StoreAdapter() override;
@@ -42,7 +43,7 @@ class StoreAdapter final : public KeyValueStore {
   Result<std::string> scope() override;
   Result<std::string> claim(const std::string& key, const std::string& owner) override;
   std::string host() const override;
-  // What keys of this making of the group begin with. Throws what the store throws.
+  // Prefix of the keys of this creation of the group. Throws the store's exceptions.
   const std::string& prefix() { return making_.prefix(); }
 
  private:
@@ -50,7 +51,7 @@ class StoreAdapter final : public KeyValueStore {
   Status missing(const std::vector<std::string>& keys, const std::string& cause, bool late);
 
   c10::intrusive_ptr<c10d::Store> store_;
-  const std::string above_;  // what torch puts before all of our keys
+  const std::string above_;  // prefix that torch puts before all of our keys
   Making making_;
   std::function<bool()> interrupted_;
 };

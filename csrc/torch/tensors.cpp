@@ -1,8 +1,8 @@
-// Direct use wherever the bytes allow it. Two cases need care. In place: the input is the very
-// block of the output that it would be copied to; the engine recognises the equal addresses.
+// The bytes are used directly if possible. Two cases need care. In place: the input is the same
+// block of the output to which it would be copied; the engine recognises the equal addresses.
 // Overlap: an input that shares bytes with another rank's block would change while it is being
-// sent, and outputs that overlap each other would be written by two roots at once; the former is
-// copied first, the latter are gathered in a temporary and copied in rank order at the end, as Gloo
+// sent, and outputs that overlap each other would be written by two roots at once. The former is
+// copied first; the latter are gathered in a temporary and copied in rank order at the end, as Gloo
 // does.
 #include "tensors.h"
 
@@ -31,10 +31,11 @@ Range range_of(const at::Tensor& plain) {
 }
 
 bool overlap(const Range& a, const Range& b) {
-  return a.first < b.end && b.first < a.end;  // empty ranges overlap nothing that starts with them
+  return a.first < b.end && b.first < a.end;  // empty ranges do not overlap a range that starts
+                                              // with them
 }
 
-// Whether any two of `tensors` share bytes.
+// Returns true if any two of `tensors` share bytes.
 bool any_overlap(const std::vector<at::Tensor>& tensors) {
   std::vector<Range> ranges;
   ranges.reserve(tensors.size());
@@ -49,8 +50,9 @@ bool any_overlap(const std::vector<at::Tensor>& tensors) {
   return false;
 }
 
-// Whether Python has, or had, an object for this storage. torch then takes Python's lock not only
-// for the last reference but also for the last but one, which hands the storage back to Python.
+// Returns true if Python has, or had, an object for this storage. torch then takes Python's lock
+// not only for the last reference but also for the last but one, which hands the storage back to
+// Python.
 template <typename Impl>
 bool known_to_python(Impl* storage) {
   if constexpr (requires { storage->pyobj_slot()->load_pyobj(); }) {
@@ -69,8 +71,8 @@ void release(c10::Storage storage) {
 
 struct Uses {
   struct Entry {
-    c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // keeps the address from being another's
-    const void* data = nullptr;                         // storages can be given other memory
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // keeps the address from being reused
+    const void* data = nullptr;                         // a storage can be given other memory
     uint32_t uses = 0;
     uint64_t last = 0;
   };
@@ -79,8 +81,8 @@ struct Uses {
   uint64_t clock = 0;
 };
 
-// Not destroyed at exit, when lanes may still let go of storages. fork() may find the mutex locked:
-// the child starts anew.
+// Not destroyed at exit, when lanes may still release storages. fork() may find the mutex locked:
+// the child starts with a new one.
 Uses*& uses() {
   static Uses* current = [] {
     pthread_atfork(nullptr, nullptr, [] { uses() = new Uses; });
@@ -89,9 +91,9 @@ Uses*& uses() {
   return current;
 }
 
-// How often the memory of `storage` has been lent since it was allocated, this time included; 0 if
-// it is too small for that to matter. Addresses say nothing about it: what is freed after each
-// operation, as FSDP does, often comes back at the same place.
+// Number of times that the memory of `storage` has been lent since it was allocated, this time
+// included; 0 if it is too small for that to matter. Addresses are not sufficient: memory that is
+// freed after each operation, as FSDP does, is often allocated again at the same address.
 uint32_t uses_of(const c10::Storage& storage) {
   if (storage.nbytes() < kHugeRange) return 0;
   c10::StorageImpl* const impl = storage.unsafeGetStorageImpl();
@@ -184,7 +186,7 @@ void CopyBacks::add(at::Tensor from, at::Tensor to) {
 
 namespace {
 
-// torch divides no unsigned integers of more than 8 bits.
+// torch does not divide unsigned integers of more than 8 bits.
 void divide_sum(at::Tensor sum, int64_t by) {
   if (!c10::isBarebonesUnsignedType(sum.scalar_type())) {
     sum.div_(by, "trunc");
@@ -201,7 +203,7 @@ void divide_sum(at::Tensor sum, int64_t by) {
 }  // namespace
 
 void CopyBacks::run() const {
-  // Below autograd: the user's graph has no part in the arrival of data.
+  // Below autograd: the arrival of data is not part of the user's graph.
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   for (const auto& [from, to] : copies_) to.copy_(from);
   for (const at::Tensor& sum : averages_) {
@@ -257,7 +259,8 @@ Slice Regions::slice(const at::Tensor& plain, size_t offset, size_t length) {
   const c10::Storage& storage = plain.storage();
   std::shared_ptr<Region>& region = regions_[storage.unsafeGetStorageImpl()];
   if (!region) {
-    // The storage, not the tensor: a tensor may belong to Python, whose lock a lane must not take.
+    // Hold the storage, not the tensor: a tensor may belong to Python, whose lock a lane must not
+    // take.
     std::shared_ptr<void> keepalive(new c10::Storage(storage), [](void* held) {
       std::unique_ptr<c10::Storage> last(static_cast<c10::Storage*>(held));
       release(std::move(*last));
@@ -267,7 +270,7 @@ Slice Regions::slice(const at::Tensor& plain, size_t offset, size_t length) {
         std::make_shared<Region>(base, storage.nbytes(), std::move(keepalive), uses_of(storage));
   }
   const auto start = static_cast<size_t>(plain.storage_offset()) * plain.element_size();
-  // check_dense() has looked, but another thread may have resized the storage since.
+  // check_dense() has checked this, but another thread may have resized the storage since.
   TORCH_CHECK(offset + length <= plain.nbytes() && start + plain.nbytes() <= region->size(),
               "mcast: a tensor's storage was resized during the call");
   return {region, start + offset, length};
@@ -277,8 +280,8 @@ GatherPlan plan_gather(const at::Tensor& input, const at::Tensor& output, int ra
                        CopyBacks& back) {
   GatherPlan plan;
   plan.block = input.nbytes();
-  // Where both are plain and overlap they share one storage, so the input needs no second look
-  // after a lazily copied storage was made real by taking the output's slices.
+  // If both are plain and overlap, they share one storage. So the input needs no second check after
+  // taking the output's slices has materialised a lazily copied storage.
   const at::Tensor target = writable(output, back);
   Regions regions;
   for (int i = 0; i < size; ++i) {

@@ -2,9 +2,10 @@
 // the choice between direct use and a copy, and the copies back. Device tensors: device/transfer.h.
 //
 // "Plain" = on the CPU, strided, contiguous, neither conjugated nor negated lazily: its bytes are
-// its content and the engine works on them in place. Anything else goes through a plain copy.
+// its content and the engine works on them in place. Any other tensor goes through a plain copy.
 //
-// Errors: c10::ValueError / c10::TypeError with the op's name, what was expected, and what came.
+// Errors: c10::ValueError / c10::TypeError with the op's name, the expected value, and the actual
+// one.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -26,28 +27,30 @@ void check_dense(const char* op, const std::string& what, const at::Tensor& tens
 // TypeError/ValueError unless dtype and device type are those of `like`.
 void check_like(const char* op, const std::string& what, const at::Tensor& tensor,
                 const at::Tensor& like);
-// The first of a list that goes to a fallback.
+// Returns the first tensor of a list that is passed to a fallback.
 const at::Tensor& first_of(const char* op, const std::vector<at::Tensor>& tensors);
-// Whether not all of them have the shape of the first.
+// Returns true if not all of them have the shape of the first.
 bool differ_in_size(const std::vector<at::Tensor>& tensors);
-// One tensor in a list that c10d allows to be longer (several devices per process, long gone).
+// Returns the only tensor of a list; c10d allows longer lists (several devices per process, a mode
+// long gone).
 const at::Tensor& check_single(const char* op, const char* what,
                                const std::vector<at::Tensor>& tensors);
 
-// What gives the caller's tensors their content when the operation is complete: copies, then
-// divisions (averages of integers, which the engine sums).
+// Final steps that give the caller's tensors their content when the operation is complete: copies,
+// then divisions (averages of integers, which the engine sums).
 class CopyBacks {
  public:
   using Divisor = std::shared_ptr<std::atomic<uint32_t>>;
 
   // ValueError if elements of `to` share memory.
   void add(at::Tensor from, at::Tensor to);
-  // By divide_by(), towards zero.
+  // Divides by divide_by(), rounding towards zero.
   void divide(at::Tensor tensor) { averages_.push_back(std::move(tensor)); }
-  // How many contributions are in the sums, once the operation is complete.
+  // Number of contributions in the sums, once the operation is complete.
   void divide_by(Divisor divisor) { divisor_ = std::move(divisor); }
   bool empty() const { return copies_.empty() && averages_.empty(); }
-  // On the background thread; for device tensors on the current stream. Throws what copy_ throws.
+  // Runs on the background thread; for device tensors on the current stream. Throws the exceptions
+  // of copy_.
   void run() const;
 
  private:
@@ -56,13 +59,14 @@ class CopyBacks {
   Divisor divisor_;
 };
 
-// A plain tensor with the content of `tensor`: itself, or a copy made now.
+// Returns a plain tensor with the content of `tensor`: itself, or a copy made now.
 at::Tensor readable(const at::Tensor& tensor);
-// A plain tensor to be written: `tensor` itself, or a new one that `back` copies to it at the end.
+// Returns a plain tensor to be written: `tensor` itself, or a new one that `back` copies to it at
+// the end.
 at::Tensor writable(const at::Tensor& tensor, CopyBacks& back);
 
-// Plain tensors to be read and written in their places at once: as writable(), with their content,
-// and apart from each other.
+// Returns plain tensors that are read and written in place at the same time: like writable(), with
+// their content, and without overlap.
 std::vector<at::Tensor> in_place_apart(const std::vector<at::Tensor>& tensors, CopyBacks& back);
 
 // Slices of plain tensors; one Region per storage (not per address: several storages may lie over
@@ -78,17 +82,17 @@ class Regions {
   std::unordered_map<const c10::StorageImpl*, std::shared_ptr<Region>> regions_;
 };
 
-// What an allgather moves.
+// Slices of an allgather.
 struct GatherPlan {
   Slice input;
   std::vector<Slice> outputs;  // by rank
-  size_t block = 0;            // bytes of one
+  size_t block = 0;            // bytes of one block
 };
 
 // For all_gather_into_tensor: `output` holds size() blocks. In place if `input` is block `rank`.
 GatherPlan plan_gather(const at::Tensor& input, const at::Tensor& output, int rank, int size,
                        CopyBacks& back);
-// Plain tensors to be written at once: as writable(), and apart from each other.
+// Returns plain tensors that are written at the same time: like writable(), and without overlap.
 std::vector<at::Tensor> writable_apart(const std::vector<at::Tensor>& outputs, CopyBacks& back);
 // For all_gather: one output per rank, often views of one flat tensor.
 GatherPlan plan_gather(const at::Tensor& input, const std::vector<at::Tensor>& outputs, int rank,

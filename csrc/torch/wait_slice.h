@@ -11,9 +11,9 @@
 
 namespace mcast::pg {
 
-// How long to sleep next: `longest`, or what is left of `timeout` since `start` (kNoTimeout or
-// less: there is none). Throws DistBackendError once nothing is left; the work itself goes on.
-// `start`: of monotonic_now(). `context`: what is said of the work, a string or a CallName.
+// Returns how long to sleep next: `longest`, or the rest of `timeout` since `start` (kNoTimeout or
+// less: no limit). Throws DistBackendError once no time is left; the work itself continues.
+// `start`: of monotonic_now(). `context`: description of the work, a string or a CallName.
 template <typename Context>
 std::chrono::milliseconds wait_slice(Nanos start, std::chrono::milliseconds timeout,
                                      std::chrono::milliseconds longest, const Context& context) {

@@ -1,15 +1,15 @@
-// Completion. Parts count down; the last one decides, under one mutex with getFuture(), who fulfils
-// the future: if there is neither a future nor anything to copy, the waiters are woken on the spot
-// (the common case, and the fast one); otherwise one background thread copies, another fulfils the
-// future, whose callbacks may need Python's lock or wait for anything, and wakes the waiters last,
-// so that a future is done when wait() returns.
+// Completion. Parts count down; the last one decides, under one mutex with getFuture(), which
+// thread fulfils the future. If there is neither a future nor a copy to make, the waiters are woken
+// immediately (the common case, and the fast one). Otherwise one background thread copies; another
+// fulfils the future, whose callbacks may need Python's lock or wait for anything, and wakes the
+// waiters last, so that a future is done when wait() returns.
 //
 // Device tensors. Work that is enqueued on a stream counts as done for wait() without a timeout and
-// for the future, as with NCCL: who uses the tensors is made to wait for that stream.
-// is_completed() and wait(timeout) mean the device and the network.
+// for the future, as with NCCL: users of the tensors are made to wait for that stream.
+// is_completed() and wait(timeout) refer to the device and the network.
 //
 // Waiting. On a condition variable without Python's lock, in slices: after each slice Python's main
-// thread looks for signals, so that Ctrl-C is noticed. An interrupted wait leaves the operation
+// thread checks for signals, so that Ctrl-C is noticed. An interrupted wait leaves the operation
 // running; the engine keeps the memory.
 #include "work.h"
 
@@ -211,8 +211,8 @@ std::exception_ptr McastWork::device_error(const std::string& why) const {
 }
 
 void McastWork::over(const std::exception_ptr& error) {
-  // Whoever waits for this work may ask how long it took; whoever waits for all may ask whether
-  // this one is completed.
+  // A caller that waits for this work may ask how long it took; one that waits for all works may
+  // ask whether this one is completed.
   const Member source = source_ ? source_->load(std::memory_order_acquire) : kNoMember;
   if (flight_ && source != kNoMember) flight_->came_from(source);
   if (flight_) flight_->end(error == nullptr);
@@ -273,7 +273,7 @@ void McastWork::settle() {
 
 void McastWork::fulfil(const c10::intrusive_ptr<c10::ivalue::Future>& future,
                        const std::exception_ptr& error) const {
-  // Whoever uses the value waits for what is enqueued on the stream that is current here.
+  // Users of the value wait for the commands enqueued on the stream that is current here.
   std::optional<c10::StreamGuard> stream;
   if (copies_ && copies_->enqueued()) stream.emplace(copies_->stream());
   if (error) {
@@ -309,7 +309,7 @@ c10::intrusive_ptr<c10::ivalue::Future> McastWork::getFuture() {
     future = future_;
     error = error_;
   }
-  fulfil(future, error);  // nobody else will
+  fulfil(future, error);  // no other thread will
   return future;
 }
 
@@ -323,7 +323,7 @@ bool McastWork::may_join() const {
 bool McastWork::device_ready() const { return copies_ && copies_->enqueued(); }
 
 void McastWork::look_again() {
-  // Locked, so that it is not lost between a waiter's look and its sleep.
+  // Locked, so that the notification is not lost between a waiter's check and its sleep.
   const std::lock_guard lock(mutex_);
   cv_.notify_all();
 }
@@ -338,7 +338,8 @@ bool McastWork::throw_or_join() {
     if (joins) relied_on_ = true;  // before the stream waits: a failure from now on is not raised
   }
   if (joins) copies_->join();
-  // Also after an error: functional collectives register a work until somebody has waited for it.
+  // Call it even after an error: functional collectives register a work until it has been waited
+  // for.
   Work::synchronize();
   if (error) std::rethrow_exception(error);
   return true;

@@ -1,11 +1,11 @@
 // The handle of one c10d operation: one or several engine operations, or one operation of the
 // fallback with something to do after it.
 //
-// Life: make it, take one completion() per part, post the parts. The last part completes the work:
-// at once on the thread that brings it (a lane), or on background threads when there are copies to
-// make or a future to fulfil. Nobody needs to wait for it or keep it.
+// Life cycle: make it, take one completion() per part, post the parts. The last part completes the
+// work: immediately on the thread that ends that part (a lane), or on background threads if there
+// are copies to make or a future to fulfil. Callers need not wait for it or keep it.
 //
-// Errors: Status -> DistBackendError (ValueError for kInvalidArgument), thrown by wait(), handed to
+// Errors: Status -> DistBackendError (ValueError for kInvalidArgument), thrown by wait(), set on
 // the future, kept for exception().
 #pragma once
 
@@ -26,7 +26,7 @@ namespace mcast::pg {
 
 class DeviceCopies;
 
-// The exception for a Status that is not ok. `context` comes before the message, "" for none.
+// Returns the exception for a Status that is not ok. `context` precedes the message, "" for none.
 std::exception_ptr to_exception(const Status& status, const std::string& context);
 [[noreturn]] void throw_status(const Status& status, const std::string& context);
 
@@ -37,51 +37,53 @@ class McastWork final : public c10d::Work {
     int size = 1;  // of the group
     c10d::OpType type = c10d::OpType::UNKNOWN;
     const char* title = nullptr;                   // static; for the profiler
-    std::vector<at::Tensor> inputs;                // shown by the profiler
-    std::vector<std::vector<at::Tensor>> outputs;  // the result; one list, or one per input
+    std::vector<at::Tensor> inputs;                // shown in the profiler
+    std::vector<std::vector<at::Tensor>> outputs;  // the results; one list, or one per input
     uint64_t sequence = 0;
-    CallName context;                          // goes before error messages
-    std::shared_ptr<Observer::Flight> flight;  // told when it ends
-    // How many works of the group are in flight whose wait() was interrupted. May be null.
+    CallName context;                          // prefix of error messages
+    std::shared_ptr<Observer::Flight> flight;  // notified when it ends
+    // Number of works of the group in flight whose wait() was interrupted. May be null.
     std::shared_ptr<std::atomic<int>> interrupted;
   };
   explicit McastWork(Description description);
   ~McastWork() override;
 
-  // Called with the first failed Status of the work, before anybody learns of it. Must not block.
+  // Called with the first failed Status of the work, before any waiter learns of it. Must not
+  // block.
   void on_failure(std::function<void(const Status&)> hook) { failure_hook_ = std::move(hook); }
-  // Runs when all parts are complete without an error, off the lane. Before the first part is
-  // posted.
+  // Runs when all parts are complete without an error, off the lane. Set it before the first part
+  // is posted.
   void set_after(std::function<void()> after) { after_ = std::move(after); }
 
-  // The device side, which ends one part. Before the first part is posted. wait() without a timeout
-  // then makes the caller's stream wait instead of the caller, as far as the device can do that.
+  // The device side, which ends one part. Set it before the first part is posted. wait() without a
+  // timeout then makes the caller's stream wait instead of the caller, as far as the device can do
+  // that.
   void set_copies(std::shared_ptr<DeviceCopies> copies) { copies_ = std::move(copies); }
   // DeviceCopies::enqueued() has become true.
   void look_again();
 
-  // The callback for one part. expect() says how many there will be, before the first is posted.
+  // Returns the callback for one part. expect() sets their number, before the first is posted.
   void expect(int parts) { pending_.store(parts, std::memory_order_relaxed); }
   Completion completion();
   // Ends one part of a work whose parts are not engine operations.
   void end_part(std::exception_ptr error);
-  // For a device that failed, with its own words.
+  // For a device that failed, with its own message.
   std::exception_ptr device_error(const std::string& why) const;
   // Device tensors, before a gate opens for a part that has failed: from now on wait() raises.
-  // Returns whether somebody relies on the outputs already and will not learn of it: wait() has
+  // Returns true if a caller relies on the outputs already and will not learn of it: wait() has
   // returned, or a future is done.
   bool record_failure(std::exception_ptr error);
   const CallName& name() const { return context_; }
 
-  // Before the first post: how a thread in wait() may help (Group::help).
+  // Set before the first post: lets a thread in wait() help (Group::help).
   using Helper = std::function<bool(const std::function<bool()>& done, Nanos until)>;
   void set_helper(Helper helper) { helper_ = std::move(helper); }
 
-  // How many ranks' inputs are in the result of a reduction, the least of its parts; final when it
-  // is complete. The engine lowers it.
+  // Number of ranks whose inputs are in the result of a reduction, the minimum over its parts;
+  // final when it is complete. The engine lowers it.
   const std::shared_ptr<std::atomic<uint32_t>>& contributors() const { return contributors_; }
 
-  // Of a receive: who has sent what it has got; the engine says so. Before the first part is
+  // For a receive: the sender of the message, set by the engine. Call it before the first part is
   // posted.
   const std::shared_ptr<std::atomic<Member>>& sources() {
     source_ = std::make_shared<std::atomic<Member>>(kNoMember);
@@ -90,7 +92,7 @@ class McastWork final : public c10d::Work {
   int sourceRank() const override;
 
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
-  // Device tensors: as wait(). CPU tensors: nothing, as everywhere in c10d.
+  // Device tensors: like wait(). CPU tensors: no effect, as everywhere in c10d.
   void synchronize() override;
   std::vector<at::Tensor> result() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
@@ -100,7 +102,8 @@ class McastWork final : public c10d::Work {
 
  private:
   bool device_ready() const;
-  // Whether wait() without a timeout may be over before the work is; makes it so as far as it can.
+  // Returns true if wait() without a timeout may return before the work is over; makes this so if
+  // it can.
   bool may_join() const;
   void over(const std::exception_ptr& error);
   bool throw_or_join();
@@ -130,34 +133,35 @@ class McastWork final : public c10d::Work {
   std::mutex settle_mutex_;  // guards the rest
   std::exception_ptr error_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
-  bool settled_ = false;  // error_ is final; a future made now is fulfilled by its maker
-  bool relied_on_ =
-      false;               // a stream of the caller's waits, or a future is done: nobody will throw
-  bool counted_ = false;   // in *interrupted_
-  bool promised_ = false;  // the future was fulfilled when it was made, with the end of a stream
+  bool settled_ = false;    // error_ is final; a future made now is fulfilled by its maker
+  bool relied_on_ = false;  // a stream of the caller waits, or a future is done: no call will throw
+  bool counted_ = false;    // counted in *interrupted_
+  bool promised_ = false;   // the future was fulfilled when it was made, with the end of a stream
 };
 
 // The thread (threading.get_ident()) that handles signals for Python. Called when the module is
 // loaded.
 void set_main_thread(unsigned long ident);
 
-// On that thread: lets Python run its signal handlers, and throws what they raise (Ctrl-C:
-// KeyboardInterrupt). Elsewhere nothing. Call without locks and without Python's lock.
+// On that thread: lets Python run its signal handlers, and throws the exceptions that they raise
+// (Ctrl-C: KeyboardInterrupt). No effect on other threads. Call without locks and without Python's
+// lock.
 void check_signals();
 
-// Whether this thread is inside the handling of a KeyboardInterrupt (an except or finally block).
-// Takes Python's lock.
+// Returns true if this thread is inside the handling of a KeyboardInterrupt (an except or finally
+// block). Takes Python's lock.
 bool handles_interrupt();
 
-// What the handler of a signal raises while the main thread waits in the core, which no exception
-// may cross.
+// Holds an exception that a signal handler raises while the main thread waits in the core, which no
+// exception may cross.
 class HeldSignal {
  public:
-  // Runs handlers, as check_signals(). True: one has raised something, now or before.
+  // Runs handlers, like check_signals(). Returns true if one has raised an exception, now or
+  // before.
   bool raised();
-  // Throws that, if there is any.
+  // Throws that exception, if there is one.
   void rethrow();
-  // For a destructor: leaves an interrupt to whatever Python code runs next.
+  // For a destructor: leaves an interrupt to the Python code that runs next.
   void raise_later();
 
  private:

@@ -1,7 +1,7 @@
-// A barrier for a device: everything that a rank has given to its device is done before the others
-// go on. c10d passes the numbers that the caller gave (device_ids), else a device type of the
-// group: "cpu" where the group serves that too. As with NCCL, such a barrier is then for the device
-// that the group is bound to, or else for the one that its last operation was on.
+// A barrier for a device: all work that a rank has given to its device is done before the other
+// ranks continue. c10d passes the numbers that the caller gave (device_ids), otherwise a device
+// type of the group: "cpu" if the group serves that too. As with NCCL, such a barrier is then for
+// the device to which the group is bound, otherwise for the device of its last operation.
 #include <ATen/DeviceAccelerator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -13,7 +13,7 @@ namespace mcast::pg {
 
 namespace {
 
-// The device that the caller has named.
+// The device named by the caller.
 std::optional<c10::Device> named_device(const c10d::BarrierOptions& opts) {
   if (opts.device && !opts.device->is_cpu()) return opts.device;
   const std::optional<c10::DeviceType> type = at::getAccelerator();
@@ -36,7 +36,7 @@ void ProcessGroupMcast::finish_device(const c10d::BarrierOptions& opts) {
     try {
       work->wait(std::chrono::milliseconds(std::max<int64_t>(1, timeout_ms_.load())));
     } catch (const c10::Error&) {
-      // The group has failed with it, as the barrier will say.
+      // The group has failed with it, which the barrier will report.
     }
   }
   guard.getStream(device).synchronize();

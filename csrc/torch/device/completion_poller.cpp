@@ -1,10 +1,10 @@
-// One thread polls the copies of every work in turn. There is nothing to sleep on: the device
-// announces its progress only by words of memory or events that must be asked for. So the thread
-// polls at an interval, which is short after something has happened, grows the longer nothing has,
-// and ends while nothing is in flight: then the thread sleeps until there is.
+// One thread polls the copies of every work in turn. There is no event to sleep on: the device
+// reports its progress only by words of memory, or by events that must be queried. So the thread
+// polls at an interval, which is short after progress and grows while there is none. While no work
+// is in flight, the thread sleeps until there is one.
 //
-// A device that has failed writes no words. A second thread therefore asks it about works with a
-// gate that stay in flight; such a call may block for as long as gates are closed, so the first
+// A device that has failed writes no words. A second thread therefore queries it about works with a
+// gate that stay in flight; such a call may block as long as gates are closed, so the first thread
 // must not make it.
 #include "device/completion_poller.h"
 
@@ -23,7 +23,8 @@ namespace {
 using std::chrono::microseconds;
 constexpr microseconds kShortestInterval(20);
 constexpr microseconds kLongestInterval(500);
-constexpr int kRoundsPerStep = 100;  // quiet rounds after which the interval grows by the shortest
+constexpr int kRoundsPerStep = 100;  // rounds without progress after which the interval grows by
+                                     // the shortest one
 constexpr std::chrono::milliseconds kCheckPeriod(500);
 
 microseconds poll_interval(int quiet_rounds) {
@@ -91,7 +92,7 @@ void CompletionPoller::check_loop() {
 
 void CompletionPoller::add(std::shared_ptr<DeviceCopies> copies) {
   const std::lock_guard lock(mutex_);
-  if (closed_) return;  // the process ends; the engine has refused the operation
+  if (closed_) return;  // the process is ending; the engine has refused the operation
   if (!std::exchange(polls_, true)) std::thread([this] { poll_loop(); }).detach();
   if (copies->gated()) {
     if (!std::exchange(checks_, true)) std::thread([this] { check_loop(); }).detach();

@@ -1,9 +1,9 @@
-// The threads that follow the copies of works to their end: one polls all of them, one asks devices
-// whether they live. One instance per process; its threads are started by the first work. After
-// fork() the child has no work in flight and an instance of its own.
+// The threads that follow the copies of works to their end: one polls all of them, one checks
+// whether the devices still work. One instance per process; its threads are started by the first
+// work. After fork() the child has no work in flight and an instance of its own.
 //
-// Threads: all from any thread, none blocks for long but close(). Errors: none; a work that fails
-// tells so itself.
+// Threads: every function from any thread; only close() blocks for long. Errors: none; a work that
+// fails reports it itself.
 #pragma once
 
 #include <condition_variable>
@@ -23,11 +23,11 @@ class CompletionPoller {
   CompletionPoller(const CompletionPoller&) = delete;
   CompletionPoller& operator=(const CompletionPoller&) = delete;
 
-  // Polls `copies` until it is over. After close(): nothing.
+  // Polls `copies` until it is over. Has no effect after close().
   void add(std::shared_ptr<DeviceCopies> copies);
-  // Something changed: look now.
+  // Call after a change: polls immediately.
   void notify();
-  // Waits until nothing is in flight, at most `limit`, then refuses new works. For exit.
+  // Waits until no work is in flight, at most `limit`, then refuses new works. For exit.
   void close(Nanos limit);
 
  private:

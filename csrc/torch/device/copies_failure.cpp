@@ -1,5 +1,5 @@
-// How DeviceCopies fails: by the network, whose error must be known before a gate opens, or by the
-// device.
+// Failures of DeviceCopies: of the network, whose error must be recorded before a gate opens, or of
+// the device.
 #include <ATen/ATen.h>
 
 #include "background.h"
@@ -10,8 +10,9 @@
 
 namespace mcast::pg {
 
-// Whether what the device copies in for it is what the network has brought. A receive has no words
-// of targets: it is asked only before its message is here.
+// Returns true if the bytes that the device copies in for this transfer are the ones that the
+// network has delivered. A receive has no words of targets: it is asked only before its message is
+// here.
 bool DeviceCopies::outputs_final(size_t transfer) const {
   if (streams_.gate == nullptr) return true;  // a copy is enqueued when its bytes are final
   if (plan_.receives()) return plan_.ins()[0].length == 0;
@@ -26,8 +27,9 @@ bool DeviceCopies::outputs_final(size_t transfer) const {
   return true;
 }
 
-// The network fails transfer `transfer`. Everything that a gate could let through to somebody who
-// does not know of the failure is decided here, before one opens. Returns whether they may.
+// The network fails transfer `transfer`. Decides, before a gate opens, about everything that the
+// gate could let through to a caller that does not know of the failure. Returns true if the gates
+// may open.
 bool DeviceCopies::failed(size_t transfer, const Status& status, McastWork& work) {
   failed_.store(true, std::memory_order_release);
   if (policy_->poisons()) store(word(CopyPlan::kFailedWord), 1);
@@ -36,8 +38,8 @@ bool DeviceCopies::failed(size_t transfer, const Status& status, McastWork& work
                                     work.name().text(), status.to_string());
 }
 
-// Nothing is asked of the device when the operation fails: the command is there, and does nothing
-// unless it finds the record.
+// The device is not called when the operation fails: the command is enqueued already, and has no
+// effect unless it finds the record.
 void DeviceCopies::enqueue_poison() {
   const at::Tensor failed =
       at::empty({1}, at::TensorOptions().dtype(at::kBool).device(streams_.in.device()));
@@ -54,8 +56,8 @@ void DeviceCopies::break_down(std::exception_ptr error) {
   if (failure_.set(std::move(error))) CompletionPoller::instance().notify();
 }
 
-// The device is unusable: what it still does with the memory is unknown, so that is never given
-// back.
+// The device is unusable: it may still use the memory in unknown ways, so the memory is never
+// released.
 void DeviceCopies::fail(const std::string& why) {
   failed_.store(true, std::memory_order_release);
   const std::exception_ptr error = listener_.work->device_error(why);

@@ -1,13 +1,13 @@
 // Layout of the pinned memory: a head of 32-bit words, then the blocks of each transfer as the
-// engine sees them: the own block of a gather in its place among the others, all_reduce and reduce
-// in place, the blocks of a reduce_scatter's input and behind them its output. Word 0 counts the
-// pieces copied out, word 1 says that the device has finished, word 2 that
-// the operation has failed. Then come the words that copies in
-// wait for: one per target of more than a piece, which counts its final pieces, and one per run
-// of smaller targets (of one or several transfers, of about a piece together), which counts the
-// final targets. So the gates of a post, and the signals of its copies out, are bounded by its
-// bytes over the piece, however many tensors and ranks there are. A receive has one word and one
-// piece, also where it is empty: the engine tells its end alone.
+// engine sees them: this rank's block of a gather in its place among the others, all_reduce and
+// reduce in place, the blocks of a reduce_scatter's input followed by its output. Word 0 counts the
+// pieces copied out, word 1 is set when the device has finished, word 2 when the operation has
+// failed. Then come the words for which copies in wait: one per target of more than a piece, which
+// counts its final pieces, and one per run of smaller targets (of one or several transfers, of
+// about a piece together), which counts the final targets. So the number of gates of a post, and of
+// signals of its copies out, is bounded by its bytes over the piece, however many tensors and ranks
+// there are. A receive has one word and one piece, even if it is empty: the engine reports only its
+// end.
 #include "device/copy_plan.h"
 
 #include <algorithm>
@@ -15,14 +15,14 @@
 namespace mcast::pg {
 namespace {
 
-// Each piece costs some microseconds of the posting thread, so large operations have larger ones.
+// Each piece costs some microseconds of the posting thread, so large operations have larger pieces.
 constexpr size_t kMostPieces = 64;
 
 using Kind = Transfer::Kind;
 
 size_t aligned(size_t bytes) { return rounded(bytes, kAlign); }
 
-// Bytes of pinned memory.
+// Size in pinned memory, bytes.
 size_t host_bytes(const Transfer& transfer) {
   switch (transfer.kind) {
     case Kind::gather:
@@ -34,7 +34,7 @@ size_t host_bytes(const Transfer& transfer) {
   }
 }
 
-// Whether `b` from `b_from` on begins where `a` up to `a_to` ends.
+// Returns true if `b` from `b_from` on begins where `a` up to `a_to` ends.
 bool follows(const DeviceBytes& a, size_t a_to, const DeviceBytes& b, size_t b_from) {
   return a.storage.unsafeGetStorageImpl() == b.storage.unsafeGetStorageImpl() &&
          a.offset + a_to == b.offset + b_from;
@@ -82,9 +82,9 @@ size_t CopyPlan::target_at(size_t transfer, size_t target) const {
   }
 }
 
-// Pieces leave block by block where a source is one block. A reduce-scatter sends segment s of
-// every block before segment s + 1 of any, beginning with the next member's: its pieces leave
-// likewise.
+// Pieces leave block by block if a source is one block. A reduce-scatter sends segment s of every
+// block before segment s + 1 of any, beginning with the next member's: its pieces leave in the same
+// order.
 void CopyPlan::plan_out() {
   size_t unsignalled = 0;
   for (size_t t = 0; t < transfers_.size(); ++t) {
@@ -104,7 +104,7 @@ void CopyPlan::plan_out() {
 }
 
 void CopyPlan::plan_in() {
-  size_t first = 0, bytes = 0;  // of the run that is being made
+  size_t first = 0, bytes = 0;  // of the run being made
   uint32_t targets = 0;
   const auto end_run = [&] {
     for (; first < ins_.size(); ++first) {

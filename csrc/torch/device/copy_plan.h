@@ -1,8 +1,8 @@
-// How device tensors go through pinned memory: where each block lies there, in which pieces it is
-// copied out and in, and which word of pinned memory each piece in waits for. Arithmetic only: it
-// calls no device and touches no memory.
+// Plans how device tensors pass through pinned memory: where each block lies there, in which pieces
+// it is copied out and in, and for which word of pinned memory each piece in waits. Arithmetic
+// only: it calls no device and touches no memory.
 //
-// Threads: none of its own; take_transfers() needs the only user. Errors: none.
+// Threads: none of its own; take_transfers() needs exclusive use. Errors: none.
 #pragma once
 
 #include <cstddef>
@@ -24,40 +24,40 @@ class CopyPlan {
   // Device to host: [offset, offset + length) of a source of a transfer.
   struct OutPiece {
     size_t transfer, source, offset, length;
-    bool signalled;  // the device tells when it, and those before it, are out
+    bool signalled;  // the device signals when it, and those before it, are out
   };
-  // Host, or the own block, to device.
+  // Host, or this rank's block, to device.
   struct InPiece {
     size_t transfer, target, offset, length;
     size_t word;      // its value ...
-    uint32_t needed;  // ... says when the bytes are final; 0: the own block
+    uint32_t needed;  // ... shows that the bytes are final; 0: this rank's block
     bool same_gate(const InPiece& other) const {
       return word == other.word && needed == other.needed;
     }
   };
-  // Where the network's progress with a target is noted.
+  // Records the network's progress with a target.
   struct TargetWord {
     size_t word = 0;
-    size_t length = 0;  // of the target; 0: there is nothing to wait for
+    size_t length = 0;  // of the target; 0: there is no need to wait
     size_t flag = 0;    // below flags(); kNoFlag: the word is the target's alone
   };
   static constexpr size_t kNoFlag = SIZE_MAX;
   // Words: the number of pieces that are out; whether the device has finished; 1 if the operation
-  // has failed; those of targets.
+  // has failed; then the words of targets.
   static constexpr size_t kCopiedWord = 0;
   static constexpr size_t kFinishedWord = 1;
   static constexpr size_t kFailedWord = 2;
   static constexpr size_t kFirstTargetWord = 3;
 
-  // `rank` is the own one. Pieces have `piece` bytes, or a larger multiple of `unit`.
+  // `rank` is this rank. Pieces have `piece` bytes, or a larger multiple of `unit`.
   CopyPlan(std::vector<Transfer> transfers, int rank, size_t piece, size_t unit);
 
   const std::vector<Transfer>& transfers() const { return transfers_; }
-  // Of one message: the only transfer.
+  // Plans of one message: the only transfer.
   bool sends() const { return message_ == Transfer::Kind::send; }
   bool receives() const { return message_ == Transfer::Kind::receive; }
   bool from_any() const { return from_any_; }
-  // Gives up the device memory. Afterwards words(), piece() and target_words() may be asked.
+  // Releases the device memory. Afterwards words(), piece() and target_words() may still be called.
   std::vector<Transfer> take_transfers() { return std::exchange(transfers_, {}); }
 
   size_t piece() const { return piece_; }
@@ -66,15 +66,15 @@ class CopyPlan {
   size_t bytes() const { return bytes_; }  // of pinned memory, the words included
   const std::vector<OutPiece>& outs() const { return outs_; }
   const std::vector<InPiece>& ins() const { return ins_; }
-  // Of a transfer, by target.
+  // Words of a transfer, by target.
   const std::vector<TargetWord>& target_words(size_t transfer) const { return targets_[transfer]; }
 
   // Offsets in the pinned memory.
   size_t source_at(size_t transfer, size_t source) const;
   size_t target_at(size_t transfer, size_t target) const;
 
-  // Pieces that lie side by side in host and device memory go in one copy. One past the last that
-  // goes with piece `i`:
+  // Adjacent pieces in host and device memory are copied at once. Returns one past the last piece
+  // that is copied with piece `i`:
   size_t out_run(size_t i) const;
   size_t in_run(size_t i) const;
 
@@ -90,7 +90,7 @@ class CopyPlan {
   size_t words_ = kFirstTargetWord;
   size_t flags_ = 0;
   size_t bytes_ = 0;
-  std::vector<size_t> blocks_;  // by transfer: where its blocks begin
+  std::vector<size_t> blocks_;  // by transfer: offset of its first block
   std::vector<std::vector<TargetWord>> targets_;
   std::vector<OutPiece> outs_;
   std::vector<InPiece> ins_;

@@ -1,20 +1,22 @@
-// Device and host share the words at the head of the pinned memory (copy_plan.cpp) through a
-// gate; without a gate only lane and poller use them.
+// Device and host share the words at the head of the pinned memory (copy_plan.cpp) through a gate;
+// without a gate only lane and poller use them.
 //
-// Deadlocks. Whatever the device has to wait for is already enqueued, or depends on the network
-// alone: the copies out of an operation come before its gates, both wait for the caller's stream as
-// it was at the post, and that can only wait for operations posted before. The network in turn
-// waits for copies out only. So as long as all ranks post operations on device tensors in the same
-// order (over all groups: the rule of NCCL), something can always move. A stream holds a bounded
-// number of commands, and enqueueing one more waits until the gates open: so the work is with the
-// poller before its gates are enqueued. The poller makes no call to the device while gates are
-// closed: such a call could wait for a lock that another thread holds until the gates open. Whether
-// the device still lives is asked by a thread that nobody waits for (check()).
+// Deadlocks. Everything for which the device has to wait is already enqueued, or depends on the
+// network alone: the copies out of an operation come before its gates, both wait for the caller's
+// stream as it was at the post, and that can only wait for operations posted before. The network in
+// turn waits for copies out only. So as long as all ranks post operations on device tensors in the
+// same order (over all groups: the rule of NCCL), some operation can always make progress. A stream
+// holds a bounded number of commands, and enqueueing one more waits until the gates open: so the
+// work is given to the poller before its gates are enqueued. The poller makes no call to the device
+// while gates are closed: such a call could wait for a lock that another thread holds until the
+// gates open. A separate thread, for which no other waits, checks whether the device still works
+// (check()).
 //
-// Messages have no such order: a closed gate on a stream that others share would make them wait for
-// a message that may never come. So there is one only where somebody waits for the message, on his
-// own stream, which nothing needs any more that came before. A receive that nobody waits for has
-// none: when the message is here, a thread of its own (the device may block it) enqueues the copy.
+// Messages have no such order: a closed gate on a shared stream would make other operations wait
+// for a message that may never come. So there is a gate only if a caller waits for the message, on
+// the caller's own stream, and no earlier command is needed there any more. A receive for which no
+// caller waits has none: when the message is here, a thread of its own (the device may block it)
+// enqueues the copy.
 #include "device/device_copies.h"
 
 #include <ATen/ATen.h>
@@ -33,7 +35,7 @@
 namespace mcast::pg {
 namespace {
 
-// Of sends that have not left, in pieces of the group, before who waits for one waits for its end.
+// Unsent sends, in pieces of the group, beyond which a caller that waits for one waits for its end.
 constexpr size_t kMostAhead = 512;
 using Plan = CopyPlan;
 
@@ -54,7 +56,7 @@ DeviceCopies::DeviceCopies(std::vector<Transfer> transfers, std::shared_ptr<Copy
   for (size_t t = 0; t < plan_.transfers().size(); ++t) {
     const Transfer& transfer = plan_.transfers()[t];
     if (transfer.block == 0) continue;
-    // (Receivers of a broadcast have none to read, but one region for the slice that is written.)
+    // (Receivers of a broadcast have no input, but one region for the slice that is written.)
     for (size_t i = 0; i < std::max<size_t>(1, transfer.sources.size()); ++i) {
       sources_[t].push_back(
           std::make_shared<Region>(host(plan_.source_at(t, i)), transfer.block, pinned_));
@@ -66,7 +68,7 @@ DeviceCopies::DeviceCopies(std::vector<Transfer> transfers, std::shared_ptr<Copy
 DeviceCopies::Listener DeviceCopies::Listener::of(c10::intrusive_ptr<McastWork> work,
                                                   const std::shared_ptr<Group>& group) {
   auto abort = [weak = std::weak_ptr<Group>(group)](const std::string& reason) {
-    // The last reference to a group waits for its end: not on the poller's thread.
+    // Releasing the last reference to a group waits for its end: not on the poller's thread.
     Background::instance().run(
         "abort: " + reason,
         [weak, reason] {
@@ -119,7 +121,7 @@ DeviceCopies::Slices DeviceCopies::slices(size_t i) const {
     }
     default:
       if (transfer.kind == Transfer::Kind::reduce && transfer.targets[0].length == 0) break;
-      // A region of its own: the source's readable end is not the output's.
+      // A separate region: the source's readable end does not apply to the output.
       out.outputs[0] = {std::make_shared<Region>(host(plan_.target_at(i, 0)), block, pinned_), 0,
                         block};
   }
@@ -137,7 +139,7 @@ void DeviceCopies::hook(size_t i, McastWork& work, PostOptions& options) {
   options.done = [self = shared_from_this(), i, work = &work,
                   work_done = std::move(options.done)](const Status& status) mutable {
     if (!status.ok() && !self->failed(i, status, *work)) {
-      // The process ends; until then the device may use all of it.
+      // The process is ending; until then the device may use all of it.
       new auto(std::move(self));
       new auto(std::move(work_done));
       return;
@@ -148,7 +150,8 @@ void DeviceCopies::hook(size_t i, McastWork& work, PostOptions& options) {
   };
 }
 
-// The work comes before the copy: who sees the end of this one then finds the error in the work.
+// The work's part is completed before the copy's: a caller that sees the copy end then finds the
+// error in the work.
 void DeviceCopies::hook_receive(McastWork& work, PostOptions& options) {
   options.done = [self = shared_from_this(), work = &work,
                   work_done = std::move(options.done)](const Status& status) mutable {
@@ -164,7 +167,7 @@ void DeviceCopies::hook_receive(McastWork& work, PostOptions& options) {
   };
 }
 
-// The second of launch() and the message's end: everything is there for the copy in.
+// The second of launch() and the message's end: everything needed for the copy in is there.
 void DeviceCopies::half_done() {
   if (halves_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   if (streams_.gate == nullptr) return CompletionPoller::instance().add(shared_from_this());
@@ -196,7 +199,7 @@ void DeviceCopies::open(size_t transfer) {
 
 void DeviceCopies::copy_out(const c10::Stream& caller) {
   events_.caller.record(caller);
-  if (plan_.receives() && streams_.gate != nullptr) return;  // the copy in waits for it, then
+  if (plan_.receives() && streams_.gate != nullptr) return;  // the copy in waits for it
   events_.caller.block(streams_.out);
   events_.caller.block(streams_.in);
   const c10::StreamGuard on(streams_.out);
@@ -229,7 +232,7 @@ at::Tensor DeviceCopies::host_view(size_t offset, size_t length) const {
   return all.view(offset, length);
 }
 
-// On the in stream: piece `i` and what goes with it. Returns the next.
+// On the in stream: copies piece `i` and those copied with it. Returns the next piece.
 size_t DeviceCopies::copy_in(size_t i) {
   const Plan::InPiece& piece = plan_.ins()[i];
   const Transfer& transfer = transfers()[piece.transfer];
@@ -249,7 +252,7 @@ size_t DeviceCopies::copy_in(size_t i) {
 
 void DeviceCopies::enqueue_gates(const c10::Stream& stream) {
   const c10::StreamGuard on(stream);
-  const Plan::InPiece* open = nullptr;  // the last that was waited for
+  const Plan::InPiece* open = nullptr;  // the last piece that was waited for
   for (size_t i = 0; i < plan_.ins().size(); i = copy_in(i)) {
     const Plan::InPiece& piece = plan_.ins()[i];
     if (piece.needed == 0 || (open != nullptr && piece.same_gate(*open))) continue;
@@ -268,10 +271,11 @@ void DeviceCopies::end_in(const c10::Stream& stream) {
   enqueued_.store(true, std::memory_order_release);
 }
 
-// With a gate. Whoever comes first has the copy: who waits, or a thread when the message is here.
+// With a gate. The first of two makes the copy: a caller that waits, or a thread when the message
+// is here.
 void DeviceCopies::receive_on(const c10::Stream& stream) {
   if (taken_.exchange(true)) return;
-  const auto work = listener_.work;  // the poller gives it up at the end
+  const auto work = listener_.work;  // the poller releases it at the end
   CompletionPoller::instance().add(shared_from_this());
   if (failed_.load(std::memory_order_acquire)) {
     store(word(Plan::kFinishedWord), 1);
@@ -377,7 +381,7 @@ bool DeviceCopies::poll() {
 }
 
 bool DeviceCopies::poll_words() {
-  // Also if the end is seen below: the last piece may have come since.
+  // Call it even if the end is seen below: the last piece may have arrived since.
   return raise_readable() && enqueued() && load(word(Plan::kFinishedWord)) != 0;
 }
 
@@ -389,13 +393,13 @@ bool DeviceCopies::poll_device() {
   if (enqueued()) return events_.in_end.query();
   if (!failed_.load(std::memory_order_acquire)) return false;
   if (written_ == 0) return true;
-  // Copies in are under way, and no event follows them.
+  // Copies in are in flight, and no event follows them.
   const c10::impl::VirtualGuardImpl guard(streams_.in.device_type());
   return guard.queryStream(streams_.in);
 }
 
 void DeviceCopies::check() {
-  if (!enqueued()) return;  // enqueueing would have found out
+  if (!enqueued()) return;  // otherwise enqueueing would have detected the failure
   try {
     const RelaxedCaptures relaxed(streams_.in.device_type());
     events_.in_end.query();

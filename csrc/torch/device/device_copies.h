@@ -1,22 +1,22 @@
-// Device tensors on their way through pinned host memory, piece by piece, beside the network.
+// Moves device tensors through pinned host memory, piece by piece, in parallel with the network.
 //
 //   out stream:  wait for the caller's stream | copy piece 0 | signal | copy piece 1 | signal | ...
 //   network:     sends up to the readable end   ...           receives, raises completed ends
 //   in stream:   wait for the caller's stream | gate, copy piece 0 | gate, copy piece 1 | ... | end
 //
 // With a gate (gate.h) everything is enqueued by the posting call; later the host only stores and
-// reads words of pinned memory, and wait() makes the caller's stream wait for `end`. Without one a
-// thread asks for events and enqueues the copies in as their bytes become final; wait() blocks its
-// caller until all are enqueued.
+// reads words of pinned memory, and wait() makes the caller's stream wait for `end`. Without a
+// gate, a thread queries events and enqueues the copies in as their bytes become final; wait()
+// blocks its caller until all are enqueued.
 //
 // A failure is recorded in the work before any gate opens: later calls of wait() raise it. Then all
 // gates open, so that the device never hangs, unless wait() had returned already and the group's
-// policy says otherwise (failure_policy.h). Under device_failure=raise each operation with gates
-// ends with a command that reads the record of a failure and, if there is one, sets one element in
-// 512 bytes of its outputs to all ones: NaN in every floating-point type, -1 in integers.
+// policy forbids it (failure_policy.h). Under device_failure=raise each operation with gates ends
+// with a command that reads the record of a failure and, if there is one, sets one element in 512
+// bytes of its outputs to all ones: NaN in every floating-point type, -1 in integers.
 //
 // Messages come in any order, or never. So the copy in of a receive is enqueued only when the
-// message is here, or, behind a gate, on the stream of whoever waits for it before.
+// message is here, or earlier, behind a gate, on the stream of a caller that waits for it.
 //
 // Threads: make(), slices(), hook() and launch() on the posting thread; the rest as noted. Memory:
 // pinned memory, device storages and temporaries are held until the device has finished.
@@ -42,10 +42,11 @@ namespace mcast::pg {
 
 class McastWork;
 
-// A failure of the device that others than the poller have found, for the poller: the first counts.
+// A failure of the device found by a thread other than the poller, for the poller: the first
+// counts.
 class DeviceFailure {
  public:
-  // Any thread. Whether it is the first.
+  // Any thread. Returns true if it is the first.
   bool set(std::exception_ptr error) {
     if (taken_.exchange(true)) return false;
     error_ = std::move(error);
@@ -64,7 +65,7 @@ class DeviceFailure {
 
 class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
  public:
-  // Takes pinned memory for all transfers from `pinned`. `rank` is the own one.
+  // Takes pinned memory for all transfers from `pinned`. `rank` is this rank.
   using Pinned = std::function<std::shared_ptr<PinnedBuffer>(size_t bytes)>;
   static std::shared_ptr<DeviceCopies> make(std::vector<Transfer> transfers,
                                             std::shared_ptr<CopyBacks> backs, int rank,
@@ -75,58 +76,61 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
   DeviceCopies& operator=(const DeviceCopies&) = delete;
 
   const std::vector<Transfer>& transfers() const { return plan_.transfers(); }
-  // What to post for transfer `i`.
+  // The slices to post for transfer `i`.
   struct Slices {
-    std::vector<Slice> inputs;   // of a gather or reduction; what is sent
-    std::vector<Slice> outputs;  // broadcast, receive: the one slice. reduce: empty but on the root
+    std::vector<Slice> inputs;   // inputs of a gather or reduction; the data of a send
+    std::vector<Slice> outputs;  // broadcast, receive: the one slice. reduce: empty except on the
+                                 // root
   };
   Slices slices(size_t i) const;
-  // Adds the hooks of transfer `i` to its post: completed ends, and its end before the work's (of a
-  // receive behind it). `work` is the one that options.done completes a part of.
+  // Adds the hooks of transfer `i` to its post: completed ends, and its end, which runs before the
+  // work's (after it for a receive). `work` is the one of which options.done completes a part.
   void hook(size_t i, McastWork& work, PostOptions& options);
 
   struct Listener {
     c10::intrusive_ptr<McastWork> work;  // one part of it ends when the device has finished
-    std::function<void()> wake;          // of the group: a readable end has risen
-    std::function<void(const std::string&)> abort;  // the device fails, for this reason
+    std::function<void()> wake;          // of the group: call after a readable end has risen
+    std::function<void(const std::string&)> abort;  // fails the group because the device failed,
+                                                    // for this reason
 
     static Listener of(c10::intrusive_ptr<McastWork> work, const std::shared_ptr<Group>& group);
   };
-  // After the posts: enqueues what can be.
+  // Call after the posts: enqueues all commands that can be enqueued.
   void launch(Listener listener);
 
-  // Before a thread waits for the work: from now on its current stream waits for a message that is
-  // not here yet, if it can.
+  // Call before a thread waits for the work: from now on its current stream waits for a message
+  // that is not here yet, if it can.
   void await();
-  // The same: the thread must wait for the end itself, since too much that was sent has not left.
+  // Call at the same point. Returns true if the thread must wait for the end itself, since too many
+  // sends have not left yet.
   bool runs_ahead() const;
-  // A future may be fulfilled before the end: the bytes come on stream().
+  // Returns true if a future may be fulfilled before the end: the bytes become valid on stream().
   bool promises() const { return enqueued() && !plan_.receives(); }
 
-  // Any thread. True: join() covers everything.
+  // Any thread. Returns true if join() covers everything.
   bool enqueued() const { return enqueued_.load(std::memory_order_acquire); }
   // Makes the caller's current stream wait for everything.
   void join() const;
   // Throws if the caller's current stream is being captured in a graph.
   void refuse_capture(const CallName& name) const;
-  // A stream on which everything is enqueued, once promises(); or is over.
+  // A stream on which everything is enqueued, once promises() returns true or the work is over.
   const c10::Stream& stream() const { return streams_.in; }
 
-  // Network and device are done with the pinned memory. Once, by the last of the two.
+  // Network and device no longer use the pinned memory. Called once, by the last of the two.
   void release() {
     sources_.clear();
     pinned_ = nullptr;
   }
 
-  // The poller. Raises readable ends, enqueues; true: the device has finished and the work was
-  // told.
+  // Called by the poller. Raises readable ends, enqueues copies; returns true if the device has
+  // finished and the work was notified.
   bool poll();
 
   bool gated() const { return streams_.gate != nullptr; }
-  // Of a gated work, in flight for long: asks the device whether it lives; if not, poll() ends the
-  // work. May wait until the gates open. One thread.
+  // For a work with a gate that has been in flight for long: queries whether the device still
+  // works; if not, poll() ends the work. May wait until the gates open. One thread.
   void check();
-  // The work was told.
+  // The work was notified.
   bool over() const { return over_.load(std::memory_order_relaxed); }
 
  private:
@@ -153,8 +157,8 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
   void end_in(const c10::Stream& stream);
   bool raise_readable();
   void enqueue_completed();
-  bool poll_words();   // with a gate: whether the device has finished
-  bool poll_device();  // without
+  bool poll_words();   // with a gate: returns true if the device has finished
+  bool poll_device();  // the same without a gate
   void break_down(std::exception_ptr error);
   void fail(const std::string& why);
   void finish(std::exception_ptr error);
@@ -163,29 +167,31 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
   const SideStreams streams_;
   const std::shared_ptr<FailurePolicy> policy_;
   std::shared_ptr<CopyBacks> backs_;
-  std::vector<std::atomic<bool>> counted_;  // of targets that share a word: it counts this one
+  std::vector<std::atomic<bool>> counted_;  // for targets that share a word: true once this one is
+                                            // counted
   std::shared_ptr<PinnedBuffer> pinned_;
-  // By transfer, by source; at least one where there is memory at all.
+  // By transfer, by source; at least one if there is memory at all.
   std::vector<std::vector<std::shared_ptr<Region>>> sources_;
 
   struct Events {
     explicit Events(c10::DeviceType type) : caller(type), out_end(type), in_end(type) {}
     c10::Event caller, out_end, in_end;
   } events_;
-  // Without a gate; with the number of pieces that are out then.
+  // Without a gate: events, each with the number of pieces that are out when it is reached.
   std::vector<std::pair<c10::Event, size_t>> out_events_;
   std::atomic<bool> enqueued_{false};
   std::atomic<bool> failed_{false};
   std::atomic<bool> over_{false};
-  // Of a receive: launch() and the message are to come; the copy in is somebody's already.
+  // For a receive: `halves_` counts launch() and the message; `taken_` is set once a
+  // thread makes the copy in.
   std::atomic<int> halves_{2};
   std::atomic<bool> taken_{false};
   DeviceFailure failure_;
 
-  // The poller's.
+  // Used by the poller only.
   size_t next_out_event_ = 0;
-  size_t raised_ = 0;   // out pieces
-  size_t written_ = 0;  // in pieces
+  size_t raised_ = 0;   // number of pieces out
+  size_t written_ = 0;  // number of pieces in
   Listener listener_;
 };
 

@@ -1,4 +1,4 @@
-// What a failure behind a wait() leads to, by the setting device_failure.
+// Carries out the setting device_failure for failures after wait() has returned.
 #include "device/failure_policy.h"
 
 #include <c10/util/Exception.h>
@@ -17,7 +17,7 @@
 namespace mcast::pg {
 namespace {
 
-// For the flight recorder's dump and the completion hooks of earlier operations, which need
+// Time for the flight recorder's dump and the completion hooks of earlier operations, which need
 // Python's lock.
 constexpr std::chrono::seconds kDumpLimit(2);
 
@@ -50,7 +50,7 @@ bool same(c10::Device a, c10::Device b) {
   return a.type() == b.type() && (!a.has_index() || !b.has_index() || a.index() == b.index());
 }
 
-// A thread of its own: a lane must go on, so that other ranks learn of the failure.
+// Runs on a thread of its own: the lane must continue, so that other ranks learn of the failure.
 void end_process() {
   static std::atomic<bool> begun{false};
   if (begun.exchange(true)) return;
@@ -71,7 +71,7 @@ FailurePolicy::FailurePolicy(const std::string& setting)
                                    : Action::kLog) {}
 
 FailurePolicy::~FailurePolicy() {
-  // The address may be another policy's later.
+  // The address may be reused by another policy.
   const std::lock_guard lock(taints().mutex);
   for (Taint& taint : taints().all) {
     if (taint.owner == this) taint.owner = nullptr;

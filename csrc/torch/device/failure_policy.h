@@ -1,16 +1,16 @@
-// What happens when an operation on device tensors fails after wait() has returned: a stream of the
-// caller's then waits at a gate, and what it reads behind the gate would be stale bytes instead of
-// an error (setting `device_failure`).
+// Decides what happens when an operation on device tensors fails after wait() has returned: a
+// stream of the caller then waits at a gate, and commands behind the gate would read stale bytes
+// without an error (setting `device_failure`).
 //
 //   abort  the gates stay closed and the process ends, within two seconds
 //   raise  the outputs are overwritten in part (poison, device_copies.cpp), and every later mcast
 //          call on that device raises the failure (taint) until it is cleared
 //   log    the failure is logged, the outputs are stale
 //
-// An end that this process has asked for itself (abort(), destroy_process_group(), reconfigure(),
-// exit) is no such failure: it is logged.
+// An end that this process has requested itself (abort(), destroy_process_group(), reconfigure(),
+// exit) does not count as such a failure: it is logged.
 //
-// Threads: all from any thread, none blocks. Errors: c10::DistBackendError.
+// Threads: every function from any thread; none blocks. Errors: c10::DistBackendError.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -30,17 +30,17 @@ class FailurePolicy {
   FailurePolicy(const FailurePolicy&) = delete;
   FailurePolicy& operator=(const FailurePolicy&) = delete;
 
-  // Whether operations end with a command that poisons the outputs of a failed one.
+  // Returns true if operations end with a command that poisons the outputs of a failed one.
   bool poisons() const { return action_ == Action::kRaise; }
   // This process ends the group.
   void ended_here() { ended_here_.store(true); }
 
   // `name`, an operation on `device`, has failed because of `why` after wait() had returned.
-  // `undefined`: its outputs are not final. Returns whether its gates may open.
+  // `undefined`: its outputs are not final. Returns true if its gates may open.
   bool failed_after_wait(c10::Device device, bool undefined, const std::string& name,
                          const std::string& why);
 
-  // Forgets what this group's operations have tainted.
+  // Clears the taints set by this group's operations.
   void clear();
 
  private:
@@ -52,9 +52,9 @@ class FailurePolicy {
 
 // Throws if a failure has tainted `device`.
 void check_untainted(const char* op, c10::Device device);
-// Forgets the failures that have tainted `device`, or any.
+// Clears the failures that have tainted `device`, or all devices.
 void clear_failures(std::optional<c10::Device> device);
-// This process ends: later failures are logged.
+// This process is ending: later failures are logged.
 void leave_failures();
 
 }  // namespace mcast::pg

@@ -1,7 +1,7 @@
-// The CUDA gate is used only after a trial: on a stream of the pool, wait for a word that is there
-// already and write another, then look. Drivers that lack the functions, devices that refuse them
-// and builds of torch that do not tell their stream handles (or whose "cuda" is ROCm) fail it and
-// have no gate.
+// The CUDA gate is used only after a trial: on a stream of the pool, wait for a word that is set
+// already and write another, then check it. The trial fails, and there is no gate, with drivers
+// that lack the functions, devices that refuse them, and builds of torch that do not expose their
+// stream handles (or whose "cuda" is ROCm).
 #include "device/gate.h"
 
 #include <ATen/Context.h>
@@ -48,20 +48,20 @@ bool capturing(const Guard& guard, const c10::Stream& stream) {
   }
 }
 
-// Null unless torch has loaded the driver, and that has it.
+// Returns null unless torch has loaded the driver and the driver has the function.
 template <typename Function>
 Function cuda_function(const char* name) {
   void* const library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
   return library == nullptr ? nullptr : reinterpret_cast<Function>(dlsym(library, name));
 }
 
-// As CUDA's driver has it, whatever torch knows. Nothing where it cannot be asked.
+// The driver's answer, whatever torch knows; empty if the driver cannot be queried.
 std::optional<bool> captured_by_driver(const c10::Stream& stream) {
   using Function = int (*)(void* stream, int* status);
   static const auto ask = cuda_function<Function>("cuStreamIsCapturing");
   void* const handle = native_handle(c10::impl::VirtualGuardImpl(stream.device_type()), stream);
-  // The default stream (also as the constant 1) cannot be captured, and is an error to ask for
-  // while others are. Its handle is null, as where torch tells none.
+  // The default stream (also as the constant 1) cannot be captured, and querying it is an error
+  // while other streams are. Its handle is null; it is also null if torch exposes none.
   constexpr uintptr_t kLegacyStream = 1;
   if (ask == nullptr || handle == nullptr) return std::nullopt;
   if (reinterpret_cast<uintptr_t>(handle) == kLegacyStream) return false;
@@ -112,7 +112,8 @@ class CudaGate final : public Gate {
   // Flags 0: wait for >= in cyclic order; write after a memory barrier.
   void enqueue(Operation operation, const char* name, const c10::Stream& stream, uint32_t* word,
                uint32_t value) const {
-    const c10::StreamGuard current(stream);  // and its device, so that the context is right
+    const c10::StreamGuard current(stream);  // selects the stream's device too, so that the context
+                                             // is correct
     const c10::impl::VirtualGuardImpl guard(stream.device_type());
     Pointer pointer = 0;
     int error = address_(&pointer, word, 0);
@@ -143,12 +144,13 @@ class ForeignGate final : public Gate {
   const GateFunction signal_;
 };
 
-// Leaked, like everything that streams may still use at exit.
+// Leaked, like every object that streams may still use at exit.
 struct Gates {
   std::mutex mutex;
   std::map<c10::DeviceType, const Gate*> foreign;
   std::map<c10::DeviceIndex, const Gate*> cuda;
-  std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, bool> passed;  // streams pass others
+  std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, bool> passed;  // streams pass others that
+                                                                        // wait
   std::map<c10::DeviceType, CaptureModeFunction> modes;
   std::map<c10::DeviceType, CapturedFunction> captured;
 };
@@ -159,7 +161,7 @@ Gates& gates() {
 
 constexpr int kRelaxed = 2;
 
-// The calling thread's mode before.
+// Returns the calling thread's previous mode.
 int exchange_capture_mode(c10::DeviceType type, int mode) {
   CaptureModeFunction exchange = nullptr;
   if (type == c10::DeviceType::CUDA) {
@@ -202,8 +204,8 @@ bool one_connection() {
   return text != nullptr && std::strtol(text, nullptr, 10) == 1;
 }
 
-// Whether kernels and copies run on streams while another stream waits at a gate. Of several
-// streams some may share the queue of the one that waits: one that passes is enough.
+// Returns true if kernels and copies run on streams while another stream waits at a gate. Of
+// several streams some may share the queue of the one that waits: one that passes is enough.
 bool others_pass(const Gate& gate, c10::Device device) {
   constexpr int kOthers = 3;
   constexpr std::chrono::seconds kLimit(1);
@@ -235,7 +237,7 @@ bool others_pass(const Gate& gate, c10::Device device) {
   return passed;
 }
 
-// The answer of others_pass(), which is asked once.
+// The result of others_pass(), which runs once.
 bool streams_pass(const Gate& gate, c10::Device device) {
   static std::mutex asking;
   const std::lock_guard once(asking);

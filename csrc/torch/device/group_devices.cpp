@@ -1,4 +1,4 @@
-// A group's devices: which it has used, and what a failure has left on them.
+// A group's devices: which it has used, and which of them a failure has tainted.
 #include "device/group_devices.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>

@@ -1,5 +1,5 @@
-// What one group keeps of the devices of its tensors: streams, works in flight, the failure policy
-// and the device of the last call.
+// The device state of one group: streams, works in flight, the failure policy and the device of the
+// last call.
 //
 // Threads: any; check() on the thread that makes the call. Errors: c10::Error.
 #pragma once
@@ -22,23 +22,23 @@ class GroupDevices {
  public:
   explicit GroupDevices(const Config& config);
 
-  // Before a call for a device: throws if its commands would go into a graph, or if an earlier
+  // Call before a call for a device: throws if its commands would go into a graph, or if an earlier
   // failure has left undefined data there.
   void check(Op op, c10::Device device) const;
   // A call for a tensor on this device was made.
   void note(c10::Device device);
   std::optional<c10::Device> last() const;
 
-  // Those of a lane on `device`, made at the first call.
+  // Returns the streams of a lane on `device`, made at the first call.
   SideStreams streams(c10::Device device, bool reduces, const Group& engine_group);
-  // Those of messages that are posted on this stream of the caller's.
+  // Returns the streams for messages that are posted on this stream of the caller.
   SideStreams streams_of_messages(const c10::Stream& caller) const;
 
   void add(const c10::intrusive_ptr<McastWork>& work);
   std::vector<c10::intrusive_ptr<McastWork>> in_flight() const;
 
   std::shared_ptr<FailurePolicy> policy() const;
-  // The group has left its members; reset() ends what is known of those.
+  // The group has left its members; reset() clears what is recorded for them.
   void leave() { policy()->ended_here(); }
   void reset();
 

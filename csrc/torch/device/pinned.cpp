@@ -1,7 +1,7 @@
-// A cache by size, of bounded sum: a request takes the smallest buffer that holds it unless that is
-// more than four times as large. What no longer fits in the cache is freed on the background
-// thread, since freeing may call the device. The child of a fork starts with an empty cache; the
-// parent's pinned memory means nothing to it.
+// A cache by size, with a bounded sum: a request takes the smallest buffer that holds it unless
+// that is more than four times as large. Buffers that no longer fit in the cache are freed on the
+// background thread, since freeing may call the device. The child of a fork starts with an empty
+// cache, because the parent's pinned memory is not usable there.
 #include "device/pinned.h"
 
 #include <ATen/ops/empty.h>
@@ -95,7 +95,7 @@ PinnedUse pinned_use() {
 
 std::shared_ptr<PinnedBuffer> pinned_for_collective(size_t bytes, size_t budget,
                                                     const PinnedWait& wait) {
-  Cache* const all = cache();  // not that of a child, which begins at 0
+  Cache* const all = cache();  // not that of a child, which starts at 0
   {
     std::unique_lock lock(all->use_mutex);
     const auto fits = [&] { return all->use.bytes == 0 || all->use.bytes + bytes <= budget; };
@@ -126,7 +126,7 @@ std::shared_ptr<PinnedBuffer> pinned_for_collective(size_t bytes, size_t budget,
 
 std::shared_ptr<PinnedBuffer> pinned_for_send(size_t bytes) {
   std::shared_ptr<PinnedBuffer> buffer = pinned_buffer(bytes);
-  Cache* const all = cache();  // not that of a child, which begins at 0
+  Cache* const all = cache();  // not that of a child, which starts at 0
   all->for_sends.fetch_add(buffer->size(), std::memory_order_relaxed);
   PinnedBuffer* const memory = buffer.get();
   return {memory, [all, held = std::move(buffer)](PinnedBuffer*) {

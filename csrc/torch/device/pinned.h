@@ -1,12 +1,12 @@
-// Pinned host memory for device tensors, kept for the next operation: getting it from the driver
+// Pinned host memory for device tensors, kept for the next operation: allocating it in the driver
 // takes milliseconds and may wait for the whole device.
 //
-// Collectives have a budget: a call that would exceed it waits for earlier ones, which need nothing
-// that comes later, as long as all ranks make the same calls in the same order. Messages come in
-// any order or never, so they have none.
+// Collectives have a budget: a call that would exceed it waits for earlier ones, which never depend
+// on later ones, as long as all ranks make the same calls in the same order. Messages come in any
+// order or never, so they have no budget.
 //
-// Threads: any. The memory of a buffer goes back with its last reference, so whoever lets a device
-// touch it keeps one until the device is done.
+// Threads: any. The memory of a buffer is returned with its last reference, so code that lets a
+// device use it keeps a reference until the device is done.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -35,24 +35,26 @@ class PinnedBuffer {
   size_t size_;
 };
 
-// At least `bytes`, content arbitrary. Throws what torch throws when there is none.
+// At least `bytes`, contents undefined. Throws torch's error if there is none.
 std::shared_ptr<PinnedBuffer> pinned_buffer(size_t bytes);
 
-// What collectives of this process hold.
+// Pinned memory held by collectives of this process.
 struct PinnedUse {
   size_t bytes = 0;
-  size_t peak = 0;     // the most so far
+  size_t peak = 0;     // the peak so far
   uint64_t waits = 0;  // calls that had to wait
 };
 PinnedUse pinned_use();
-// The same as pinned_buffer() for a collective, once what all of them hold is at most `budget` with
-// it, or it is the only one. `wait` is called every 200 ms until then, without a lock, with what
-// they hold; it may throw; false: there is no need to wait any longer, since the call will fail.
+// The same as pinned_buffer() for a collective, once all collectives together hold at most `budget`
+// including it, or it is the only one. Until then `wait` is called every 200 ms, without a lock,
+// with the bytes that they hold. It may throw; it returns false if waiting is pointless, since the
+// call will fail.
 using PinnedWait = std::function<bool(size_t held)>;
 std::shared_ptr<PinnedBuffer> pinned_for_collective(size_t bytes, size_t budget,
                                                     const PinnedWait& wait);
 
-// The same for what a send reads; and bytes of such memory, of all sends, that is still in use.
+// The same for the data of a send; and the bytes of such memory, of all sends, that are still in
+// use.
 std::shared_ptr<PinnedBuffer> pinned_for_send(size_t bytes);
 size_t pinned_for_sends();
 

@@ -1,4 +1,4 @@
-// What a device's error is called in messages.
+// Formats a device's error for messages.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -8,8 +8,8 @@
 
 namespace mcast::pg {
 
-// Its first line. Torch's CUDA errors have a backtrace of torch's own, and lines of advice that
-// holds for no other rank; all ranks are told.
+// Returns the first line. Torch's CUDA errors continue with a backtrace of torch's own and lines of
+// advice that apply to no other rank; the text is sent to all ranks.
 inline std::string said(const std::exception& error) {
   const auto* const of_torch = dynamic_cast<const c10::Error*>(&error);
   const std::string text =

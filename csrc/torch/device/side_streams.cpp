@@ -1,10 +1,9 @@
-// Pairs are taken from torch's pool and never given back: a closed gate in a stream that somebody
-// else got from the pool too would hold up his kernels. So they are few: one for each lane of a
-// device, and some for messages. The latter have no gates, but what is copied waits for the
-// caller's stream as it was at the post, and that may wait for a message that comes late or never:
-// streams of the caller that have nothing to do with each other therefore have a pair each, in turn
-// where they are many. (A pool has 32 streams. One pair more for each stream would come to those
-// with gates again.)
+// Pairs are taken from torch's pool and never returned: a closed gate in a stream that other code
+// also got from the pool would block the kernels of that code. So there are few: one per lane of a
+// device, and some for messages. Message pairs have no gates, but their copies wait for the
+// caller's stream as it was at the post, and that may wait for a message that comes late or never.
+// Unrelated streams of the caller therefore have a pair each, shared round-robin if there are many.
+// (A pool has 32 streams. One more pair per stream would reuse those with gates.)
 #include "device/side_streams.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -20,7 +19,7 @@ namespace mcast::pg {
 namespace {
 
 constexpr int kMessagePairs = 8;
-// What a pair is for: a lane, or messages from this number on.
+// Use of a pair: a lane, or messages from this number on.
 constexpr int kGathers = 0, kReduces = 1, kMessages = 2;
 
 using Pair = std::pair<c10::Stream, c10::Stream>;
@@ -28,7 +27,7 @@ using Pair = std::pair<c10::Stream, c10::Stream>;
 struct Pairs {
   std::mutex mutex;
   std::map<std::tuple<c10::DeviceType, c10::DeviceIndex, int>, Pair> made;
-  // Streams of the caller that have posted messages, of a device.
+  // The caller's streams that have posted messages, by device.
   std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, std::map<c10::StreamId, int>> callers;
 
   Pair of(c10::Device device, int use) {  // mutex held

@@ -1,4 +1,4 @@
-// The streams beside the caller's on which device tensors are copied to and from the host.
+// The streams on which device tensors are copied to and from the host, beside the caller's stream.
 //
 // Threads: any. Errors: those of the device, as exceptions.
 #pragma once
@@ -15,16 +15,17 @@ namespace mcast::pg {
 struct SideStreams {
   c10::Stream out;
   c10::Stream in;
-  bool reduces;      // the lane
-  const Gate* gate;  // null: none
-  size_t piece;      // bytes of a piece, at least; a multiple of `unit`
+  bool reduces;      // the lane: reductions or gathers
+  const Gate* gate;  // null if there is none
+  size_t piece;      // minimum bytes of a piece; a multiple of `unit`
   size_t unit;
 
-  // Those of one lane on one device. `gate` may be null. `chunk`: of the network, bytes; a piece
-  // that ends with one need not wait for the next piece to leave. 0: any.
+  // Returns the streams of one lane on one device. `gate` may be null. `chunk`: of the network,
+  // bytes; a piece that ends at a chunk's end need not wait for the next piece before it is sent.
+  // 0: any.
   static SideStreams make(c10::Device device, bool reduces, const Gate* gate, size_t piece,
                           size_t chunk);
-  // Those of messages that are posted on this stream of the caller's.
+  // Returns the streams for messages that are posted on this stream of the caller.
   static SideStreams of_messages(const c10::Stream& caller, const Gate* gate, size_t piece);
 };
 

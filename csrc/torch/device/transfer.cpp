@@ -1,5 +1,5 @@
-// Reductions write a target only where every source's bytes have left the device before (the result
-// of a segment needs all contributions), so all_reduce and reduce work in place.
+// Reductions write a target only after every source's bytes have left the device (the result of a
+// segment needs all contributions), so all_reduce and reduce work in place.
 //
 // Outputs that overlap need no temporaries here, unlike on the CPU: they are written from host
 // memory in rank order on one stream, so the last rank's bytes stay. An input that shares bytes
@@ -63,7 +63,7 @@ void set_source(Transfer& transfer, const at::Tensor& input, int rank) {
         std::any_of(transfer.targets.begin(), transfer.targets.end(),
                     [&](const DeviceBytes& target) { return overlap(source, target); });
     if (!shared) return;
-    own = source;  // its place belongs to other ranks too: written in their order
+    own = source;  // its place belongs to other ranks too, so it is written in rank order
   }
   transfer.own_copy = true;
   if (std::any_of(transfer.targets.begin(), transfer.targets.end(),
@@ -74,7 +74,7 @@ void set_source(Transfer& transfer, const at::Tensor& input, int rank) {
   }
 }
 
-// A copy of `source` on the device where `target` shares bytes with it.
+// Copies `source` on the device if `target` shares bytes with it.
 void set_apart(DeviceBytes& source, const DeviceBytes& target) {
   if (!overlap(source, target)) return;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
@@ -104,7 +104,7 @@ Transfer scatter_blocks(std::vector<DeviceBytes> blocks, const at::Tensor& outpu
   if (transfer.block == 0) return transfer;
   const DeviceBytes& target = transfer.targets[0] = bytes_of(writable_on_device(output, back));
   for (size_t i = 0; i < transfer.sources.size(); ++i) {
-    // The output may be the own block: what becomes final there has left before.
+    // The output may be this rank's block: bytes that become final there have been sent before.
     const bool own = i == static_cast<size_t>(rank) && same_start(transfer.sources[i], target);
     if (!own) set_apart(transfer.sources[i], target);
   }
@@ -233,7 +233,7 @@ Transfer plan_allreduce(const at::Tensor& tensor, const Reducing& how, int size,
   const DeviceBytes all = transfer.sources.emplace_back(bytes_of(plain));
   const size_t element = element_size(how.element), count = all.length / element;
   const size_t members = transfer.targets.size();
-  const size_t share = (count + members - 1) / members * element;  // as docs/protocol.md 11
+  const size_t share = (count + members - 1) / members * element;  // as in docs/protocol.md 11
   for (size_t m = 0; m < members; ++m) {
     const size_t at = std::min(m * share, all.length);
     transfer.targets[m] = {all.storage, all.offset + at, std::min(share, all.length - at)};

@@ -1,9 +1,9 @@
-// What an operation on device tensors moves: ranges of device memory, laid out as the engine will
-// see them in host memory.
+// The ranges of device memory that an operation on device tensors moves, laid out as the engine
+// will see them in host memory.
 //
 // "Plain" = strided, contiguous, neither conjugated nor negated lazily: its bytes are its content.
-// A source that is not is copied on the device first; a target that is not gets a plain temporary
-// and is copied from it at the end.
+// A source that is not plain is copied on the device first; a target that is not plain gets a plain
+// temporary and is copied from it at the end.
 //
 // Threads: on the caller's thread; copies go to the caller's current stream.
 #pragma once
@@ -17,7 +17,7 @@
 
 namespace mcast::pg {
 
-// A range of a device storage. Length 0: nothing.
+// A range of a device storage. Length 0: empty.
 struct DeviceBytes {
   c10::Storage storage;
   size_t offset = 0;
@@ -27,27 +27,27 @@ struct DeviceBytes {
   at::Tensor view(size_t from, size_t count) const;
 };
 
-// `ranges` without empty ones; those that follow each other in memory are one.
+// Returns `ranges` without empty ones; adjacent ranges in memory are merged.
 std::vector<DeviceBytes> adjoining(const std::vector<DeviceBytes>& ranges);
-// One element in 512 bytes of the range, whose elements have this type: integers of its size (of
-// complex128 of half of it). Bools, of which not every bit pattern is one: none.
+// Returns one element in 512 bytes of the range, whose elements have this type: integers of its
+// size (of half its size for complex128). Bools: none, because not every bit pattern is a bool.
 at::Tensor spread_elements(const DeviceBytes& range, at::ScalarType type);
 
 // One operation of the engine, or one message.
 struct Transfer {
   enum class Kind { broadcast, gather, scatter, all_reduce, reduce, send, receive };
   Kind kind = Kind::broadcast;
-  Member root = 0;   // of a broadcast or reduce; of a message the other rank, kNoMember: any
-  size_t block = 0;  // bytes of one block; all_reduce, reduce: of the whole
+  Member root = 0;   // broadcast, reduce: the root; message: the other rank, kNoMember: any
+  size_t block = 0;  // bytes of one block; all_reduce, reduce: of the whole tensor
   at::ScalarType dtype = at::kByte;
   Reducing how;  // reductions
-  // broadcast (empty on receivers), gather: the own block. scatter: a block per rank. all_reduce,
-  // reduce, send: the whole. receive: empty.
+  // broadcast (empty on receivers), gather: this rank's block. scatter: a block per rank.
+  // all_reduce, reduce, send: the whole tensor. receive: empty.
   std::vector<DeviceBytes> sources;
   // By completed end of the engine: broadcast, reduce (at the root), scatter, receive: one. gather:
-  // a block per rank. all_reduce: the block that each rank folds. Empty where nothing is written.
+  // a block per rank. all_reduce: the block that each rank folds. Empty if nothing is written.
   std::vector<DeviceBytes> targets;
-  bool own_copy = false;  // targets[own rank] is written from sources[0] on the device
+  bool own_copy = false;  // targets[this rank] is written from sources[0] on the device
 
   bool gather() const { return kind == Kind::gather; }
   bool reduces() const {

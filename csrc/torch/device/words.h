@@ -1,5 +1,5 @@
-// Words of pinned memory that the host and a device share. The host's side: a store is seen by the
-// device after everything before it.
+// Words of pinned memory that the host and a device share. Host side: the device sees a store after
+// everything before it.
 #pragma once
 
 #include <atomic>
@@ -7,7 +7,7 @@
 
 namespace mcast::pg {
 
-// Past every value that is waited for, with room to count on.
+// Larger than every awaited value, with room to count on.
 inline constexpr uint32_t kOpen = 0x40000000;
 
 inline uint32_t load(uint32_t* word) {
@@ -19,7 +19,7 @@ inline void store(uint32_t* word, uint32_t value) {
 inline void add_one(uint32_t* word) {
   std::atomic_ref<uint32_t>(*word).fetch_add(1, std::memory_order_release);
 }
-// A word never falls: the end of an operation may already have opened the gate.
+// A word never decreases: the end of an operation may already have opened the gate.
 inline void raise(uint32_t* word, uint32_t value) {
   std::atomic_ref<uint32_t> shared(*word);
   uint32_t before = shared.load(std::memory_order_relaxed);
