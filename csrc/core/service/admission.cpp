@@ -1,6 +1,6 @@
-// The version is looked at first, since nothing else of another one's ask can be relied on. Memory
-// is what a station may come to take whatever its ranks do, so a job that is let in can never run
-// out of it; what the asker expects counts where it is more.
+// The version is checked first, since no other field of an ask of another version can be relied on.
+// The memory granted is the amount that a station may come to take whatever its ranks do, so an
+// admitted job can never run out of it; if the asker expects more, that amount counts.
 #include "service/admission.h"
 
 #include <algorithm>
@@ -17,18 +17,18 @@ namespace {
 constexpr size_t kMostNameBytes = 256;
 constexpr uint32_t kLeastChunk = 64, kMostChunk = 65408;
 constexpr uint64_t kLeastIncast = 64u << 10, kMostIncast = 1u << 30;
-// Of a station: per rank a connection for control and one for data; besides, its own sockets.
+// Descriptors of a station: two connections per rank (control, data), plus its own sockets.
 constexpr uint64_t kDescriptorsPerRank = 2, kDescriptorsPerStation = 16;
-// To the other stations of a tree.
+// Connections to the other stations of a tree.
 constexpr uint64_t kDescriptorsOfTree = 2 * kMostAggregators;
-// That the process itself, its log and its askers take.
+// Descriptors that the process itself, its log and its askers take.
 constexpr uint64_t kDescriptorsOfProcess = 128;
 
 std::string version_text(const std::string& version, uint32_t protocol) {
   return "torch-mcast " + version + " (protocol " + std::to_string(protocol) + ")";
 }
 
-// "": nothing.
+// Returns "" if the ask is possible.
 std::string impossible(const wire::Ask& ask) {
   std::vector<uint64_t> uids = ask.uids;
   std::sort(uids.begin(), uids.end());

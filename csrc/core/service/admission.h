@@ -1,4 +1,5 @@
-// Who is served: an ask is read and held against what the process may spend. Pure.
+// Decides which groups are served: reads an ask and compares it with the resources that the process
+// may use. Pure.
 #pragma once
 
 #include <string>
@@ -11,7 +12,7 @@
 
 namespace mcast::service {
 
-// Why a group is not served. Names are stable: the asker and the status page show them.
+// Reasons for refusing a group. Names are stable: the asker and the status page show them.
 #define MCAST_REFUSALS(X)                                        \
   X(version, "another version of torch-mcast")                   \
   X(malformed, "no ask, or one with values that cannot be")      \
@@ -38,31 +39,32 @@ struct Rejection {
   std::string text;
 };
 
-// From an ask's heading (wire::ask_heading); nothing: its version is ours, or it has none.
+// Checks the version in an ask's heading (wire::ask_heading); empty if the version is ours, or the
+// heading has none.
 std::optional<Rejection> other_version(const wire::Ask& heading);
-// A record that has come as the first of its connection, of our version.
+// Reads a record that is the first of its connection and has our version.
 std::variant<wire::Ask, Rejection> read_ask(std::string_view record);
 
-// What jobs have been granted.
+// Resources granted to jobs.
 struct InUse {
   uint32_t jobs = 0;
   uint64_t quota = 0;        // bytes
-  uint64_t descriptors = 0;  // that they may come to need
+  uint64_t descriptors = 0;  // that they may need at most
 };
 
 struct Grant {
   // `id`, `self` and `deadline` are the caller's to set.
   aggregation::JobParams params;
-  uint64_t quota = 0;        // bytes, of all stations of the job
+  uint64_t quota = 0;        // bytes, for all stations of the job
   uint64_t descriptors = 0;  // of all its stations
   uint32_t capacity = 0;     // of a station, 1/65536 of a rank's link
 };
 
-// `most_descriptors`: that the process may ever have open.
+// `most_descriptors`: maximum number that the process may ever have open.
 std::variant<Grant, Rejection> admit(const wire::Ask& ask, const Options& options,
                                      const InUse& used, uint64_t most_descriptors);
 
-// Of each of `stations` stations, in 1/65536 of a rank's link; 1 at least.
+// Capacity of each of `stations` stations, in 1/65536 of a rank's link; at least 1.
 uint32_t station_capacity(uint64_t rate, uint64_t link_rate, uint32_t stations);
 
 }  // namespace mcast::service

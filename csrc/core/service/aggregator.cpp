@@ -1,5 +1,5 @@
 // The service's thread: asks and goodbyes, ends of jobs, status. It moves no data; each station has
-// a thread of its own. Everything is nonblocking but one poll().
+// a thread of its own. Every call is nonblocking except one poll().
 #include "service/aggregator.h"
 
 #include <sys/eventfd.h>
@@ -21,8 +21,8 @@ namespace {
 
 constexpr Nanos kLongestWait = 10 * kSecond;
 
-// The stations' interface where nothing says otherwise: the one that has the address of --listen.
-// Empty: none has, or it listens at all.
+// Default interface of the stations: the one that has the address of --listen. Empty if none has
+// it, or it listens on all addresses.
 std::string interface_with(const in_addr& address) {
   const auto interfaces = list_interfaces();
   if (address.s_addr == INADDR_ANY || !interfaces.ok()) return "";
@@ -33,8 +33,9 @@ std::string interface_with(const in_addr& address) {
   return "";
 }
 
-// Told here, where somebody looks, and not to the first group that asks. Which transport a group
-// has is not known yet: where none is asked for, the one that works on every host tells.
+// Checked at the start, where the operator sees the error, and not reported to the first group that
+// asks. The transport of a group is not known yet: unless the settings name one, the transport that
+// works on every host is checked.
 Status transport_problem(const Config& config) {
   const TransportType* const asked = find_transport(config.transport);
   return (asked != nullptr ? *asked : fallback_transport())
@@ -138,7 +139,7 @@ void Aggregator::loop() {
     try {
       goes_on = turn();
       if (goes_on) wait_and_serve();
-    } catch (const std::exception& error) {  // no memory for somebody who has come
+    } catch (const std::exception& error) {  // no memory for a new connection
       if (trouble_.allow(monotonic_now())) {
         log(LogLevel::kWarn, "aggregator: somebody could not be served: %s", error.what());
       }
@@ -172,7 +173,8 @@ void Aggregator::wait_and_serve() {
   const size_t status_from = list_.size();
   status_.watch(list_);
   const Nanos before = monotonic_now();
-  const Nanos stop_at = stop_at_.load();  // once it has passed, stations tell when they are done
+  const Nanos stop_at = stop_at_.load();  // once it has passed, stations wake the thread when they
+                                          // are done
   const Nanos next = std::min({door_.deadline(), jobs_.deadline(), status_.deadline(),
                                stop_at > before ? stop_at : kNever});
   const Nanos wait =

@@ -1,6 +1,6 @@
 // An aggregator: a process's service for process groups that name it. It admits jobs
-// (service/jobs.h) over TCP, runs their stations, and tells of itself at a unix socket. Knows no
-// signals, so that tests and programs can have one in their own process.
+// (service/jobs.h) over TCP, runs their stations, and reports its status on a unix socket. It
+// handles no signals, so that tests and programs can have one in their own process.
 #pragma once
 
 #include <atomic>
@@ -21,27 +21,27 @@ namespace mcast::service {
 
 class Aggregator {
  public:
-  // Listens, and serves from now on. Not ok: the address, the interface or the status socket that
-  // was asked for cannot be had. May throw where a thread cannot be had.
+  // Listens, and serves from now on. Returns an error if the requested address, interface or status
+  // socket is not available. May throw if no thread can be started.
   static Result<std::unique_ptr<Aggregator>> start(const Options& options, DealWork deal);
-  // Ends at once, as stop(0).
+  // Ends immediately, like stop(0).
   ~Aggregator();
   Aggregator(const Aggregator&) = delete;
   Aggregator& operator=(const Aggregator&) = delete;
 
-  // Where groups ask: HOST:PORT, the port being the one that was given where 0 was asked for.
+  // Address at which groups ask: HOST:PORT, with the assigned port if 0 was requested.
   std::string address() const;
   uint16_t port() const;
-  // Empty: there is none, since its folder cannot be had or another process has it.
+  // Empty if there is none, since its folder is not available or another process has it.
   const std::string& status_path() const { return status_.path(); }
 
-  // Tells the groups that it is about to end, gives them at most `patience` to go, says goodbye to
-  // those that are left, and ends. Returns at once; called again, the earlier end counts. Any
-  // thread.
+  // Notifies the groups that it is about to end, gives them at most `patience` to leave, sends the
+  // goodbye to the remaining ones, and ends. Returns immediately; if called again, the earlier end
+  // counts. Any thread.
   void end(Nanos patience);
-  // All is over. Any thread.
+  // Returns true once it has ended. Any thread.
   bool over() const { return over_.load(); }
-  // end(), and waits until it is over. One thread.
+  // Calls end() and waits until it has ended. One thread.
   void stop(Nanos patience);
 
   // Any thread; waits for the service's thread. Empty after stop().
@@ -51,7 +51,7 @@ class Aggregator {
   Aggregator(const Options& options, std::shared_ptr<const AskGuard> guard, DealWork deal);
   Status open();
   void loop();
-  // False: all is over.
+  // Returns false once it has ended.
   bool turn();
   void wait_and_serve();
   Report describe(Nanos now) const;
@@ -66,7 +66,7 @@ class Aggregator {
   std::vector<pollfd> list_;
   MpscQueue<std::function<void()>> commands_;
   std::vector<std::function<void()>> batch_;
-  std::atomic<Nanos> stop_at_{kNever};  // the end of the groups' time to go
+  std::atomic<Nanos> stop_at_{kNever};  // end of the time that groups have to leave
   std::atomic<bool> over_{false};
   RateLimit trouble_{10 * kSecond};
   std::thread thread_;

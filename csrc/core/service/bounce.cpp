@@ -1,8 +1,8 @@
-// Blocks are mapped one by one, in sizes that are a little apart, so that one that was kept serves
-// the next operation of about that size. What is kept counts like what is in use; where a user's
-// account is full, all of it goes before anybody is refused.
+// Blocks are mapped one by one, in slightly rounded sizes, so that a kept block serves the next
+// operation of about that size. Kept blocks count like blocks in use; if a user's account is full,
+// all of them are released before a request is refused.
 //
-// Locks: the account's, then a pool's. A pool asks its account with its own lock not held.
+// Locks: the account's, then a pool's. A pool calls its account without holding its own lock.
 #include "service/bounce.h"
 
 #include <sys/mman.h>

@@ -1,11 +1,12 @@
-// A client offers 16 random bytes of its memory, by value and address. By pid they are read in the
-// same call as what is wanted, which the kernel carries out on one address space: if they are
-// there, so was the rest. A process that has begun another program, or a new owner of the number,
-// does not have them. Before each call that writes they are read as well. By descriptor nothing of
-// that is needed, since the file is of one address space.
+// A client offers 16 random bytes of its memory, by value and address. Access by pid reads them in
+// the same call as the wanted bytes, which the kernel carries out on one address space; if they
+// match, the rest came from the right process. A process that has started another program, or a
+// process that reuses the pid, does not have them. They are also read before each call that writes.
+// Access by descriptor does not need this, since the file belongs to one address space.
 //
-// A descriptor is taken only if it lies on procfs and is called "mem": what else a client sends
-// could be a file that blocks in its own ways, or one that the engine writes for somebody.
+// A descriptor is accepted only if it is on procfs and its name is "mem": any other file sent by a
+// client could block in its own ways, or could be a file that the engine would write for an
+// attacker.
 #include "service/client_memory.h"
 
 #include <fcntl.h>
@@ -26,7 +27,7 @@
 namespace mcast::service {
 namespace {
 
-// Ok: the file is somebody's memory, for reading and writing.
+// Ok if the file is a process's memory, open for reading and writing.
 Status check_file(int fd) {
   struct statfs system {};
   struct stat file {};
@@ -133,7 +134,7 @@ ClientMemory::Moved ClientMemory::move_file(std::span<const Span> spans, bool pu
   return Moved::kAll;
 }
 
-// The kernel gives 0 bytes of an address space that is gone, EIO where nothing is mapped.
+// The kernel returns 0 bytes if the address space is gone, EIO if nothing is mapped.
 ClientMemory::Moved ClientMemory::moved_file(const Span& span, bool pull) {
   for (size_t at = 0; at < span.length;) {
     const auto offset = static_cast<off_t>(span.there + at);

@@ -13,19 +13,19 @@
 
 namespace mcast::service {
 
-// Two ways, of which one is chosen for good. kVm: process_vm_readv and process_vm_writev, by pid:
-// only where both run as one user. kDescriptor: the client's own /proc/self/mem, which it has
-// opened and sent: it belongs to that address space for ever, so no exec and no new owner of a pid
-// can come between, and it serves any user.
+// There are two access methods, of which one is chosen permanently. kVm: process_vm_readv and
+// process_vm_writev, by pid: only if both processes run as one user. kDescriptor: the client's own
+// /proc/self/mem, which it has opened and sent: it belongs to that address space permanently, so
+// neither an exec nor reuse of the pid can interfere, and it works for any user.
 //
-// Calls may hang as long as a page of the client does not come. Any thread, one at a time.
+// Calls may hang as long as a page of the client is not available. Any thread, one at a time.
 class ClientMemory {
  public:
   struct Client {
     pid_t pid = 0;
     uid_t uid = 0;
   };
-  // `file` may be invalid. Not ok: neither way is open, and why.
+  // `file` may be invalid. Returns an error with the reasons if neither method works.
   static Result<std::unique_ptr<ClientMemory>> open(const ipc::MemoryOffer& offer, Client client,
                                                     Fd file);
 
@@ -34,10 +34,10 @@ class ClientMemory {
     std::byte* here;  // in this process
     size_t length;
   };
-  static constexpr size_t kMostSpans = 64;  // of a call
+  static constexpr size_t kMostSpans = 64;  // per call
 
-  // Of all of the call. kGone: the client's process has ended, or runs another program. kFault:
-  // nothing is mapped at a span, or not for that. Some of it may have been copied.
+  // Result of the whole call. kGone: the client's process has ended, or runs another program.
+  // kFault: nothing is mapped at a span, or not with that access. Some bytes may have been copied.
   enum class Moved : uint8_t { kAll, kFault, kGone };
   Moved pull(std::span<const Span> spans);
   Moved push(std::span<const Span> spans);

@@ -1,7 +1,8 @@
-// A path would be opened with the engine's rights, and among its own descriptors ("/dev/fd/N");
+// A path would be opened with the engine's rights, and among its own descriptors ("/dev/fd/N").
 // CPUs are chosen by the environment, which here is the engine's, so all clients' lanes would share
-// two. How long a close may take is said with each; by `linger` go leftovers of clients that are
-// gone, for which an engine that ends would wait. Which library seals is one thing for all clients.
+// two. The time limit of a close is sent with each; `linger` would control how long an engine that
+// ends waits for the remains of clients that are gone. The library that seals is one for all
+// clients.
 #include "service/client_settings.h"
 
 #include "base/units.h"

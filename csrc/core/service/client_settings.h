@@ -1,5 +1,5 @@
-// Settings that a client of an engine may not choose, or not as it likes: the engine resolves them
-// in its own process, with its own files and memory.
+// Settings that a client of an engine may not choose, or only within limits: the engine resolves
+// them in its own process, with its own files and memory.
 #pragma once
 
 #include <map>
@@ -11,15 +11,15 @@
 
 namespace mcast::service {
 
-// What a setting of a client may make each of its groups keep, bytes.
+// Maximum number of bytes that a client's setting may make each of its groups keep.
 inline constexpr uint64_t kMostKept = uint64_t{256} << 20;
 
-// Takes out what names files here, or CPUs, or how long leftovers are waited for.
+// Removes settings that name files here, or CPUs, or how long remains are waited for.
 void drop_local_settings(std::map<std::string, std::string>& settings);
-// kResourceExhausted: more memory than that, and by which setting.
+// kResourceExhausted if a setting asks for more memory than that; the error names it.
 Status bounded(const Config& config);
-// kUnavailable: a mode of security that the engine does not serve. (Clients look at that before
-// they ask: Welcome has told them.)
+// kUnavailable if the engine does not serve this mode of security. (Clients check that before they
+// ask: Welcome lists the modes.)
 Status served(const Config& config, const EngineContext& engine);
 
 }  // namespace mcast::service

@@ -1,9 +1,10 @@
-// Closing is begun at once for each group, so that the patience of many does not add up; lanes say
-// when one is over. Then the thread waits until what it has completed is copied, and tells the
-// client; when all are told it destroys groups, which may wait for those that they are made of.
+// All groups begin to close immediately, so that the time limits of many do not add up; lanes
+// report when one is over. Then the thread waits until the outputs that it has completed are
+// copied, and notifies the client. When all clients are notified it destroys groups, which may wait
+// for the groups of which they are made.
 //
-// A lane answers by the deadline of a close. One that does not is being stopped, or stuck: the
-// group counts as closed after a while all the same.
+// A lane replies by the deadline of a close. If it does not, it is being stopped, or stuck: the
+// group then counts as closed after a margin.
 #include "service/closer.h"
 
 #include <algorithm>
@@ -18,9 +19,10 @@ namespace mcast::service {
 namespace {
 
 constexpr Nanos kSettle = 10 * kSecond;      // for copies, after the end of the group
-constexpr Nanos kLaneMargin = 10 * kSecond;  // for a lane's answer, after the deadline
+constexpr Nanos kLaneMargin = 10 * kSecond;  // for a lane's reply, after the deadline
 constexpr auto kCloserLook = std::chrono::seconds(1);
-// As the longest setting `linger`: what a client says beyond that, it says to keep the engine busy.
+// Equal to the longest setting `linger`: a client that asks for more only tries to keep the engine
+// busy.
 constexpr Nanos kMostClose = 86'400 * kSecond;
 
 }  // namespace
@@ -80,7 +82,7 @@ size_t Closer::size() const {
   return state_->closing.size();
 }
 
-// With no lock held: a group that is told runs its lanes' callbacks here, ours among them.
+// Called without a lock: a group that is notified runs its lanes' callbacks here, including ours.
 void Closer::lose(const std::string& why) {
   std::vector<std::shared_ptr<TenantGroup>> left;
   {
@@ -98,8 +100,8 @@ bool Closer::wait(Nanos patience) {
                                [this] { return state_->closing.empty(); });
 }
 
-// One to be told, or else destroyed; null: there is none yet. Those that nothing can hold up come
-// first.
+// Returns a group whose client can be notified, or one to be destroyed; null if there is none yet.
+// Groups that cannot be delayed come first.
 Closer::One* Closer::next() {
   const Nanos now = monotonic_now();
   One* to_settle = nullptr;
@@ -120,10 +122,10 @@ Closer::One* Closer::next() {
 
 void Closer::finish(const One& one) {
   const uint32_t handle = one.group->handle();
-  // What it has completed is copied before its end is told.
+  // Completed outputs are copied before the end is reported.
   if (one.mover) one.mover->settle(handle, std::max(one.end, monotonic_now() + kSettle));
   {
-    // Before it is told: the client may ask for the next one.
+    // Before the client is notified, because it may then ask for the next group.
     const std::lock_guard<std::mutex> held(state_->mutex);
     state_->closing.at(handle).told = true;
   }
@@ -146,7 +148,7 @@ void Closer::run() {
     const uint32_t handle = found->group->handle();
     if (!found->told) {
       held.unlock();
-      finish(*found);  // it stays where it is: nobody else takes it out
+      finish(*found);  // it stays valid: no other thread removes it
       held.lock();
       continue;
     }

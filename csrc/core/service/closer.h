@@ -1,4 +1,4 @@
-// The ends of one client's groups: what they wait for is for a thread of its own, one for all.
+// Closes one client's groups. Their waits are done by one separate thread for all of them.
 #pragma once
 
 #include <condition_variable>
@@ -15,29 +15,30 @@
 
 namespace mcast::service {
 
-// The calls are the tenant's thread's; open() and size() any thread's.
+// The tenant's thread makes the calls; open() and size() are for any thread.
 class Closer {
  public:
   explicit Closer(std::shared_ptr<TenantLink> link) : link_(std::move(link)) {}
-  // Waits for the thread; what is not closed by then is let go of.
+  // Waits for the thread; groups that are not closed by then are abandoned.
   ~Closer();
-  // Once, before anything else. Not ok: no thread can be had.
+  // Call once, before any other function. Returns an error if no thread can be started.
   Status start();
 
-  // Closes the group, to which nobody posts any more: when it is over, and what it has completed
-  // has been copied (`mover` may be null), the client is told, as an answer to `call` (0: it is
-  // not).
+  // Closes the group, to which no call posts any more: when it is over, and its completed outputs
+  // have been copied (`mover` may be null), the client is notified, as the reply to `call` (0: no
+  // notification).
   void close(std::shared_ptr<TenantGroup> group, uint64_t call, const ipc::Close& how,
              std::shared_ptr<Mover> mover);
-  // One that is being closed: its operations in flight go on. Null: there is none.
+  // Returns a group that is being closed: its operations in flight continue. Null if there is none.
   std::shared_ptr<TenantGroup> find(uint32_t handle) const;
-  // Groups that are not closed yet; with those of which something is left.
+  // Number of groups that are not closed yet; size() includes those that are not destroyed yet.
   size_t open() const;
   size_t size() const;
 
-  // The client is lost: what is not closed yet fails on all ranks, by name, and is closed soon.
+  // The client is lost: groups that are not closed yet fail on all ranks, with the client's name,
+  // and are closed soon.
   void lose(const std::string& why);
-  // Whether all are closed and gone, for which it waits so long.
+  // Returns true if all groups are closed and destroyed, for which it waits at most `patience`.
   bool wait(Nanos patience);
 
  private:
@@ -45,9 +46,9 @@ class Closer {
     std::shared_ptr<TenantGroup> group;
     std::shared_ptr<Mover> mover;
     uint64_t call = 0;
-    Nanos end = 0;      // of the client's patience
-    bool over = false;  // with this outcome
-    bool told = false;  // or about to be: it counts no more
+    Nanos end = 0;      // end of the client's time limit
+    bool over = false;  // the outcome, once it is over
+    bool told = false;  // notified, or about to be: it does not count any more
     Status outcome;
   };
   // Shared with callbacks on lanes.
@@ -58,7 +59,7 @@ class Closer {
     bool stopping = false;
   };
   void run();
-  One* next();  // the state's mutex held
+  One* next();  // call with the state's mutex held
   void finish(const One& one);
 
   const std::shared_ptr<TenantLink> link_;

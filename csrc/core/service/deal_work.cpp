@@ -1,5 +1,5 @@
-// The facts of the ask and of the roster, put as ranks have them (collective/station_deal.h): the
-// same numbers make the same deal.
+// Puts the fields of the ask and of the roster into the form that ranks use
+// (collective/station_deal.h): the same numbers make the same deal.
 #include "service/deal_work.h"
 
 #include "collective/station_list.h"

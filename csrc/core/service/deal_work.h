@@ -1,4 +1,4 @@
-// The deal that ranks make of an operation, as a station of theirs makes it.
+// Computes the deal that ranks make of an operation, as one of their stations does.
 #pragma once
 
 #include "collective/plan.h"
@@ -6,10 +6,10 @@
 
 namespace mcast::service {
 
-// From the ask and the roster alone, by the code that the ranks use.
+// Depends on the ask and the roster alone, and uses the ranks' code.
 DealWork deal_work();
 
-// Of what a group has agreed on, that which its reductions are planned by.
+// Returns the part of a group's agreement that determines the plans of its reductions.
 Agreed agreed_of(const wire::Ask& ask);
 
 }  // namespace mcast::service

@@ -1,6 +1,6 @@
 // Closing is done in three steps, since a close() with unread input makes the kernel send RST,
-// which could destroy the refusal that is on its way: send, shut our side, read until the other
-// side has closed or its time is over.
+// which could destroy the refusal that is being sent: send, shut our side, read until the other
+// side has closed or the time limit has passed.
 #include "service/door.h"
 
 #include <netdb.h>
@@ -47,7 +47,7 @@ Status Door::open(const std::string& host, uint16_t port) {
   if (!fd.ok()) return fd.status();
   auto* const at = reinterpret_cast<sockaddr*>(&address_);
   socklen_t length = sizeof address_;
-  // So that a restart does not wait for connections of the last run.
+  // A restart must not wait for connections of the previous run.
   Status status = set_option(fd->get(), SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR");
   if (!status.ok()) return status;
   if (::bind(fd->get(), at, length) != 0 || ::listen(fd->get(), kBacklog) != 0 ||
@@ -136,7 +136,7 @@ void Door::read(LinkId id, Link& link, Nanos now, Visitor& visitor) {
     if (!ours) visitor.on_link_end(id, !link.in.between());
     return;
   }
-  if (ours) return;  // read so that the last words arrive, and forgotten
+  if (ours) return;  // read so that our last bytes arrive, and discarded
   link.in.append({bytes, static_cast<size_t>(got)});
   for (std::string record; link.state < State::kFinishing && link.in.next(record);) {
     visitor.on_record(id, link.host, record, now);
@@ -153,7 +153,7 @@ void Door::write(Link& link) {
         ::send(link.fd.get(), link.out.data(), link.out.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-    if (sent < 0) link.out.clear();  // reading tells how it has ended
+    if (sent < 0) link.out.clear();  // reading shows how it has ended
     if (sent > 0) link.out.erase(0, static_cast<size_t>(sent));
   }
   if (link.state != State::kFinishing || link.said_all) return;

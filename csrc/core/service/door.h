@@ -1,6 +1,6 @@
-// The connections by which groups ask to be served: TCP, records as in wire/record_stream.h. How
-// many there are without a grant, for how long and with how many bytes is bounded, so strangers
-// cost a fixed amount. What records mean is the visitor's business.
+// The connections by which groups ask to be served: TCP, records as in wire/record_stream.h. The
+// number of connections without a grant, their time and their bytes are bounded, so strangers cost
+// a fixed amount. The visitor interprets the records.
 //
 // Not thread-safe: one thread calls everything.
 #pragma once
@@ -26,21 +26,21 @@ namespace mcast::service {
 
 class Door final : public Links {
  public:
-  // Connections without a grant, at most; where a further one comes, one goes by RST
+  // Maximum number of connections without a grant; when a further one arrives, one is ended by RST
   // (base/half_open_rules.h).
   static constexpr size_t kMostAsking = 64;
   static constexpr HalfOpenRules kRules{kMostAsking, 16, kMostAsking / 2};
   // Time to send an ask.
   static constexpr Nanos kAskPatience = 5 * kSecond;
 
-  // Listens at `host` (a name or IPv4 address; empty: all) and `port` (0: any).
+  // Listens at `host` (a name or IPv4 address; empty: all addresses) and `port` (0: any).
   Status open(const std::string& host, uint16_t port);
   const sockaddr_in& address() const { return address_; }
 
-  // Adds what is to be waited for; serve() is given the same part of the list after the wait.
+  // Adds descriptors to the poll list; serve() is given the same part of the list after the wait.
   void watch(std::vector<pollfd>& list);
   void serve(std::span<const pollfd> ready, Nanos now, Visitor& visitor);
-  // When serve() has something to do that no event announces.
+  // Time at which serve() has work that no event announces.
   Nanos deadline() const;
 
   void keep(LinkId link) override;
@@ -55,11 +55,11 @@ class Door final : public Links {
   struct Link {
     Fd fd;
     uint32_t host = 0;
-    bool known = false;  // to the visitor, when it came
+    bool known = false;  // whether the visitor knew the host when the connection arrived
     State state = State::kAsking;
     Nanos since = 0;
     Nanos until = kNever;
-    bool said_all = false;  // our side is shut
+    bool said_all = false;  // our side has been shut down
     std::string out;
     wire::RecordReader in{wire::kMaxAdmission};
   };
@@ -75,7 +75,7 @@ class Door final : public Links {
   std::map<LinkId, Link> links_;
   std::vector<LinkId> watched_;  // in the order of the last watch()
   bool listening_ = false;       // in the last watch()
-  Nanos accept_from_ = 0;        // after a lack of descriptors
+  Nanos accept_from_ = 0;        // set after a lack of descriptors
   LinkId next_ = 1;
   RateLimit warnings_{10 * kSecond};
 };

@@ -1,6 +1,6 @@
-// SIGTERM and SIGINT let clients go for a moment; one that comes a second later, or after that,
-// ends the engine at once. (Whoever signals a group of processes reaches guardian and engine, and
-// the guardian hands its own on: that is one wish, not two.)
+// SIGTERM and SIGINT give clients some time to leave; a signal that arrives a second later, or
+// after that, ends the engine immediately. (A signal to a group of processes reaches guardian and
+// engine, and the guardian forwards its own: that is one request, not two.)
 #include "service/engine_program.h"
 
 #include <signal.h>

@@ -7,9 +7,9 @@
 
 namespace mcast::service {
 
-// Runs an engine until it has ended, in a child that is watched unless `options.guardian` is false
-// (service/guardian.h). Returns, in each of its processes, the exit status. The caller has one
-// thread. `listens` is called once clients can connect.
+// Runs an engine until it has ended, in a child process that is supervised unless
+// `options.guardian` is false (service/guardian.h). Returns the exit status, in each of its
+// processes. The caller has one thread. `listens` is called once clients can connect.
 int run_engine(HostEngineOptions options, const std::function<void()>& listens);
 
 }  // namespace mcast::service

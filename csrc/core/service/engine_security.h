@@ -1,5 +1,5 @@
-// What an engine of the host is told about security, and what follows from it for its clients'
-// groups: keys and guards of these are in the engine's process and nowhere else.
+// Security options of a host engine, and their result for its clients' groups: the keys and guards
+// of these groups exist in the engine's process only.
 #pragma once
 
 #include <memory>
@@ -13,21 +13,21 @@
 namespace mcast::service {
 
 struct EngineSecurityOptions {
-  std::string secret_file;  // as the setting of a rank; empty: MCAST_SECRET of the environment
+  std::string secret_file;  // like the setting of a rank; empty: MCAST_SECRET of the environment
   // Values of the setting `security` that are served. Empty: with a secret "auth" and "sealed",
-  // else "off".
+  // otherwise "off".
   std::vector<std::string> modes;
 };
 
-// Reads the secret. Not ok: there is none, or none that can be used, and a mode needs it.
+// Reads the secret. Returns an error if a mode needs it and it is missing or unusable.
 Result<std::shared_ptr<const EngineSecurity>> security_of(const EngineSecurityOptions& options);
 
-// "auth,sealed": modes, each once. False: it is no such list.
+// "auth,sealed": modes, each once. Returns false if the text is not such a list.
 bool read_modes(const std::string& text, std::vector<std::string>& out);
 
-// Behind where it listens, for the log; empty: it guards nothing.
+// Text for the log, behind the listening address; empty if it guards no groups.
 std::string in_words(const EngineSecurity& security);
-// For the status: "modes", and whether there is a "secret".
+// Adds to the status: "modes", and whether there is a "secret".
 void tell(Json& json, const EngineSecurity& security);
 
 }  // namespace mcast::service

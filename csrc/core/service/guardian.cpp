@@ -1,6 +1,7 @@
-// The guardian is the parent: it has the exit status to tell, and sees the child's end without a
-// race. It shares one page with it, sleeps in sigtimedwait(), and looks at the beats eight times
-// per limit. It holds no memory of clients and talks to nobody, so it has little to hang on.
+// The guardian is the parent process: it reports the exit status, and sees the child's end without
+// a race. It shares one page with the child, sleeps in sigtimedwait(), and checks the beats eight
+// times per limit. It holds no memory of clients and communicates with no process, so there is
+// little on which it could hang.
 #include "service/guardian.h"
 
 #include <signal.h>
@@ -25,9 +26,9 @@ namespace mcast::service {
 namespace {
 
 constexpr Nanos kLeastLimit = 500 * kMilli;
-constexpr int kLooks = 8;  // per limit
+constexpr int kLooks = 8;  // checks per limit
 
-// 'T': stopped, 'D': in the kernel, 'R', 'S': as ever.
+// 'T': stopped, 'D': in the kernel, 'R', 'S': normal.
 char state_of(pid_t pid) {
   std::ifstream in("/proc/" + std::to_string(pid) + "/stat");
   std::string text;
@@ -92,15 +93,15 @@ int guarded(Nanos limit, const std::function<int(std::atomic<uint64_t>& beats)>&
   sigemptyset(&signals);
   for (const int number : {SIGTERM, SIGINT, SIGCHLD}) sigaddset(&signals, number);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  (void)::signal(SIGCHLD, SIG_DFL);  // a parent may have left it ignored
+  (void)::signal(SIGCHLD, SIG_DFL);  // the parent may have left it ignored
   const pid_t self = ::getpid();
   const pid_t child = ::fork();
   if (child < 0) return cannot("fork");
   if (child > 0) {
-    (void)crypto::drop_secret_of_environment();  // the child has it; who watches needs none
+    (void)crypto::drop_secret_of_environment();  // the child has it; the guardian needs none
     return watch(child, beats, limit, signals);
   }
-  // A guardian that is killed has no child that nobody supervises.
+  // If the guardian is killed, the child must not run unsupervised.
   (void)::prctl(PR_SET_PDEATHSIG, SIGKILL);
   return ::getppid() == self ? engine(beats) : 1;
 }

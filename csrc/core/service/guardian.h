@@ -1,5 +1,5 @@
-// Watches an engine that runs in a child process. One that stands still is killed: its clients then
-// see an end at once, instead of a silence, and whoever supervises this process starts it again.
+// Supervises an engine that runs in a child process. An engine that hangs is killed: its clients
+// then see an end immediately instead of silence, and the supervisor of this process restarts it.
 #pragma once
 
 #include <atomic>
@@ -9,13 +9,13 @@
 
 namespace mcast::service {
 
-// How long something has not beaten, as who looks now and then can tell. Of the time between two
-// looks at most `step` counts: what kept the watcher from looking may have kept the other from
-// beating (a suspended machine, a debugger that stops both).
+// Measures how long a counter has not changed, for a watcher that checks it from time to time. At
+// most `step` of the time between two checks counts: the cause of a late check may have stopped the
+// other process too (a suspended machine, a debugger that stops both).
 class StillWatch {
  public:
   explicit StillWatch(Nanos step) : step_(step) {}
-  // 0 before the first beat: it is being started.
+  // Returns 0 before the first beat: the engine is still starting.
   Nanos look(uint64_t beats, Nanos now);
 
  private:
@@ -24,17 +24,17 @@ class StillWatch {
   Nanos looked_ = 0, still_ = 0;
 };
 
-// How long an engine may be still whose clients give it up after `silence`: a quarter, but never so
-// short that one beat which comes late is a hang.
+// How long an engine may be still if its clients give it up after `silence`: a quarter, but never
+// so short that one late beat counts as a hang.
 Nanos guardian_limit(Nanos silence);
 
-// The exit status of an engine that was killed because it stood still. One that died of a signal
-// gives 128 and its number, as in a shell.
+// Exit status of an engine that was killed because it hung. If it died of a signal, the status is
+// 128 plus the signal's number, as in a shell.
 inline constexpr int kStoodStill = 3;
 
-// Runs `engine` in a child, which counts its beats up at least ten times a second once it runs.
-// Returns in both processes, with their exit status. The caller has one thread. SIGTERM and SIGINT,
-// which this blocks, are handed on; if this process dies the child is killed.
+// Runs `engine` in a child, which increments its beats at least ten times a second once it runs.
+// Returns the exit status, in both processes. The caller has one thread. SIGTERM and SIGINT, which
+// this blocks, are forwarded; if this process dies the child is killed.
 int guarded(Nanos limit, const std::function<int(std::atomic<uint64_t>& beats)>& engine);
 
 }  // namespace mcast::service

@@ -1,8 +1,8 @@
-// One thread accepts, a thread per client serves. Clients of one user are counted by what the
-// kernel says of the socket's other end, so nobody takes the places of others.
+// One thread accepts, a thread per client serves. Clients are counted per user, by the kernel's
+// credentials of the socket's other end, so no user can take the places of others.
 //
-// The accepting thread goes on until the last tenant has ended, so the guardian sees beats as long
-// as there is anybody to serve.
+// The accepting thread continues until the last tenant has ended, so the guardian sees beats as
+// long as there is a client to serve.
 #include "service/host_engine.h"
 
 #include <poll.h>
@@ -25,10 +25,10 @@ namespace {
 
 constexpr int kClientBacklog = 64;
 constexpr int kAcceptMs = 100;
-constexpr int kMostAccepts = 16;  // of a turn: each ends, so that it beats
+constexpr int kMostAccepts = 16;  // per poll, so that each poll ends and beats
 constexpr Nanos kRefusedPatience = kSecond;
 constexpr size_t kMostRefused = 64;
-constexpr Nanos kOtherPatience = 500 * kMilli;  // for another engine's answer
+constexpr Nanos kOtherPatience = 500 * kMilli;  // for another engine's reply
 
 // How a client's tensors are copied, for the status.
 const char* copies_text(const Mover::Report& mover) {
@@ -51,10 +51,10 @@ Result<std::unique_ptr<HostEngine>> HostEngine::start(HostEngineOptions options)
   return engine;
 }
 
-// The clients' socket comes last: who finds it finds a whole engine.
+// The clients' socket is created last: a client that finds it finds a complete engine.
 Status HostEngine::open() {
   if (!options_.replace) {
-    // Its answer, not that it listens: one that drains makes room.
+    // Requires its reply, not only that it listens: an engine that drains makes room.
     Status other = connect_to(options_.path, SOCK_SEQPACKET).status();
     if (other.ok()) other = ClientLink::connect(options_.path, kOtherPatience).status();
     if (other.code() != Code::kUnavailable) {
@@ -67,7 +67,7 @@ Status HostEngine::open() {
   return listen();
 }
 
-// Also again, where somebody has removed the files.
+// Called again if the files were removed.
 Status HostEngine::listen() {
   if (Status opened = drain_.open(options_.path, true); !opened.ok()) return opened;
   const std::string status = options_.path + ".status";
@@ -112,7 +112,7 @@ void HostEngine::run() {
     if (options_.beats != nullptr) options_.beats->fetch_add(1, std::memory_order_relaxed);
     try {
       turn();
-    } catch (const std::exception& error) {  // no memory for somebody who has come
+    } catch (const std::exception& error) {  // no memory for a new connection
       if (news_.trouble.allow(monotonic_now())) {
         log(LogLevel::kWarn, "engine: somebody could not be served: %s", error.what());
       }
@@ -134,7 +134,7 @@ void HostEngine::wait_and_serve() {
   const size_t status_from = list.size();
   status_.watch(list);
   if (stores_.relay)
-    list.push_back({stores_.relay->fd(), POLLIN, 0});  // serve_stores() follows in any case
+    list.push_back({stores_.relay->fd(), POLLIN, 0});  // serve_stores() is called in any case
   (void)::poll(list.data(), list.size(), kAcceptMs);
   const std::span<const pollfd> all(list);
   const Nanos now = monotonic_now();
@@ -166,8 +166,8 @@ Status HostEngine::open_stores() {
   return {};
 }
 
-// An engine that drains lets go of the port, which the next one is waiting for; stores that are in
-// use stay with the one that they are at.
+// An engine that drains releases the port, for which the next one is waiting; stores that are in
+// use stay with their engine.
 void HostEngine::serve_stores(Nanos now) {
   if (!stores_.relay) return;
   stores_.relay->serve();
@@ -195,7 +195,7 @@ size_t HostEngine::stores_in_use() const {
          (stores_.relay ? stores_.relay->connections() : 0);
 }
 
-// Who may write to the folder may put another engine in this one's place.
+// A process that may write to the folder may put another engine in this one's place.
 void HostEngine::look_after_file() {
   const LocalListener::File file = listener_.file();
   if (file == LocalListener::File::kOwn || replaced_) return;

@@ -27,49 +27,53 @@ namespace mcast::service {
 
 struct HostEngineOptions {
   std::string path = kDefaultEnginePath;  // of the socket
-  mode_t mode = 0660;                     // of its file
-  gid_t group = static_cast<gid_t>(-1);   // of its file; -1: the process's
-  std::vector<uid_t> users;               // who may connect; empty: whom the file lets
-  bool replace = false;                   // an engine that answers at the path
-  uint32_t clients = 64;                  // at once, of one user
-  uint32_t threads = 768;                 // of all clients of one user
-  std::map<uid_t, uint32_t> weights;      // of users' jobs in the division of the link; else 1
-  std::vector<Ipv4Network> peers;         // where members of groups may be; see Reach
-  uint16_t store_port = 0;                // of jobs' stores, at all engines; 0: none are kept
-  std::vector<Ipv4Network> store_allow;   // where they may be asked from; empty: as `peers`
+  mode_t mode = 0660;                     // of the socket's file
+  gid_t group = static_cast<gid_t>(-1);   // of the socket's file; -1: the process's
+  std::vector<uid_t> users;               // users that may connect; empty: all that the file's mode
+                                          // permits
+  bool replace = false;                   // replace an engine that replies at the path
+  uint32_t clients = 64;                  // maximum at the same time, per user
+  uint32_t threads = 768;                 // for all clients of one user
+  std::map<uid_t, uint32_t> weights;      // weights of users' jobs in the division of the link;
+                                          // default 1
+  std::vector<Ipv4Network> peers;         // networks in which members of groups may be; see Reach
+  uint16_t store_port = 0;                // of jobs' stores, on all engines; 0: no stores are kept
+  std::vector<Ipv4Network> store_allow;   // networks from which they may be reached; empty: as
+                                          // `peers`
   EngineSecurityOptions security;         // of clients' groups
   TenantLimits limits;                    // of each client
-  Nanos goodbye = 10 * kSecond;           // of clients, after SIGTERM
-  bool guardian = true;                   // of the program: a second process watches this one
-  // Counted up as long as the engine's thread runs; null: nobody looks.
+  Nanos goodbye = 10 * kSecond;           // time that clients have to leave, after SIGTERM
+  bool guardian = true;                   // of the program: a second process supervises this one
+  // Incremented as long as the engine's thread runs; null: not supervised.
   std::atomic<uint64_t>* beats = nullptr;
 };
 
 // Thread-safe.
 //
-// At its end it drains: it refuses new clients and groups, those that there are go on, and when the
-// last client has gone, or the limit is over, it is over. An engine whose socket's file another one
-// has replaced drains by itself.
+// At its end it drains: it refuses new clients and groups, existing ones continue, and it ends when
+// the last client has left or the limit has passed. An engine whose socket file another one has
+// replaced drains by itself.
 class HostEngine {
  public:
-  // What clients have to go where nobody says otherwise.
+  // Default time that clients have to leave.
   static constexpr Nanos kDrain = 600 * kSecond;
 
-  // kUnavailable: another engine, which does not drain, answers at the path. kInvalidArgument,
-  // kUnavailable: there is no secret where the options need one, or it cannot be used.
+  // kUnavailable if another engine, which does not drain, replies at the path. kInvalidArgument or
+  // kUnavailable if the options need a secret that is missing or unusable.
   static Result<std::unique_ptr<HostEngine>> start(HostEngineOptions options);
-  // As drain(0), and waits.
+  // Like drain(0), and waits.
   ~HostEngine();
 
-  // Of several limits the one that ends first holds; tells how long it is, from when it began.
+  // The limit that ends first counts, if there are several; returns it, measured from the start of
+  // the drain.
   Nanos drain(Nanos limit);
-  // It has drained: nobody is served any more.
+  // Returns true once it has drained: no client is served any more.
   bool over() const { return over_; }
 
   const std::string& path() const { return options_.path; }
   const EngineSecurity& security() const { return *security_; }
   std::vector<TenantReport> report() const;
-  // One JSON document, as `torch-mcast engine status` gets it.
+  // One JSON document, as printed by `torch-mcast engine status`.
   std::string status_text() const;
 
  private:
@@ -78,8 +82,8 @@ class HostEngine {
     uid_t uid = 0;
     std::unique_ptr<Tenant> tenant;
   };
-  // Destroys tenants that are over: what that costs grows with what they had mapped, and the thread
-  // that beats waits for nothing of that kind.
+  // Destroys tenants that are over: the time this takes grows with the memory they had mapped, and
+  // the thread that beats must not wait for that.
   class Reaper {
    public:
     Reaper() = default;
@@ -91,16 +95,16 @@ class HostEngine {
    private:
     void run();
 
-    std::mutex mutex_;  // of what follows
+    std::mutex mutex_;  // guards the fields below
     std::condition_variable news_;
     std::list<Place> over_;
     bool stopping_ = false;
-    std::atomic<size_t> waiting_{0};  // that are not destroyed yet
+    std::atomic<size_t> waiting_{0};  // number of tenants not destroyed yet
     std::thread thread_;
   };
 
-  // One that was told why not. It is kept until it has read that: a socket that is closed with
-  // something unread takes along what it has sent.
+  // A refused connection that was sent the reason. It is kept until the client has read that:
+  // closing a socket with unread input would discard the bytes sent.
   struct Refused {
     LocalSocket socket;
     Nanos until = 0;
@@ -122,7 +126,7 @@ class HostEngine {
   void advance(Nanos now);
   void admit(Fd fd);
   Status may_use(uid_t uid) const;
-  // Ok: this user may come now.
+  // Ok if this user may connect now.
   Status may_come(uid_t uid) const;  // mutex_ held
   void tell_drain(Json& json) const;
   void refuse(LocalSocket& socket, const Status& why);
@@ -134,13 +138,14 @@ class HostEngine {
   const HostEngineOptions options_;
   const std::shared_ptr<const EngineSecurity> security_;
   const std::shared_ptr<Reach> reach_;
-  StatusSocket status_;  // the thread's, as the next ones
+  StatusSocket status_;  // used by the thread only, as are the next ones
   DrainSocket drain_;
   LocalListener listener_;
   std::vector<Refused> refused_;
-  bool replaced_ = false;  // another engine has the place of its socket
+  bool replaced_ = false;  // another engine has taken the place of its socket
   struct {
-    std::unique_ptr<StoreServer> server;  // null: none, or another engine has the port yet
+    std::unique_ptr<StoreServer> server;  // null if there is none, or another engine still has the
+                                          // port
     std::unique_ptr<StoreRelay> relay;
   } stores_;
   struct {
@@ -149,10 +154,10 @@ class HostEngine {
   std::atomic<bool> over_{false};
   const std::shared_ptr<HostDirectory> directory_ = std::make_shared<HostDirectory>();
   const std::shared_ptr<EgressShares> shares_ = std::make_shared<EgressShares>();
-  mutable std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // guards the fields below
   std::map<uid_t, std::weak_ptr<Quota>> threads_;
   std::list<Place> places_;
-  Reaper reaper_;                          // locks for itself
+  Reaper reaper_;                          // has its own lock
   Nanos limit_ = kNever, until_ = kNever;  // of the drain
   std::thread thread_;
 };

@@ -1,5 +1,5 @@
-// Stations on threads of their own, each with a transport of the kind that the group uses: what
-// jobs have around them in an aggregator's process.
+// The environment of jobs in an aggregator's process: stations on threads of their own, each with a
+// transport of the kind that the group uses.
 #include "service/job_surroundings.h"
 
 #include <array>

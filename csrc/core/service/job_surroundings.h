@@ -1,4 +1,4 @@
-// What jobs need of whoever runs them.
+// Interfaces that jobs need from the program that runs them.
 #pragma once
 
 #include <functional>
@@ -12,33 +12,34 @@
 
 namespace mcast::service {
 
-// Of an aggregator of guarded groups.
+// Secrets of an aggregator of guarded groups.
 struct AskGuard {
   std::string mode;
-  std::shared_ptr<const crypto::JobSecret> secret;  // of its role
-  crypto::Key nonces;  // random: makes a nonce of a connection's number
+  std::shared_ptr<const crypto::JobSecret> secret;  // of the aggregator's role
+  crypto::Key nonces;  // random: derives a nonce from a connection's number
 
   const crypto::Key& key() const { return secret->record(); }
 };
 
 struct JobSurroundings {
   DealWork deal;
-  // Any thread calls it when Jobs::advance() has something to do.
+  // Called by any thread when Jobs::advance() has something to do.
   std::function<void()> wake;
-  // A station that runs, or why the group's transport does not work here. May throw where no
-  // memory and no thread can be had.
+  // Returns a running station, or why the group's transport does not work here. May throw if there
+  // is no memory or no thread.
   std::function<Result<std::unique_ptr<StationRunner>>(StationSpec spec)> run;
   uint64_t process = 0;                   // uid of this process
-  std::shared_ptr<const AskGuard> guard;  // null: groups are not guarded
-  // File descriptors that the process may ever have open; makes room for some of them.
+  std::shared_ptr<const AskGuard> guard;  // null if groups are not guarded
+  // Maximum number of file descriptors that the process may ever have open; also raises the limit
+  // for some of them.
   std::function<uint64_t()> most_descriptors;
   std::function<void(uint64_t)> make_room;
 };
 
-// What the settings of an aggregator say about security. Null: off.
+// Reads the security settings of an aggregator. Null: off.
 Result<std::shared_ptr<const AskGuard>> guard_of(const Config& config);
 
-// Threads and transports of this process. `options` outlives the result.
+// Runs stations on threads of this process, with its transports. `options` must outlive the result.
 JobSurroundings on_threads(const Options& options, DealWork deal, std::function<void()> wake,
                            std::shared_ptr<const AskGuard> guard = nullptr);
 

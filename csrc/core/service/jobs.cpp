@@ -1,7 +1,7 @@
-// Stations are made when a job is let in and are its own. One that has ended by itself says so by
-// `wake`; the job's other stations are then told to end too, and the job is forgotten, and its
-// quota free again, when all their threads have finished. Once a second the totals of the stations
-// are looked at: that gives rates, and tells whether a job without an asker is still in use.
+// Stations are made when a job is admitted and belong to it. A station that has ended by itself
+// reports that through `wake`; the job's other stations are then ended too, and the job is removed,
+// and its quota released, when all their threads have finished. Once a second the totals of the
+// stations are read: this gives rates, and shows whether a job without an asker is still in use.
 #include "service/jobs.h"
 
 #include <netinet/in.h>
@@ -67,7 +67,8 @@ std::optional<Rejection> Jobs::distrust(LinkId link, const wire::Ask& heading,
                                           std::string(record))) {
     return std::nullopt;
   }
-  // (Without the id of its secret: who has proved nothing could try guesses of the secret by it.)
+  // (Without the id of its secret: a peer that has proved nothing could use it to test guesses of
+  // the secret.)
   return Rejection{Refusal::security,
                    "the group's proof is wrong: the aggregator has the role of another secret"};
 }
@@ -162,7 +163,7 @@ std::variant<std::vector<std::unique_ptr<StationRunner>>, Rejection> Jobs::start
       Result<std::unique_ptr<StationRunner>> station = here_.run(std::move(spec));
       if (!station.ok()) return Rejection{Refusal::transport, station.status().message()};
       stations.push_back(std::move(station).value());
-    } catch (const std::exception& error) {  // no memory, no thread
+    } catch (const std::exception& error) {  // no memory, or no thread
       return Rejection{Refusal::system, std::string("a station cannot start: ") + error.what()};
     }
   }

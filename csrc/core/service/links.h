@@ -1,5 +1,5 @@
-// The connections by which groups ask to be served, as who answers sees them: sockets in the
-// product (door.h).
+// The interface to the connections by which groups ask to be served: sockets in the product
+// (door.h).
 #pragma once
 
 #include <cstdint>
@@ -11,32 +11,32 @@
 
 namespace mcast::service {
 
-using LinkId = uint64_t;  // of a connection; not used again
+using LinkId = uint64_t;  // of a connection; not reused
 
 class Links {
  public:
   virtual ~Links() = default;
-  // The link stays open without limit.
+  // Keeps the link open without a time limit.
   virtual void keep(LinkId link) = 0;
-  // To a link that has ended: nothing happens.
+  // Has no effect for a link that has ended.
   void send(LinkId link, const wire::Admission& record) { send_text(link, wire::encode(record)); }
   virtual void send_text(LinkId link, const std::string& text) = 0;
-  // Sends what is queued, then closes.
+  // Sends queued bytes, then closes.
   virtual void finish(LinkId link, Nanos now) = 0;
 };
 
 class Visitor {
  public:
   virtual ~Visitor() = default;
-  // Whether connections of this host (host byte order) are expected; others get a share of the
-  // places only.
+  // Returns true if connections of this host (host byte order) are expected; other hosts share a
+  // limited number of places.
   virtual bool knows(uint32_t) const { return false; }
-  // Somebody has connected.
+  // A peer has connected.
   virtual void on_link(LinkId) {}
-  // From `host` (host byte order). Calls the links back.
+  // `host` is in host byte order. Calls back into the links.
   virtual void on_record(LinkId link, uint32_t host, std::string_view record, Nanos now) = 0;
-  // Ended or broken by the other side, which spoke no records if `nonsense`. Not for links that
-  // were told to finish.
+  // Ended or broken by the other side; `nonsense` if it sent no valid records. Not called for links
+  // for which finish() was called.
   virtual void on_link_end(LinkId link, bool nonsense) = 0;
 };
 

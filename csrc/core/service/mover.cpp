@@ -1,11 +1,10 @@
-// One loop: take what is due, copy at most 256 KiB of it, see what came of it. What operations wait
-// for (pulls) and what they have given (pushes) take turns, so that neither stops the other; within
-// each the operations do.
+// One loop: take a copy that is due, copy at most 256 KiB of it, handle the result. Inputs for
+// which operations wait (pulls) and their outputs (pushes) alternate, so that neither blocks the
+// other; within each, operations alternate.
 //
-// Lanes and the tenant's thread only take the lock, which is never held over a copy. An operation
-// that ends in the midst of a call is finished after the call, so that its memory goes back
-// untouched; only where the call hangs it is finished before, and its end says so if the call
-// writes.
+// Lanes and the tenant's thread only take the lock, which is never held during a copy. An operation
+// that ends during a call is finished after the call, so that its memory is not touched after it is
+// returned. Only if the call hangs is it finished earlier; its end then says so if the call writes.
 #include "service/mover.h"
 
 #include <algorithm>
@@ -21,7 +20,8 @@ namespace mcast::service {
 namespace {
 
 constexpr Nanos kOpenLimit = 5 * kSecond;
-constexpr Nanos kLeastCallLimit = 500 * kMilli;  // of a call: no CPU time is no hang
+constexpr Nanos kLeastCallLimit = 500 * kMilli;  // of one call: a lack of CPU time does not count
+                                                 // as a hang
 constexpr auto kRetirePatience = std::chrono::seconds(1);
 
 Status let_go() { return Status(Code::kClosed, "its engine has let go of this process"); }
@@ -163,7 +163,7 @@ void Mover::moved(const Call& call, ClientMemory::Moved how, Later& later) {
   finish_if_over(call.transfer, later);
 }
 
-// Nothing more of it is copied; its group hears why, and its own end comes by that.
+// Copies no more of it; its group gets the reason, which leads to its own end.
 void Mover::break_off(Transfer& t, const Status& why, Later& later) {
   if (t.finished || (t.ended && !t.outcome.ok())) return;
   t.close(false);

@@ -1,5 +1,5 @@
-// Command lines of services: a table of options, from which parsing, errors and --help are made.
-// "--name value" and "--name=value" are the same.
+// Command lines of services: a table of options, from which parsing, errors and --help are
+// generated. "--name value" and "--name=value" are the same.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace mcast::service {
 
-// One row of the table of options, for people.
+// One row of the table of options, as text for users.
 struct OptionInfo {
   const char* name;      // "--quota"
   const char* argument;  // "BYTES"
@@ -27,11 +27,11 @@ template <typename Options>
 struct OptionRow {
   OptionInfo info;
   std::string allowed;
-  // False: not allowed.
+  // Returns false if the value is not allowed.
   std::function<bool(const std::string&, Options&)> read;
 };
 
-// A whole number, `least` to `most`.
+// A whole number from `least` to `most`.
 template <typename T>
 bool read_whole(std::string_view text, T& out, uint64_t least, uint64_t most) {
   uint64_t value = 0;
@@ -40,7 +40,7 @@ bool read_whole(std::string_view text, T& out, uint64_t least, uint64_t most) {
   return true;
 }
 
-// A size in bytes, `least` to `most`.
+// A size in bytes, from `least` to `most`.
 inline bool read_bytes(const std::string& text, uint64_t& out, uint64_t least, uint64_t most) {
   uint64_t bytes = 0;
   if (!parse_size(text, bytes) || bytes < least || bytes > most) return false;
@@ -52,8 +52,8 @@ inline Status usage_error(const std::string& message) {
   return Status(Code::kInvalidArgument, message + "; --help lists the options");
 }
 
-// `arguments`: without the program's name. kInvalidArgument names the option, the value and what is
-// allowed. Of an option that comes twice both are read, in their order.
+// `arguments`: without the program's name. kInvalidArgument names the option, the value and the
+// allowed values. If an option is given twice, both values are read, in their order.
 template <typename Options>
 Result<Action> parse_options(const std::vector<OptionRow<Options>>& rows,
                              const std::vector<std::string>& arguments, Options& options) {

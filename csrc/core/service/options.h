@@ -1,4 +1,4 @@
-// What an aggregator is told when it starts: its command line, which also makes its help.
+// Options of an aggregator: its command line, from which its help is generated.
 #pragma once
 
 #include <map>
@@ -16,27 +16,29 @@ namespace mcast::service {
 struct Network {
   uint32_t address = 0, mask = 0;  // host byte order
 
-  // False: it is none, or has bits behind its prefix.
+  // Returns false if it is not a network, or has bits behind its prefix.
   static bool parse(const std::string& text, Network& out);
   bool contains(uint32_t host) const { return (host & mask) == address; }
 };
 
 struct Options {
-  std::string host;      // to listen at: a name or numeric IPv4 address; empty: all addresses
-  uint16_t port = 7117;  // 0: any that is free
+  std::string host;      // address to listen at: a name or numeric IPv4 address; empty: all
+                         // addresses
+  uint16_t port = 7117;  // 0: any free port
   uint32_t lanes = 1;
-  uint64_t quota = 512u << 20;  // bytes, of all jobs
+  uint64_t quota = 512u << 20;  // bytes, for all jobs
   uint64_t quota_per_job = 0;   // bytes; 0: a quarter of `quota`
   uint32_t jobs = 16;
-  uint64_t rate = 0;  // bits per second of this host's link; 0: not told
+  uint64_t rate = 0;  // bits per second of this host's link; 0: not given
   Nanos deadline = kSecond;
-  std::vector<Network> allow;  // who may ask; empty: everybody
-  std::string interface;       // setting of the stations' transports; empty: by `host`
-  std::string status;          // path of the status socket; empty: the default one
+  std::vector<Network> allow;  // hosts that may ask; empty: all
+  std::string interface;       // interface setting of the stations' transports; empty: derived from
+                               // `host`
+  std::string status;          // path of the status socket; empty: the default path
   Config config;               // of the stations' transports
 
   uint64_t job_quota() const { return quota_per_job != 0 ? quota_per_job : quota / 4; }
-  // Whether this host (host byte order) may ask.
+  // Returns true if this host (host byte order) may ask.
   bool allows(uint32_t host) const;
 };
 
@@ -45,8 +47,9 @@ struct CommandLine {
   Options options;
 };
 
-// `arguments`: without the program's name. kInvalidArgument names the option, the value and what is
-// allowed. Settings of the transports come from `environment` (Config::read_environment()).
+// `arguments`: without the program's name. kInvalidArgument names the option, the value and the
+// allowed values. Settings of the transports are read from `environment`
+// (Config::read_environment()).
 Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments,
                                        const std::map<std::string, std::string>& environment);
 // The text of --help.

@@ -1,5 +1,5 @@
-// Bytes are those of runs as they are kept here. A post of a group that is not there costs its head
-// only, of which there are as many as groups may be.
+// Counts the bytes of runs as they are stored here. A post of a group that does not exist costs its
+// head only; their number is limited like the number of groups.
 #include "service/pending_posts.h"
 
 #include <utility>

@@ -1,4 +1,5 @@
-// Posts of one client whose further runs are awaited: what it may have kept without finishing.
+// Posts of one client whose further runs are awaited, with a limit on the memory of unfinished
+// posts.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +14,21 @@ namespace mcast::service {
 // Not thread-safe.
 class PendingPosts {
  public:
-  // Of the runs of all that are not finished: two posts of the widest group.
+  // Maximum number of bytes of the runs of all unfinished posts: two posts of the widest group.
   static constexpr uint64_t kMostBytes = uint64_t{8} << 20;
 
-  // `most` at once.
+  // At most `most` posts at the same time.
   explicit PendingPosts(uint32_t most) : most_(most) {}
 
-  // Each: "" or why the client is ended.
+  // Each returns "" or why the client is ended.
   //
-  // A post that says that more follows. `there`: its group is; else runs are passed over.
+  // Begins a post that announces further runs. `there`: its group exists; otherwise the runs are
+  // skipped.
   std::string begin(ipc::PostRecord post, bool there);
-  // `whole`: the post, with the last of its runs.
+  // `whole`: the complete post, set with the last of its runs.
   std::string add(const ipc::PartRecord& part, std::optional<ipc::PostRecord>& whole);
 
-  // The group is closed: what is awaited for it comes and is passed over.
+  // The group is closed: further runs of its posts are skipped.
   void pass_over(uint32_t group);
   uint64_t bytes() const { return bytes_; }
 

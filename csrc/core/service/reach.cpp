@@ -1,5 +1,5 @@
-// Interfaces come and go, so they are asked for again, once a second at most: a group of a thousand
-// ranks asks two thousand times.
+// Interfaces come and go, so they are listed again, at most once a second: a group of a thousand
+// ranks makes two thousand checks.
 #include "service/reach.h"
 
 #include <arpa/inet.h>
@@ -22,7 +22,7 @@ uint32_t host_order(const sockaddr* address) {
 
 }  // namespace
 
-// With networks of its own, only the addresses of interfaces count, and what is loopback.
+// If the networks are given, only the addresses of the interfaces count, and loopback.
 void Reach::look(Nanos now) {
   if (looked_ != kNever && now - looked_ < kFresh) return;
   looked_ = now;

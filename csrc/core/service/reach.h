@@ -1,6 +1,6 @@
-// Where an engine of the host goes for its clients. They say where the members of their groups are,
-// and its network is not theirs: without a bound any program that may connect to the engine could
-// have it talk to whatever it can reach.
+// Limits the addresses to which a host engine connects for its clients. Clients give the addresses
+// of their groups' members, and the engine's network is not theirs: without a limit any program
+// that may connect to the engine could make it connect to any host that it can reach.
 #pragma once
 
 #include <mutex>
@@ -16,15 +16,15 @@ namespace mcast::service {
 // Thread-safe.
 class Reach {
  public:
-  static constexpr uint16_t kLeastPort = 1024;  // below are services of hosts
+  static constexpr uint16_t kLeastPort = 1024;  // lower ports are services of hosts
 
-  // Besides this host's own addresses; empty: the networks of its interfaces.
+  // Allowed in addition to this host's own addresses; empty: the networks of its interfaces.
   explicit Reach(std::vector<Ipv4Network> networks) : networks_(std::move(networks)) {}
 
-  // `host`: as a StreamAddress has it, one address or several joined by '+', of which all but the
-  // first bring a port of their own. kInvalidArgument names what is out of reach.
+  // `host`: as in a StreamAddress, one address or several joined by '+', of which all but the first
+  // have a port of their own. kInvalidArgument names the address that is out of reach.
   Status may(const std::string& host, uint16_t port);
-  // Whether the address, in host byte order, is within reach.
+  // Returns true if the address, in host byte order, is within reach.
   bool includes(uint32_t address);
 
  private:
@@ -32,7 +32,7 @@ class Reach {
   void look(Nanos now);
 
   const std::vector<Ipv4Network> networks_;
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards the fields below
   std::vector<Ipv4Network> allowed_;
   Nanos looked_ = kNever;
 };

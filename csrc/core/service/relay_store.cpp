@@ -1,9 +1,9 @@
-// One question at a time: the creation's thread asks and waits. An answer that comes when nobody
-// waits is passed over, so a client cannot answer ahead.
+// One request at a time: the creation's thread sends it and waits. A reply that comes while no
+// request is pending is ignored, so a client cannot reply in advance.
 //
-// An answer holds the values of the first keys only where all are longer than a message. The first
-// question is for all keys, so that they are waited for together, and whatever is missing is named
-// at once; the further ones are for few, which are there then.
+// A reply holds the values of the first keys only if all together exceed a message. The first
+// request is for all keys, so that they are waited for together, and missing keys are named
+// immediately; the further requests are for few keys, which are there by then.
 #include "service/relay_store.h"
 
 #include <algorithm>
@@ -16,10 +16,10 @@
 namespace mcast::service {
 namespace {
 
-constexpr Nanos kGrace = 10 * kSecond;  // beyond the store's own limit
+constexpr Nanos kGrace = 10 * kSecond;  // added to the store's own limit
 constexpr Nanos kSetPatience = 60 * kSecond;
-constexpr size_t kFurther = 64;              // keys of a question after the first
-constexpr Nanos kFurtherPatience = kSecond;  // at least: they are there
+constexpr size_t kFurther = 64;              // keys per request after the first
+constexpr Nanos kFurtherPatience = kSecond;  // minimum: the keys are there
 
 }  // namespace
 
@@ -69,7 +69,7 @@ Result<std::vector<std::string>> RelayStore::multi_get(const std::vector<std::st
     const Nanos left = first ? timeout : std::max(kFurtherPatience, deadline - monotonic_now());
     const auto rest = std::span(keys).subspan(values.size());
     ipc::StoreGet get{left, {}};
-    // (What does not fit is longer than a message by itself, and ask() says so.)
+    // (A value that does not fit exceeds a message by itself, and ask() reports that.)
     const size_t room = std::max<size_t>(1, fitting(control_of(call_, get), rest));
     const size_t count = std::min({rest.size(), room, first ? room : kFurther});
     get.keys.assign(rest.begin(), rest.begin() + static_cast<ptrdiff_t>(count));

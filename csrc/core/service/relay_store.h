@@ -1,4 +1,4 @@
-// The store of a job, asked for by an engine of the host through the client that creates a group.
+// The store of a job, which a host engine reaches through the client that creates a group.
 #pragma once
 
 #include <condition_variable>
@@ -13,11 +13,11 @@
 
 namespace mcast::service {
 
-// Its store's calls by one thread, the creation's; answered(), give_up() by any.
+// One thread, the creation's, makes the store's calls; answered() and give_up() are for any thread.
 class RelayStore final : public KeyValueStore {
  public:
-  // `tell` sends a message to the client; `scope`: of its store, as it says; `claims`: whether it
-  // answers a StoreClaim.
+  // `tell` sends a message to the client; `scope`: of the client's store, as the client reports it;
+  // `claims`: whether it replies to a StoreClaim.
   RelayStore(uint64_t call, std::function<void(const ipc::Control&)> tell, std::string scope = "",
              bool claims = false)
       : call_(call), tell_(std::move(tell)), scope_(std::move(scope)), claims_(claims) {}
@@ -29,7 +29,7 @@ class RelayStore final : public KeyValueStore {
   Result<std::string> claim(const std::string& key, const std::string& owner) override;
 
   void answered(ipc::StoreAnswer answer);
-  // The client is gone: every question fails.
+  // The client is gone: every request fails.
   void give_up();
 
  private:

@@ -1,5 +1,5 @@
 // One object for each station, job and end, written as it is built. Names come from other hosts:
-// Json escapes whatever bytes they hold.
+// Json escapes all bytes that they hold.
 #include "service/report.h"
 
 #include <algorithm>

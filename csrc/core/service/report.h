@@ -1,4 +1,4 @@
-// What an aggregator tells of itself, and the text of it that the status socket gives (JSON).
+// The status of an aggregator, and its text for the status socket (JSON).
 #pragma once
 
 #include <array>
@@ -12,26 +12,26 @@
 
 namespace mcast::service {
 
-// Of one station; totals since it began.
+// Status of one station; totals since it started.
 struct StationReport {
   std::string address;  // HOST:PORT
   uint64_t frames_in = 0, bytes_in = 0;
   uint64_t frames_out = 0, bytes_out = 0;
-  uint64_t operations = 0;                          // that ranks have opened
-  uint64_t declined = 0;                            // of these
+  uint64_t operations = 0;                          // opened by ranks
+  uint64_t declined = 0;                            // number of these declined
   uint64_t repeated = 0, stale = 0, malformed = 0;  // frames
   std::array<uint64_t, kCauses> refused{};          // connections and records, by cause
-  uint64_t folded_bytes = 0;                        // of contributions, and of racks' sums
-  uint64_t staged_bytes = 0;                        // of these, copied: their turn had not come
+  uint64_t folded_bytes = 0;                        // bytes of contributions, and of racks' sums
+  uint64_t staged_bytes = 0;                        // of these, copied: they arrived out of order
   uint32_t open_operations = 0;
-  uint32_t blocks = 0;     // segments that are being folded
-  uint64_t memory = 0;     // bytes that are reserved
+  uint32_t blocks = 0;     // segments being folded
+  uint64_t memory = 0;     // reserved bytes
   uint32_t connected = 0;  // ranks
-  Nanos cpu = 0;           // that its thread has used
-  // What the oldest operation waits for, if there is one.
+  Nanos cpu = 0;           // CPU time of its thread
+  // The state of the oldest operation, if there is one: the ranks for which it waits.
   struct Wait {
     Sequence operation = 0;
-    Nanos since = 0;              // when the last contribution to its oldest segment came
+    Nanos since = 0;              // arrival of the last contribution to its oldest segment
     std::vector<Member> missing;  // ranks
   };
   std::optional<Wait> oldest;
@@ -44,9 +44,9 @@ struct JobReport {
   uint64_t quota = 0;  // granted, bytes
   Nanos since = 0;
   bool asked_for = false;            // the asker is still connected
-  double rate_in = 0, rate_out = 0;  // bytes per second, of late
+  double rate_in = 0, rate_out = 0;  // bytes per second, recent
   std::vector<StationReport> stations;
-  std::vector<double> cpu_shares;  // by station, of one CPU, of late
+  std::vector<double> cpu_shares;  // by station, share of one CPU, recent
 };
 
 struct EndedJob {
@@ -56,7 +56,7 @@ struct EndedJob {
 };
 
 struct Report {
-  std::string address;  // HOST:PORT, where groups ask
+  std::string address;  // HOST:PORT, at which groups ask
   Nanos now = 0, started = 0;
   bool draining = false;
   uint64_t quota = 0, quota_per_job = 0, quota_used = 0;
@@ -68,7 +68,8 @@ struct Report {
   std::vector<EndedJob> ended;  // the latest ones, oldest first
 };
 
-// One JSON object and a line feed. Neither uids nor tags are in it: who knows those can take part.
+// One JSON object and a line feed. It contains neither uids nor tags: a process that knows those
+// can take part.
 std::string json_text(const Report& report);
 
 }  // namespace mcast::service

@@ -1,5 +1,5 @@
-// Threads of an engine that clients cause: where none can be had, one of them is refused, and the
-// engine goes on.
+// Starts threads of an engine on behalf of clients: if no thread can be started, that client is
+// refused, and the engine continues.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,7 @@
 
 namespace mcast::service {
 
-// As named_thread(). kResourceExhausted: none can be had; `into` is as it was.
+// Like named_thread(). kResourceExhausted if none can be started; `into` is unchanged then.
 inline Status start_thread(std::thread& into, const char* name, std::function<void()> run) {
   try {
     into = named_thread(name, std::move(run));

@@ -1,5 +1,5 @@
-// What has come from the ranks, then the station's turn. The stream has shown the uid of whoever
-// speaks, so a frame's sender is looked up by its peer; only the ranks of the ask get in at all.
+// Handles frames from the ranks, then polls the station. The stream has verified the uid of each
+// sender, so a frame's sender is looked up by its peer; only the ranks of the ask can connect.
 #include "service/station_loop.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace mcast::service {
 namespace {
 
-// Of the hosts whose bits are set.
+// Ranks on the hosts whose bits are set.
 std::vector<Member> ranks_of(const Hosts& hosts, const std::vector<uint64_t>& bits) {
   std::vector<Member> ranks;
   for (uint32_t h = 0; h < hosts.count() && h / 64 < bits.size(); h++) {
@@ -20,7 +20,7 @@ std::vector<Member> ranks_of(const Hosts& hosts, const std::vector<uint64_t>& bi
   return ranks;
 }
 
-// The keys, if there are any, before anybody can come.
+// Sets the keys, if there are any, before a rank can connect.
 std::vector<PeerId> expect_ranks(Stream& stream, const wire::Ask& ask) {
   for (size_t r = 0; r < ask.keys.size(); r++) {
     (void)stream.add_peer({.uid = ask.uids[r], .host = "", .port = 0, .key = ask.keys[r]});
@@ -72,7 +72,7 @@ void StationLoop::leave() {
 
 void StationLoop::on_frame(PeerId peer, Channel, ConstBytes frame) {
   const Member from = peer < members_.size() ? members_[peer] : kNoMember;
-  if (from == kNoMember) return;  // of nobody in the ask
+  if (from == kNoMember) return;  // not a rank of the ask
   if (from < connected_.size()) connected_[from] = true;
   wire::FrameHeader header;
   if (wire::parse_frame(frame, header)) {
@@ -102,8 +102,8 @@ void StationLoop::on_roster(Member from, ConstBytes frame) {
   meet_partners(roster);
 }
 
-// A leaf connects to the stations at the top. One that has not heard of it yet refuses it, and the
-// transport tries again for a while.
+// A rack worker connects to the stations at the top. A station that does not know it yet refuses
+// it, and the transport tries again for a while.
 void StationLoop::meet_partners(const wire::StationRoster& roster) {
   const Racks& racks = spec_.params.racks;
   const auto leaf = [&racks](const wire::StationEntry& s) {
@@ -116,7 +116,7 @@ void StationLoop::meet_partners(const wire::StationRoster& roster) {
     const Member member = planner_.member_of(station);
     if (member < peers_.size() && peers_[member] != kNoPeer) continue;
     Stream& stream = transport_->stream();
-    // A leaf comes by itself.
+    // A rack worker connects by itself.
     const bool comes = leaf(station);
     PeerId peer = stream.add_peer({station.uid, comes ? "" : station.host,
                                    comes ? uint16_t{0} : station.port, station.key, true});

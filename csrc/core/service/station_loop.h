@@ -1,7 +1,7 @@
-// What drives a station (aggregation/station.h), whoever calls it: one transport, one job. Time is
-// an argument.
+// Drives a station (aggregation/station.h) for any caller: one transport, one job. Time is an
+// argument.
 //
-// Not thread-safe: where the station runs.
+// Not thread-safe: call it where the station runs.
 #pragma once
 
 #include <memory>
@@ -21,43 +21,43 @@ namespace mcast::service {
 
 class StationLoop final : private StreamSink, private DatagramSink, private aggregation::Outlet {
  public:
-  // `spec` outlives this object. `transport` expects nobody yet.
+  // `spec` must outlive this object. `transport` must expect no peers yet.
   StationLoop(const StationSpec& spec, std::unique_ptr<Transport> transport, Nanos now);
 
   Transport& transport() { return *transport_; }
-  // Of any thread: neither changes.
+  // Any thread: both values are constant.
   wire::Accept::Station where() const;
   uint32_t largest_datagram() const { return largest_datagram_; }
 
-  // What has come, and the station's turn; whether something had come.
+  // Handles arrived frames and polls the station; returns true if any had arrived.
   bool turn(Nanos now);
-  // When turn() has something to do that no event announces.
+  // Time at which turn() has work that no event announces.
   Nanos deadline() const { return station_.deadline(); }
-  // Why the job has ended; nothing: it has not.
+  // Returns why the job has ended; empty if it has not.
   const std::optional<std::string>& ended() const { return ended_; }
-  // The job ends with this reason, if it has not ended yet.
+  // Ends the job with this reason, if it has not ended yet.
   void fail(const std::string& why);
-  // It is over, by itself or not: its memory is given back.
+  // Releases the station's memory after the job's end, whatever the reason.
   void leave();
-  // False: ranks have not heard the goodbye yet.
+  // Returns false if ranks have not received the goodbye yet.
   bool say_goodbye(Nanos now) { return transport_->stream().close_peers(now); }
 
-  // Something has changed since the last report.
+  // Returns true if the state has changed since the last report.
   bool changed() const { return live_.changed; }
-  // Of now; without `cpu`.
+  // Current values, without `cpu`.
   const StationReport& report(Nanos now);
 
  private:
   void on_frame(PeerId peer, Channel channel, ConstBytes frame) override;
   void on_peer_down(PeerId peer, const Status& why, bool graceful) override;
   void on_refused(Cause cause, Source source) override;
-  void on_datagram(ConstBytes) override {}  // no station is spoken to by multicast
+  void on_datagram(ConstBytes) override {}  // stations receive nothing by multicast
   void send(Member to, Channel channel, std::span<const ConstBytes> parts) override;
   size_t queued(Member to, Channel channel) const override;
   uint32_t busy_jobs() const override { return spec_.busy->jobs(); }
 
   void on_roster(Member from, ConstBytes frame);
-  // The stations of a tree that this one exchanges frames with.
+  // Connects to the stations of a tree with which this one exchanges frames.
   void meet_partners(const wire::StationRoster& roster);
   void note(const wire::FrameHeader& header);
   void set_busy(bool busy);
@@ -70,16 +70,16 @@ class StationLoop final : private StreamSink, private DatagramSink, private aggr
   Monitor monitor_;
   StationPlanner planner_;
   aggregation::Station station_;
-  std::vector<PeerId> peers_;    // by rank, then by station of a tree; kNoPeer: not met
+  std::vector<PeerId> peers_;    // by rank, then by station of a tree; kNoPeer if not connected
   std::vector<Member> members_;  // by peer
   std::vector<bool> connected_;  // by rank
   struct {
     StationReport report;
-    bool changed = false;  // since it was told
+    bool changed = false;  // since the last report
   } live_;
   std::optional<std::string> ended_;
   Nanos now_ = 0;
-  uint64_t next_operation_ = 0;  // no rank has opened this one, nor a later one
+  uint64_t next_operation_ = 0;  // no rank has opened this one or a later one
   bool busy_ = false;
 };
 

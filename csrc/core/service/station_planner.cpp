@@ -1,5 +1,5 @@
-// Ranks tell of a roster before they open an operation of it, each on the stream that the operation
-// comes by, so an unknown version is an old one that was forgotten: the ranks fold it themselves.
+// Ranks send a roster before they open an operation that uses it, each on the stream of the
+// operation, so an unknown version is an old one that was dropped: the ranks fold it themselves.
 #include "service/station_planner.h"
 
 #include <algorithm>

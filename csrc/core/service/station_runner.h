@@ -1,5 +1,5 @@
-// A station that runs, as the service sees it: on a thread of its own (station_thread.h), or driven
-// by the events of a simulation.
+// The service's interface to a running station: on a thread of its own (station_thread.h), or
+// driven by the events of a simulation.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 namespace mcast::service {
 
-// How many jobs of the process move data now. Any thread.
+// Counts the jobs of the process that move data now. Any thread.
 class BusyJobs {
  public:
   // One job's part of the count: busy while one of its stations is.
@@ -46,7 +46,7 @@ struct StationSpec {
   aggregation::JobParams params;
   DealWork deal;
   std::shared_ptr<BusyJobs::Job> busy;
-  // The answer of ended() or finished() has changed. Where the station runs; must not block.
+  // The result of ended() or finished() has changed. Called where the station runs; must not block.
   std::function<void()> on_end;
 };
 
@@ -54,15 +54,15 @@ struct StationSpec {
 class StationRunner {
  public:
   virtual ~StationRunner() = default;
-  // Where its stream endpoint is; capacity is the caller's to set.
+  // Address of its stream endpoint; the caller sets the capacity.
   virtual wire::Accept::Station where() const = 0;
   virtual uint32_t largest_datagram() const = 0;
-  // The station says goodbye to its ranks, at most for `patience`, and ends. Also needed where it
-  // has ended by itself. Any number of times: the first one counts.
+  // The station sends the goodbye to its ranks, for at most `patience`, and ends. Also needed if it
+  // has ended by itself. May be called any number of times: the first call counts.
   virtual void end(Nanos patience) = 0;
-  // Why the job has ended here; nothing: it has not.
+  // Returns why the job has ended here; empty if it has not.
   virtual std::optional<std::string> ended() const = 0;
-  // It has nothing more to do: the destructor does not wait.
+  // Returns true if it has no more work: the destructor does not wait.
   virtual bool finished() const = 0;
   // As of a moment ago.
   virtual StationReport report() const = 0;

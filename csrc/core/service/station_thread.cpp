@@ -1,8 +1,8 @@
-// The loop: the station's turn, then sleep in the transport until traffic, a wake-up or the next
+// The loop: poll the station, then sleep in the transport until traffic, a wake-up or the next
 // deadline.
 //
-// The report is copied out a few times a second, and whenever the thread goes to sleep, so that
-// readers never wait for the station nor it for them.
+// The report is copied a few times a second, and whenever the thread goes to sleep, so that readers
+// and the station never wait for each other.
 #include "service/station_thread.h"
 
 #include <algorithm>
@@ -61,7 +61,7 @@ void StationThread::loop() {
     while (end_at_.load() == kNever && !station_.ended()) {
       if (!turn()) sleep();
     }
-  } catch (const std::exception& error) {  // no memory: of this job only
+  } catch (const std::exception& error) {  // no memory: affects this job only
     station_.fail(std::string("its station has failed: ") + error.what());
   }
   station_.leave();  // its memory is given back before the goodbye, which may take a while

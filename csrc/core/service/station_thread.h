@@ -1,5 +1,5 @@
-// One thread, one transport, one job: what drives a station in the product. Jobs share nothing but
-// the CPUs and the link, so one that floods its stations, or breaks them, harms no other.
+// One thread, one transport, one job: drives a station in the product. Jobs share only the CPUs and
+// the link, so a job that floods or breaks its stations does not harm others.
 #pragma once
 
 #include <atomic>
@@ -16,9 +16,9 @@ namespace mcast::service {
 
 class StationThread final : public StationRunner {
  public:
-  // `transport` expects nobody yet. Throws where no thread can be had.
+  // `transport` must expect no peers yet. Throws if no thread can be started.
   StationThread(StationSpec spec, std::unique_ptr<Transport> transport);
-  // Ends the thread, within the patience that end() was given.
+  // Ends the thread, within the time limit that end() was given.
   ~StationThread() override;
 
   wire::Accept::Station where() const override { return station_.where(); }
@@ -30,19 +30,19 @@ class StationThread final : public StationRunner {
 
  private:
   void loop();
-  // Whether something has come.
+  // Returns true if any frame had arrived.
   bool turn();
-  // Until traffic, a wake-up or the next deadline.
+  // Sleeps until traffic, a wake-up or the next deadline.
   void sleep();
   void say_goodbye();
   void publish(Nanos now);
 
   const StationSpec spec_;
   StationLoop station_;
-  // Of the thread, once it runs.
+  // Used by the thread, once it runs.
   Nanos now_ = 0, published_ = 0;
 
-  std::atomic<Nanos> end_at_{kNever};  // the end of the goodbye; kNever: nobody has said end()
+  std::atomic<Nanos> end_at_{kNever};  // end of the goodbye; kNever: end() was not called
   std::atomic<bool> finished_{false};
   mutable std::mutex mutex_;
   StationReport report_;              // under mutex_

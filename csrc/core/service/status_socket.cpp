@@ -1,7 +1,7 @@
-// The text is taken when somebody connects and written as far as the socket takes it; who reads
-// slowly is written to again when there is room, until its time is over. Whoever comes in one turn
-// gets the same text, and a turn takes no more than so many: anybody may connect, and who looks
-// after the socket has other things to do.
+// The text is made when a reader connects and written as far as the socket takes it; a slow reader
+// is served again when there is room, until its time limit. All readers of one poll get the same
+// text, and a poll accepts a limited number: any user may connect, and the thread that serves the
+// socket has other work.
 #include "service/status_socket.h"
 
 #include <sys/socket.h>
@@ -31,7 +31,7 @@ std::string default_status_path() {
 }
 
 Status StatusSocket::open(const std::string& path, const char* who, bool replace) {
-  // Users of the host may ask; what is told opens nothing.
+  // Users of the host may read it; the text grants no access.
   LocalListener::How how;
   how.backlog = kMostReaders;
   how.mode = 0666;

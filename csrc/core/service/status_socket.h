@@ -1,5 +1,5 @@
-// The unix socket at which `torch-mcast aggregator status` asks: whoever connects is sent one text
-// and the end. Not thread-safe: one thread calls everything.
+// The unix socket read by `torch-mcast aggregator status`: a process that connects is sent one
+// text, then the connection is closed. Not thread-safe: one thread calls everything.
 #pragma once
 
 #include <poll.h>
@@ -17,15 +17,16 @@
 
 namespace mcast::service {
 
-// Where it is unless somebody says otherwise: the first of these whose folder is there or can be
-// made: /run/torch-mcast-aggregator, $XDG_RUNTIME_DIR/torch-mcast-aggregator. Empty: none. Not the
-// folder of the engine: whoever may write to that may pose as the engine.
+// Default path: the first of these whose folder exists or can be made: /run/torch-mcast-aggregator,
+// $XDG_RUNTIME_DIR/torch-mcast-aggregator. Empty if there is none. Not the folder of the engine,
+// because a process that may write there could impersonate the engine.
 std::string default_status_path();
 
 class StatusSocket {
  public:
-  // Readers at once, and new ones of a turn, at most. Where a further one comes, one goes: a user
-  // other than root and the process's own has a few places (base/half_open_rules.h).
+  // Maximum number of readers, and of new ones per poll. When a further one connects, one is
+  // dropped: a user other than root and the process's own has a few places
+  // (base/half_open_rules.h).
   static constexpr size_t kMostReaders = 16;
   static constexpr HalfOpenRules kRules{kMostReaders, 4, kMostReaders / 2};
   // Time to read the text.
@@ -35,15 +36,15 @@ class StatusSocket {
   StatusSocket(const StatusSocket&) = delete;
   StatusSocket& operator=(const StatusSocket&) = delete;
 
-  // Takes the place of a socket that nobody listens at, with `replace` of any. kUnavailable:
-  // another process does. `who` listens, for the error.
+  // Replaces a socket at which no process listens, or with `replace` any socket. kUnavailable if
+  // another process listens. `who` listens, for the error.
   Status open(const std::string& path, const char* who = "aggregator", bool replace = false);
-  // Also removes the file, if nobody has taken its place.
+  // Also removes the file, unless another process has replaced it.
   void close();
-  // Empty: not open.
+  // Empty if it is not open.
   const std::string& path() const { return listener_.path(); }
 
-  // As of Door. `text` is asked at most once.
+  // As in Door. `text` is called at most once.
   void watch(std::vector<pollfd>& list);
   void serve(std::span<const pollfd> ready, Nanos now, const std::function<std::string()>& text);
   Nanos deadline() const;
@@ -56,7 +57,7 @@ class StatusSocket {
     Nanos until = 0;
     HalfOpenSeat seat{};
   };
-  // False: it is done with.
+  // Returns false if the reader is finished.
   static bool write(Reader& reader);
   void add(Reader reader);
 

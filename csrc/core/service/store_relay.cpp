@@ -1,6 +1,7 @@
-// The first record of a rank names host and limit; it is passed on when somebody there listens,
-// which is tried until the limit. From then on bytes are carried without being looked at, 64 KiB in
-// each direction at most. A rank that ends takes its connection along, and the other way round.
+// A rank's first record gives host and limit; it is forwarded when a process listens there, which
+// is tried until the limit. From then on bytes are relayed without being interpreted, at most 64
+// KiB in each direction. If the rank or the engine closes its connection, the other connection is
+// closed too.
 #include "service/store_relay.h"
 
 #include <netdb.h>
@@ -25,12 +26,12 @@
 namespace mcast::service {
 namespace {
 
-constexpr Nanos kRelayLook = 100 * kMilli;  // whether the engine ends
+constexpr Nanos kRelayLook = 100 * kMilli;  // interval at which it checks whether the engine ends
 constexpr Nanos kFirstPatience = 5 * kSecond;
 constexpr Nanos kOneTry = 2 * kSecond, kBetweenTries = 100 * kMilli;
 constexpr Nanos kMostPatience = 24 * 3600 * kSecond;
 constexpr int kRelayBacklog = 64;
-constexpr int kRelayAccepts = 16;  // of a turn, so that none is without end
+constexpr int kRelayAccepts = 16;  // per poll, so that every poll ends
 constexpr size_t kCarried = size_t{64} << 10;
 
 bool wait_for(int fd, short events, Nanos patience) {
@@ -66,7 +67,7 @@ Result<Fd> connect_once(const sockaddr_in& address) {
   return fd;
 }
 
-// Bytes on their way in one direction.
+// Bytes in transit in one direction.
 struct Way {
   int from, to;
   std::string bytes;
@@ -152,7 +153,7 @@ void StoreRelay::serve() {
 }
 
 void StoreRelay::carry(int rank) const {
-  // What it is about.
+  // Its first record.
   wire::StoreReader reader;
   std::optional<wire::StoreRecord> first;
   Way in{rank, -1, ""};
@@ -183,7 +184,7 @@ void StoreRelay::carry(int rank) const {
     }
     store = address.ok() ? connect_once(*address) : address.status();
     if (store.ok()) break;
-    // Who has gone meanwhile wants no answer.
+    // A rank that has left meanwhile needs no reply.
     const bool gone = wait_for(rank, POLLRDHUP, kBetweenTries);
     if (stopping_ || gone) return;
     if (monotonic_now() - begun >= patience) {
@@ -208,7 +209,7 @@ void StoreRelay::carry(int rank) const {
     out.write();
     back.write();
   }
-  back.write();  // an answer that came with the end
+  back.write();  // a reply that arrived with the end
 }
 
 }  // namespace mcast::service

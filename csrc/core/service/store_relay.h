@@ -1,5 +1,5 @@
-// What connects a rank, which has no network, with its job's store at some engine: bytes go between
-// a local connection and one to that engine. A thread for each.
+// Connects a rank, which has no network, with its job's store at some engine: bytes are relayed
+// between a local connection and one to that engine. One thread per connection.
 #pragma once
 
 #include <poll.h>
@@ -17,24 +17,24 @@
 
 namespace mcast::service {
 
-// The path of its socket, beside the one of the engine.
+// The path of its socket, next to the engine's.
 std::string store_path(const std::string& engine_path);
 
-// The calls are one caller's.
+// One caller makes the calls.
 class StoreRelay {
  public:
-  // Whether this user may have one more: what holds its place, or why not.
+  // Returns an object that holds the user's place, or why this user may not have one more.
   using Admit = std::function<Result<std::shared_ptr<void>>(uid_t)>;
 
-  // It listens from listen() on. `port`: of the stores of all engines; no other is connected to,
-  // and no host out of reach.
+  // Listens from listen() on. `port`: that of the stores of all engines; it connects to no other
+  // port, and to no host out of reach.
   static Result<std::unique_ptr<StoreRelay>> open(const std::string& engine_path,
                                                   LocalListener::How how, uint16_t port,
                                                   Admit admit, MayReach may_reach);
   ~StoreRelay();
-  // Makes the socket's file again, in the place of one that is there.
+  // Creates the socket's file again, replacing an existing one.
   Status listen();
-  // Takes who has come, and lets go of who has gone.
+  // Accepts new connections, and releases ended ones.
   void serve();
   int fd() const { return listener_.fd(); }
   size_t connections() const { return carried_.size(); }

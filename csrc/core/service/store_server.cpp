@@ -1,8 +1,8 @@
-// One thread, poll(). A connection has one question at a time: its next record is looked at when
-// the last one has been answered and the answer has been taken, and who sends more than one ahead
-// is cut off. So what one of them can keep here is two records, and one turn serves it once. A
-// question of more than a few KiB is read when its source's account has room for all of it; else
-// its bytes are passed over, and it is refused.
+// One thread, poll(). A connection has one request at a time: its next record is read when the last
+// one has been answered and the reply has been taken, and a client that sends more than one in
+// advance is cut off. So a connection can keep two records here at most, and one poll serves it
+// once. A request of more than a few KiB is read when its source's account has room for all of it;
+// otherwise its bytes are skipped, and it is refused.
 #include "service/store_server.h"
 
 #include <sys/socket.h>
@@ -24,7 +24,7 @@ namespace {
 
 constexpr int kStoreBacklog = 1024;
 constexpr Nanos kLook = 100 * kMilli;
-constexpr uint64_t kMoreDescriptors = 256;  // asked for when none is left
+constexpr uint64_t kMoreDescriptors = 256;  // requested when none is left
 constexpr size_t kPiece = StoreTable::kClientBytes;
 constexpr size_t kLongestQuestion = sizeof(uint32_t) + wire::kMostStoreRecord;
 
@@ -56,7 +56,8 @@ StoreServer::~StoreServer() {
   if (thread_.joinable()) thread_.join();
 }
 
-// Nothing that a connection says may end the engine: where there is no memory for it, it goes.
+// No input of a connection may end the engine: if there is no memory for it, the connection is
+// closed.
 void StoreServer::run() {
   while (!stopping_) {
     served_ = 0;
@@ -150,7 +151,7 @@ void StoreServer::read(StoreTable::Client id, Connection& c, Nanos now) {
   std::array<char, kPiece> piece;
   const ssize_t got = ::recv(c.fd.get(), piece.data(), piece.size(), 0);
   if (got > 0) {
-    // The time is for all of a question, however it comes.
+    // The time limit is for the whole request, however it arrives.
     if (c.open && c.passed == 0 && c.in.waiting() == 0 && c.out.empty()) c.since = now;
     std::string_view bytes(piece.data(), static_cast<size_t>(got));
     const size_t over = std::min(c.passed, bytes.size());
@@ -165,7 +166,7 @@ void StoreServer::read(StoreTable::Client id, Connection& c, Nanos now) {
   }
 }
 
-// What opens a store is short.
+// Records that open a store are short.
 void StoreServer::expect(StoreTable::Client id, Connection& c) {
   const size_t bytes = c.in.expected();
   if (bytes == 0) return;
@@ -176,7 +177,7 @@ void StoreServer::expect(StoreTable::Client id, Connection& c) {
   c.expected = table_.expect(id, bytes);
   if (c.expected) return;
   if (c.in.waiting() > bytes) {
-    c.ended = true;  // more than one question
+    c.ended = true;  // more than one request
     return;
   }
   c.passed = bytes - c.in.waiting();

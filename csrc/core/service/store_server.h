@@ -1,5 +1,5 @@
-// The stores of jobs at an engine of the host: a thread that serves other engines' relays
-// (store_relay.h) over TCP.
+// The stores of jobs at a host engine: a thread that serves other engines' relays (store_relay.h)
+// over TCP.
 #pragma once
 
 #include <netinet/in.h>
@@ -20,33 +20,33 @@
 
 namespace mcast::service {
 
-// Where the connections of engines may come from; empty: everywhere.
+// Addresses from which engines may connect; empty: all.
 using StoreFilter = std::function<bool(uint32_t address)>;
 
-// The calls are one caller's.
+// One caller makes the calls.
 class StoreServer {
  public:
-  // Time to name a store, and to go on with a question or an answer that is under way. A connection
+  // Time limit for naming a store, and for progress of a request or reply in transfer. A connection
   // with neither may be silent for as long as its job runs.
   static constexpr Nanos kOpenPatience = 5 * kSecond;
   static constexpr Nanos kStallPatience = 30 * kSecond;
 
-  // `port` of all addresses; 0: any. Not ok: it cannot be had (yet).
+  // `port` on all addresses; 0: any. Returns an error if it is not available (yet).
   static Result<std::unique_ptr<StoreServer>> start(uint16_t port, StoreFilter filter = nullptr);
   ~StoreServer();
   uint16_t port() const { return port_; }
-  // No new connections; those that there are go on.
+  // Accepts no new connections; existing ones continue.
   void stop_listening() { listening_ = false; }
   size_t connections() const { return count_; }
 
  private:
   struct Connection {
     Fd fd;
-    Nanos since = 0;    // when it came, or last went on
+    Nanos since = 0;    // when it connected, or last made progress
     bool open = false;  // it has named a store
     bool ended = false;
-    bool expected = false;  // the table has room for the question that is under way
-    size_t passed = 0;      // bytes of a refused question that are still to come
+    bool expected = false;  // the table has room for the request being read
+    size_t passed = 0;      // bytes of a refused request still to be skipped
     std::string out;
     wire::StoreReader in;
   };
@@ -67,10 +67,10 @@ class StoreServer {
   std::atomic<size_t> count_{0};
   Fd listener_;
   std::map<StoreTable::Client, Connection> connections_;
-  std::vector<pollfd> list_;             // of the last wait()
-  std::vector<StoreTable::Client> ids_;  // whose; 0: the listener's
+  std::vector<pollfd> list_;             // list of the last wait()
+  std::vector<StoreTable::Client> ids_;  // client of each entry; 0: the listener
   StoreTable::Client next_ = 1, served_ = 0;
-  Nanos accept_from_ = 0;  // after a lack of descriptors
+  Nanos accept_from_ = 0;  // set after a lack of descriptors
   RateLimit warnings_{10 * kSecond};
   StoreTable table_{[this](StoreTable::Client client, const wire::StoreRecord& record) {
     const auto it = connections_.find(client);

@@ -1,9 +1,9 @@
-// As c10d's stores: a missing key counts as 0 for add(), and may be set by compare_set() where
-// nothing is expected; wait() and get() are for all keys at once. A client that waits has a place
-// in its store's list, which is looked through when a key appears. What a store holds is counted
-// with what a map or a list takes for each piece: many small keys are no way around the limit.
-// The size of an answer is summed before the answer is built: a question may name one large value
-// many times, and many clients may wait for one.
+// Semantics of c10d's stores: a missing key counts as 0 for add(), and may be set by compare_set()
+// if no value is expected; wait() and get() are for all keys at once. A waiting client has an entry
+// in its store's list, which is searched when a key appears. The contents of a store are counted
+// with the overhead of a map or a list for each piece, so many small keys do not circumvent the
+// limit. The size of a reply is summed before the reply is built: a request may name one large
+// value many times, and many clients may wait for one.
 #include "service/store_table.h"
 
 #include <algorithm>
@@ -18,13 +18,13 @@ namespace {
 using wire::StoreOp;
 using wire::StoreRecord;
 
-constexpr size_t kShownKey = 64;  // bytes of a key in an error
+constexpr size_t kShownKey = 64;  // shown bytes of a key in an error
 
 size_t cost(const std::string& key, const std::string& value) {
   return StoreTable::kEntryBytes + key.size() + value.size();
 }
 
-// Whole numbers with a sign, as add() stores them.
+// Signed whole numbers, as add() stores them.
 bool read_signed(const std::string& text, int64_t& out) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
   return error == std::errc() && end == text.data() + text.size();
@@ -36,7 +36,7 @@ constexpr const char* kFull =
 constexpr const char* kTooLong = "the answer is longer than a store's record may be";
 static_assert(StoreTable::kMostBytes == size_t{256} << 20);
 
-// How many parts records of this kind have: from, to, and a multiple of.
+// Allowed number of parts of records of this kind: from, to, and a multiple of.
 bool shape(const StoreRecord& r) {
   const size_t n = r.parts.size();
   switch (r.op) {
@@ -132,7 +132,7 @@ bool StoreTable::on_record(Client client, const StoreRecord& record, Nanos now) 
   if (it == members_.end() || !shape(record) || it->second.waits) return false;
   Member& member = it->second;
   if ((record.op == StoreOp::kOpen) == member.open) return false;
-  // The table's own copies, if it makes any, are counted from here on.
+  // Copies that the table makes are counted separately from here on.
   shares_.give(member.source, std::exchange(member.question, 0));
   if (record.op == StoreOp::kOpen) return open(client, member, record.parts);
   Store& store = stores_[member.store];
@@ -237,7 +237,7 @@ bool StoreTable::all_there(const Store& store, const Parts& keys) const {
                      [&](const std::string& key) { return store.values.count(key) > 0; });
 }
 
-// As long as the key is missing that was missing before, no other one is looked for.
+// Starts with the key that was missing before: as long as it is missing, no other one is looked up.
 bool StoreTable::all_there(const Store& store, Waiter& waiter) const {
   for (size_t seen = 0; seen < waiter.keys.size(); seen++) {
     if (store.values.count(waiter.keys[waiter.missing]) == 0) return false;

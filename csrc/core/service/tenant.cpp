@@ -1,15 +1,15 @@
-// The tenant's thread stands for the client's script: it reads records and posts them
-// (tenant_records.cpp), answers messages (tenant_messages.cpp), and sleeps in poll() where there is
-// neither. What blocks has a thread of its own: the creation of a group, which asks the client's
-// store, and the end of groups.
+// The tenant's thread acts for the client's script: it reads records and posts them
+// (tenant_records.cpp), replies to messages (tenant_messages.cpp), and sleeps in poll() if there
+// are neither. Blocking work has threads of its own: the creation of a group, which uses the
+// client's store, and the end of groups.
 //
-// A turn is bounded whatever the client sends, so that the rest is done as well: the drain, what is
-// kept for a full ring, a page that does not come.
+// The work of one poll is bounded whatever the client sends, so that the other tasks are done as
+// well: the drain, completions kept because the ring was full, a page that does not come.
 //
-// A client that says what no sound one says is ended: its groups are aborted with the reason, which
-// names it on all ranks. The same goes for one whose process ends without Bye, and for one that the
-// engine has no memory for: no exception of its passes this thread. Memory stays mapped until no
-// operation uses it.
+// A client that sends something no correct client sends is ended: its groups are aborted with the
+// reason, which names it on all ranks. The same applies to a client whose process ends without Bye,
+// and to one for which the engine has no memory: its exceptions do not leave this thread. Memory
+// stays mapped until no operation uses it.
 #include "service/tenant.h"
 
 #include <poll.h>
@@ -31,12 +31,12 @@ namespace mcast::service {
 namespace {
 
 constexpr int kBeatMs = 100;
-constexpr int kFullMs = 1;   // between looks at a full completion ring
-constexpr int kBatch = 256;  // records between two looks at the socket
+constexpr int kFullMs = 1;   // between checks of a full completion ring
+constexpr int kBatch = 256;  // records between two checks of the socket
 constexpr size_t kSpareCompletions = 1024;
 constexpr size_t kMostRemains = 16;
 
-// Of all clients together: a process may connect, say Hello and vanish as often as it likes.
+// Shared by all clients: a process may connect, send Hello and vanish as often as it likes.
 class ClientWarnings {
  public:
   void warn(pid_t pid, const std::string& why) {
@@ -166,7 +166,7 @@ std::string Tenant::serve_until_its_end() {
 }
 
 std::string Tenant::serve_ring() {
-  // A sound client has no more of them than operations, and what is said of its groups.
+  // A correct client has no more of them waiting than operations, plus messages about its groups.
   if (link_->waiting() > 2 * size_t{limits_.operations} + kSpareCompletions)
     return "its process broke the engine's protocol: it does not read what is over";
   for (int i = 0; i < kBatch; i++) {
@@ -193,7 +193,8 @@ void Tenant::sleep() {
   link_->page().engine_asleep.store(0, std::memory_order_seq_cst);
 }
 
-// Creations that are over; also those that have told their end, which are so in a moment.
+// Removes creations that are over; optionally also those that have reported their end, whose
+// threads end soon.
 void Tenant::sweep(bool also_about_to_be_over) {
   for (auto it = creations_.begin(); it != creations_.end();) {
     Creation& creation = it->second;
@@ -217,7 +218,7 @@ std::string Tenant::on_group_ask(const ipc::Control& message) {
   }
   drop_local_settings(asked.settings);
   for (const auto& [key, value] : limits_.settings) asked.settings[key] = value;
-  asked.settings["engine"] = "inproc";  // that is, in this one
+  asked.settings["engine"] = "inproc";  // that is, in this process
   auto config = Config::resolve(asked.settings, {});
   Status wrong = config.ok() ? may_make(asked, *config) : config.status();
   if (wrong.ok()) wrong = begin(message.call, asked, std::move(config).value());
@@ -227,8 +228,8 @@ std::string Tenant::on_group_ask(const ipc::Control& message) {
   return "";
 }
 
-// What one rank alone calls is done where it is posted, which would be this thread, in blocks of
-// any length: no client asks for that (GroupMaker).
+// Operations that one rank calls alone are done where they are posted, which would be this thread,
+// in blocks of any length: no client asks for that (GroupMaker).
 Status Tenant::may_make(const ipc::GroupAsk& asked, const Config& config) const {
   if (asked.size < 2) {
     return Status(Code::kInvalidArgument, "an engine of the host makes no group of one rank");
@@ -238,7 +239,7 @@ Status Tenant::may_make(const ipc::GroupAsk& asked, const Config& config) const 
   const std::lock_guard<std::mutex> held(mutex_);
   size_t groups = groups_.size() + closer_.open();
   for (const auto& [call, creation] : creations_) groups += creation.ended ? 0 : 1;
-  // Of closed ones something may be left for a moment.
+  // Closed groups may still exist for a moment.
   const bool room = groups < limits_.groups && closer_.size() <= limits_.groups + kMostRemains;
   if (room) return {};
   return Status(Code::kResourceExhausted, "engine's limit of " + std::to_string(limits_.groups) +
@@ -299,8 +300,8 @@ void Tenant::create(uint64_t call, const GroupSpec& spec, Creation& creation) {
                   : control_of(ipc::ControlType::kGroupFailed, call, ipc::Verdict::of(status)));
 }
 
-// A client that is lost loses its groups, those that it was closing too. One that has gone in order
-// may have left some that are being closed, which go on until the engine itself must end.
+// A lost client loses its groups, including those that it was closing. A client that left in order
+// may have groups that are still being closed; these continue until the engine itself must end.
 void Tenant::wind_up(const std::string& why) {
   if (!why.empty()) {
     static ClientWarnings& warnings = *new ClientWarnings;
@@ -309,7 +310,7 @@ void Tenant::wind_up(const std::string& why) {
   for (auto& [call, creation] : creations_) {
     creation.interrupted = true;
     creation.store->give_up();
-    if (creation.thread.joinable()) creation.thread.join();  // else there was no memory for it
+    if (creation.thread.joinable()) creation.thread.join();  // otherwise there was no memory for it
   }
   {
     const std::lock_guard<std::mutex> held(mutex_);

@@ -1,4 +1,4 @@
-// One client of an engine of the host: its link, its groups, its lanes.
+// One client of a host engine: its link, its groups, its lanes.
 #pragma once
 
 #include <sys/types.h>
@@ -26,43 +26,44 @@ namespace mcast::service {
 struct TenantLimits {
   uint32_t groups = 256;
   uint32_t operations = 4096;  // in flight
-  // Bytes of memory that is shared: address space, of which pages exist when they are touched. A
-  // client's tensors and spans each may be as much as the machine has.
+  // Bytes of shared memory: address space, whose pages exist only once they are touched. A client's
+  // tensors and spans may each be as large as the machine's memory.
   uint64_t arenas = 2 * ArenaPool::memory_of_machine();
-  // Bytes of tensors that are copied, of all clients of a user together.
+  // Bytes of copied tensors, for all clients of a user together.
   uint64_t bounce = uint64_t{4} << 30;
-  Nanos silence = 10 * kSecond;                 // without a beat of the engine: a client gives up
-  std::map<std::string, std::string> settings;  // that override a client's
+  Nanos silence = 10 * kSecond;                 // time without a beat of the engine after which a
+                                                // client gives up
+  std::map<std::string, std::string> settings;  // settings that override a client's
 };
 
-// What who comes to an engine that drains is told: kUnavailable.
+// The error for clients that connect to an engine that drains: kUnavailable.
 Status being_replaced();
 
-// What is told of it (engine status).
+// Status of a client (engine status).
 struct TenantReport {
   pid_t pid = 0;
   uid_t uid = 0;
   std::vector<std::string> groups;
-  std::set<std::string> security;  // modes of these
+  std::set<std::string> security;  // modes of its groups
   uint64_t arena_bytes = 0;
   uint32_t in_flight = 0;
-  uint64_t sent_bytes = 0;    // to the network
+  uint64_t sent_bytes = 0;    // sent to the network
   uint64_t share_waits = 0;   // sends that waited for other jobs
-  uint64_t bounce_bytes = 0;  // for copies of its tensors, in use and kept
+  uint64_t bounce_bytes = 0;  // for copies of its tensors, including kept blocks
   Mover::Report mover{};
 };
 
-// Thread-safe. A thread of its own serves the client until it goes, breaks the protocol or is
+// Thread-safe. A thread of its own serves the client until it leaves, breaks the protocol or is
 // ended.
 class Tenant {
  public:
-  // The threads of a client with groups of one kind of lanes: its own, the one that closes groups,
-  // two lanes, two for ranks of this host.
+  // Number of threads of a client with groups of one kind of lanes: its own, the one that closes
+  // groups, two lanes, two for ranks of this host.
   static constexpr uint32_t kThreads = 6;
 
-  // `context`: all of it; `threads`: the place of so many in its quota. `over` is called at the
-  // end, on the tenant's thread. Not ok: no memory for the link, or no thread; the socket is as it
-  // was.
+  // `context`: the engine's; `threads`: holds the place of kThreads threads in its quota. `over` is
+  // called at the end, on the tenant's thread. Returns an error if there is no memory for the link,
+  // or no thread; the socket is unchanged then.
   static Result<std::unique_ptr<Tenant>> serve(LocalSocket&& socket, const TenantLimits& limits,
                                                const EngineContext& context,
                                                std::shared_ptr<void> threads,
@@ -70,10 +71,11 @@ class Tenant {
   // Waits for the thread.
   ~Tenant();
 
-  // From now on it makes no new groups; the client is told, and goes when it has none. `limit`: how
-  // long clients have in all.
+  // From now on it makes no new groups; the client is notified, and leaves when it has no groups.
+  // `limit`: total time that clients have.
   void drain(Nanos limit) { drain_limit_ = limit; }
-  // As drain(), and the client's groups end on all ranks, by name. Soon, on the tenant's thread.
+  // Like drain(), and the client's groups end on all ranks, with its name. Happens soon, on the
+  // tenant's thread.
   void end(Nanos limit) {
     drain(limit);
     ending_ = true;
@@ -81,13 +83,13 @@ class Tenant {
   TenantReport report() const;
 
  private:
-  // It blocks, so it has a thread of its own.
+  // Creation of a group; it blocks, so it has a thread of its own.
   struct Creation {
     std::unique_ptr<RelayStore> store;
     std::atomic<bool> interrupted{false};
-    bool ended = false;  // under mutex_: it has failed, or its group is among groups_
+    bool ended = false;  // under mutex_: it has failed, or its group is in groups_
     std::atomic<bool> over{false};
-    std::shared_ptr<void> place;  // in the user's quota of threads
+    std::shared_ptr<void> place;  // place in the user's quota of threads
     std::thread thread;
   };
 
@@ -95,11 +97,11 @@ class Tenant {
          std::shared_ptr<void> threads, std::function<void()> over);
   Status start();
   void run();
-  // "": it has said Bye.
+  // Returns "" if the client has sent Bye.
   std::string serve_until_its_end();
   void wind_up(const std::string& why);
   void sweep(bool also_about_to_be_over);
-  // Each: "" or why the client is ended.
+  // Each returns "" or why the client is ended.
   std::string heed_drain();
   std::string serve_ring();
   std::string catch_up(size_t& records);
@@ -123,10 +125,10 @@ class Tenant {
   const std::shared_ptr<TenantLink> link_;
   const TenantLimits limits_;
   const std::function<void()> over_;
-  const std::shared_ptr<void> threads_;  // their place in the user's quota
+  const std::shared_ptr<void> threads_;  // holds their place in the user's quota
   GroupMaker maker_;
   bool greeted_ = false, bye_ = false;
-  std::atomic<Nanos> drain_limit_{kNever};  // kNever: it does not drain
+  std::atomic<Nanos> drain_limit_{kNever};  // kNever if it does not drain
   std::atomic<bool> ending_{false};
   Nanos told_limit_ = kNever;
   const std::shared_ptr<std::atomic<uint32_t>> in_flight_ =
@@ -135,14 +137,14 @@ class Tenant {
   PendingPosts pending_;
   Closer closer_;
 
-  mutable std::mutex mutex_;  // of what follows: creations add, reports read
+  mutable std::mutex mutex_;  // guards the fields below: creations add, reports read
   std::map<uint32_t, std::shared_ptr<TenantGroup>> groups_;
   uint32_t next_handle_ = 1;
   struct {
-    Arenas arenas;  // the tenant's thread only
+    Arenas arenas;  // used by the tenant's thread only
     uint64_t arena_bytes = 0;
-    std::shared_ptr<void> thread;  // the mover's place in the user's quota
-    std::shared_ptr<Mover> mover;  // once the client has offered its own
+    std::shared_ptr<void> thread;  // holds the mover's place in the user's quota
+    std::shared_ptr<Mover> mover;  // set once the client has offered its own memory
   } memory_;
 
   std::thread thread_;

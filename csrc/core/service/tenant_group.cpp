@@ -1,10 +1,11 @@
-// A record's runs are laid out as slices of arenas, each held against the arena's size, or of the
-// memory into which a mover copies what the client has for itself (service/transfer.h). The group
-// checks the call again, as it would a script's. Its own sequence must be the record's: a client
-// that counts otherwise would match other ranks' operations with the wrong ones of its own.
+// The runs of a record are converted to slices of arenas, each checked against the arena's size, or
+// of the memory into which a mover copies slices of the client's own memory (service/transfer.h).
+// The group checks the call again, as it would check a script's. Its own sequence number must be
+// the record's: a client that counts differently would match other ranks' operations with the wrong
+// ones of its own.
 //
-// Names of operations must live as long as the process: those that torch has are few, so the first
-// ones are kept and further ones are all called "operation".
+// Names of operations must live as long as the process: torch has few of them, so the first names
+// are kept and further ones are all called "operation".
 #include "service/tenant_group.h"
 
 #include <algorithm>
@@ -14,7 +15,8 @@ namespace mcast::service {
 namespace {
 
 constexpr size_t kMostNames = 64;
-constexpr size_t kFinalStep = size_t{256} << 10;  // bytes of an output between two words of it
+constexpr size_t kFinalStep = size_t{256} << 10;  // bytes of output between two progress
+                                                  // notifications
 
 const char* kept_name(const std::string& name) {
   static std::mutex mutex;
@@ -24,12 +26,13 @@ const char* kept_name(const std::string& name) {
   return names.size() < kMostNames ? names.insert(name).first->c_str() : "operation";
 }
 
-// How long before `done`.
+// Time from `moment` to `done`.
 Nanos before(Nanos moment, Nanos done) {
   return moment == kNever ? kNever : std::max<Nanos>(done - moment, 0);
 }
 
-// The slices of a run in an arena. False: it lies beside its arena, or in none.
+// Converts a run to slices of an arena. Returns false if it is outside its arena, or the arena does
+// not exist.
 bool lay_out_run(const ipc::SliceRun& run, const Arenas& arenas, bool staged,
                  std::vector<Slice>& out) {
   if (run.space < ipc::Space::kFirstArena) return false;
@@ -37,7 +40,7 @@ bool lay_out_run(const ipc::SliceRun& run, const Arenas& arenas, bool staged,
       static_cast<size_t>(run.space) - static_cast<size_t>(ipc::Space::kFirstArena);
   if (number >= arenas.size()) return false;
   const std::shared_ptr<Segment>& memory = arenas[number];
-  // These sums do not wrap: the parser has seen to that.
+  // These sums do not wrap: the parser has checked that.
   const uint64_t reach = run.stride * (run.count - 1) + run.length;
   if (run.base + reach > memory->size()) return false;
   std::byte* const base = memory->data() + run.base;
@@ -54,7 +57,7 @@ bool lay_out_run(const ipc::SliceRun& run, const Arenas& arenas, bool staged,
   return true;
 }
 
-// Whether what is final of an output is told by its index before the end (PostOptions).
+// Returns true if the final parts of an output are reported by index before the end (PostOptions).
 bool tells_final(wire::Kind kind) {
   return kind == wire::Kind::kBroadcast || kind == wire::Kind::kAllgather ||
          kind == wire::Kind::kReduceScatter;
@@ -64,7 +67,7 @@ ipc::FailedRecord failed(uint32_t handle, const Status& why) {
   return {handle, static_cast<uint8_t>(why.code()), why.message()};
 }
 
-// How many inputs and outputs a call of this kind has, on this rank.
+// Number of inputs and outputs of a call of this kind, on this rank.
 std::pair<size_t, size_t> shape_of(const wire::Descriptor& d, const Group& group) {
   const size_t size = group.size();
   switch (d.kind) {
@@ -134,8 +137,8 @@ PostOptions TenantGroup::options_of(const ipc::PostRecord& head, const Laid& lai
   };
   if (!laid.transfer) {
     options.done = [finish](const Status& status) { finish(status, false); };
-    // It says that everything before it is complete, so what of that is still being copied is
-    // first.
+    // A barrier's end says that everything before it is complete, so outputs still being copied are
+    // finished first.
     if (head.descriptor.kind == wire::Kind::kBarrier && laid.mover) {
       options.done = [mover = laid.mover, group = handle_, finish](const Status& status) {
         mover->after(group, [finish, status] { finish(status, false); });
@@ -310,7 +313,7 @@ void TenantGroup::ready(const ipc::ReadyRecord& record) {
   {
     const std::lock_guard<std::mutex> held(flights_->mutex);
     const Staged* const found = flights_->find(record);
-    if (found == nullptr) return;  // it has ended
+    if (found == nullptr) return;  // it has ended already
     const Staged& staged = *found;
     if (record.input >= staged.inputs.size()) return;
     if (staged.transfer && staged.transfer->has_input(record.input)) {

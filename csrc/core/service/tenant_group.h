@@ -16,10 +16,10 @@
 
 namespace mcast::service {
 
-// By their number: the first is ipc::Space::kFirstArena.
+// Indexed by their number: the first is ipc::Space::kFirstArena.
 using Arenas = std::vector<std::shared_ptr<Segment>>;
 
-// By the tenant's thread.
+// Used by the tenant's thread.
 class TenantGroup {
  public:
   // `in_flight` counts the tenant's operations, `most` is their limit.
@@ -27,19 +27,19 @@ class TenantGroup {
               std::shared_ptr<TenantLink> link, std::shared_ptr<std::atomic<uint32_t>> in_flight,
               uint32_t most);
 
-  // Not ok: the record cannot be one of a sound client, which is ended. Everything else that is
-  // wrong with a post is its completion's status, and the group is aborted. `mover`: of slices in
-  // the client's own memory; null: it has offered none.
+  // Returns an error if the record cannot come from a correct client, which is then ended. Any
+  // other error of a post becomes its completion's status, and the group is aborted. `mover`: for
+  // slices in the client's own memory; null if it has offered none.
   Status post(const ipc::PostRecord& head, const std::vector<ipc::SliceRun>& runs,
               const Arenas& arenas, const std::shared_ptr<Mover>& mover);
-  // Likewise (tenant_point_to_point.cpp).
+  // The same for a message (tenant_point_to_point.cpp).
   Status message(const ipc::MessageRecord& record, const Arenas& arenas,
                  const std::shared_ptr<Mover>& mover);
   void ready(const ipc::ReadyRecord& record);
 
   uint32_t handle() const { return handle_; }
   const std::string& name() const { return name_; }
-  // The rank is lost; `why` is about its process.
+  // The rank is lost; `why` describes its process.
   void lose(const std::string& why);
   // The same while the group is being closed, which is then over soon.
   void lose_closing(const std::string& why);
@@ -51,42 +51,43 @@ class TenantGroup {
   using Key = std::pair<LaneId, Sequence>;
   struct Staged {
     std::vector<Slice> inputs;
-    std::shared_ptr<Mover> mover;  // of the inputs that are the client's own
+    std::shared_ptr<Mover> mover;  // for inputs in the client's own memory
     std::shared_ptr<Transfer> transfer;
   };
   // Shared with callbacks on lanes.
   struct Flights {
     std::mutex mutex;
     std::map<Key, Staged> staged;
-    std::map<uint32_t, Staged> messages;  // all in flight, by number
+    std::map<uint32_t, Staged> messages;  // all messages in flight, by number
     bool told_failure = false;
-    // Null: it has ended. The mutex is held.
+    // Returns null if it has ended. Call with the mutex held.
     const Staged* find(const ipc::ReadyRecord& record) const;
   };
-  // A post's memory.
+  // Memory of a post.
   struct Laid {
     std::vector<Slice> inputs, outputs;
-    std::vector<OwnSlice> own;  // of these, not placed yet
+    std::vector<OwnSlice> own;  // slices without a place yet
     std::shared_ptr<Mover> mover;
-    std::shared_ptr<Transfer> transfer;  // of `own`
+    std::shared_ptr<Transfer> transfer;  // the transfer of `own`
   };
   Status lost(const std::string& why) const;
-  // What it ends with, and the group; `end`: the record that says so.
+  // Ends a post and its group with `why`; `end`: the record that reports it.
   void refuse(const ipc::Completed& end, const Status& why);
   void refuse(const ipc::PostRecord& head, const Status& why);
-  // Ok: there may be one more in flight.
+  // Ok if one more may be in flight.
   Status room() const;
-  // Not ok: as post().
+  // Errors as in post().
   static Status lay_out(const std::vector<ipc::SliceRun>& runs, bool staged, const Arenas& arenas,
                         Laid& laid);
-  // The same; `refused`: else why there is none.
+  // The same; `refused` is set to the reason if there is none.
   static Status start_transfer(const Transfer::What& what, Laid& laid, Status& refused);
   static Transfer::Hooks hooks_for(const std::weak_ptr<GroupBase>& group,
                                    std::function<void()> wake);
-  // That the group has failed, to a client that has not heard so.
+  // Returns true if the group has failed and the client has not been notified of it yet.
   static bool first_failure(Flights& flights, const Status& status);
-  // Its end: when the mover has copied all of it; what is final before, if that is told, meanwhile.
-  using Finish = std::function<void(const Status&, bool held)>;  // `held`: as DoneRecord says
+  // Reports its end when the mover has copied all of it; final parts of outputs are reported
+  // earlier, if the kind of call allows it.
+  using Finish = std::function<void(const Status&, bool held)>;  // `held`: as in DoneRecord
   void end_by_mover(const Laid& laid, Finish finish, bool tells_final, PostOptions& options) const;
   PostOptions options_of(const ipc::PostRecord& head, const Laid& laid);
   Result<Sequence> call(const ipc::PostRecord& head, Laid laid);

@@ -1,7 +1,7 @@
-// Completions are written under one lock by whichever thread has them, lanes among them, so nothing
-// here waits: a full ring makes a list, which the tenant's thread writes when there is room.
-// Whoever has written rings the bell if threads of the client sleep there, and else looks whether
-// the client's link sleeps and sends it a Look.
+// Completions are written under one lock by the thread that has them, which may be a lane, so no
+// call here waits: if the ring is full they go to a list, which the tenant's thread writes when
+// there is room. After writing, the thread wakes threads of the client that sleep on the ring, and
+// otherwise checks whether the client's link sleeps and sends it a Look.
 #include "service/tenant_link.h"
 
 #include "base/log.h"

@@ -1,4 +1,4 @@
-// An engine's end of the link to one client: what it is told goes out from any thread.
+// An engine's end of the link to one client; messages can be sent from any thread.
 #pragma once
 
 #include <atomic>
@@ -17,36 +17,36 @@ namespace mcast::service {
 
 static_assert(ipc::kMostControl == LocalSocket::kMostPacket);
 
-// An answer: what `call` has asked for is not to be had.
+// A reply: the request `call` cannot be fulfilled.
 ipc::Control refusal(uint64_t call, const Status& why);
-// Of a group's stats, beside the other parts of a message.
+// Maximum size of a group's stats, besides the other parts of a message.
 inline constexpr size_t kMostStatsText = ipc::kMostControl - 256;
 
-// complete(), tell() and fail() by any thread; the others by the tenant's.
+// complete(), tell() and fail() are for any thread; the others for the tenant's.
 class TenantLink {
  public:
-  // Takes the socket, unless it is not ok.
+  // Takes the socket only on success.
   static Result<std::shared_ptr<TenantLink>> make(LocalSocket&& socket);
-  // Gives it back: the link is not used any more.
+  // Returns the socket: the link is not used any more.
   LocalSocket take_socket() { return std::move(socket_); }
 
-  // Completions never wait: what the ring does not take is kept, and follows by flush().
+  // Completions never wait: those for which the ring has no room are kept, and flush() writes them.
   void complete(const ipc::Completed& record);
   void flush();
-  size_t waiting();  // completions, for room in the ring
+  size_t waiting();  // number of completions that wait for room in the ring
 
-  // Best effort: a client that takes no messages is found to be gone by its socket. In the place of
-  // an answer that is too long for a message goes a Refused that says so.
+  // Best effort: if a client takes no messages, its socket shows when it is gone. A reply that is
+  // too long for a message is replaced by a Refused that says so.
   void tell(const ipc::Control& message, std::span<const int> descriptors = {});
   LocalSocket::Got receive(Packet& out) { return socket_.receive(out); }
 
-  // The client is to be ended, soon, by the tenant's thread: whoever finds that out may hold locks.
-  // `why` is there for good; the first one counts.
+  // The client is to be ended soon, by the tenant's thread: the caller may hold locks. `why` must
+  // live permanently; the first call counts.
   void fail(const char* why) noexcept {
     const char* none = nullptr;
     trouble_.compare_exchange_strong(none, why);
   }
-  // Null: there is none.
+  // Returns null if there is none.
   const char* trouble() const noexcept { return trouble_; }
   static constexpr const char* kBrokenRing = "its process broke the engine's ring of what is over";
   static constexpr const char* kExhausted = "the engine cannot serve its process: out of memory";
@@ -66,7 +66,7 @@ class TenantLink {
   Segment memory_;
   ipc::RingReader submissions_;
   std::atomic<const char*> trouble_{nullptr};
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards the fields below
   ipc::RingWriter completions_;
   std::deque<std::vector<std::byte>> kept_;
 };

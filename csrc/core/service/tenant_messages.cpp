@@ -1,4 +1,4 @@
-// A tenant's socket: messages, each of which is answered here or by whoever does what it asks for.
+// A tenant's socket: messages, each answered here or by the code that carries out the request.
 #include <sys/socket.h>
 
 #include <map>
@@ -15,16 +15,16 @@
 namespace mcast::service {
 namespace {
 
-// Of a turn; with what was written to the ring before them.
+// Maximum number per poll, each with the records written to the ring before it.
 constexpr int kMostMessages = 64;
 constexpr size_t kMostCaughtUp = 4096;
-// A process may have 65,530 mappings where nobody has raised vm.max_map_count: one client takes a
-// part of them, one user's clients an eighth, and all of them half.
+// A process may have 65,530 mappings unless vm.max_map_count was raised: one client takes a part of
+// them, one user's clients an eighth, and all of them half.
 constexpr size_t kMostArenas = 1024;
 constexpr uint32_t kMostOfUser = 8192, kMostMappings = 32'768;
 
 struct MappedArena {
-  std::shared_ptr<void> place;  // among kMostMappings and kMostOfUser
+  std::shared_ptr<void> place;  // counts in kMostMappings and kMostOfUser
   Segment memory;
 };
 
@@ -33,8 +33,8 @@ std::shared_ptr<Quota> arenas(uint32_t most, const char* whose) {
       most, "engine's limit of " + std::to_string(most) + " arenas of " + whose + " is reached");
 }
 
-// A place of the user's and one of all, both as long as it lives. Of this process, as the limits
-// are.
+// Takes a place of the user's and one of all, held as long as the result lives. Counted for this
+// process, like the limits.
 Result<std::shared_ptr<void>> place_for_arena(uid_t user) {
   struct Quotas {
     std::mutex mutex;
@@ -68,7 +68,7 @@ std::string Tenant::serve_socket() {
       case LocalSocket::Got::kNothing:
         return "";
       case LocalSocket::Got::kEnd:
-        bye_ = !greeted_;  // somebody who looked whether there is an engine
+        bye_ = !greeted_;  // a process that only checked whether there is an engine
         if (bye_) return "";
         return "its process " + std::to_string(link_->socket().peer_pid()) + " has ended";
       case LocalSocket::Got::kPacket:
@@ -82,7 +82,7 @@ std::string Tenant::serve_socket() {
     if (!why.empty()) return "its process broke the engine's protocol: " + why;
     if (bye_) return "";
   }
-  return "";  // more may be there: poll() says so
+  return "";  // more may be there: poll() will show it
 }
 
 std::string Tenant::greet(const ipc::Control& message) {
@@ -176,7 +176,8 @@ void Tenant::on_arena_offer(uint64_t call, const ipc::Arena& offered, Fd file) {
   if (!mapped.ok()) return link_->tell(refusal(call, mapped.status()));
   const size_t space = static_cast<size_t>(ipc::Space::kFirstArena) + memory_.arenas.size();
   const ipc::Arena answer{static_cast<uint16_t>(space), offered.bytes};
-  // Its place is taken as long as it is mapped, which operations may outlast the client for.
+  // Its place is taken as long as it is mapped; operations may keep it mapped after the client has
+  // left.
   const auto arena = std::make_shared<MappedArena>(
       MappedArena{std::move(place).value(), std::move(mapped).value()});
   memory_.arenas.emplace_back(arena, &arena->memory);
@@ -187,7 +188,7 @@ void Tenant::on_arena_offer(uint64_t call, const ipc::Arena& offered, Fd file) {
   link_->tell(control_of(ipc::ControlType::kArena, call, answer));
 }
 
-// The answer comes by the mover: to look at what is offered may block.
+// The mover sends the reply, because checking the offered memory may block.
 std::string Tenant::on_memory_offer(const ipc::Control& message, std::vector<Fd> files) {
   ipc::MemoryOffer offer;
   if (!read(message, offer) || files.size() > 1) return "a MemoryOffer that cannot be read";
@@ -232,7 +233,8 @@ void Tenant::on_close(uint64_t call, const ipc::Close& close) {
   }
   pending_.pass_over(close.handle);
   if (group) return closer_.close(std::move(group), call, close, memory_.mover);
-  // The client has lost patience with a close of which it will hear by the first call.
+  // The client's time limit for a close has passed; the reply to the first call will report the
+  // close.
   if (const auto closing = close.force ? closer_.find(close.handle) : nullptr) {
     closing->shared()->begin_close(close.limit, true, [](const Status&) {});
   }

@@ -1,9 +1,11 @@
 // Sends and receives of a client: a record becomes a message of the engine's own group, in the
-// order of the records. The group checks the call as it would a script's: a peer that is none, a
-// group that carries none. Who the other rank is and what it sends is no matter of trust between
-// client and engine: a message that does not fit fails their group, as between processes.
+// order of the records. The group checks the call as it would check a script's: the peer must
+// exist, and the group must carry messages. No trust is needed between the engine and its client
+// about the peer or the payload: a message that does not fit fails their group, as between
+// processes.
 //
-// A number that is in flight already is no sound client's: its end could be either's.
+// A number that is already in flight cannot come from a correct client: its end could belong to
+// either message.
 #include <utility>
 
 #include "service/tenant_group.h"

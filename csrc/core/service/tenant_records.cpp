@@ -15,7 +15,7 @@ std::string broken(const Status& status) {
 
 }  // namespace
 
-// What was written before a message comes before it: no more than the ring holds, whatever the
+// Records written before a message are handled before it: no more than the ring holds, whatever the
 // client claims.
 std::string Tenant::catch_up(size_t& records) {
   const uint64_t from = link_->submissions().position();
@@ -45,7 +45,7 @@ TenantGroup* Tenant::find(uint32_t handle) const {
   return it == groups_.end() ? nullptr : it->second.get();
 }
 
-// Of a group that is not there (any more) a long post is read, and nothing of it is kept.
+// A long post for a group that does not exist (any more) is read, and none of it is kept.
 std::string Tenant::on_record(ipc::Submission record) {
   if (auto* post = std::get_if<ipc::PostRecord>(&record)) {
     const bool more = post->more, there = find(post->group) != nullptr;
@@ -74,7 +74,7 @@ std::string Tenant::on_record(ipc::Submission record) {
   return "";
 }
 
-// Records of a group that is closed may still be on their way.
+// Records of a closed group may still arrive.
 std::string Tenant::on_post(const ipc::PostRecord& post) {
   uint64_t slices = 0;
   for (const ipc::SliceRun& run : post.runs) slices += run.count;

@@ -1,8 +1,8 @@
-// As the client would stage its slices (engine/client_staging.cpp), but in the engine's memory:
-// sorted by address, joined where they overlap or touch, a block for each joint range.
+// Lays slices out as the client would stage them (engine/client_staging.cpp), but in the engine's
+// memory: sorted by address, merged if they overlap or touch, one block per merged range.
 //
-// An output's part grows by marks, as far as it is final, and by the end of the operation. An
-// all-gather's own output gets what has been pulled of the input, as it comes.
+// The part of an output grows by marks, as far as it is final, and by the end of the operation. The
+// own output of an all-gather gets the bytes of the input as they are pulled.
 #include "service/transfer.h"
 
 #include <algorithm>
@@ -52,7 +52,7 @@ std::vector<CopyList::Copied> CopyList::next(size_t bytes,
 
 void CopyList::advance(const std::vector<Copied>& batch) {
   if (dropped_) return;
-  // The batch is what is due first; meanwhile there may have come more, also of the same parts.
+  // The batch is due first; more may have become due meanwhile, also of the same parts.
   for (const Copied& copied : batch) {
     Part& p = parts_[copied.part];
     p.done = copied.to;
@@ -101,7 +101,7 @@ Result<std::shared_ptr<Transfer>> Transfer::make(What what, const std::vector<Ow
                                                  std::vector<Slice>& inputs,
                                                  std::vector<Slice>& outputs, BouncePool& pool) {
   std::shared_ptr<Transfer> t(new Transfer(std::move(what)));
-  const OwnSlice *gathered = nullptr, *same = nullptr;  // the own block, and its output
+  const OwnSlice *gathered = nullptr, *same = nullptr;  // this rank's block, and its output
   for (const OwnSlice& s : own) {
     const bool gathers = t->what.kind == wire::Kind::kAllgather;
     if (gathers && s.role == ipc::Role::kInput) gathered = &s;

@@ -1,5 +1,5 @@
-// One operation whose tensors the engine copies (engine_memory=copy): what of them has been copied,
-// and what may be.
+// One operation whose tensors the engine copies (engine_memory=copy): the parts that have been
+// copied, and those that may be.
 #pragma once
 
 #include <cstdint>
@@ -18,25 +18,26 @@
 
 namespace mcast::service {
 
-// Parts of the client's memory beside their copies. Not thread-safe.
+// Parts of the client's memory with their copies here. Not thread-safe.
 class CopyList {
  public:
-  // Bytes that are due are copied in the order in which they became so.
+  // Due bytes are copied in the order in which they became due.
   uint32_t add(uint64_t address, std::byte* here, uint64_t length);
-  // So many bytes from the start of a part may be copied; less than before: nothing.
+  // This many bytes from the start of a part may be copied; a smaller number than before has no
+  // effect.
   void raise(uint32_t part, uint64_t bytes);
   void raise_all();
   bool due() const { return !due_.empty(); }
-  // Nothing is due, nor will be.
+  // Drops all parts: no bytes are due now or later.
   void drop();
 
-  // What is to be copied by the next call: of several parts, at most `bytes`.
+  // Returns the bytes to copy in the next call: of several parts, at most `bytes`.
   struct Copied {
     uint32_t part;
     uint64_t from, to;
   };
   std::vector<Copied> next(size_t bytes, std::vector<ClientMemory::Span>& spans) const;
-  // That is done.
+  // The batch has been copied.
   void advance(const std::vector<Copied>& batch);
 
  private:
@@ -50,14 +51,14 @@ class CopyList {
   bool dropped_ = false;
 };
 
-// A slice of a post that lies in the client's own memory: which input or output it is.
+// A slice of a post in the client's own memory: identifies the input or output.
 struct OwnSlice {
   ipc::Role role = ipc::Role::kInput;
   uint32_t index = 0;
   uint64_t address = 0, length = 0;
 };
 
-// Made by the tenant's thread; then under its mover's lock.
+// Made by the tenant's thread; then used under its mover's lock.
 class Transfer {
  public:
   enum Way : uint8_t { kPull = 0, kPush = 1 };
@@ -67,32 +68,32 @@ class Transfer {
     std::string name;  // of the public op
     Member self = 0;
     Nanos timeout = 0;
-    bool staged = false;  // inputs may be read only as allow() says
+    bool staged = false;  // inputs may be read only up to allow()
   };
   struct Hooks {
-    // The operation has ended and its memory is not touched any more; `held`: but for one call that
-    // hangs. Once.
+    // The operation has ended and its memory is not touched any more; `held`: except by one call
+    // that hangs. Called once.
     std::function<void(const Status&, bool held)> finish;
-    // The group is to fail, on all ranks.
+    // Fails the group, on all ranks.
     std::function<void(const Status&)> fault;
     // More of an input can be read.
     std::function<void()> wake;
   };
 
-  // Puts slices into the places of `own`, where the operation runs; the others are there already.
-  // Slices that overlap or touch lie in one block, so what is in place stays in place. The input of
-  // an all-gather is put where this rank's output is. Its order in `inputs` and `outputs` is the
-  // group's. kResourceExhausted: BouncePool::take().
+  // Puts slices, where the operation runs, into the places of `own`; the other slices are there
+  // already. Slices that overlap or touch are in one block, so in-place operations stay in place.
+  // The input of an all-gather is put where this rank's output is. The order in `inputs` and
+  // `outputs` is the group's. kResourceExhausted: see BouncePool::take().
   static Result<std::shared_ptr<Transfer>> make(What what, const std::vector<OwnSlice>& own,
                                                 std::vector<Slice>& inputs,
                                                 std::vector<Slice>& outputs, BouncePool& pool);
 
-  // Whether the mover copies this input.
+  // Returns true if the mover copies this input.
   bool has_input(uint32_t input) const { return part_of(pull_of_, input) != kNoPart; }
-  // So many bytes of an input can be read; of an output are final.
+  // This many bytes of an input can be read; of an output are final.
   void allow(uint32_t input, uint64_t bytes);
   void mark(uint32_t output, uint64_t bytes);
-  // No more of either. `all`: outputs are final.
+  // No more bytes of either follow. `all`: outputs are final.
   void close(bool all);
 
   bool due(Way way) const { return list(way).due(); }
@@ -101,10 +102,10 @@ class Transfer {
 
   const What what;
   Hooks hooks;
-  // The mover's.
+  // Used by the mover.
   bool queued[2] = {false, false};
   bool ended = false, finished = false;
-  Status outcome;  // once ended, or broken
+  Status outcome;  // set once it has ended or broken
 
  private:
   static constexpr uint32_t kNoPart = UINT32_MAX;
@@ -128,7 +129,7 @@ class Transfer {
   std::vector<uint32_t> pull_of_, push_of_;  // by input, by output
   struct Pulled {
     std::shared_ptr<Region> region;
-    uint32_t echo = kNoPart;  // the push that gets the same bytes
+    uint32_t echo = kNoPart;  // the push that receives the same bytes
   };
   std::vector<Pulled> pulled_;  // by part of pulls_
 };
