@@ -170,7 +170,7 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
   std::vector<std::atomic<bool>> counted_;  // for targets that share a word: true once this one is
                                             // counted
   std::shared_ptr<PinnedBuffer> pinned_;
-  // By transfer, by source; at least one if there is memory at all.
+  // Indexed by transfer, then by source; at least one if there is memory at all.
   std::vector<std::vector<std::shared_ptr<Region>>> sources_;
 
   struct Events {
