@@ -204,8 +204,8 @@ bool one_connection() {
   return text != nullptr && std::strtol(text, nullptr, 10) == 1;
 }
 
-// Returns true if kernels and copies run on streams while another stream waits at a gate. Of
-// several streams some may share the queue of the one that waits: one that passes is enough.
+// Returns true if kernels and copies run on streams while another stream waits at a gate. Some
+// streams may share the queue of the one that waits, so it is enough if one of several passes.
 bool others_pass(const Gate& gate, c10::Device device) {
   constexpr int kOthers = 3;
   constexpr std::chrono::seconds kLimit(1);

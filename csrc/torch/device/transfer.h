@@ -44,8 +44,9 @@ struct Transfer {
   // broadcast (empty on receivers), gather: this rank's block. scatter: a block per rank.
   // all_reduce, reduce, send: the whole tensor. receive: empty.
   std::vector<DeviceBytes> sources;
-  // By completed end of the engine: broadcast, reduce (at the root), scatter, receive: one. gather:
-  // a block per rank. all_reduce: the block that each rank folds. Empty if nothing is written.
+  // One entry per completed end of the engine: broadcast, reduce (at the root), scatter, receive:
+  // one. gather: a block per rank. all_reduce: the block that each rank folds. Empty if nothing is
+  // written.
   std::vector<DeviceBytes> targets;
   bool own_copy = false;  // targets[this rank] is written from sources[0] on the device
 

@@ -102,7 +102,7 @@ class Topology {
 
   TopologySpec spec_;
   unsigned levels_ = 1;
-  // By level; 0 stands for hosts.
+  // Indexed by level; 0 stands for hosts.
   std::array<uint32_t, kMostLevels + 1> span_{}, columns_{}, parallel_{}, blocks_{};
   std::array<uint32_t, kMostLevels + 1> first_link_{}, first_switch_{};
   uint32_t links_per_plane_ = 0, switches_per_plane_ = 0;

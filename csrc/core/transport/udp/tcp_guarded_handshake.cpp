@@ -2,9 +2,9 @@
 // messages of crypto/handshake.h. The acceptor speaks first: the Challenge is its cookie, which
 // keeps a replayed Hello from costing more than one HMAC. Peers, connections and keys are created
 // only after the other end has shown that it knows the secret. The link is bound to the connection
-// when the connector has proved its private key, by the Confirm. Of two simultaneous attempts, the
-// one to use is decided at the same point as without a guard, at the Hello; the losing side then
-// waits for the Confirm, and tries again if none arrives.
+// when the connector has proved its private key, by the Confirm. The choice between two
+// simultaneous attempts is made at the same point as without a guard, at the Hello; the losing side
+// then waits for the Confirm, and tries again if none arrives.
 #include "transport/udp/tcp_guarded_handshake.h"
 
 #include <sys/socket.h>

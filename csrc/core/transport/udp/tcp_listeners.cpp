@@ -1,6 +1,6 @@
 // With a range of ports a listener tries them in turn, from a random start, so that the ranks of a
-// host seldom try the same port. That a port is taken shows in bind(), or in listen() if both
-// processes have bound it; a bound socket cannot be bound again, so each port gets a new one.
+// host seldom try the same port. A taken port shows in bind(), or in listen() if both processes
+// have bound it; a bound socket cannot be bound again, so each port gets a new one.
 //
 // A pause removes the sockets from epoll only; connections that arrive meanwhile wait in the
 // kernel's backlog.

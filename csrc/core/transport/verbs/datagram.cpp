@@ -131,7 +131,7 @@ void UdEndpoint::leave(const MulticastAddress& address) {
   if (it == groups_.end() || it->second.joins == 0 || --it->second.joins > 0) return;
   push(it->second);
   reap();
-  // Queue no more datagrams for this group. Those being sent hold the address handle.
+  // Queue no more datagrams for this group. Datagrams being sent hold the address handle.
   forget(it);
 }
 
