@@ -173,8 +173,7 @@ void Aggregator::wait_and_serve() {
   const size_t status_from = list_.size();
   status_.watch(list_);
   const Nanos before = monotonic_now();
-  const Nanos stop_at = stop_at_.load();  // once it has passed, stations wake the thread when they
-                                          // are done
+  const Nanos stop_at = stop_at_.load();  // after it, stations wake this thread when done
   const Nanos next = std::min({door_.deadline(), jobs_.deadline(), status_.deadline(),
                                stop_at > before ? stop_at : kNever});
   const Nanos wait =

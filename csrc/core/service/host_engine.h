@@ -29,17 +29,14 @@ struct HostEngineOptions {
   std::string path = kDefaultEnginePath;  // of the socket
   mode_t mode = 0660;                     // of the socket's file
   gid_t group = static_cast<gid_t>(-1);   // of the socket's file; -1: the process's
-  std::vector<uid_t> users;               // users that may connect; empty: all that the file's mode
-                                          // permits
+  std::vector<uid_t> users;               // may connect; empty: as the file's mode permits
   bool replace = false;                   // replace an engine that replies at the path
   uint32_t clients = 64;                  // maximum at the same time, per user
   uint32_t threads = 768;                 // for all clients of one user
-  std::map<uid_t, uint32_t> weights;      // weights of users' jobs in the division of the link;
-                                          // default 1
+  std::map<uid_t, uint32_t> weights;      // of users' jobs in sharing the link; default 1
   std::vector<Ipv4Network> peers;         // networks in which members of groups may be; see Reach
   uint16_t store_port = 0;                // of jobs' stores, on all engines; 0: no stores are kept
-  std::vector<Ipv4Network> store_allow;   // networks from which they may be reached; empty: as
-                                          // `peers`
+  std::vector<Ipv4Network> store_allow;   // networks of their clients; empty: as `peers`
   EngineSecurityOptions security;         // of clients' groups
   TenantLimits limits;                    // of each client
   Nanos goodbye = 10 * kSecond;           // time that clients have to leave, after SIGTERM
@@ -144,8 +141,7 @@ class HostEngine {
   std::vector<Refused> refused_;
   bool replaced_ = false;  // another engine has taken the place of its socket
   struct {
-    std::unique_ptr<StoreServer> server;  // null if there is none, or another engine still has the
-                                          // port
+    std::unique_ptr<StoreServer> server;  // null: none, or another engine has the port
     std::unique_ptr<StoreRelay> relay;
   } stores_;
   struct {

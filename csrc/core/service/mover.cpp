@@ -20,8 +20,7 @@ namespace mcast::service {
 namespace {
 
 constexpr Nanos kOpenLimit = 5 * kSecond;
-constexpr Nanos kLeastCallLimit = 500 * kMilli;  // of one call: a lack of CPU time does not count
-                                                 // as a hang
+constexpr Nanos kLeastCallLimit = 500 * kMilli;  // of one call: lack of CPU is not a hang
 constexpr auto kRetirePatience = std::chrono::seconds(1);
 
 Status let_go() { return Status(Code::kClosed, "its engine has let go of this process"); }

@@ -22,8 +22,7 @@ struct Network {
 };
 
 struct Options {
-  std::string host;      // address to listen at: a name or numeric IPv4 address; empty: all
-                         // addresses
+  std::string host;      // listening address: a name or numeric IPv4 address; empty: all
   uint16_t port = 7117;  // 0: any free port
   uint32_t lanes = 1;
   uint64_t quota = 512u << 20;  // bytes, for all jobs
@@ -32,8 +31,7 @@ struct Options {
   uint64_t rate = 0;  // bits per second of this host's link; 0: not given
   Nanos deadline = kSecond;
   std::vector<Network> allow;  // hosts that may ask; empty: all
-  std::string interface;       // interface setting of the stations' transports; empty: derived from
-                               // `host`
+  std::string interface;       // setting of the stations' transports; empty: from `host`
   std::string status;          // path of the status socket; empty: the default path
   Config config;               // of the stations' transports
 

@@ -31,8 +31,7 @@ struct TenantLimits {
   uint64_t arenas = 2 * ArenaPool::memory_of_machine();
   // Bytes of copied tensors, for all clients of a user together.
   uint64_t bounce = uint64_t{4} << 30;
-  Nanos silence = 10 * kSecond;                 // time without a beat of the engine after which a
-                                                // client gives up
+  Nanos silence = 10 * kSecond;                 // without a beat: a client gives up
   std::map<std::string, std::string> settings;  // settings that override a client's
 };
 

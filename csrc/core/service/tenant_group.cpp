@@ -15,8 +15,7 @@ namespace mcast::service {
 namespace {
 
 constexpr size_t kMostNames = 64;
-constexpr size_t kFinalStep = size_t{256} << 10;  // bytes of output between two progress
-                                                  // notifications
+constexpr size_t kFinalStep = size_t{256} << 10;  // output bytes per notification
 
 const char* kept_name(const std::string& name) {
   static std::mutex mutex;

@@ -58,8 +58,7 @@ class Interceptor final : public Transport {
   struct Held {
     std::vector<std::byte> bytes;
     Nanos due = 0;
-    uint64_t overtakes = 0;  // messages that may still overtake it; UINT64_MAX: released by time
-                             // only
+    uint64_t overtakes = 0;  // messages that may still pass it; UINT64_MAX: by time only
     MulticastAddress to;     // outgoing datagrams
     Echo echo = Echo::kOn;
     PeerId peer = kNoPeer;  // frames

@@ -23,8 +23,7 @@ namespace {
 using std::chrono::microseconds;
 constexpr microseconds kShortestInterval(20);
 constexpr microseconds kLongestInterval(500);
-constexpr int kRoundsPerStep = 100;  // rounds without progress after which the interval grows by
-                                     // the shortest one
+constexpr int kRoundsPerStep = 100;  // idle rounds after which the interval grows by the shortest
 constexpr std::chrono::milliseconds kCheckPeriod(500);
 
 microseconds poll_interval(int quiet_rounds) {

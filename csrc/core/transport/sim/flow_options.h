@@ -11,11 +11,9 @@ namespace mcast::sim {
 
 struct FlowOptions {
   size_t segment = 1448;          // payload of a packet, bytes
-  uint16_t overhead = 90;         // wire bytes of a packet besides its payload: IPv4, TCP,
-                                  // Ethernet, gap
+  uint16_t overhead = 90;         // wire bytes besides the payload: IPv4, TCP, Ethernet, gap
   uint16_t ack = 90;              // wire bytes of an acknowledgement
-  unsigned ack_every = 2;         // packets per acknowledgement; more if the kernel merges packets
-                                  // (GRO)
+  unsigned ack_every = 2;         // packets per acknowledgement; more with GRO
   bool cork = false;              // a partial segment waits behind another one at the interface
   size_t window = 4 << 20;        // maximum bytes in flight, as the receiver's buffer allows
   size_t first_window = 10;       // segments

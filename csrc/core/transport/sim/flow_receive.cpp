@@ -58,8 +58,7 @@ void Flows::acknowledge(uint32_t index, const Train& train, uint64_t mask) {
   const unsigned packets = (news + options_.ack_every - 1) / options_.ack_every;
   const size_t bytes = size_t{options_.ack} * news / (options_.ack_every * packets);
   for (unsigned i = 0; i < packets; i++) ack->add(std::max<size_t>(1, bytes));
-  (void)fabric_.send(flow.far.host, ack, flow.far.queue);  // if it is refused, a later one carries
-                                                           // the same information
+  (void)fabric_.send(flow.far.host, ack, flow.far.queue);  // a later one repeats it
 }
 
 void Flows::hand_over(Flow& flow) {

@@ -216,9 +216,7 @@ bool Flows::find_losses(Flow& flow, const Train& ack) {
   Sender& s = flow.sender;
   if (s.segments.empty() || s.segments.front().serial > ack.stream.serial) return false;
   const uint64_t last = ack.stream.segment +
-                        static_cast<unsigned>(std::bit_width(ack.stream.arrived)) - 1;  // packets
-                                                                                        // that
-                                                                                        // arrived
+                        static_cast<unsigned>(std::bit_width(ack.stream.arrived)) - 1;  // arrived
   bool halve = false;
   for (size_t i = 0; i < s.segments.size(); i++) {
     Segment& segment = s.segments[i];

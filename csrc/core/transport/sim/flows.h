@@ -72,8 +72,7 @@ class Flows final : public Streams {
     uint32_t lost = 0;       // segments that wait to be retransmitted
     size_t at_interface = 0;
     double window = 0, threshold = 1e18;
-    uint64_t serial = 0, recover = 0;  // number of transmissions; losses before `recover` have
-                                       // halved the window
+    uint64_t serial = 0, recover = 0;  // transmissions; losses before `recover` halved it
     double round_trip = 0;             // ns, smoothed; 0 if not known
     unsigned tries = 0;
     Nanos timer = kNever, pushed = kNever;  // when it is due, and when an event checks it

@@ -31,8 +31,7 @@ struct SimFabric {
   sim::FlowOptions flows;
   uint32_t host_endpoints = 1;  // endpoints of one host share its interfaces
   unsigned train = 64;          // maximum number of datagrams that move together; 1: each alone
-  uint16_t overhead = 66;       // wire bytes of a datagram besides its own: IPv4, UDP, Ethernet,
-                                // gap
+  uint16_t overhead = 66;       // wire bytes besides the datagram: IPv4, UDP, Ethernet, gap
   // Traffic class of each channel's frames in the accounts.
   std::array<sim::TrafficClass, kChannels> frames{
       sim::TrafficClass::kControl, sim::TrafficClass::kRepair, sim::TrafficClass::kReduce};
@@ -41,10 +40,8 @@ struct SimFabric {
 struct SimOptions {
   uint64_t seed = 1;
   size_t max_datagram = 1472;
-  size_t receive_budget = 256 * 1024;  // payload bytes that one endpoint queues; 8/5 of that
-                                       // including bookkeeping
-  size_t bookkeeping = 0;              // bytes of a queue that a datagram takes in addition to its
-                                       // own
+  size_t receive_budget = 256 * 1024;  // payload bytes queued per endpoint; x 8/5 with bookkeeping
+  size_t bookkeeping = 0;              // extra bytes that a datagram takes in a queue
   Nanos latency = 20 * kMicro;         // datagrams
   Nanos jitter = 5 * kMicro;
   Nanos stream_latency = 50 * kMicro;
@@ -53,8 +50,7 @@ struct SimOptions {
   size_t send_queue = 64 * 1024;  // bytes a sender may have waiting when there is a rate
   size_t gather_from = SIZE_MAX;  // see Datagram; the memory is then read at flush()
   SimFaults faults;
-  sim::HeapMeter* meter = nullptr;  // memory allocated by the network belongs to no rank; null: no
-                                    // accounting
+  sim::HeapMeter* meter = nullptr;  // network memory belongs to no rank; null: not counted
   // Replaces latency, rate and stream_rate. `jitter` should then be 0: with it every datagram is
   // handed over alone.
   std::optional<SimFabric> fabric;

@@ -77,8 +77,7 @@ bool SimTransport::open_train(const MulticastAddress& address, size_t size) {
 
 bool SimTransport::send_train() {
   if (!making_ || making_->count == 0) return true;
-  making_->bytes.resize(making_->begin_of(making_->count));  // removes a lend that was not
-                                                             // committed
+  making_->bytes.resize(making_->begin_of(making_->count));  // drop an uncommitted lend
   if (!network_->multicast(*this, making_)) return false;
   making_ = {};
   return true;

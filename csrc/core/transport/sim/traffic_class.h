@@ -7,8 +7,7 @@
 namespace mcast::sim {
 
 enum class TrafficClass : uint8_t {
-  kData,        // chunks sent by multicast, including repeated ones: the two cannot be
-                // distinguished
+  kData,        // chunks by multicast, first and repeated ones: not distinguishable
   kBackground,  // background traffic
   kPosition,    // positions of senders
   kProbe,       // tests whether multicast works

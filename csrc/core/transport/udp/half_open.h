@@ -28,8 +28,7 @@ class HalfOpen {
  public:
   static constexpr size_t kPlaces = 64;
   static constexpr size_t kPerStranger = 8;  // of one source that is not a member's address
-  static constexpr size_t kStrangers = 32;   // of all non-members together; the rest is reserved
-                                             // for members
+  static constexpr size_t kStrangers = 32;   // of all non-members; the rest is for members
   static constexpr Nanos kPatience = guarded::kPatience;
 
   struct Place {

@@ -31,8 +31,7 @@ struct UdpTransportOptions {
   std::string allow;                    // networks that may talk to this process; empty: any
   bool monitor = false;                 // ask the kernel for the source of datagrams
   std::shared_ptr<const crypto::Identity> identity;  // of a guarded endpoint; else null
-  uint32_t first_frame = 0;  // number of a stripe's first frame, same at all ends; nonzero in tests
-                             // only
+  uint32_t first_frame = 0;  // number of a stripe's first frame; not 0: tests, all alike
 
   static UdpTransportOptions from(const Config& config, size_t lane = 0) {
     UdpTransportOptions o;

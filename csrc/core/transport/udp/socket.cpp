@@ -41,8 +41,7 @@ size_t set_buffer(int fd, bool receive, uint64_t bytes) {
   const int force = receive ? SO_RCVBUFFORCE : SO_SNDBUFFORCE;
   const int plain = receive ? SO_RCVBUF : SO_SNDBUF;
   if (::setsockopt(fd, SOL_SOCKET, force, &ask, sizeof ask) != 0) {
-    (void)::setsockopt(fd, SOL_SOCKET, plain, &ask, sizeof ask);  // the size read back below shows
-                                                                  // the result
+    (void)::setsockopt(fd, SOL_SOCKET, plain, &ask, sizeof ask);  // the size is read back below
   }
   int granted = 0;
   socklen_t length = sizeof granted;

@@ -23,8 +23,7 @@ class TcpGuard {
  public:
   static constexpr size_t kSealAhead = 64u << 10;
 
-  std::optional<guarded::Connector> connector;  // of the connecting end, until the handshake is
-                                                // over
+  std::optional<guarded::Connector> connector;  // connecting end, during the handshake
   // Ends the handshake: only records are sent and received from now on.
   Status start(crypto::StreamChains chains, const crypto::EpochLimits& limits) {
     return records_.start(std::move(chains), limits);

@@ -368,8 +368,7 @@ void TcpStream::run_link_timer(PeerId id, size_t line, Nanos now) {
   if (link.awaits_confirm) {  // the other end has not proved that it is the peer
     link.awaits_confirm = false;
     if (!peers_[id].address.host.empty()) return attempt_failed(id, line, ECONNRESET);
-    link.phase = Phase::kIdle;  // an expected peer without an address: it connects again, we cannot
-                                // connect to it
+    link.phase = Phase::kIdle;  // expected, address unknown: it connects again
     link.trying_since = kNever;
     return;
   }

@@ -82,8 +82,7 @@ class TcpStream final : public Stream {
     TcpConnection* connection = nullptr;
     SendQueue queue;
     bool goodbye_queued = false;
-    bool awaits_confirm = false;  // kYielded: the connection was accepted and has yet to prove
-                                  // itself
+    bool awaits_confirm = false;  // kYielded: accepted, the connector has yet to prove its key
     bool deadline_set = false;    // set by the poll after the phase began: send() has no clock
     Nanos deadline = kNever;
     Nanos trying_since = kNever;  // time of the first attempt, as the next poll saw it
@@ -187,8 +186,7 @@ class TcpStream final : public Stream {
   Guests guests_;
   std::vector<Report> reports_;
   RefusedConnections refusals_;
-  std::unique_ptr<std::byte[]> scratch_;  // followed, for guarded endpoints, by room for an opened
-                                          // frame
+  std::unique_ptr<std::byte[]> scratch_;  // then room for an opened frame, if guarded
 
   struct {
     RateLimit limits{10 * kSecond}, failing{10 * kSecond};

@@ -81,8 +81,7 @@ void UdpTransport::wait(Nanos timeout) {
       while (::read(wake_fd_.get(), &count, sizeof count) < 0 && errno == EINTR) {
       }
     } else if ((events[i].events & EPOLLERR) != 0) {
-      datagram_.clear_errors();  // otherwise the next wait would return immediately, again and
-                                 // again
+      datagram_.clear_errors();  // otherwise each wait would return immediately
     }
   }
 }

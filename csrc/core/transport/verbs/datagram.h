@@ -108,8 +108,7 @@ class UdEndpoint final : public Datagram {
   SendRing sends_;
   ReceiveRing receives_;
   bool send_broken_ = false;             // the queue pair is in the send error state
-  std::optional<GatherSource> sources_;  // set if the device can gather payloads from memory
-                                         // outside the ring
+  std::optional<GatherSource> sources_;  // if the device can gather payloads
 
   size_t queued_ = 0;  // number of datagrams, in all groups
   struct Lent {

@@ -113,8 +113,7 @@ size_t UdEndpoint::post_chain(Group& group, size_t count) {
     sge[i][1] = {reinterpret_cast<uint64_t>(q.payload.data()),
                  static_cast<uint32_t>(q.payload.size()), q.key};
     wr[i] = {};
-    wr[i].wr_id = sends_.posted() + i + 1;  // all requests before this one are done when this one
-                                            // is
+    wr[i].wr_id = sends_.posted() + i + 1;  // done: so are all requests before it
     wr[i].next = i + 1 < count ? &wr[i + 1] : nullptr;
     wr[i].sg_list = sge[i].data();
     wr[i].num_sge = q.payload.empty() ? 1 : 2;

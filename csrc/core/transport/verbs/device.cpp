@@ -132,8 +132,7 @@ Status Device::find_partition(int keys) {
   const uint16_t wanted = be16toh(anchor_->route.addr.addr.ibaddr.pkey);
   // RoCE has VLANs instead; old kernels do not report a key.
   if (ethernet_ || wanted == 0) return {};
-  constexpr uint16_t kNumber = 0x7fff;  // without the bit that distinguishes full from limited
-                                        // members
+  constexpr uint16_t kNumber = 0x7fff;  // without the bit for full or limited membership
   bool found = false;
   for (int i = 0; i < keys; ++i) {
     uint16_t key = 0;

@@ -21,8 +21,7 @@ struct VerbsOptions {
   uint64_t rcvbuf = 32 << 20;           // bytes of pre-posted receives requested
   uint64_t ttl = 1;                     // hop limit of multicast datagrams, RoCE
   Nanos liveness_limit = 20 * kSecond;  // a dead peer is detected within less than this
-  Nanos join_patience = 2 * kSecond;    // time limit of the subnet manager's reply, or of the
-                                        // network's IGMP
+  Nanos join_patience = 2 * kSecond;    // for the subnet manager's reply, or IGMP
   unsigned cores = 0;                   // of this host, for tests; 0: the actual number
   bool loopback = false;                // ports behind lo count too: for tests without a device
   std::shared_ptr<const crypto::Identity> identity;  // of a guarded endpoint; else null
@@ -58,8 +57,7 @@ struct UdStats {
   uint64_t truncated = 0;      // shorter than their routing header
   uint64_t rejoins = 0;        // memberships renewed after an address or subnet change
   uint64_t rebuilds = 0;       // datagram queue pairs replaced after an error
-  uint64_t join_failures = 0;  // attempts at renewals, or at joins for sending only, that are
-                               // repeated later
+  uint64_t join_failures = 0;  // failed rejoins and send-only joins; tried again later
 };
 
 // Cumulative; written and read by the lane's thread.

@@ -23,8 +23,7 @@ struct RcGuard {
   in_addr listen_address{};  // address at which it can be reached; from the Hello
   uint16_t listen_port = 0;
   Source from;
-  Nanos since = kNever;  // when it began to wait for the awaited message; set by the next check of
-                         // the timers, which has a clock
+  Nanos since = kNever;  // start of the wait; set by the next check of the timers
   guarded::Records records;
   bool used_up = false;  // the keys for sending
   std::array<std::byte, kEntry> opened{};

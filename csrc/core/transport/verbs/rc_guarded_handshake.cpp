@@ -293,8 +293,7 @@ void RcGuardedHandshake::gone(RcStream& s, Connection& c) {
   RcStream::Peer& peer = s.peers_[known->second];
   if (peer.phase != Phase::kYielded || peer.confirms != serial) return;
   peer.confirms = 0;
-  if (peer.address.host.empty()) {  // an expected peer without an address: it connects again, we
-                                    // cannot connect to it
+  if (peer.address.host.empty()) {  // expected, address unknown: it connects again
     peer.phase = Phase::kIdle;
     peer.since = kNever;
     return;

@@ -22,8 +22,7 @@
 
 namespace mcast::verbs {
 
-inline constexpr size_t kConnectionsPerQueue = 64;  // maximum number that share one completion
-                                                    // queue
+inline constexpr size_t kConnectionsPerQueue = 64;  // maximum per completion queue
 
 class RcStream final : public Stream,
                        public RemoteMemory,
@@ -83,8 +82,7 @@ class RcStream final : public Stream,
     std::array<size_t, kChannels> queued{};
     size_t turn = 0;  // the bulk channel that sends next
     bool goodbye_due = false;
-    uint32_t confirms = 0;    // kYielded: serial of the half-open connection that will become this
-                              // peer's; 0: none
+    uint32_t confirms = 0;    // kYielded: serial of its future connection, half open; 0: none
     bool timed = false;       // `since` and `deadline` are set: send() has no clock
     Nanos since = kNever;     // time of the first attempt
     Nanos keep_trying = 0;    // attempts go on until then, if the liveness limit ends earlier
