@@ -30,8 +30,8 @@ struct JobSurroundings {
   std::function<Result<std::unique_ptr<StationRunner>>(StationSpec spec)> run;
   uint64_t process = 0;                   // uid of this process
   std::shared_ptr<const AskGuard> guard;  // null if groups are not guarded
-  // Maximum number of file descriptors that the process may ever have open; also raises the limit
-  // for some of them.
+  // `most_descriptors`: maximum that the process may ever have open. `make_room`: raises the soft
+  // limit for that many more.
   std::function<uint64_t()> most_descriptors;
   std::function<void(uint64_t)> make_room;
 };

@@ -210,7 +210,7 @@ class SimNetwork final : private sim::FabricSink, private sim::StreamsOwner {
   sim::Numbered<Late> late_;
   sim::Numbered<std::function<void()>> actions_;
   Totals totals_;
-  uint64_t arrivals_ = 0;  // counts every event that concerns an endpoint
+  uint64_t arrivals_ = 0;  // events that may concern an endpoint
   Listener* listener_ = nullptr;
   size_t refused_ = 0;  // endpoints that wait for room at their interface
   bool ended_ = false;

@@ -11,7 +11,7 @@ namespace mcast::sim {
 
 class TraceHash {
  public:
-  // Adds one event at time `at`.
+  // Adds one event at time `at`: what happened, where, how much.
   void add(Nanos at, uint64_t what, uint64_t where, uint64_t much) {
     value_ = mix64(value_ + static_cast<uint64_t>(at) * 0x9e3779b97f4a7c15ULL + (what << 56) +
                    (where << 32) + much);

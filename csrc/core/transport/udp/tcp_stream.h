@@ -118,7 +118,7 @@ class TcpStream final : public Stream {
     bool down = false;
     bool stranger = false;    // not added by the caller
     bool met = false;         // a connection to it has been open
-    Nanos keep_trying = 0;    // attempts go on until then, if the liveness limit ends earlier
+    Nanos keep_trying = 0;    // attempts continue until then, if the liveness limit ends earlier
     size_t stripes = 0;       // number of its interfaces; 0 if it is known from its Hello only
     std::vector<Link> links;  // by line
     std::array<uint32_t, kChannels> next_out{}, next_in{};  // frame numbers; they wrap around

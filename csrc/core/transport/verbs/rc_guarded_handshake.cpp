@@ -5,7 +5,7 @@
 //
 // A connect request claims a uid and proves nothing. It takes a place, and gets a connection that
 // is not bound to a peer (half open): it neither creates nor changes a peer. A connector that finds
-// no place is told to come later, and tries again until the liveness limit. A connection that was
+// no place is refused with kLater, and tries again until the liveness limit. A connection that was
 // accepted is never dropped for another, since its connector would have to begin again. At the
 // Hello, whose MAC proves knowledge of the secret, the two ends decide between simultaneous
 // attempts. At the Confirm the connection is bound to the peer; the connector learns that from the
@@ -302,8 +302,8 @@ void RcGuardedHandshake::gone(RcStream& s, Connection& c) {
                    Status(Code::kPeerLost, "it came, and did not prove that it is the peer"));
 }
 
-// A connector that was told that it is accepted has proved the secret, and may be stopped or busy
-// for a while. Half of the limit: the rest is left for an attempt of our own.
+// A connector that was accepted has proved the secret, and may be stopped or busy for a while. Half
+// of the limit: the rest is left for an attempt of our own.
 Nanos RcGuardedHandshake::patience(const RcStream& s, const Connection& c) {
   return c.guard->awaits == Awaits::kConfirm ? s.options_.liveness_limit / 2 : guarded::kPatience;
 }

@@ -7,11 +7,11 @@
 namespace mcast::verbs {
 
 // Maximum number of connections opened by others that have proved nothing yet. Each has a queue
-// pair and its receives (288 KB), so a connector beyond the limit is told to come later; a
+// pair and its receives (288 KB), so a connector beyond the limit is refused with kLater; a
 // connection that was let in is never displaced.
 inline constexpr size_t kPlacesOfPeer = 2;      // that claim the same uid
 inline constexpr size_t kPlacesOfUnknown = 32;  // that claim an unknown uid
-inline constexpr size_t kToldLater = 1024;      // uids recorded as told to come later
+inline constexpr size_t kToldLater = 1024;      // uids recorded as refused with kLater
 
 class RcGuardedHandshake {
  public:

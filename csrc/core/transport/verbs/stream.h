@@ -85,7 +85,7 @@ class RcStream final : public Stream,
     uint32_t confirms = 0;    // kYielded: serial of its future connection, half open; 0: none
     bool timed = false;       // `since` and `deadline` are set: send() has no clock
     Nanos since = kNever;     // time of the first attempt
-    Nanos keep_trying = 0;    // attempts go on until then, if the liveness limit ends earlier
+    Nanos keep_trying = 0;    // attempts continue until then, if the liveness limit ends earlier
     Nanos deadline = kNever;  // time of the next retry, or end of the phase
     Nanos backoff = 0;
     Status last;            // why the last attempt failed
@@ -144,7 +144,7 @@ class RcStream final : public Stream,
     rdma_cm_id* id = nullptr;
     sockaddr_in at{};
     Guests guests;
-    std::unordered_set<uint64_t> told_later;  // guarded: uids that were told to come later
+    std::unordered_set<uint64_t> told_later;  // guarded: uids refused with kLater
   } listener_;
   std::vector<std::shared_ptr<CompletionQueue>> queues_;  // the other holders are their connections
   std::vector<Peer> peers_;
