@@ -1,8 +1,7 @@
-// Things around a process group that are Python's. Fallbacks are made by torch_mcast._fallback.
-// And the name: c10d::ProcessGroup calls every backend from outside of torch "custom", in
-// group.name() and in the logging of DDP, so the creator of the backend may hand over a group that
-// knows better. Python sees an ordinary ProcessGroup. And what the flight
-// recorder knows, for torch's tools.
+// Python functions for process groups. torch_mcast._fallback makes the fallbacks. The name:
+// c10d::ProcessGroup calls every backend from outside of torch "custom", in group.name() and in the
+// logging of DDP, so the creator of the backend may return a group that has the right name. Python
+// sees an ordinary ProcessGroup. The entries of the flight recorder, for torch's tools.
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/profiler/combined_traceback.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -31,7 +30,7 @@ py::object call_fallback_module(const char* function, ProcessGroupMcast& group,
                       argument);
 }
 
-// What Python raises, on its way through threads that do not hold its lock.
+// Rethrows a Python exception in a form that may pass through threads without Python's lock.
 [[noreturn]] void throw_python(py::error_already_set& raised) {
   raised.restore();
   python_error error;
@@ -62,7 +61,8 @@ BackendPtr make_fallback(ProcessGroupMcast& group, const std::string& kind) {
   const py::gil_scoped_acquire gil;
   try {
     const auto made = py::cast<BackendPtr>(call_fallback_module("make", group, kind));
-    // As c10d does with the backends that it makes: NCCL's barrier and its first call look at it.
+    // As c10d does with the backends that it makes: NCCL reads it in its barrier and its first
+    // call.
     const std::optional<at::Device> bound = group.getBoundDeviceId();
     if (bound && kind == "nccl") made->setBoundDeviceId(bound);
     return made;
@@ -71,11 +71,11 @@ BackendPtr make_fallback(ProcessGroupMcast& group, const std::string& kind) {
   }
 }
 
-// torch's analyser takes neighbours with equal numbers for one batch, also a collective and a
-// message: these have numbers that no collective has.
+// torch's analyser takes neighbours with equal numbers for one batch, even a collective and a
+// message: so messages get numbers that no collective has.
 constexpr uint64_t kFirstMessage = uint64_t{1} << 32;
 
-// Stacks by entry, the innermost frame first. Frames of equal calls share their objects.
+// Stacks by entry, the innermost frame first. Frames of equal calls share their Python objects.
 std::vector<py::list> frames_of(const std::vector<FlightPtr>& entries) {
   std::vector<torch::CapturedTraceback*> stacks;
   for (const FlightPtr& entry : entries) {

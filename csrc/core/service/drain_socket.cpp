@@ -1,5 +1,5 @@
-// One packet is the question, one the answer, then the connection is closed. Who says nothing is
-// dropped after a moment.
+// One packet is the request, one the reply, then the connection is closed. A client that sends no
+// request is dropped after a moment.
 #include "service/drain_socket.h"
 
 #include <sys/socket.h>

@@ -1,6 +1,6 @@
-// The socket at which an engine is asked to drain, beside the one of its clients and for its owner
-// only: the file's mode is 0600, and who asks from another pid namespace (root in a container that
-// has the folder mounted) is refused. Not thread-safe: one thread calls everything.
+// The socket that requests an engine to drain, next to the clients' socket and for its owner only:
+// the file's mode is 0600, and a request from another pid namespace (root in a container that has
+// the folder mounted) is refused. Not thread-safe: one thread calls everything.
 #pragma once
 
 #include <poll.h>
@@ -17,10 +17,11 @@ namespace mcast::service {
 
 class DrainSocket {
  public:
-  // Of an engine whose clients connect to `engine`. Errors and `replace` as of LocalListener.
+  // Opens the socket of an engine whose clients connect to `engine`. Errors and `replace` as in
+  // LocalListener.
   Status open(const std::string& engine, bool replace);
 
-  // As of Door. `drain` is told the limit that is asked for and tells the one that holds.
+  // As in Door. `drain` receives the requested limit and returns the one that applies.
   void watch(std::vector<pollfd>& list);
   void serve(std::span<const pollfd> ready, Nanos now, const std::function<Nanos(Nanos)>& drain);
 
@@ -29,7 +30,7 @@ class DrainSocket {
     LocalSocket socket;
     Nanos until = 0;
   };
-  // False: it is done with.
+  // Returns false if the connection is finished.
   static bool answer(Asker& asker, const std::function<Nanos(Nanos)>& drain);
 
   LocalListener listener_;

@@ -17,7 +17,7 @@ constexpr uint64_t kLeastArenas = uint64_t{64} << 20;
 constexpr uint64_t kMostArenaBytes = uint64_t{1} << 44;
 constexpr uint64_t kMostWeight = 1000;
 constexpr uint64_t kLeastBounce = uint64_t{64} << 10;
-constexpr uint64_t kMostPath = 100;  // bytes; of a socket's address 107 are left
+constexpr uint64_t kMostPath = 100;  // bytes; a socket's address has room for 107
 
 using EngineRow = OptionRow<HostEngineOptions>;
 
@@ -51,7 +51,7 @@ EngineRow flag(const char* name, const char* fallback, const char* help,
           }};
 }
 
-// A name of the system's, or a number.
+// A user name of the system, or a number.
 bool read_user(const std::string& text, uid_t& out) {
   const std::optional<uid_t> found = find_user(text);
   out = found.value_or(0);
@@ -89,7 +89,7 @@ bool read_weights(const std::string& text, std::map<uid_t, uint32_t>& out) {
   return true;
 }
 
-// Milliseconds or seconds, `least` to `most`.
+// Milliseconds or seconds, from `least` to `most`.
 bool read_time(const std::string& text, Nanos& out, Nanos unit, uint64_t least, uint64_t most) {
   if (!read_whole(text, out, least, most)) return false;
   out *= unit;

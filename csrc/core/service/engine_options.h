@@ -1,4 +1,4 @@
-// What an engine of the host is told when it starts: its command line.
+// Options of a host engine: its command line.
 #pragma once
 
 #include <optional>
@@ -19,11 +19,11 @@ struct DrainRequest {
 struct EngineCommandLine {
   Action action = Action::kServe;
   HostEngineOptions options;
-  std::optional<DrainRequest> drain;  // what is to be done instead: "drain" comes first
+  std::optional<DrainRequest> drain;  // if "drain" comes first: request to send instead
 };
 
-// `secret_file`, `security`: what the environment says in MCAST_SECRET_FILE and MCAST_SECURITY,
-// where the arguments say nothing.
+// `secret_file`, `security`: values of MCAST_SECRET_FILE and MCAST_SECURITY in the environment,
+// used if the arguments do not set them.
 Result<EngineCommandLine> parse_engine_command_line(const std::vector<std::string>& arguments,
                                                     const std::string& secret_file = "",
                                                     const std::string& security = "");

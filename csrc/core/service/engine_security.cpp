@@ -1,6 +1,7 @@
-// The secret is read once, when the engine starts: another one is another engine's, which takes the
-// socket's place while this one drains. An engine that has a secret serves no group without it
-// unless it is told to: a job that forgets the setting is refused by name, and not sent in clear.
+// The secret is read once, when the engine starts: another secret needs another engine, which takes
+// the socket's place while this one drains. An engine that has a secret serves no group without it
+// unless configured to: a job that forgets the setting is refused with an error that names it, and
+// does not send plaintext.
 #include "service/engine_security.h"
 
 #include <algorithm>
@@ -35,7 +36,7 @@ Result<std::shared_ptr<const EngineSecurity>> security_of(const EngineSecurityOp
         "the engine has a secret, but serves security=off only: nothing is "
         "authenticated; see --security");
   }
-  // Unread, where a file has come before it or nothing is guarded.
+  // Not read if a file takes precedence or no group is guarded.
   (void)crypto::drop_secret_of_environment();
   return std::make_shared<const EngineSecurity>(std::move(made));
 }

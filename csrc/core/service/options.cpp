@@ -1,5 +1,6 @@
-// The table of options. Of one that comes twice the last one counts, but --allow adds to what is
-// allowed. Settings of the transports come from the environment; --interface is one of them.
+// The table of options. If an option is given twice, the last one counts, but --allow adds to the
+// allowed hosts. Settings of the transports are read from the environment; --interface is one of
+// them.
 #include "service/options.h"
 
 #include <arpa/inet.h>

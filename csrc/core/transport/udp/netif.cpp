@@ -78,7 +78,8 @@ std::string inventory(const std::vector<Interface>& interfaces) {
   return text.empty() ? "none" : text;
 }
 
-// The one that is faster than that of the route; null: there is none, or a speed is not known.
+// The interface that is faster than that of the route; null if there is none, or a speed is not
+// known.
 const Interface* faster_than_route(const std::vector<Interface>& candidates) {
   const Interface *route = nullptr, *fastest = nullptr;
   for (const Interface& i : candidates) {
@@ -90,7 +91,7 @@ const Interface* faster_than_route(const std::vector<Interface>& candidates) {
   return faster ? fastest : nullptr;
 }
 
-// The first rule that an interface meets decides. Empty stripe: none does.
+// The first rule that an interface meets decides. Empty stripe: no interface meets one.
 InterfaceChoice automatic_choice(const std::vector<Interface>& candidates) {
   if (const Interface* const fastest = faster_than_route(candidates)) {
     return {{*fastest}, "it is the fastest (" + std::to_string(fastest->speed) + " Mbit/s)"};
@@ -115,7 +116,7 @@ InterfaceChoice automatic_choice(const std::vector<Interface>& candidates) {
   return {};
 }
 
-// The names of an entry of an exact list.
+// The names in an entry of an exact list.
 std::vector<std::string_view> stripe_names(std::string_view entry) {
   std::vector<std::string_view> names;
   for (size_t plus = 0; plus != std::string_view::npos;) {
@@ -126,7 +127,7 @@ std::vector<std::string_view> stripe_names(std::string_view entry) {
   return names;
 }
 
-// What is wrong with an entry that has a '+', or nullptr.
+// Returns the error of an entry that has a '+', or nullptr.
 const char* stripe_fault(const InterfacePattern& pattern, std::string_view entry) {
   if (entry.find('+') == std::string_view::npos) return nullptr;
   if (!pattern.exact || pattern.exclude) return "has a stripe that is not exact";
@@ -139,8 +140,8 @@ const char* stripe_fault(const InterfacePattern& pattern, std::string_view entry
   return nullptr;
 }
 
-// The first address of the interface in the network that `entry` names; none: it names no network,
-// or there is no such address.
+// Returns the first address of the interface in the network that `entry` names; empty if it names
+// no network, or there is no such address.
 std::optional<in_addr> address_in(std::string_view entry, const Interface& interface) {
   const auto networks = parse_networks(entry, 1);
   if (!networks.ok() || networks->empty()) return std::nullopt;
@@ -152,7 +153,7 @@ std::optional<in_addr> address_in(std::string_view entry, const Interface& inter
   return it == interface.addresses.end() ? std::nullopt : std::optional(*it);
 }
 
-// With the address by which `entry` matches it.
+// Returns the interface with the address by which `entry` matches it.
 Interface as_matched(Interface interface, std::string_view entry) {
   if (const auto address = address_in(entry, interface)) interface.address = *address;
   return interface;
@@ -166,14 +167,14 @@ std::optional<Interface> find_usable(const std::vector<Interface>& interfaces,
   return std::nullopt;
 }
 
-// An address of its own that another host may reach: not one that a host gives to itself because
-// nobody else did (RFC 3927).
+// Returns true for an address that another host may reach: not one that a host assigns to itself
+// for lack of another (RFC 3927).
 bool assigned(in_addr address) { return ntohl(address.s_addr) >> 16 != 0xa9fe; }
 
-// Of its link as the driver says, also in a network namespace whose sysfs is another's. Mbit/s; 0:
-// not known.
+// Speed of the link as the driver reports it, which works in a network namespace whose sysfs is
+// another's. Mbit/s; 0 if not known.
 uint32_t link_speed(int fd, const std::string& name) {
-  // The kernel says first how many words of link modes follow.
+  // The kernel first reports the number of words of link modes that follow.
   alignas(ethtool_link_settings)
       std::array<char, sizeof(ethtool_link_settings) + 3 * SCHAR_MAX * sizeof(uint32_t)>
           room{};
@@ -301,7 +302,7 @@ Result<std::vector<Interface>> list_interfaces() {
 
 namespace {
 
-// Of an exact list: the entry of this lane. Empty: no entry is usable.
+// For an exact list: returns the entry of this lane. Empty if no entry is usable.
 Result<std::vector<Interface>> exact_choice(const std::vector<Interface>& interfaces,
                                             const InterfacePattern& pattern, size_t lane) {
   std::vector<std::vector<Interface>> entries;  // usable ones, by lane
@@ -321,7 +322,8 @@ Result<std::vector<Interface>> exact_choice(const std::vector<Interface>& interf
   return entries.empty() ? std::vector<Interface>() : entries[lane % entries.size()];
 }
 
-// Those that a list of prefixes or exclusions leaves, the earliest name of the list first.
+// Returns the interfaces that a list of prefixes or exclusions leaves, those of the earliest name
+// first.
 std::vector<Interface> left_by(const std::vector<Interface>& interfaces,
                                const InterfacePattern& pattern, bool include) {
   std::vector<Interface> usable;
@@ -363,7 +365,7 @@ Result<InterfaceChoice> choose_interfaces(const std::vector<Interface>& interfac
     }
   }
   if (!choice.stripe.empty()) return choice;
-  // None that matches is usable.
+  // No interface that matches is usable.
   const bool unusable =
       include && std::any_of(interfaces.begin(), interfaces.end(),
                              [&](const Interface& i) { return pattern->match(i) >= 0; });

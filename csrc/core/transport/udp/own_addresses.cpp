@@ -1,6 +1,7 @@
-// The route is what the kernel says: a UDP socket that is connected sends nothing, but has the
-// source address that packets would have. NUMA nodes are read from sysfs by the bus address that
-// the driver reports: /sys/class/net shows the network namespace of whoever mounted it.
+// The kernel determines the route: a connected UDP socket sends no packet, but has the source
+// address that packets would have. NUMA nodes are read from sysfs by the bus address that the
+// driver reports, because /sys/class/net shows the network namespace of the process that mounted
+// it.
 #include "transport/udp/own_addresses.h"
 
 #include <linux/ethtool.h>
@@ -25,11 +26,11 @@ namespace mcast {
 namespace {
 
 constexpr size_t kMostAddresses = 32;
-constexpr uint16_t kAnyPort = 9;  // nothing is sent there
+constexpr uint16_t kAnyPort = 9;  // no packet is sent to it
 
 bool is_loopback(in_addr address) { return ntohl(address.s_addr) >> 24 == 127; }
 
-// Names are looked up once: a name server that does not answer takes seconds.
+// Names are looked up once: a name server that does not respond takes seconds.
 in_addr address_of(const std::string& host) {
   static std::mutex mutex;
   static auto* const known = new std::map<std::string, in_addr>;
@@ -56,7 +57,7 @@ std::string first_line_of(const std::string& path) {
 }
 
 int node_in(const std::string& device) {
-  uint16_t node = 0;  // -1 where the device has none, which is no such number
+  uint16_t node = 0;  // -1, which does not parse, if the device has none
   return read_number(first_line_of(device + "/numa_node"), node) ? node : -1;
 }
 
@@ -102,7 +103,7 @@ void mark_near(std::vector<OwnAddress>& addresses) {
   }
 }
 
-// Patterns that name interfaces choose by themselves.
+// Returns false for patterns that name interfaces: they make the choice themselves.
 bool leaves_a_choice(const std::string& pattern) { return pattern.empty() || pattern[0] == '^'; }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The grammar and the choice. The list decides the order, except that exclusions leave the
+// The grammar and the choice. The list determines the order, except that exclusions leave the
 // system's.
 #include "transport/verbs/hca.h"
 
