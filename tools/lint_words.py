@@ -40,9 +40,6 @@ FOLDERS = ("csrc", "tests/cpp", "tests/python", "torch_mcast")
 LIMITS: dict[str, float] = {
     "csrc/core/collective": 9.8,
     "csrc/core/engine": 10.3,
-    "csrc/core/service": 9.4,
-    "csrc/core/transport": 8.0,
-    "csrc/torch": 8.2,
     "tests/cpp": 9.6,
     "tests/python": 9.0,
     "torch_mcast": 7.1,
