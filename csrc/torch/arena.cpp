@@ -1,5 +1,5 @@
 // Two allocators on one ArenaPool: one for tensors that a group is asked for, one for all tensors
-// of the process. Where the pool has no room, torch's own CPU allocator serves both. An allocator
+// of the process. If the pool is full, torch's own CPU allocator serves both. An allocator
 // that replaces torch's may have one deleter only, which must free blocks of both kinds: the
 // address says whose a block is.
 #include "arena.h"

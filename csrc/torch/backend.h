@@ -35,7 +35,7 @@ namespace mcast::pg {
 
 using Tensors = std::vector<at::Tensor>;
 
-// What the options of all kinds of calls have in common.
+// Options that all kinds of calls share.
 struct CallOptions {
   std::chrono::milliseconds timeout;
   bool waited = false;  // c10d waits for the work before the call returns to the user
@@ -87,8 +87,8 @@ class ProcessGroupMcast final : public c10d::Backend {
                     const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
 
 #ifdef C10D_BACKEND_HAS_RECONFIGURE
-  // Of a group that was made with enable_reconfigure, which has no members before the first
-  // reconfigure(); later ones replace them (reconfigure.cpp). Called by all ranks of the new
+  // For a group that was made with enable_reconfigure, which has no members before the first
+  // reconfigure(); later calls replace them (reconfigure.cpp). Called by all ranks of the new
   // membership, with nothing else of this group beside it; blocks until they are here. After an
   // error of the rendezvous there are no members again, and it can be called with another number.
   bool supportsReconfigure() const override { return options_->enable_reconfigure; }
@@ -137,8 +137,8 @@ class ProcessGroupMcast final : public c10d::Backend {
   WorkPtr send(Tensors& tensors, int destination, int tag) override;
   WorkPtr recv(Tensors& tensors, int source, int tag) override;
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
-  // CPU tensors that the engine of the host maps (allocation.cpp). What a group cannot give raises
-  // NotImplementedError; where the engine's memory has no room left, tensors lie in torch's.
+  // CPU tensors that the engine of the host maps (allocation.cpp). A group that has none raises
+  // NotImplementedError; if the engine's memory is full, tensors lie in torch's.
   bool supportsTensorAlloc(c10::DeviceIndex device) override;
   at::Tensor allocateTensor(long size, at::TensorOptions options = {}) override;
   std::shared_ptr<c10::Allocator> getMemAllocator() override;
@@ -190,21 +190,21 @@ class ProcessGroupMcast final : public c10d::Backend {
   // One that the fallback of the tensor's device serves by `call`.
   using FallbackCall = std::function<WorkPtr(c10d::Backend&)>;
   WorkPtr passed(Op op, c10d::OpType type, const at::Tensor& tensor, const FallbackCall& call);
-  // Where the barrier is for a device: waits until that has done all that was given to it before.
+  // If the barrier is for a device, waits until the device has finished all earlier work.
   void finish_device(const c10d::BarrierOptions& opts);
   c10::intrusive_ptr<McastOptions> child_options(
       const c10::intrusive_ptr<c10d::Backend::Options>& opts) const;
 
-  // What a reduce-scatter moves.
+  // Data that a reduce-scatter moves.
   struct ScatterPlan {
     std::vector<Slice> inputs;  // by rank
     Slice output;
     Reducing how;
   };
-  // What an exchange moves: by rank, what goes there and what comes from there.
+  // Data that an exchange moves: by rank, the slice sent to it and the slice received from it.
   struct ExchangePlan {
     explicit ExchangePlan(at::ScalarType type) : dtype(type) {}
-    // Of a gather or a scatter among `size` ranks: all slices are empty.
+    // For a gather or a scatter among `size` ranks; all slices are empty.
     ExchangePlan(at::ScalarType type, wire::Kind of, int64_t from_or_to, int size)
         : kind(of),
           root(static_cast<Member>(from_or_to)),

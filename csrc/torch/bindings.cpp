@@ -125,7 +125,7 @@ py::list aggregator_rows(const GroupStats& stats) {
   return rows;
 }
 
-// Of the planner's fractions and times.
+// A fraction or a time of the planner.
 double whole(uint64_t value) { return static_cast<double>(value) / kWhole; }
 
 py::dict plan_row(const AggregationReport::Plan& plan) {

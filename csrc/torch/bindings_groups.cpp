@@ -153,7 +153,7 @@ void bind_groups(py::module_& module) {
   });
   module.def("flight_entries", &flight_entries, py::arg("prefix"),
              "The last operations of this process, as torch's flight recorder tells them.");
-  // What `mem_allocator` of a backend returns; Python has nothing to do with it but to hand it on.
+  // Returned by a backend's `mem_allocator`; Python only passes it on.
   py::class_<ArenaAllocator, std::shared_ptr<ArenaAllocator>>(module, "ArenaAllocator");
   module.def(
       "lanes",

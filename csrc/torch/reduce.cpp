@@ -64,7 +64,7 @@ Reduction reduction_of(const char* op, const ReduceOp& reduce) {
   }
 }
 
-// What an element of `type` is to the engine; nothing if it cannot be reduced at all.
+// The engine's element for `type`; nullopt if it cannot be reduced at all.
 std::optional<Element> element_of(at::ScalarType type) {
   switch (c10::toRealValueType(type)) {
     case at::kDouble:

@@ -1,6 +1,6 @@
 // send and recv of device tensors. The message is posted at once, with the readable end at 0: so it
 // has its place among those of its pair and tag, and a refused call enqueues nothing. Its pieces
-// leave as they come to the host. What is received is copied in when all of it is here
+// leave as they come to the host. A received message is copied in when all of it is here
 // (device_copies.h). Every message has pinned memory of its own: one that waits for its other end
 // takes none that another needs.
 #include <c10/core/impl/VirtualGuardImpl.h>
