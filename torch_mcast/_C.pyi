@@ -65,12 +65,14 @@ class Options(Backend.Options):
         partial: _Milliseconds = None,
         link_rate: _Count = None,
         engine: str | None = None,
+        engine_user: str | None = None,
         engine_memory: str | None = None,
         trace: _Count = None,
         segment: _Count = None,
         device_wait: str | None = None,
         device_pinned: _Count = None,
         device_failure: str | None = None,
+        wait: str | None = None,
         pin: _Count = None,
         huge_pages: _Count = None,
         liveness_limit: _Milliseconds = None,
@@ -84,6 +86,7 @@ class Options(Backend.Options):
         security_mixed: _Count = None,
         trust_store: _Count = None,
         security_suite: str | None = None,
+        source_auth: _Count = None,
         security_library: str | None = None,
         allow: str | None = None,
         monitor: str | None = None,
@@ -126,12 +129,14 @@ class Options(Backend.Options):
     partial: _Setting[float, _Milliseconds]
     link_rate: _Setting[int, _Count]
     engine: _Setting[str, str | None]
+    engine_user: _Setting[str, str | None]
     engine_memory: _Setting[str, str | None]
     trace: _Setting[int, _Count]
     segment: _Setting[int, _Count]
     device_wait: _Setting[str, str | None]
     device_pinned: _Setting[int, _Count]
     device_failure: _Setting[str, str | None]
+    wait: _Setting[str, str | None]
     pin: _Setting[int, _Count]
     huge_pages: _Setting[int, _Count]
     liveness_limit: _Setting[float, _Milliseconds]
@@ -145,6 +150,7 @@ class Options(Backend.Options):
     security_mixed: _Setting[int, _Count]
     trust_store: _Setting[int, _Count]
     security_suite: _Setting[str, str | None]
+    source_auth: _Setting[int, _Count]
     security_library: _Setting[str, str | None]
     allow: _Setting[str, str | None]
     monitor: _Setting[str, str | None]
