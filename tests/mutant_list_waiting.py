@@ -22,8 +22,8 @@ WAITING = [
     Mutant(
         "braked-helper-yields",
         "host/lane.cpp",
-        "patience_.on_yield(now() - before);",
-        "patience_.on_yield(before - before);",
+        "patience_.on_yield(after, after - before);",
+        "patience_.on_yield(after, 0);",
         "host",
         "HostLaneTest*",
     ),

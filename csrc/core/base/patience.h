@@ -2,8 +2,10 @@
 // yields its core, then sleeps. A thread that sleeps costs two context switches and tens of
 // microseconds; one that yields gives its core to the rank it waits for at once.
 //
-// sched_yield() gives the core to any thread. Where that is one of another program, it returns
-// after a whole time slice: then the next waits only sleep (the brake), more of them each time.
+// sched_yield() gives the core to any thread. If that is one of another program, it returns after a
+// whole time slice of some milliseconds: then waits only sleep for a while (the brake), longer each
+// time. The brake is a time and not a number of waits, so the share of time that is lost to other
+// programs is bounded however short waits are: 2 % at first, 0.1 % when they stay.
 //
 // Pure: the time is passed in. Threads: one at a time.
 #pragma once
@@ -23,10 +25,10 @@ class Patience {
   // A yield that takes this long went to another program. Ranks of one job return the core within
   // tens of microseconds; a limit of 400 us is passed by several of them in turn.
   static constexpr Nanos kForeign = 1500 * kMicro;
-  // Waits that do not yield after such a yield, at first and at most; each one doubles them. After
-  // so many waits that yielded without one they are as few as at first.
-  static constexpr uint32_t kFirstBrake = 16;
-  static constexpr uint32_t kLongestBrake = 4096;
+  // Time without yields after such a yield, at first and at most; each one doubles it. After so
+  // many waits that yielded without one it is as short as at first.
+  static constexpr Nanos kFirstBrake = 200 * kMilli;
+  static constexpr Nanos kLongestBrake = 5 * kSecond;
   static constexpr uint32_t kForgiven = 2000;
 
   enum class Step : uint8_t { kSpin, kYield, kSleep };
@@ -50,8 +52,7 @@ class Patience {
     if (!yields_ || waited >= kYield) return {Step::kSleep, News::kNone};
     if (way_ == Way::kYields) return {Step::kYield, News::kNone};
     if (way_ == Way::kSleeps) return {Step::kSleep, News::kNone};
-    if (braked_ > 0) {
-      braked_--;
+    if (now < braked_until_) {
       way_ = Way::kSleeps;
       return {Step::kSleep, News::kBraked};
     }
@@ -59,10 +60,10 @@ class Patience {
     return {Step::kYield, News::kYields};
   }
 
-  // A yield is over and took this long.
-  void on_yield(Nanos took) {
+  // A yield is over, at `now`, and took this long.
+  void on_yield(Nanos now, Nanos took) {
     if (took < kForeign) return;
-    braked_ = brake_;
+    braked_until_ = now + brake_;
     brake_ = std::min(2 * brake_, kLongestBrake);
     good_ = 0;
     way_ = Way::kSleeps;
@@ -91,8 +92,8 @@ class Patience {
   Way way_ = Way::kOpen;   // of the current wait
   Nanos began_ = kNever;   // it; kNever: there is none
   uint64_t progress_ = 0;  // when it began
-  uint32_t braked_ = 0;    // waits that must not yield
-  uint32_t brake_ = kFirstBrake;
+  Nanos braked_until_ = 0;
+  Nanos brake_ = kFirstBrake;
   uint32_t good_ = 0;  // waits that yielded to ranks of the job, since the brake
 };
 

@@ -202,7 +202,8 @@ bool HostLane::sleeps_next(Nanos at) {
   if (step == Patience::Step::kYield) {
     const Nanos before = now();
     yield_core();
-    patience_.on_yield(now() - before);
+    const Nanos after = now();
+    patience_.on_yield(after, after - before);
   }
   return step == Patience::Step::kSleep;
 }
