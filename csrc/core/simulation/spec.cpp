@@ -227,8 +227,8 @@ const Key kKeys[] = {
      },
      "64K or more"},
     {"warmup",
-     [](std::string_view t, Reading& r) { return read_whole(t, 0, 100, &r.spec.course.warmup); },
-     "0 to 100"},
+     [](std::string_view t, Reading& r) { return read_whole(t, 0, 10000, &r.spec.course.warmup); },
+     "0 to 10000"},
     {"send_queue",
      [](std::string_view t, Reading& r) {
        return read_bytes(t, &r.spec.net.send_queue) && r.spec.net.send_queue >= 65536;
