@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / "tools"
-sys.path.insert(0, str(TOOLS))
+sys.path.append(str(TOOLS))
 
 import check_docs  # noqa: E402
 import lint_docs  # noqa: E402

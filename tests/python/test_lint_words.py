@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 TOOLS = Path(__file__).parents[2] / "tools"
-sys.path.insert(0, str(TOOLS))
+sys.path.append(str(TOOLS))
 
 import lint_words  # noqa: E402
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def reference():
-    sys.path.insert(0, str(ROOT / "tools"))
+    sys.path.append(str(ROOT / "tools"))
     import reference
 
     return reference

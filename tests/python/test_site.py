@@ -66,7 +66,7 @@ def test_checker_reports_style_sheets_that_fetch(tmp_path):
 
 @pytest.fixture(scope="module")
 def hooks():
-    sys.path.insert(0, str(ROOT / "tools"))
+    sys.path.append(str(ROOT / "tools"))
     import site_hooks
 
     return site_hooks

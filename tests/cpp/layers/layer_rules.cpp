@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::string_view kCore = "csrc/core/";
 constexpr std::string_view kDpa = "csrc/dpa/", kDpaCounting = "csrc/dpa/rv64/";
-constexpr size_t kMaxLines = 500;
+constexpr size_t kMaxLines = 800;
 
 // What says when, for people, and waits for nothing.
 constexpr std::string_view kTellsTheDate[] = {"torch_mcast/_trace.py"};
