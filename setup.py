@@ -30,13 +30,17 @@ from pathlib import Path
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 from urllib.request import urlopen
 
-from setuptools import Extension, setup
+from setuptools import Command, Extension, setup
 from setuptools.command.build_ext import build_ext
 
 try:
     from setuptools.command.bdist_wheel import bdist_wheel
-except ImportError:  # before setuptools 70.1
-    from wheel.bdist_wheel import bdist_wheel  # type: ignore[import-untyped]
+except ImportError:
+    # Before setuptools 70.1 it is that of the package wheel, which `setup.py build_ext` does without.
+    try:
+        from wheel.bdist_wheel import bdist_wheel  # type: ignore[import-untyped]
+    except ImportError:
+        bdist_wheel = Command
 
 ROOT = Path(__file__).parent.resolve()
 TORCH_VERSIONS = "torch>=2.11,<2.16"
