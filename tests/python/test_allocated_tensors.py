@@ -281,7 +281,10 @@ def lost_engine(pid: int) -> bool:
     kept, used = allocated(MIB).fill_(rank + 5.0), allocated(MIB).fill_(1.0)
     dist.all_reduce(used)
     assert (used == world).all()
-    dist.barrier()
+    # By the store: of a barrier another rank may be told only after this one has left it.
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"ready{rank}", "1")
+    store.wait([f"ready{member}" for member in range(world)])
     if rank == 0:
         os.kill(pid, signal.SIGKILL)
 
