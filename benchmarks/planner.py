@@ -12,29 +12,19 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
-PROGRAM = Path(__file__).parents[1] / "torch_mcast" / "mcast-simulate"
+from torch_mcast.simulate.progress import compute
+
 # From StationTrial: the first trial, what it measures, and as much again for both changes of the roster.
 FIRST_NS, MEASURED_NS = 10e9, 0.5e9
 
 
 def simulated(**words: Any) -> dict[str, Any]:
-    line = " ".join(f"{key}={value}" for key, value in words.items())
-    done = subprocess.run(
-        [str(PROGRAM)], input=line + "\n", capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        raise SystemExit(f"{line}: {done.stderr.strip()}")
-    answer: dict[str, Any] = json.loads(done.stdout)
-    if "error" in answer:
-        raise SystemExit(f"{line}: {answer['error']}")
-    return answer
+    (result,) = compute([" ".join(f"{key}={value}" for key, value in words.items())], jobs=1)
+    return result
 
 
 def cell(words: dict[str, Any], aggregators: int, trial: bool) -> list[str]:

@@ -1,10 +1,8 @@
-"""Settings in torch_mcast/_C.pyi, made from the table that the extension has: `tools/stub.py` writes them,
-`tools/stub.py --check` exits with 1 where they differ."""
+"""Writes the settings in torch_mcast/_C.pyi from the table that the extension has. `test_types.py` compares
+them."""
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -37,21 +35,11 @@ def made(text: str, rows: Iterable[Mapping[str, Any]]) -> str:
     return text
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing")
-    arguments = parser.parse_args()
+def main() -> None:
     from torch_mcast._load import extension
 
-    before = STUB.read_text()
-    after = made(before, extension().settings())
-    if arguments.check:
-        if before != after:
-            print(f"{STUB.name} is not that of the table of settings: tools/stub.py writes it")
-        return int(before != after)
-    STUB.write_text(after)
-    return 0
+    STUB.write_text(made(STUB.read_text(), extension().settings()))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

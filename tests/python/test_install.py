@@ -15,17 +15,19 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
-import threading
 import time
 import zipfile
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "tools"))
+
+import check_docs  # noqa: E402
+import release  # noqa: E402
+
 SETUP = (ROOT / "tools" / "setup.sh").read_text()
 
 
@@ -128,12 +130,8 @@ def indexes(tmp_path_factory):
     for row in listed("RUN_PIP"):
         name = re.match(r"[\w-]+", row)[0]
         wheel(root / "own" / name, name, "99.0")
-    handler = partial(SimpleHTTPRequestHandler, directory=str(root))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with release.served(root) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -391,11 +389,7 @@ def test_without_libraries_and_network_the_build_says_what_to_install(tmp_path, 
 
 def tracked() -> set[str]:
     """Files of the repository and those that git does not ignore."""
-    listing = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True,
-        text=True, check=True,
-    ).stdout.splitlines()  # fmt: skip
-    return {name for name in listing if (ROOT / name).exists()}
+    return {name for name in check_docs.tracked(ROOT) if (ROOT / name).is_file()}
 
 
 @pytest.fixture

@@ -6,15 +6,16 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from browser import Browser
 
 ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "tools"))
+
+import release  # noqa: E402
+
 PICTURES = ROOT / "build" / "site-screenshots"
 
 # -- the checker --------------------------------------------------------------------------------------
@@ -66,7 +67,6 @@ def test_checker_reports_style_sheets_that_fetch(tmp_path):
 
 @pytest.fixture(scope="module")
 def hooks():
-    sys.path.append(str(ROOT / "tools"))
     import site_hooks
 
     return site_hooks
@@ -153,20 +153,10 @@ def site(tmp_path_factory):
     return folder
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, format, *args):
-        pass
-
-
 @pytest.fixture(scope="module")
 def address(site):
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site)))
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with release.served(site) as address:
+        yield address
 
 
 @pytest.fixture
