@@ -100,8 +100,14 @@ test-beside:
 	@$(TIMED) "build of C++ tests" $(STEP) build-tests
 	@$(TIMED) "C++ tests" $(STEP) test-cpp
 
+# Takes hours, so a step that fails does not keep the others from being run.
+AFTER_TEST := test-python-alone headers sanitize dpa-count aarch64 fuzz test-torch-guarded mutants
 test-all: export MCAST_TEST_ALL = 1
-test-all: bench-setup frameworks-setup wheel-setup docs browser-setup test test-python-alone headers sanitize fuzz mutants aarch64 dpa-count test-torch-guarded
+test-all: bench-setup frameworks-setup wheel-setup browser-setup docs
+	@failed=; $(STEP) test || failed=test; \
+	for step in $(AFTER_TEST); do $(TIMED) $$step $(STEP) $$step || failed="$$failed $$step"; done; \
+	$(PYTHON) tools/timed.py --table build/steps.tsv; \
+	[ -z "$$failed" ] || { echo "failed: $$failed"; exit 1; }
 
 # The headline sweep: 8 hosts on a switch of this machine, 1 Gbit/s, compared with Gloo and, if installed, Open MPI and
 # UFTP; then the micro-benchmarks. The lab needs root.

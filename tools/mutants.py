@@ -11,6 +11,7 @@ docs/mutants.md are each from the last run that planted their fault.
 """
 
 import argparse
+import fcntl
 import os
 import re
 import signal
@@ -31,6 +32,7 @@ TREE = WORK / "tree"
 PACKAGE = PackageTree("package", builds=False)
 ADAPTER = PackageTree("adapter", builds=True)
 BUILD = WORK / "build"
+TREES = ("core", "adapter", "package")
 REPORT = ROOT / "docs" / "mutants.md"
 # Seconds for the tests of a program as a whole: what takes longer hangs.
 PROGRAM_LIMIT = 400
@@ -149,6 +151,11 @@ def package_of(mutant: Mutant) -> PackageTree | None:
     if mutant.program != "pytest":
         return None
     return PACKAGE if mutant.path.startswith("torch_mcast/") else ADAPTER
+
+
+def tree_of(mutant: Mutant) -> str:
+    package = package_of(mutant)
+    return "core" if package is None else "adapter" if package.builds else "package"
 
 
 def build_for(mutant: Mutant, jobs: int) -> str:
@@ -270,6 +277,9 @@ def main() -> int:
         action="store_true",
         help="names the faults; an error where the code has changed, or a fault was never caught",
     )
+    options.add_argument(
+        "--tree", choices=TREES, help="faults of this tree, not of all side by side"
+    )
     options.add_argument("--whole", action="store_true", help="survivors meet all C++ tests")
     given = options.parse_args()
     rows = report()
@@ -286,23 +296,43 @@ def main() -> int:
         sys.exit(f"no such fault: {', '.join(sorted(unknown))}; see --list")
     check_places(mutants)
     WORK.mkdir(parents=True, exist_ok=True)
+    if not given.tree:
+        return side_by_side(mutants)
+    mutants = [m for m in mutants if tree_of(m) == given.tree]
     began = time.monotonic()
     prepare(mutants, given.jobs)
-    print(f"without a fault all tests pass ({time.monotonic() - began:.0f} s)", flush=True)
+    print(
+        f"{given.tree}: all tests pass without a fault ({time.monotonic() - began:.0f} s)",
+        flush=True,
+    )
     survivors = []
     for m in mutants:
         start = time.monotonic()
         caught = try_mutant(m, given.jobs, given.whole)
         seconds = f"{time.monotonic() - start:.0f}"
         print(f"{m.name:50} {caught or 'SURVIVES':60} {seconds:>4}", flush=True)
-        rows[m.name] = f"| {m.name} | `{m.file}` | {caught or '**nothing**'} | {seconds} |\n"
-        REPORT.write_text(HEAD + "".join(rows[k.name] for k in MUTANTS if k.name in rows))
+        record(m, f"| {m.name} | `{m.file}` | {caught or '**nothing**'} | {seconds} |\n")
         if not caught:
             survivors.append(m.name)
-    REPORT.write_text(HEAD + "".join(rows[k.name] for k in MUTANTS if k.name in rows))
-    print(f"{len(mutants) - len(survivors)} of {len(mutants)} caught", end="")
+    print(f"{given.tree}: {len(mutants) - len(survivors)} of {len(mutants)} caught", end="")
     print(f" in {time.monotonic() - began:.0f} s")
     return 1 if survivors else 0
+
+
+def side_by_side(mutants: list[Mutant]) -> int:
+    """One process for each tree with faults: ranks of Python tests often wait while another tree compiles."""
+    trees = [tree for tree in TREES if any(tree_of(m) == tree for m in mutants)]
+    command = [sys.executable, __file__, *sys.argv[1:], "--tree"]
+    running = [subprocess.Popen([*command, tree]) for tree in trees]
+    return max(process.wait() for process in running)
+
+
+def record(mutant: Mutant, row: str) -> None:
+    """Writes the row into the report, which the processes of other trees write too."""
+    with (WORK / "report.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        rows = report() | {mutant.name: row}
+        REPORT.write_text(HEAD + "".join(rows[k.name] for k in MUTANTS if k.name in rows))
 
 
 if __name__ == "__main__":
