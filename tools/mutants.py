@@ -45,6 +45,7 @@ COPIED = (
     "tests/fuzz/*.h",
     "cmake",
     "CMakeLists.txt",
+    "torch_mcast/__init__.py",  # the version
     "benchmarks/dpa-counts.json",
 )
 SETTINGS = (
