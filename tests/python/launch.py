@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ from torch_mcast.lab import zygote
 from torch_mcast.lab.inside import Inside
 from torch_mcast.lab.system import package_root
 
-_MODULES = ("torch.distributed.fsdp", "torch_mcast", "pytest")
+MODULES = ("torch.distributed.fsdp", "torch_mcast", "pytest")
 # What imports read.
 _AT_IMPORT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 # Tests change it for a while; a worker stays.
 _ENVIRONMENT = dict(os.environ)
+_lock = threading.Lock()
 
 
 def fork(
@@ -27,14 +29,14 @@ def fork(
     env: dict[str, str] | None = None,
     whole_env: dict[str, str] | None = None,
     inside: Inside | None = None,
-    imported: bool = True,
+    preload: tuple[str, ...] = MODULES,
 ) -> zygote.Forked:
     """A process that calls entry ("module:function") with the channel and arguments (of JSON). `env` is added to the
-    environment that the tests were started with, `whole_env` replaces it. Not `imported`: from a process without
-    torch, for an environment that imports read."""
+    environment that the tests were started with, `whole_env` replaces it. `preload`: modules that the process was
+    forked with; none for an environment that imports read."""
     path = [package_root(), str(Path(__file__).parent), *filter(None, sys.path)]
     full = {**_ENVIRONMENT, **(env or {})} if whole_env is None else whole_env
     order = zygote.Order(full, path, str(log), inside, entry, list(arguments))
-    modules = _MODULES if imported else ()
     at_import = {**_ENVIRONMENT, **_AT_IMPORT, "PYTHONPATH": os.pathsep.join(path)}
-    return zygote.shared(modules, sys.executable, at_import).fork(order, channel)
+    with _lock:  # tests start jobs in several threads
+        return zygote.shared(preload, sys.executable, at_import).fork(order, channel)

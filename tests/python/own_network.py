@@ -82,6 +82,12 @@ def unshare() -> None:
     _check(_libc.unshare(_CLONE_NEWNET), "unshare")
 
 
+def join(path: str) -> None:
+    """Moves the calling thread into the namespace of this file. OSError."""
+    with open(path) as file:
+        _check(_libc.setns(file.fileno(), _CLONE_NEWNET), f"setns {path}")
+
+
 def enter() -> bool:
     """Moves the calling thread into a new namespace, with loopback and an interface that has the machine's
     addresses. Returns false where that cannot be made (no root, no `ip`): the machine's network is used then."""

@@ -162,7 +162,7 @@ class Worker:
         # An environment of its own may be read by imports: it makes them itself.
         self.process = launch.fork(
             "ranks:serve", str(self.stacks), env,
-            channel=there.fileno(), log=self._log, env=env, imported=not env,
+            channel=there.fileno(), log=self._log, env=env, preload=() if env else launch.MODULES,
         )  # fmt: skip
         there.close()
         self.connection = Connection(here.detach())

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from job import Job, Zygote
+from job import Job
 from moved_clock import MovedClock
 
 from torch_mcast.lab import pytest_plugin
@@ -23,31 +23,24 @@ def clock(tmp_path: Path) -> MovedClock:
     return MovedClock(tmp_path)
 
 
-@pytest.fixture(scope="session")
-def zygote() -> Iterator[Zygote]:
-    process = Zygote()
-    yield process
-    process.close()
-
-
-def _jobs(zygote: Zygote, shared_memory: str) -> Callable[..., Job]:
+def _jobs(shared_memory: str) -> Callable[..., Job]:
     def start(
         world: int, scenario: str, *args: Any, env: dict[str, str] | None = None, **more: Any
     ) -> Job:
         env = {"MCAST_SHARED_MEMORY": shared_memory, **(env or {})}
-        return Job(zygote, world, scenario, *args, env=env, **more)
+        return Job(world, scenario, *args, env=env, **more)
 
     return start
 
 
 @pytest.fixture(params=["network", "host"])
-def job(zygote: Zygote, request: pytest.FixtureRequest) -> Callable[..., Job]:
+def job(request: pytest.FixtureRequest) -> Callable[..., Job]:
     """job(world, "module.function", *args, env=..., ...): see job.Job. Over the network path (on
     loopback), and over shared memory."""
-    return _jobs(zygote, {"network": "off", "host": "auto"}[request.param])
+    return _jobs({"network": "off", "host": "auto"}[request.param])
 
 
 @pytest.fixture
-def network_job(zygote: Zygote) -> Callable[..., Job]:
+def network_job() -> Callable[..., Job]:
     """For what only the network path can meet."""
-    return _jobs(zygote, "off")
+    return _jobs("off")

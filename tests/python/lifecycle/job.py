@@ -14,7 +14,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -22,11 +21,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import launch
 from moved_clock import MovedClock
 from waiting import until
 
-HERE = Path(__file__).parent
 GUARD_S = 60.0
+_PRELOAD = ("torch.distributed", "preloaded")
 _ENV = {
     "MCAST_SOCKET_IFNAME": "lo",
     "GLOO_SOCKET_IFNAME": "lo",
@@ -35,51 +35,24 @@ _ENV = {
 }
 
 
-class Zygote:
-    """One per test session. Threads may start jobs at the same time."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "zygote.py")],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
-            start_new_session=True, env={**os.environ, **_ENV},
-        )  # fmt: skip
-        self._order = threading.Lock()
-        self._born: queue.Queue[int] = queue.Queue()
-        self._codes: dict[int, int] = {}
-        self._changed = threading.Condition()
+class Rank:
+    def __init__(self, job: Job, number: int, env: dict[str, str], netns: str) -> None:
+        self.job, self.number = job, number
+        self.events: queue.Queue[dict[str, Any]] = queue.Queue()
+        self.connection, there = socket.socketpair()
+        with there:
+            self._process = launch.fork(
+                "rank_process:main", str(job.folder), number, job.world, job.scenario, job.args, job.limits,
+                netns, channel=there.fileno(), log=job.folder / f"out{number}", env=env, preload=_PRELOAD,
+            )  # fmt: skip
+        self.pid = self._process.pid
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
-        for line in self._process.stdout:
-            row = json.loads(line)
-            if "code" not in row:
-                self._born.put(row["pid"])
-                continue
-            with self._changed:
-                self._codes[row["pid"]] = row["code"]
-                self._changed.notify_all()
-
-    def start(self, order: dict[str, Any]) -> int:
-        with self._order:
-            self._process.stdin.write(json.dumps(order) + "\n")
-            return self._born.get(timeout=2 * GUARD_S)
-
-    def code(self, pid: int, guard_s: float) -> int | None:
-        with self._changed:
-            self._changed.wait_for(lambda: pid in self._codes, guard_s)
-            return self._codes.get(pid)
-
-    def close(self) -> None:
-        self._process.stdin.close()
-        self._process.wait(GUARD_S)
-
-
-class Rank:
-    def __init__(self, job: Job, number: int, pid: int) -> None:
-        self.job, self.number, self.pid = job, number, pid
-        self.events: queue.Queue[dict[str, Any]] = queue.Queue()
-        self.connection: socket.socket | None = None
+        with contextlib.suppress(OSError):
+            for line in self.connection.makefile("r"):
+                self.events.put(json.loads(line))
+        self.events.put({"event": "end of the conversation"})
 
     def expect(self, event: str, guard_s: float = GUARD_S) -> dict[str, Any]:
         """The next event, which must be this one."""
@@ -93,7 +66,6 @@ class Rank:
         return row
 
     def order(self, word: str) -> None:
-        assert self.connection is not None
         try:
             self.connection.sendall(f"{word}\n".encode())
         except OSError as error:
@@ -104,9 +76,10 @@ class Rank:
         return time.monotonic()
 
     def code(self, guard_s: float = GUARD_S) -> int:
-        code = self.job.zygote.code(self.pid, guard_s)
-        assert code is not None, f"rank {self.number} still runs\n{self.job.output()}"
-        return code
+        try:
+            return self._process.wait(guard_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"rank {self.number} still runs\n{self.job.output()}") from None
 
     def output(self) -> str:
         path = self.job.folder / f"out{self.number}"
@@ -114,52 +87,22 @@ class Rank:
 
 
 class Job(contextlib.AbstractContextManager):
-    """with Job(zygote, world, "module.function", *args) as job: job.ranks[0].expect(...)"""
+    """with Job(world, "module.function", *args) as job: job.ranks[0].expect(...)"""
 
     def __init__(
-        self, zygote: Zygote, world: int, scenario: str, *args: Any,
+        self, world: int, scenario: str, *args: Any,
         env: dict[str, str] | None = None, limits: dict[str, int] | None = None,
         by_rank: dict[int, dict[str, str]] | None = None, netns: str | Sequence[str] = "",
     ) -> None:  # fmt: skip
         """`env` for all ranks, `by_rank` on top for some. `limits`: {"RLIMIT_NOFILE": 40}. `netns`:
         path of a network namespace, or one for each rank."""
-        self.zygote = zygote
         self.folder = Path(tempfile.mkdtemp(prefix="mcast_life_"))
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(self.folder / "link"))
-        self._listener.listen(world)
-        self._listener.settimeout(GUARD_S)
-        module, _, function = scenario.partition(".")
+        self.world, self.scenario, self.args, self.limits = world, scenario, args, limits or {}
         self.ranks: list[Rank] = []
-        self.world = world
-        self._order = {
-            "folder": str(self.folder), "module": module, "function": function, "args": args,
-            "world": world, "limits": limits or {},
-        }  # fmt: skip
         for number in range(world):
             there = netns if isinstance(netns, str) else netns[number]
-            self._start(number, {**(env or {}), **(by_rank or {}).get(number, {})}, there)
-        for _ in range(world):
-            self._accept()
-
-    def _start(self, number: int, env: dict[str, str], netns: str) -> None:
-        pid = self.zygote.start({**self._order, "rank": number, "env": env, "netns": netns})
-        self.ranks.append(Rank(self, number, pid))
-
-    def _accept(self) -> None:
-        connection, _ = self._listener.accept()
-        file = connection.makefile("r")
-        hello = json.loads(file.readline())
-        rank = self.ranks[hello["rank"]]
-        rank.connection = connection
-
-        def listen() -> None:
-            with contextlib.suppress(OSError):
-                for line in file:
-                    rank.events.put(json.loads(line))
-            rank.events.put({"event": "end of the conversation"})
-
-        threading.Thread(target=listen, daemon=True).start()
+            own = {**_ENV, **(env or {}), **(by_rank or {}).get(number, {})}
+            self.ranks.append(Rank(self, number, own, there))
 
     def others(self, *victims: int) -> list[Rank]:
         return [rank for rank in self.ranks if rank.number not in victims]
@@ -185,11 +128,11 @@ class Job(contextlib.AbstractContextManager):
         self.nothing_left()
 
     def nothing_left(self) -> None:
-        """The zygote reaps orphans that have ended, which takes a moment."""
+        """Signals take a moment."""
         until(lambda: not self.left(), lambda: f"{self.left()}\n{self.output()}", GUARD_S)
 
     def left(self) -> list[str]:
-        """Processes of the ranks' sessions: "pid name state"."""
+        """Processes of the ranks' sessions that have not ended: "pid name state"."""
         sessions = {rank.pid for rank in self.ranks}
         found = []
         for entry in Path("/proc").iterdir():
@@ -198,7 +141,7 @@ class Job(contextlib.AbstractContextManager):
             with contextlib.suppress(OSError):
                 name, _, rest = (entry / "stat").read_text().rpartition(") ")
                 fields = rest.split()
-                if int(fields[3]) in sessions:
+                if int(fields[3]) in sessions and fields[0] != "Z":
                     found.append(f"{name}) {fields[0]}")
         return found
 
@@ -210,8 +153,6 @@ class Job(contextlib.AbstractContextManager):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(line.split()[0]), signal.SIGKILL)
         for rank in self.ranks:
-            self.zygote.code(rank.pid, GUARD_S)
-            if rank.connection is not None:
-                rank.connection.close()
-        self._listener.close()
+            rank.code()
+            rank.connection.close()
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -13,12 +13,10 @@ from typing import Any
 
 
 class Link:
-    def __init__(self, folder: Path, rank: int, world: int) -> None:
+    def __init__(self, folder: Path, rank: int, world: int, connection: socket.socket) -> None:
         self.folder, self.rank, self.world = folder, rank, world
-        self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.connect(str(folder / "link"))
+        self._socket = connection
         self._file = self._socket.makefile("r")
-        self.say("hello", rank=rank)
 
     def say(self, event: str, **fields: Any) -> None:
         line = json.dumps({"event": event, "at": time.monotonic(), **fields})

@@ -1,4 +1,4 @@
-"""What ranks do in the tests of this folder (run by zygote.py, told by job.py)."""
+"""What ranks do in the tests of this folder (run by rank_process.py, told by job.py)."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from typing import Any
 import host_engine
 import pytest
 import test_aggregator
-from job import Job, Zygote
+from job import Job
 from moved_clock import MovedClock
 from scenarios_late import LATE
 
@@ -56,9 +56,7 @@ def lab(lab_rights: None) -> Iterator[Lab]:
 
 
 @pytest.fixture(params=PATHS)
-def way(
-    zygote: Zygote, clock: MovedClock, tmp_path: Path, request: pytest.FixtureRequest
-) -> Iterator[Way]:
+def way(clock: MovedClock, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Way]:
     env = {**PATHS[request.param], **clock.env}
     services: list[subprocess.Popen[str]] = []
     more: dict[str, Any] = {}
@@ -73,7 +71,7 @@ def way(
         more["netns"] = [str(NETNS_DIR / host.namespace) for host in lab.workers[:3]]
 
     def start(world: int, *scenario: Any) -> Job:
-        return Job(zygote, world, *scenario, env=env, **more)
+        return Job(world, *scenario, env=env, **more)
 
     yield Way(request.param, start, clock, [service.pid for service in services])
     for service in services:
@@ -106,11 +104,11 @@ def test_who_leaves_waits_for_a_late_rank(way, what, how, wait_s):
 
 
 @pytest.mark.all_tier
-def test_gloo_ends_alike(zygote):
+def test_gloo_ends_alike():
     """All at once: nobody can move Gloo's clock."""
     with contextlib.ExitStack() as jobs:
         started = [
-            jobs.enter_context(Job(zygote, 3, "scenarios_late.leaves", what, "destroy", "gloo"))
+            jobs.enter_context(Job(3, "scenarios_late.leaves", what, "destroy", "gloo"))
             for what in OPERATIONS
             for _ in WAITS_S
         ]
