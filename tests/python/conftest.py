@@ -82,20 +82,31 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
 
 class Timeline:
     """Which process of a run side by side was at which test, and when: build/timeline.tsv, with lines of
-    process, phase, begin and end (seconds of the clock), and the test. `tools/test_times.py` sums them up."""
+    process, phase, begin and end (seconds of the clock), and the test. `tools/test_times.py` sums them up. Failures
+    are written to build/failures.txt at once: pytest prints them at the end."""
 
-    def __init__(self, file: Path) -> None:
-        file.parent.mkdir(exist_ok=True)
-        self._out = file.open("w")
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        self._out = (folder / "timeline.tsv").open("w")
+        self._failures = (folder / "failures.txt").open("w")
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         row = (report.node.gateway.id, report.when, report.start, report.stop, report.nodeid)
         print(*row, sep="\t", file=self._out, flush=True)
+        if report.failed:
+            print(
+                report.nodeid,
+                report.when,
+                report.longreprtext,
+                sep="\n",
+                file=self._failures,
+                flush=True,
+            )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("numprocesses", None):  # of the process that has the others
-        config.pluginmanager.register(Timeline(config.rootpath / "build" / "timeline.tsv"))
+        config.pluginmanager.register(Timeline(config.rootpath / "build"))
     else:  # before anything makes a thread, a socket or a process
         own_network.enter()
 
