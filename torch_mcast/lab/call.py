@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ _LOG_TAIL = 4000
 
 @dataclass
 class Worker:
-    process: subprocess.Popen[bytes] | Forked
+    process: Forked
     channel: Connection
     log: Path
 

@@ -31,18 +31,17 @@ from torch_mcast.lab.call import Call, Worker
 from torch_mcast.lab.inside import Inside
 from torch_mcast.lab.launch import rank_env
 from torch_mcast.lab.network import Lab
-from torch_mcast.lab.system import package_root, python_argv
+from torch_mcast.lab.system import package_root
 from torch_mcast.lab.zygote import Forked, Order, shared
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank runs: a function from argv to the command line there, and its environment."""
+    """Where a rank runs, and its environment."""
 
     name: str
-    inside: Callable[[list[str]], list[str]]
     env: dict[str, str]
-    namespaces: Inside | None = None  # what `inside` enters, for a worker that is forked
+    namespaces: Inside | None = None
 
 
 class Pool:
@@ -72,7 +71,6 @@ class Pool:
             env = {**lab.env(host), **rank_env(lab, host, local, 0)}
             return Place(
                 f"{host.name}/{env['RANK']}",
-                lambda argv: lab.inside(host, argv),
                 env,
                 lab.namespaces(host),
             )
@@ -93,7 +91,6 @@ class Pool:
         places = [
             Place(
                 f"rank {rank}",
-                lambda argv: argv,
                 {
                     "RANK": str(rank),
                     "WORLD_SIZE": str(ranks),
@@ -157,26 +154,11 @@ class Pool:
         place = self.places[rank]
         here, there = socket.socketpair()
         log = self._folder / f"{rank}.log"
-        start = self._fork if self._preload else self._execute
-        process = start(place, there.fileno(), log)
+        process = self._fork(place, there.fileno(), log)
         there.close()
         worker = Worker(process, Connection(here.detach()), log)
         self._workers[rank] = worker
         return worker
-
-    def _execute(self, place: Place, channel: int, log: Path) -> subprocess.Popen[bytes]:
-        # The tests' folder too: functions at the top level of a module travel as its name.
-        path = os.pathsep.join([package_root(), *filter(None, sys.path)])
-        with log.open("ab") as out:
-            return subprocess.Popen(
-                place.inside(python_argv("worker", str(channel), python=self._python)),
-                env={**os.environ, **place.env, "PYTHONPATH": path},
-                pass_fds=[channel],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
 
     def _fork(self, place: Place, channel: int, log: Path) -> Forked:
         path = [package_root(), *filter(None, sys.path)]

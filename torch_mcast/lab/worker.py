@@ -1,6 +1,6 @@
 """A persistent worker: calls functions that a driver ships over a socket, one after the other.
 
-`main()` with the socket's descriptor as argument. The interpreter and its imports stay between
+`serve()` with its channel. The interpreter and its imports stay between
 calls (importing torch costs seconds); the environment of each call is set for that call only."""
 
 from __future__ import annotations
@@ -77,9 +77,3 @@ def die_with_parent() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-
-
-def main() -> None:
-    die_with_parent()
-    channel = Connection(int(sys.argv[1]))
-    serve(channel)

@@ -141,6 +141,7 @@ def _become(order: Order, channel: int) -> Callable[[], None]:
     for target in (1, 2):
         os.dup2(log, target)
     os.close(log)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr] # shown if it is killed
     if order.inside:
         order.inside.enter()
     if order.entry == Order.entry:  # not by its name: sys.modules has it without its package
@@ -198,8 +199,9 @@ def leave(code: int = 0) -> NoReturn:
 
 
 def main() -> None:
-    """Arguments: the descriptor that orders come by, and the modules."""
-    worker.die_with_parent()
+    """Arguments: the descriptor that orders come by, and the modules.
+
+    It ends when its orders do, not with the thread that started it: other threads of the driver use it too."""
     orders = socket.socket(fileno=int(sys.argv[1]))
     modules = sys.argv[2:]
     try:

@@ -7,8 +7,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+from pathlib import Path
 
 import pytest
+from waiting import until
 
 from torch_mcast.lab.calls import WorkerFailure
 from torch_mcast.lab.pool import Pool
@@ -88,7 +91,8 @@ def test_a_stopped_rank_is_late_and_a_resumed_one_answers(loopback):
     call = cluster.start(ready)
     call.wait("here")
     cluster.pool.stop(0)
-    os.waitid(os.P_PID, cluster.pool.pid(0), os.WSTOPPED | os.WNOWAIT)
+    status = Path(f"/proc/{cluster.pool.pid(0)}/status")
+    until(lambda: "State:\tT" in status.read_text(), "the rank's stop")
     call.signal("go")
     with pytest.raises(TimeoutError):
         call.wait("never", ranks=[0], timeout_s=0.2)
@@ -144,3 +148,21 @@ def test_workers_die_with_their_driver(tmp_path):
     for fd in fds:  # readable when the process has ended
         assert select.select([fd], [], [], 20)[0]
         os.close(fd)
+
+
+def test_workers_outlive_the_thread_that_made_their_pool():
+    made: list[Pool] = []
+
+    def make() -> None:
+        made.append(
+            Pool.on_loopback(2, preload=("ast", "json"))
+        )  # no other pool has forked from these
+        made[0].run(lambda ctx: None)
+
+    maker = threading.Thread(target=make)
+    maker.start()
+    maker.join()
+    with made[0] as pool:
+        first = pool.pid(0)
+        assert pool.run(lambda ctx: ctx.rank) == [0, 1]
+        assert pool.pid(0) == first
