@@ -12,7 +12,8 @@
 # make dpa-count  instructions of the DPA kernel per chunk, on RV64 in qemu; must be what the file says
 # make wheel      a wheel for this torch and Python that installs without a compiler, into dist/
 # make release-check   all that a release takes but its tag and upload (docs/releasing.md)
-# make mutants    plants faults into core, extension and package one by one; the tests must catch each
+# make mutants    plants faults into core, extension and package one by one; the tests must catch each. make test-all
+#                 plants those whose file or tests have changed since
 # make format lint clean
 # make docs       the docs site, into build/site, with its links checked; make docs-test opens it in a browser
 #
@@ -100,7 +101,7 @@ test-beside:
 	@$(TIMED) "build of C++ tests" $(STEP) build-tests
 	@$(TIMED) "C++ tests" $(STEP) test-cpp
 
-# Takes hours, so a step that fails does not keep the others from being run.
+# These take hours, so a step that fails does not keep the others from being run.
 AFTER_TEST := test-python-alone headers sanitize dpa-count aarch64 fuzz test-torch-guarded mutants
 test-all: export MCAST_TEST_ALL = 1
 test-all: bench-setup frameworks-setup wheel-setup browser-setup docs
@@ -240,7 +241,7 @@ dpa-count:
 	$(PYTHON) tools/dpa_count.py
 
 mutants: setup build
-	$(PYTHON) tools/mutants.py --jobs $(JOBS)
+	$(PYTHON) tools/mutants.py --jobs $(JOBS) $(if $(filter 1,$(MCAST_TEST_ALL)),--stale)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -11,9 +11,12 @@ docs/mutants.md are each from the last run that planted their fault.
 """
 
 import argparse
+import ast
 import fcntl
+import fnmatch
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -212,6 +215,81 @@ def check_places(mutants: list[Mutant]) -> None:
         sys.exit("\n".join([*wrong, "The code has changed: adapt tests/mutant_list*.py."]))
 
 
+def test_files(mutant: Mutant) -> set[str]:
+    """Sources of its tests, from the root of the repository; of all tests of its program if none is found."""
+    if mutant.program == "pytest":
+        words = shlex.split(mutant.tests)
+        return {word.partition("::")[0] for word in words if word.startswith("tests/")}
+    patterns = [part.rpartition("/")[2] for part in mutant.tests.split(":")]
+    folder = ROOT / "tests" / "cpp" / mutant.program
+    files = {str(path.relative_to(ROOT)): path.read_text() for path in sorted(folder.glob("*.cpp"))}
+    tests = re.compile(
+        r"^TEST(?:_[FP])?\(\s*(\w+),\s*(\w+)\s*\)|^TYPED_TEST(?:_P)?\(\s*(\w+),\s*(\w+)", re.M
+    )
+    found = {
+        name
+        for name, text in files.items()
+        for a, b, c, d in tests.findall(text)
+        if any(fnmatch.fnmatch(f"{a or c}.{b or d}", pattern) for pattern in patterns)
+    }
+    return found or set(files)
+
+
+def bare(path: str, text: str) -> str:
+    """The code without comments, docstrings and layout."""
+    if not path.endswith(".py"):
+        return " ".join(re.sub(r"//[^\n]*", "", text).split())
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
+            node
+        ):
+            node.body[0] = ast.Pass()
+    return ast.dump(tree)
+
+
+class Changes:
+    """Which files have another code now than in a commit."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], bool] = {}
+
+    def changed(self, commit: str, path: str) -> bool:
+        if (commit, path) not in self._known:
+            then = subprocess.run(
+                ["git", "show", f"{commit}:{path}"], cwd=ROOT, capture_output=True, text=True
+            )
+            now = ROOT / path
+            self._known[commit, path] = (
+                then.returncode != 0
+                or not now.is_file()
+                or bare(path, then.stdout) != bare(path, now.read_text())
+            )
+        return self._known[commit, path]
+
+
+def stale(mutants: list[Mutant]) -> list[Mutant]:
+    """Those without a row, and those whose file or tests had other code when their row was committed."""
+    blame = subprocess.run(
+        ["git", "blame", "-s", "-l", "--", str(REPORT.relative_to(ROOT))],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    row = re.compile(r"^\^?([0-9a-f]+) +\d+\) \| ([a-z0-9-]+) \| `", re.MULTILINE)
+    written = {m[2]: m[1] for m in row.finditer(blame)}
+    changes = Changes()
+
+    def is_stale(mutant: Mutant) -> bool:
+        commit = written.get(mutant.name, "")
+        if not commit.strip("0"):  # no row, or one that is not committed
+            return True
+        return any(changes.changed(commit, path) for path in (mutant.path, *test_files(mutant)))
+
+    return [mutant for mutant in mutants if is_stale(mutant)]
+
+
 def check_rows(rows: dict[str, str]) -> None:
     """Each fault was planted once, and caught; no row is of a fault that is no more."""
     wrong = [f"{m.name} has no row" for m in MUTANTS if m.name not in rows]
@@ -272,6 +350,11 @@ def main() -> int:
     options.add_argument(
         "--new", action="store_true", help="those that no row of docs/mutants.md says are caught"
     )
+    options.add_argument(
+        "--stale",
+        action="store_true",
+        help="those whose file or tests have changed since their row was committed",
+    )
     options.add_argument("--jobs", type=int, default=os.cpu_count(), help="of the compiler")
     options.add_argument(
         "--list",
@@ -288,6 +371,8 @@ def main() -> int:
     unknown = set(given.only or ()) - {m.name for m in mutants}
     if given.new:
         mutants = [m for m in mutants if "**nothing**" in rows.get(m.name, "**nothing**")]
+    if given.stale:
+        mutants = stale(mutants)
     if given.list:
         check_places(mutants)
         check_rows(rows)
