@@ -1,4 +1,4 @@
-// Ageing, in virtual time: idle blocks are told of in time, busy and finished ones never.
+// Tests ageing in virtual time: idle blocks are reported in time, busy and finished blocks never.
 #include "aggregation/ageing.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 namespace mcast::aggregation {
 namespace {
 
-// Turns as a lane makes them: often, at no fixed interval.
+// Polls like a lane: often, at irregular intervals.
 TEST(Ageing, ReportsAnIdleBlockSoonAfterItsDeadline) {
   constexpr Nanos kDeadline = 100 * kMilli;
   Rng rng(3);

@@ -1,6 +1,6 @@
-// Replaces operator new for the whole program; it asks malloc, as the library's does, so sanitizers
-// still see everything. Not inlined: a compiler that sees malloc and delete meet takes it for a
-// fault.
+// Replaces operator new for the whole program. It calls malloc, as the library's operator new does,
+// so that sanitizers still see every allocation. It is not inlined: a compiler that sees malloc
+// paired with delete reports a mismatch.
 #include "aggregation/big_allocations.h"
 
 #include <cstdlib>

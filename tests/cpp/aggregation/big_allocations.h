@@ -1,4 +1,5 @@
-// Counts allocations that could be payload: what ranks send must never make a station allocate.
+// Counts allocations that are large enough for payload: data that ranks send must never make a
+// station allocate.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +8,8 @@ namespace mcast::test {
 
 inline constexpr size_t kBigAllocation = 2048;
 
-// While one lives, the innermost says whether operator new counts requests of kBigAllocation bytes
-// and more.
+// Overrides, during its lifetime, whether operator new counts requests of kBigAllocation bytes and
+// more. The innermost instance decides.
 class WatchAllocations {
  public:
   explicit WatchAllocations(bool watch);
@@ -20,7 +21,7 @@ class WatchAllocations {
   const bool before_;
 };
 
-// Big ones that were counted since the program started.
+// Large allocations that were counted since the program started.
 size_t big_allocations();
 
 }  // namespace mcast::test

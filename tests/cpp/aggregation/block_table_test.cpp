@@ -1,4 +1,4 @@
-// The table against a std::map, with random blocks, and at its bound.
+// Compares the table with a std::map on random blocks, and tests it when it is full.
 #include "aggregation/block_table.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ struct ModelBlock {
 };
 using Model = std::map<Place, ModelBlock>;
 
-// What differs between the two; "": nothing.
+// Describes the difference between the two; "" if there is none.
 std::string compare(BlockTable& table, const Model& model, uint32_t contributors) {
   if (table.size() != model.size()) return "the number of blocks";
   for (const auto& [at, block] : model) {

@@ -1,4 +1,4 @@
-// What a station takes is what its admission reserved, whatever its ranks say.
+// A station's memory stays within its admission's reservation, whatever its ranks send.
 #include <gtest/gtest.h>
 
 #include "aggregation/job.h"
@@ -13,7 +13,8 @@ Sequence memory_call(StationWorld& w) {
   return w.call(wire::Kind::kAllreduce, Element::kFloat32, Reduction::kSum, 3 * 8 * 4096);
 }
 
-// Ranks say how long their operations are; whatever they say, lists stay within what was reserved.
+// The ranks declare how long their operations are. Lists stay within the reservation whatever they
+// declare.
 TEST(Memory, OfListsThatFindNoRoomIsNotTaken) {
   StationWorld w({.incast = 3 * 4 * 4096, .list_bytes = aggregation::kMostLists / 2 - 8});
   const Sequence first = memory_call(w), second = memory_call(w), third = memory_call(w);
@@ -22,7 +23,7 @@ TEST(Memory, OfListsThatFindNoRoomIsNotTaken) {
   EXPECT_EQ(w.declined(second), 0u);
   EXPECT_EQ(w.declined(third), 3u);
   EXPECT_EQ(w.station().job()->operations(), 2u);
-  // What is over gives its list back.
+  // An operation that is over frees its list.
   for (int i = 0; i < 100 && w.station().job()->operations() > 0; i++) w.contribute_all();
   ASSERT_EQ(w.station().job()->operations(), 0u);
   const Sequence fourth = memory_call(w), fifth = memory_call(w);

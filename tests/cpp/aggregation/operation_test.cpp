@@ -1,4 +1,4 @@
-// What a station asks its list of an operation.
+// Counts the queries that an operation makes to its work list.
 #include "aggregation/operation.h"
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 namespace mcast::aggregation {
 namespace {
 
-// Counts what it is asked.
+// Counts queries.
 class CountedList final : public WorkList {
  public:
   CountedList(uint32_t size, uint64_t& asked) : size_(size), asked_(asked) {}
@@ -24,8 +24,8 @@ class CountedList final : public WorkList {
   uint64_t& asked_;
 };
 
-// An answer takes time in proportion to the ranks: of 256 ranks that contribute to the same entries
-// one at a time, asked three times each, it made 3.65 us of a contribution.
+// A query takes time in proportion to the number of ranks. When 256 ranks contributed to the same
+// entries one at a time and each queried three times, queries took 3.65 us of each contribution.
 TEST(Operation, AsksItsListOncePerEntry) {
   constexpr uint32_t kRanks = 256, kEntries = 1000;
   std::vector<uint32_t> host_of;
@@ -49,7 +49,7 @@ TEST(Operation, AsksItsListOncePerEntry) {
     }
   }
   EXPECT_EQ(asked, kEntries);
-  // Another operation has another list.
+  // The next operation has its own list.
   operation.end();
   operation.begin(2, descriptor, list(10));
   EXPECT_EQ(operation.at(3).segment, 3u);

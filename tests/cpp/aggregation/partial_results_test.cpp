@@ -1,4 +1,5 @@
-// A station folds without contributors that its ranks name, segment by segment as their owners do.
+// A station folds without contributors that its ranks exclude, segment by segment as the owners
+// decide.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -40,7 +41,7 @@ TEST(PartialResults, LeaveWhenTheOwnerHasSaidSo) {
   say_partial(w, 2, op, {2, {4}});
   EXPECT_EQ(w.station().job()->blocks(), 0u);
   EXPECT_FALSE(w.station().closed());
-  // What comes of it later goes on without that rank, whom nobody waits for.
+  // Later segments of the operation proceed without the excluded rank, and nobody waits for it.
   w.contribute(0, op, 3);
   w.send(1, w.header(1, FrameType::kPing, 0), {});
   w.take_all();
@@ -65,7 +66,7 @@ TEST(PartialResults, OfOneContributorAreDeclined) {
   EXPECT_FALSE(w.station().closed());
 }
 
-// Each takes a place of the operations that may be open until it is over.
+// Each declined operation occupies one of the kAhead places only until it is over.
 TEST(PartialResults, ThatAreDeclinedKeepNoPlace) {
   StationWorld w({.incast = 3 * 4 * 4096});
   for (uint32_t i = 0; i <= aggregation::Job::kAhead; i++) {

@@ -1,6 +1,6 @@
-// Random schedules of one station: ranks that post and contribute in any order, repeat themselves,
-// take late what they are sent, and are disturbed by frames of other groups. Every result has the
-// bits of a fold in the agreed order, comes once, and memory stays within its bound.
+// Random schedules of one station. Ranks post and contribute in any order, repeat themselves, read
+// their frames late, and frames of other groups interfere. Every result has the bits of a fold in
+// the agreed order and arrives once, and memory stays within its bound.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -23,7 +23,7 @@ StationOptions some_options(Rng& rng) {
   StationOptions o;
   o.ranks = static_cast<uint32_t>(2 + rng.below(7));
   if (rng.chance(0.4)) {
-    o.host_of = {0, 1};  // two hosts at least
+    o.host_of = {0, 1};  // at least two hosts
     while (o.host_of.size() < o.ranks) {
       o.host_of.push_back(static_cast<uint32_t>(rng.below(o.ranks)));
     }
@@ -94,7 +94,7 @@ class Schedule {
     }
   }
 
-  // Something that came before, or that is another group's.
+  // Sends an earlier frame again, or a frame of another group.
   void disturb(Member rank) {
     if (posted_[rank] == 0 || !rng_.chance(0.5)) return;
     const auto op = static_cast<Sequence>(rng_.below(posted_[rank]));

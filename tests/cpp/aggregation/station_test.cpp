@@ -1,4 +1,5 @@
-// A station's rules one by one: windows, declines, queues, ends; and what ends a job.
+// Tests a station's rules one by one: windows, declines, queues, and the ends of operations and
+// jobs.
 #include "aggregation/station.h"
 
 #include <gmock/gmock.h>
@@ -15,7 +16,7 @@ using ::testing::HasSubstr;
 using wire::FrameType;
 using wire::Kind;
 
-constexpr uint64_t kBytes = 3 * 8 * 4096;  // 16 of 24 segments are the station's
+constexpr uint64_t kBytes = 3 * 8 * 4096;  // the station has 16 of 24 segments
 
 Sequence some_call(StationWorld& w) {
   return w.call(Kind::kAllreduce, Element::kFloat32, Reduction::kSum, kBytes);
@@ -71,7 +72,8 @@ TEST(Grants, OnlyToWhoHasOpenedAndInOrderOfOperations) {
   EXPECT_EQ(w.wrong(), "");
 }
 
-// Room that is too little for the next grant of an operation is not a later one's.
+// If the remaining window is too small for an operation's next grant, a later operation does not
+// get it.
 TEST(Grants, OfALaterOperationWaitForTheWholeEarlierOne) {
   StationWorld w({.incast = 3 * 4 * 4096});
   const Sequence first = some_call(w);
@@ -93,7 +95,8 @@ TEST(Grants, OfALaterOperationWaitForTheWholeEarlierOne) {
   EXPECT_EQ(w.wrong(), "");
 }
 
-// Of a sum of floats all contributions but the first wait for those before them; of integers none.
+// In a sum of floats every contribution but the first waits for the contributions before it; in a
+// sum of integers none waits.
 TEST(Results, WhatIsCopiedUntilItsTurnIsCounted) {
   for (const Element element : {Element::kFloat32, Element::kInt32}) {
     StationWorld w({.incast = 3 * 4 * 4096});
@@ -104,7 +107,7 @@ TEST(Results, WhatIsCopiedUntilItsTurnIsCounted) {
     for (const Member r : {2, 1, 0}) w.contribute(r, op, 0);
     w.take_all();
     EXPECT_EQ(w.results(op), 1u);
-    const bool floats = element == Element::kFloat32;  // else the owner keeps its own
+    const bool floats = element == Element::kFloat32;  // otherwise owners keep their own part
     EXPECT_EQ(w.count(Counter::reduce_bytes_received), (floats ? 3u : 2u) * 4096);
     EXPECT_EQ(w.count(Counter::agg_staged_bytes), floats ? 2u * 4096 : 0u);
     EXPECT_EQ(w.wrong(), "");
@@ -114,7 +117,7 @@ TEST(Results, WhatIsCopiedUntilItsTurnIsCounted) {
 TEST(Results, WaitForTheirOwner) {
   StationWorld w({.host_of = {0, 0, 1}, .incast = 2 * 4 * 4096});
   const Sequence op = some_call(w);
-  // Member 1 owns what its host's member 0 does not contribute to, and opens last.
+  // Member 1 owns the segments to which its host's member 0 does not contribute, and opens last.
   w.open(0, op);
   w.open(2, op);
   w.contribute_all();
@@ -131,7 +134,7 @@ TEST(Results, OfASlowOwnerHoldUpTheOthersByTheWindowOnly) {
   const Sequence op =
       w.call(Kind::kReduceScatter, Element::kFloat32, Reduction::kSum, 40 * (60 << 10));
   for (const Member r : {0, 1, 2}) w.open(r, op);
-  // Rank 2 contributes to the first window, and takes nothing more.
+  // Rank 2 contributes to the first window and then reads nothing more.
   w.take_all();
   for (bool more = true; more;) {
     more = false;
@@ -146,8 +149,8 @@ TEST(Results, OfASlowOwnerHoldUpTheOthersByTheWindowOnly) {
   EXPECT_EQ(w.wrong(), "");
 }
 
-// Forty owners on two hosts, each with nearly as much waiting for it as it may: together they would
-// have more than 4 MiB. The world compares with the bound.
+// Forty owners on two hosts, each with nearly as many bytes queued as are allowed: together they
+// would hold more than 4 MiB. StationWorld checks the bound.
 TEST(Results, OfAllOwnersAreBoundedTogether) {
   test::StationOptions o{.ranks = 40, .segment = 60 << 10, .incast = 4 << 20, .share = 3};
   for (uint32_t r = 0; r < o.ranks; r++) o.host_of.push_back(r % 2);
@@ -177,7 +180,7 @@ TEST(Declines, AreToldToEveryRankThatOpens) {
   w.open(0, op);
   w.take_all();
   EXPECT_EQ(w.declined(op), 1u);
-  w.open_all(op);  // rank 0 again: a repetition
+  w.open_all(op);  // rank 0 opens it again: a repetition
   EXPECT_EQ(w.count(Counter::agg_repeated), 1u);
   EXPECT_EQ(w.declined(op), 3u);
   EXPECT_EQ(w.count(Counter::agg_declined), 1u);
@@ -188,7 +191,7 @@ TEST(Declines, AreToldToEveryRankThatOpens) {
   EXPECT_EQ(w.wrong(), "");
 }
 
-// Ranks that call different things: nobody's bytes are folded with the other's.
+// The ranks call different operations: no rank's bytes are folded with another rank's.
 TEST(Declines, CrossWhatIsUnderWay) {
   StationWorld w({.incast = 3 * 4 * 4096});
   const Sequence op = some_call(w), next = some_call(w);
@@ -208,7 +211,7 @@ TEST(Declines, CrossWhatIsUnderWay) {
   wire::Writer body;
   wire::put_agg_open(body, other);
   w.send(2, h, body.bytes());
-  w.contribute(0, op, 1);  // was sent before the news came
+  w.contribute(0, op, 1);  // sent before the decline arrived
   w.take_all();
   EXPECT_EQ(w.declined(op), 3u);
   EXPECT_EQ(w.count(Counter::agg_stale), 1u);
@@ -245,7 +248,7 @@ TEST(Declines, OfWhatNobodyCanFold) {
   EXPECT_TRUE(declined(Kind::kAllreduce, 77, 1));
   EXPECT_TRUE(declined(Kind::kAllreduce, 2, 0));
   EXPECT_TRUE(declined(Kind::kAllreduce, 2, 10));
-  // Its accumulators are longer than a station's.
+  // This type's accumulators are longer than those of a station.
   EXPECT_TRUE(declined(Kind::kAllreduce, static_cast<unsigned>(Element::kFloat8E5M2), 1));
   EXPECT_TRUE(declined(Kind::kAllreduce, 2, static_cast<unsigned>(Reduction::kBitXor)));
   EXPECT_FALSE(w.station().closed());
@@ -270,9 +273,9 @@ TEST(Rosters, OneThatThePlannerDoesNotKnowIsDeclined) {
   EXPECT_FALSE(w.station().closed());
 }
 
-// ---- what ends a job ----
+// ---- ends of a job ----
 
-// Opens an operation of two, does the bad thing, and expects the job to end with the text.
+// Opens two operations at all ranks, applies `bad`, and expects the job to end with this text.
 template <typename Bad>
 void ends_with(const std::string& text, Bad bad) {
   StationWorld w({.incast = 3 * 2 * 4096});
@@ -285,7 +288,7 @@ void ends_with(const std::string& text, Bad bad) {
   EXPECT_EQ(w.station().job(), nullptr);
   EXPECT_EQ(w.count(Counter::agg_malformed), 1u) << text;
   EXPECT_EQ(w.station().deadline(), kNever);
-  w.contribute(0, op, 0);  // nobody takes it
+  w.contribute(0, op, 0);  // no owner takes it
   w.turn(kSecond);
   EXPECT_EQ(w.wrong(), "");
 }
@@ -385,7 +388,8 @@ TEST(Ends, WithoutARankNothingIsGranted) {
   EXPECT_FALSE(w.station().closed());
 }
 
-// Though others stay: one whose group has failed has no reason to close its streams.
+// The job ends although other ranks stay: a rank whose group has failed has no reason to close its
+// streams.
 TEST(Ends, SoonAfterTheFirstStream) {
   StationWorld w({});
   w.open_all(some_call(w));
@@ -412,7 +416,7 @@ TEST(Ends, WhenNobodyComes) {
   EXPECT_FALSE(visited.station().closed());
 }
 
-// ---- who is waited for ----
+// ---- reports of late ranks ----
 
 TEST(Idle, IsToldToMemberZero) {
   StationWorld w({.incast = 3 * 2 * 4096, .deadline = 100 * kMilli});
@@ -460,7 +464,8 @@ TEST(Idle, APingIsAnsweredWithWhatIsWaitedFor) {
   EXPECT_EQ(wait.missing, std::vector<uint64_t>{1});
 }
 
-// Whether it lacks its contribution, or is an owner of whom nothing else is awaited.
+// A rank is reported as late if its contribution is missing, or if it is an owner and only its own
+// part is still due.
 TEST(Idle, ARankThatIsLateIsNamed) {
   StationWorld w({.fold = FoldOrder::kTurn, .incast = 3 * 4 * 4096, .keep = true});
   const Sequence op = some_call(w);

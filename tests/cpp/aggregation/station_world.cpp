@@ -1,5 +1,5 @@
-// Inputs are random elements of moderate size, so that a fold in another order has other bits. What
-// must come back is folded here one contribution after the other, by the order's definition.
+// Inputs are random elements of moderate size, so that a fold in another order gives other bits.
+// The expected result is folded here, one contribution after the other, as the order is defined.
 #include "aggregation/station_world.h"
 
 #include <algorithm>
@@ -45,7 +45,7 @@ std::vector<std::byte> some_elements(Element e, size_t bytes, Rng& rng) {
   return out;
 }
 
-// The list of an operation of the world, which outlives it.
+// The list of an operation of the world. The world outlives it.
 class List final : public aggregation::WorkList {
  public:
   List(const std::vector<ListEntry>& entries, size_t bytes) : entries_(entries), bytes_(bytes) {}
@@ -71,7 +71,7 @@ StationWorld::StationWorld(const StationOptions& options)
       params_(params_of(options)),
       queues_(options.ranks),
       station_(params_, *this, *this, counters_, now_) {
-  calls_.reserve(1000);  // lists of operations stay where they are
+  calls_.reserve(1000);  // pointers to the operations' lists must stay valid
 }
 
 StationWorld::~StationWorld() { add_reach(counters_); }
@@ -95,7 +95,7 @@ Sequence StationWorld::call(wire::Kind kind, Element element, Reduction reductio
   return static_cast<Sequence>(calls_.size() - 1);
 }
 
-// A second station, and owners, have what is not ours.
+// Gives the other segments to a second station and to the owners.
 void StationWorld::deal_all(Call& c, uint64_t total) const {
   DealShape shape;
   shape.tag = params_.tag;
@@ -248,7 +248,7 @@ void StationWorld::check_memory() {
   if (all > memory_bound(params_)) complain("more memory than the bound");
 }
 
-// ---- the world as the station sees it ----
+// ---- interfaces that the station calls ----
 
 void StationWorld::send(Member to, Channel channel, std::span<const ConstBytes> parts) {
   const WatchAllocations mine(false);

@@ -1,6 +1,6 @@
-// One station and its ranks in one thread: ranks are a model that knows what it contributes and
-// what must come back, and checks every result when it takes it. Streams keep their order; between
-// them the test says who is next.
+// One station and its ranks in one thread. The ranks are a model that knows its contributions and
+// the expected results, and checks each result when it arrives. Each stream keeps its order; the
+// test decides which stream delivers next.
 #pragma once
 
 #include <deque>
@@ -18,63 +18,64 @@ namespace mcast::test {
 
 struct StationOptions {
   uint32_t ranks = 3;
-  std::vector<uint32_t> host_of = {};  // empty: each rank on a host of its own
+  std::vector<uint32_t> host_of = {};  // empty: each rank has its own host
   FoldOrder fold = FoldOrder::kRank;
   size_t segment = 4096;
   size_t incast = 64 << 10;
   Nanos deadline = 100 * kMilli;
-  bool keep = false;      // owners keep their own where the order allows it
-  uint32_t share = 2;     // of three segments so many are dealt to the station
-  bool dealt = false;     // by Deal, which deals nothing of shards of less than four segments
-  size_t list_bytes = 0;  // that a list takes
+  bool keep = false;      // owners keep their own contribution where the order allows it
+  uint32_t share = 2;     // this many of three segments are dealt to the station
+  bool dealt = false;     // dealt by Deal, which deals none of a shard below four segments
+  size_t list_bytes = 0;  // memory of one list
 };
 
 class StationWorld : private aggregation::Outlet, private aggregation::Planner {
  public:
-  static constexpr uint32_t kRoster = 5;  // version by which operations are dealt
+  static constexpr uint32_t kRoster = 5;  // roster version by which operations are dealt
 
   explicit StationWorld(const StationOptions& options);
 
-  // An operation that ranks may call: `bytes` per rank (reduce_scatter) or in all (all_reduce).
-  // Its place in the list of operations is its sequence.
+  // Adds an operation that ranks may call and returns its sequence, its index in the list of
+  // operations. `bytes` is per rank (reduce_scatter) or the total (all_reduce).
   Sequence call(wire::Kind kind, Element element, Reduction reduction, uint64_t bytes,
                 uint64_t seed = 1);
-  // The planner has no list for it.
+  // The planner then has no list for this operation.
   void refuse(Sequence op) { calls_[op].refused = true; }
 
-  // A rank sends, and the station takes the frame at once.
+  // A rank sends a frame, and the station receives it at once.
   void open(Member rank, Sequence op);
   void open_all(Sequence op);
-  // The contribution of the rank's host to entry `number`; length, if not 0: cut to it.
+  // Sends the contribution of the rank's host to entry `number`, truncated to `length` unless that
+  // is 0.
   void contribute(Member rank, Sequence op, uint32_t number, size_t length = 0);
-  // The next one that it may send; false: none of its operations.
+  // Sends the next contribution that the rank may send. Returns false if there is none.
   bool contribute_next(Member rank);
-  void contribute_all();  // until nobody may
-  // A contribution that the rank has sent before, if it has sent any of the operation.
+  void contribute_all();  // until no rank may send any more
+  // Repeats a contribution that the rank has sent before, if it has sent any for this operation.
   void repeat(Member rank, Sequence op, Rng& rng);
   void send(Member rank, wire::FrameHeader header, ConstBytes body);
   void send_raw(Member rank, ConstBytes frame);
   wire::FrameHeader header(Member rank, wire::FrameType type, Sequence op) const;
   wire::Writer contribution(Member rank, Sequence op, uint32_t number) const;
 
-  // The medium takes what waits for a rank, and the rank reads it. `most`: frames.
+  // Delivers up to `most` frames that are queued for the rank.
   void take(Member rank, size_t most = SIZE_MAX);
   void take_all();
-  // Results stay where they are; grants come as if there were room for them in front.
+  // Delivers grants only, as if they were ahead of the queued results.
   void take_grants(Member rank);
-  // Bytes of the reduce channel that the medium has not taken.
+  // Bytes of the reduce channel that are queued and not yet delivered.
   size_t waiting(Member rank) const { return queued(rank, Channel::kReduce); }
-  // Time passes; the station has a turn.
+  // Advances the time and polls the station.
   void turn(Nanos step = 0);
 
   uint32_t granted(Member rank, Sequence op) const;
-  // Results that have come, of all ranks.
+  // Number of results that have arrived, summed over all ranks.
   size_t results(Sequence op) const { return calls_[op].results.size(); }
   uint32_t entries(Sequence op) const { return static_cast<uint32_t>(calls_[op].list.size()); }
-  // Ranks that were told that it is declined.
+  // Number of ranks that were notified that the operation is declined.
   size_t declined(Sequence op) const { return calls_[op].declined.size(); }
   bool all_done() const;
-  // What a rank found wrong, or memory beyond its bound; "": nothing.
+  // The first wrong result at a rank, or memory beyond the bound; "" if there is none.
   const std::string& wrong() const { return wrong_; }
 
   struct Other {
@@ -82,7 +83,7 @@ class StationWorld : private aggregation::Outlet, private aggregation::Planner {
     wire::FrameHeader header;
     std::vector<std::byte> body;
   };
-  // Frames other than grants, results and declines, as ranks have taken them.
+  // Frames other than grants, results and declines that ranks have received.
   const std::vector<Other>& others() const { return others_; }
 
   aggregation::Station& station() { return station_; }
@@ -98,7 +99,7 @@ class StationWorld : private aggregation::Outlet, private aggregation::Planner {
     wire::Descriptor descriptor;
     uint64_t share = 0;  // bytes of a shard
     std::vector<aggregation::ListEntry> list;
-    std::vector<std::vector<std::byte>> inputs;  // by host: all shards, one after the other
+    std::vector<std::vector<std::byte>> inputs;  // by host: all shards in order
     bool refused = false;
     std::map<Member, uint32_t> granted;
     std::map<Member, uint32_t> sent;  // up to this number

@@ -1,5 +1,6 @@
-// SwitchML's ten cases for its switch program (microsoft/SwitchML, its PTF tests), by their names:
-// what a set of a slot is there, an operation is here; frames are injected below the stream.
+// SwitchML's ten test cases of its switch program (microsoft/SwitchML, its PTF tests), under their
+// names. A set of a slot there corresponds to an operation here. Frames are injected below the
+// stream.
 #include <gtest/gtest.h>
 
 #include "aggregation/station_world.h"
@@ -14,7 +15,7 @@ constexpr Member kRanks[] = {0, 1, 2};
 
 class SwitchMl : public testing::Test {
  protected:
-  // Four segments in the window, so many in each operation's list.
+  // The window has four segments, and so has the list of each operation.
   SwitchMl() {
     for (const uint64_t seed : {1, 2}) {
       world_.call(Kind::kAllreduce, Element::kFloat32, Reduction::kSum, 3 * 4 * 4096, seed);
@@ -105,7 +106,7 @@ TEST_F(SwitchMl, RetransmitFromPreviousSet) {
   for (uint32_t number = 0; number < world_.entries(0); number++) contribute(0, number);
   world_.contribute(0, 1, 0);
   world_.contribute(1, 1, 0);
-  world_.contribute(2, 0, 0);  // of the operation before, which is over
+  world_.contribute(2, 0, 0);  // of the previous operation, which is over
   EXPECT_EQ(world_.count(Counter::agg_stale), 1u);
   EXPECT_EQ(world_.results(1), 0u);
   world_.contribute(2, 1, 0);
@@ -118,12 +119,12 @@ TEST_F(SwitchMl, SlotReuseAndRetransmit) {
   for (uint32_t number = 0; number < world_.entries(0); number++) {
     for (const Member r : kRanks) {
       world_.contribute(r, 0, number);
-      if (number >= 4) world_.contribute(r, 0, number - 4);  // its slot is another's now
+      if (number >= 4) world_.contribute(r, 0, number - 4);  // its slot now holds another segment
     }
     world_.take_all();
     world_.turn();
   }
-  // (The last repetition comes when the operation is over.)
+  // The last repetition arrives after the operation is over.
   EXPECT_EQ(world_.count(Counter::agg_repeated) + world_.count(Counter::agg_stale),
             3 * (world_.entries(0) - 4));
   EXPECT_EQ(world_.results(0), world_.entries(0));
@@ -146,7 +147,7 @@ TEST_F(SwitchMl, ForeignTraffic) {
   EXPECT_EQ(world_.results(0), 1u);
 }
 
-// A worker's frames come by the streams of several ranks: hosts with two, and one with one.
+// A worker's frames arrive by the streams of several ranks: two hosts have two ranks, one has one.
 TEST(SwitchMlHosts, DifferentPorts) {
   StationWorld world({.ranks = 5, .host_of = {0, 1, 0, 1, 2}, .incast = 3 * 2 * 4096});
   for (const Reduction r : {Reduction::kAvg, Reduction::kPremulSum}) {

@@ -1,4 +1,4 @@
-// The bitmap against std::vector<bool>, under random operations and at the edges of words.
+// Compares the bitmap with std::vector<bool> under random operations and at the edges of words.
 #include "base/bitmap.h"
 
 #include <gtest/gtest.h>
@@ -74,7 +74,7 @@ TEST(Bitmap, AgreesWithTheModel) {
     Bitmap bitmap(n);
     std::vector<bool> model(n);
     ASSERT_EQ(bitmap.size(), n);
-    // From empty to nearly full, so that both sparse and dense maps are looked at.
+    // Covers both sparse and dense maps: from empty to nearly full.
     for (int phase = 0; phase < 6; ++phase) {
       check_against_model(bitmap, model, rng);
       if (testing::Test::HasFatalFailure()) return;

@@ -1,4 +1,5 @@
-// CRC-32C against published vectors, against a bit-by-bit model, and chained over every split.
+// Tests CRC-32C against published vectors, against a bit-by-bit model, and chained over every
+// split.
 #include "base/checksum.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Settings: what parses to what, which layer wins, and that every refusal names the setting, the
-// value, where it came from and what is allowed.
+// Settings: how values parse, which layer takes precedence, and that every refusal names the
+// setting, the value, its origin and the allowed values.
 #include "base/config.h"
 
 #include <gmock/gmock.h>
@@ -34,7 +34,7 @@ std::string error(const Map& options, const Map& environment = {}) {
   return config.status().message();
 }
 
-// Sets one setting, and the one that it needs beside it.
+// Sets one setting, and a second one if the first requires it.
 Config with(const SettingInfo& info, const std::string& value) {
   if (info.name != std::string("source_auth")) return good({{info.name, value}});
   return good({{info.name, value}, {"security", "auth"}});
@@ -62,7 +62,7 @@ TEST(Config, TheTableIsConsistent) {
     if (info.kind != 'S') {
       EXPECT_LT(info.min, info.max) << info.name;
     }
-    // The default must itself be accepted, or nobody could set a setting back.
+    // The default must itself be accepted. Otherwise no one could set a setting back.
     EXPECT_EQ(good({{info.name, info.default_text}}).get(info.name), info.default_text);
   }
   EXPECT_EQ(good({}).values().size(), setting_table().size());
@@ -250,7 +250,7 @@ TEST(Config, AgreedTextFollowsTheAgreedSettingsOnly) {
 }
 
 TEST(Config, AgreedTextIsTheSameInEveryBuild) {
-  // Ranks of different builds compare it.
+  // Ranks of different builds compare this text.
   Config config;
   const std::string text = config.agreed_text();
   ASSERT_EQ(text,
@@ -262,7 +262,8 @@ TEST(Config, AgreedTextIsTheSameInEveryBuild) {
             "security=off trust_store=0 security_suite=auto source_auth=0");
 }
 
-// Which settings keep groups apart: a row that loses its mark would join sockets that differ.
+// Checks which settings keep groups apart. If a row loses its mark, groups with different values
+// would share sockets.
 TEST(Config, GroupsThatDifferInALaneSettingShareNoLanes) {
   const std::string base = good({}).lane_key();
   std::set<std::string> marked;

@@ -1,4 +1,4 @@
-// Cores of an affinity mask and of a cgroup's quota, ranks of the launcher.
+// Cores of an affinity mask and of a cgroup's quota, and ranks of the launcher.
 #include "base/cores.h"
 
 #include <gtest/gtest.h>

@@ -11,7 +11,7 @@
 namespace mcast::test {
 namespace {
 
-// In a process of their own: a hard limit that was lowered stays low.
+// Each test has its own process, since a lowered hard limit stays low.
 void limit(uint64_t soft, uint64_t hard) {
   const struct rlimit both { soft, hard };
   if (::setrlimit(RLIMIT_NOFILE, &both) != 0) std::_Exit(99);
@@ -22,10 +22,10 @@ TEST(DescriptorsDeathTest, TheSoftLimitIsRaisedAsFarAsIsNeeded) {
       {
         const uint64_t open = descriptor_use().open;
         limit(open + 10, open + 1000);
-        if (make_descriptor_room(5)) std::_Exit(1);  // there is room
+        if (make_descriptor_room(5)) std::_Exit(1);  // there is room already
         if (!make_descriptor_room(100)) std::_Exit(2);
         if (descriptor_use().soft != open + 100) std::_Exit(3);
-        if (make_descriptor_room(50)) std::_Exit(4);  // never lowered
+        if (make_descriptor_room(50)) std::_Exit(4);  // must not lower the limit
         std::vector<int> files(100);
         for (int& fd : files) {
           if ((fd = ::dup(0)) < 0) std::_Exit(5);
@@ -48,7 +48,7 @@ TEST(DescriptorsDeathTest, TheHardLimitIsTheEnd) {
             text.find("hard limit " + std::to_string(open + 20)) == std::string::npos) {
           std::_Exit(3);
         }
-        // With none left, nothing can be listed either.
+        // With no descriptor left, /proc cannot be listed either.
         while (::dup(0) >= 0) {
         }
         if (descriptor_use().open != open + 20) std::_Exit(4);

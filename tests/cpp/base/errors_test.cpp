@@ -1,4 +1,5 @@
-// Every text of the table is read back as what it was written from, also from within a longer text.
+// Every text of the table parses back to the fields that it was written from, also inside a longer
+// text.
 #include "base/errors.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +13,7 @@ namespace {
 
 using test::is_error;
 
-// Names of the fields of a row, and a text with a value for each.
+// The names of a row's fields, and a text with a value for each.
 struct Sample {
   explicit Sample(ErrorId id) {
     std::string_view rest = row_of(id).text;

@@ -1,4 +1,4 @@
-// Host identity from given files, and the salt of a job from its environment.
+// The host's identity from given files, and the salt of a job from its environment.
 #include "base/host.h"
 
 #include <gtest/gtest.h>
@@ -67,7 +67,7 @@ TEST(Host, AForkedChildIsOnTheSameHost) {
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   ASSERT_TRUE(WIFEXITED(status));
-  // Where /proc does not tell, a child counts as a host of its own.
+  // If /proc does not give the identity, a child counts as another host.
   EXPECT_EQ(WEXITSTATUS(status), host_known(mine) ? 0 : 1);
 }
 

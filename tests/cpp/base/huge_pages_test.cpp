@@ -15,7 +15,7 @@
 namespace mcast {
 namespace {
 
-// The mapping that holds some address, of /proc/self/smaps.
+// The mapping of an address in /proc/self/smaps.
 struct Smaps {
   explicit Smaps(const void* at) {
     std::ifstream in("/proc/self/smaps");
@@ -48,7 +48,7 @@ struct Mapping {
   std::byte* data = static_cast<std::byte*>(
       mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   ~Mapping() { munmap(data, kBytes); }
-  // Away from the ends, which the advice leaves alone.
+  // Not at the ends, to which the advice does not apply.
   const void* middle() const { return data + kBytes / 2; }
 };
 
@@ -57,7 +57,7 @@ TEST(HugePages, AreUsedForWhatIsTouchedLater) {
   advise_huge({memory.data, Mapping::kBytes});
   std::memset(memory.data, 1, Mapping::kBytes);
   const Smaps now(memory.middle());
-  // Where the mode is "always", the pages are huge without the advice, too.
+  // In mode "always", the pages are huge without the advice too.
   EXPECT_EQ(now.advised, !switched_off());
   if (switched_off()) {
     EXPECT_EQ(now.huge_bytes, 0u);
@@ -72,7 +72,7 @@ TEST(HugePages, ContentsStayWhenPagesAreReplaced) {
   for (size_t i = 0; i < Mapping::kBytes; i++) memory.data[i] = static_cast<std::byte>(i * 31 >> 3);
   EXPECT_EQ(Smaps(memory.middle()).huge_bytes, 0u);
   ASSERT_EQ(prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0), 0);
-  // Kernels before 6.1 do not know it: nothing is replaced there.
+  // Kernels before 6.1 do not support it; nothing is replaced there.
   const bool can = !switched_off() && madvise(memory.data, 0, MADV_COLLAPSE) == 0;
   collapse_huge({memory.data, Mapping::kBytes});
   if (can) {

@@ -1,4 +1,4 @@
-// Networks as people write them, and what is none.
+// Texts that are networks, and texts that are not.
 #include "base/ipv4_network.h"
 
 #include <gtest/gtest.h>

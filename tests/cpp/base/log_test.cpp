@@ -1,4 +1,4 @@
-// Log lines reach the sink whole and only at their level; the rate limit is tested by its time
+// Log lines reach the sink whole and only at their level. The rate limit is tested through its time
 // argument.
 #include "base/log.h"
 
@@ -61,7 +61,7 @@ TEST_F(Log, LevelsFilter) {
 }
 
 TEST_F(Log, LongLinesAreWhole) {
-  // Around the size of the stack buffer, where the terminator could get lost.
+  // Sizes around that of the stack buffer, at which the terminator could get lost.
   for (size_t size = 900; size < 1100; ++size) {
     g_logged.clear();
     const std::string text = std::string(size - 1, 'a') + "z";
@@ -91,7 +91,7 @@ TEST_F(Log, WithoutASinkLinesGoToStderr) {
             prefix() + " warn: one\n" + prefix() + " error: " + std::string(2000, 'x') + "\n");
 }
 
-// Standard error as a pipe.
+// Redirects standard error to a pipe.
 class Pipe {
  public:
   Pipe() {
@@ -101,7 +101,7 @@ class Pipe {
     ::close(ends_[1]);
   }
   ~Pipe() { (void)read(); }
-  // All that was written, up to its end; standard error is what it was.
+  // Restores standard error, and returns everything that was written to it.
   std::string read() {
     restore();
     return read_some(SIZE_MAX);
@@ -129,7 +129,7 @@ class Pipe {
 
 TEST_F(Log, APipeThatNobodyReadsHoldsNobodyUp) {
   set_log_sink(nullptr);
-  const int kLines = 300;  // of 1,000 bytes: more than a pipe holds
+  const int kLines = 300;  // 1,000 bytes each: more than a pipe holds
   Pipe pipe;
   const auto write = [](int i) {
     log(LogLevel::kWarn, "%d %s", i, std::string(1000, 'x').c_str());
@@ -197,7 +197,7 @@ TEST(RateLimit, OncePerPeriodAndCountsTheRest) {
   EXPECT_EQ(limit.suppressed(), 0u);
   EXPECT_FALSE(limit.allow(5 * kSecond));
   EXPECT_FALSE(limit.allow(6 * kSecond - 1));
-  EXPECT_EQ(limit.suppressed(), 0u);  // of the last line that was allowed
+  EXPECT_EQ(limit.suppressed(), 0u);  // before the last line that was allowed
   EXPECT_TRUE(limit.allow(6 * kSecond));
   EXPECT_EQ(limit.suppressed(), 2u);
   EXPECT_TRUE(limit.allow(60 * kSecond));

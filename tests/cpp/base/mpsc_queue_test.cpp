@@ -1,5 +1,6 @@
-// The queue under many producers (run with -DMCAST_SANITIZE=thread too): nothing lost, nothing
-// twice, order per producer, and a consumer that sleeps on push()'s answer never misses work.
+// The queue under many producers (also run with -DMCAST_SANITIZE=thread): no item is lost or
+// duplicated, the order per producer is kept, and a consumer that sleeps according to push()'s
+// result never misses work.
 #include "base/mpsc_queue.h"
 
 #include <gtest/gtest.h>
@@ -35,12 +36,12 @@ TEST(MpscQueue, HoldsMoveOnlyItems) {
 }
 
 TEST(MpscQueue, OldItemsMayPushWhileTheyAreDestroyed) {
-  // A completion's destructor can post again: drain() must not hold the lock then.
+  // A completion's destructor can post again, so drain() must not hold the lock while it runs.
   MpscQueue<std::shared_ptr<void>> queue;
   queue.push(std::shared_ptr<void>(nullptr, [&](void*) { queue.push(nullptr); }));
   std::vector<std::shared_ptr<void>> out;
   ASSERT_TRUE(queue.drain(out));
-  EXPECT_TRUE(queue.drain(out));  // what the destructor pushed
+  EXPECT_TRUE(queue.drain(out));  // the item that the destructor pushed
   EXPECT_EQ(out.size(), 1u);
 }
 

@@ -7,7 +7,7 @@
 namespace mcast {
 namespace {
 
-// Forks `generations` deep; the exit status counts those who did not know their own number.
+// Forks `generations` deep. The exit status counts the processes with a wrong own_pid().
 int wrong_below(int generations) {
   const pid_t child = ::fork();
   if (child == 0) {

@@ -16,8 +16,8 @@ constexpr Nanos kShort = 20 * kMicro;  // a yield to a rank of the job
 
 class PatienceTest : public testing::Test {
  protected:
-  // One wait that ends in sleep; each yield takes `took`. Returns what it did: a letter for each
-  // step that differs from the one before.
+  // Makes one wait, which ends in sleep; each yield takes `took`. Returns its steps: a letter for
+  // each step that differs from the one before.
   std::string wait(Nanos took = kShort, bool core_each = false) {
     std::string steps;
     News news = News::kNone;
@@ -39,7 +39,8 @@ class PatienceTest : public testing::Test {
     braked_ += news == News::kBraked;
     return steps;
   }
-  // Waits until one yields; the time until then, in which none did. A wait takes 1 to 1.3 ms.
+  // Waits repeatedly until a wait yields, and returns the time for which none yielded. A wait takes
+  // 1 to 1.3 ms.
   Nanos braked() {
     const Nanos from = now_;
     Nanos last = from;
@@ -49,7 +50,7 @@ class PatienceTest : public testing::Test {
     }
     return last - from;
   }
-  // Of a brake of this length: the wait that set it goes on for a millisecond.
+  // Matches a brake of this length, within the time of the wait that set it.
   static auto About(Nanos brake) {
     return testing::AllOf(testing::Ge(brake - 2 * kMilli), testing::Le(brake + 2 * kMilli));
   }
@@ -110,7 +111,7 @@ TEST_F(PatienceTest, AYieldToAnotherProgramStopsYieldsForAWhile) {
   EXPECT_EQ(yielded_, 5);
 }
 
-// However short waits are: the yields that go to another program take a bounded share of the time.
+// However short the waits are, yields that go to another program take a bounded share of the time.
 TEST_F(PatienceTest, TheShareOfTimeLostToAnotherProgramIsBounded) {
   constexpr Nanos kSlice = 4 * kMilli;
   const Nanos begin = now_;
@@ -122,7 +123,7 @@ TEST_F(PatienceTest, TheShareOfTimeLostToAnotherProgramIsBounded) {
       lost += kSlice;
       patience_.on_yield(now_, kSlice);
     }
-    now_ += 100 * kMicro;  // an operation
+    now_ += 100 * kMicro;  // time of an operation
     patience_.end();
     if (now_ < begin + 500 * kMilli) EXPECT_LE(lost, 2 * kSlice);
   }
@@ -132,7 +133,7 @@ TEST_F(PatienceTest, TheShareOfTimeLostToAnotherProgramIsBounded) {
 TEST_F(PatienceTest, TheRestOfABrakedWaitSleeps) {
   ASSERT_EQ(patience_.next(0, 0, false).step, Step::kYield);
   patience_.on_yield(0, Patience::kForeign);
-  // The clock of a virtual machine may stand still meanwhile: the time left does not count.
+  // The clock of a virtual machine may stand still meanwhile, so the remaining time is not used.
   EXPECT_EQ(patience_.next(10 * kMicro, 0, false).step, Step::kSleep);
 }
 
@@ -148,7 +149,7 @@ TEST_F(PatienceTest, ManyGoodWaitsShortenTheBrakeAgain) {
     wait(2 * kMilli);
     braked();
   }
-  // braked() has made one good wait.
+  // braked() has made one good wait already.
   for (uint32_t i = 1; i < Patience::kForgiven - 1; i++) wait();
   wait(2 * kMilli);
   EXPECT_THAT(braked(), About(8 * Patience::kFirstBrake)) << "one too few";

@@ -1,5 +1,5 @@
-// Seeded numbers are the same everywhere; secure ones differ everywhere, also in a process that is
-// forbidden (by a seccomp filter) to call getrandom() or to open files.
+// Seeded numbers are equal everywhere. Secure ones always differ, also in a process that a seccomp
+// filter forbids to call getrandom() or to open files.
 #include "base/random.h"
 
 #include <gtest/gtest.h>
@@ -109,7 +109,8 @@ TEST(Random, TheFallbackDiffersInAForkedChild) {
 
 int g_warnings = 0;
 
-// What a child under such a filter found: 0 good, else the step that failed.
+// Runs a child under such a filter. Returns 0 if it succeeds, else the number of the step that
+// failed.
 int restricted_child(const std::vector<long>& calls, int expected_warnings) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -123,7 +124,7 @@ int restricted_child(const std::vector<long>& calls, int expected_warnings) {
     for (int i = 0; i < 100; ++i) {
       if (!seen.insert(secure_random64()).second) ::_exit(3);
     }
-    // A key is refused where a tag gets a value that can be guessed.
+    // If only predictable values are available, a tag gets one of them, but a key is refused.
     std::array<std::byte, 40> key{};
     if (secure_random_bytes(key) != (expected_warnings == 0)) ::_exit(6);
     ::_exit(g_warnings == expected_warnings ? 0 : 4);

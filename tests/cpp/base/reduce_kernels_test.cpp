@@ -1,4 +1,5 @@
-// Folding against a scalar model, bit for bit: all elements, operators, odd counts, any alignment.
+// Compares folding with a scalar model, bit for bit: all elements and operators, odd counts, any
+// alignment.
 #include "base/reduce_kernels.h"
 
 #include <gtest/gtest.h>
@@ -29,12 +30,12 @@ uint16_t to_bf16(float f) {
   return static_cast<uint16_t>((bits + ((bits >> 16) & 1) + 0x7fff) >> 16);
 }
 
-// By arithmetic, since compilers differ in which type of 16 bits they know on which machine.
+// Uses arithmetic, since compilers differ in their support of 16-bit types.
 float from_f16(uint16_t h) {
   const int exponent = (h >> 10) & 0x1f;
   const int fraction = h & 0x3ff;
   const float sign = (h & 0x8000) != 0 ? -1.0f : 1.0f;
-  if (exponent == 0x1f && fraction != 0) {  // a quiet one, with what it carries
+  if (exponent == 0x1f && fraction != 0) {  // quiet NaN that keeps its payload
     const uint32_t bits = (h & 0x8000u) << 16 | 0x7fc00000u | static_cast<uint32_t>(fraction) << 13;
     float f;
     std::memcpy(&f, &bits, 4);
@@ -51,15 +52,15 @@ uint16_t to_f16(float f) {
   const auto sign = static_cast<uint16_t>(bits >> 16 & 0x8000);
   if (std::isnan(f)) return static_cast<uint16_t>(sign | 0x7e00 | (bits >> 13 & 0x1ff));
   if (std::fabs(f) >= 65520.0f) return static_cast<uint16_t>(sign | 0x7c00);
-  // In units of the last place that a half of this size has; to nearest even.
+  // The unit in the last place of a half of this size; rounds to nearest even.
   const int unit = std::max(f == 0 ? -24 : std::ilogb(f) - 10, -24);
   const auto units = static_cast<int>(std::nearbyint(std::ldexp(std::fabs(f), -unit)));
-  // A carry out of the fraction makes the next exponent, as it should.
+  // A carry out of the fraction correctly increments the exponent.
   return static_cast<uint16_t>(sign | (((unit + 24) << 10) + units));
 }
 
-// float8 by its definition: a value is its bits' fields, a number goes to the nearest of all
-// values, of two equally near ones to the even one.
+// float8 by its definition: a value follows from the fields of its bits; a number is rounded to the
+// nearest value, and to the even one if two are equally near.
 struct Float8 {
   int fraction, bias;
   bool infinities;
@@ -80,7 +81,8 @@ struct Float8 {
     const auto sign = static_cast<uint8_t>(std::signbit(f) ? 0x80 : 0);
     if (std::isnan(f)) return sign | 0x7f;
     const float size = std::fabs(f);
-    // What is nearer to the next value than to the largest is infinite, or stays at the largest.
+    // A number that is nearer to the next value than to the largest becomes infinite, or the
+    // largest if the type has no infinity.
     const uint8_t largest = infinities ? 0x7b : 0x7e;
     const uint8_t last = largest + 1;
     const double step = double{value(largest)} - double{value(largest - 1)};
@@ -136,7 +138,7 @@ constexpr Element kElements[] = {Element::kFloat64,  Element::kFloat32,    Eleme
                                  Element::kBool,     Element::kUInt16,     Element::kUInt32,
                                  Element::kUInt64,   Element::kFloat8E4M3, Element::kFloat8E5M2};
 
-// What the scalar model is to fold, one buffer of `count` elements per rank.
+// Input of the scalar model: one buffer of `count` elements per rank.
 struct ModelCall {
   Reduction reduction;
   double factor;
@@ -144,7 +146,7 @@ struct ModelCall {
   const std::vector<std::vector<std::byte>>& in;
 };
 
-// Of elements that the accumulator has the type of.
+// Folds elements whose accumulator has the same type.
 template <class T>
 void fold_plain(const ModelCall& c, std::byte* out) {
   for (size_t i = 0; i < c.count; i++) {
@@ -167,7 +169,7 @@ void fold_plain(const ModelCall& c, std::byte* out) {
   }
 }
 
-// Of floats of 8 and 16 bits, which are folded as 32-bit ones and rounded once.
+// Folds floats of 8 and 16 bits, which are folded as 32-bit floats and rounded once.
 template <class Bits, class From, class To>
 void fold_widened(const ModelCall& c, From from, To to, std::byte* out) {
   for (size_t i = 0; i < c.count; i++) {
@@ -185,7 +187,7 @@ void fold_widened(const ModelCall& c, From from, To to, std::byte* out) {
   }
 }
 
-// 0 and 1: sum and maximum are "or", product and minimum "and".
+// On 0 and 1, sum and maximum are "or", product and minimum are "and".
 void fold_bools(ModelCall c, std::byte* out) {
   switch (c.reduction) {
     case Reduction::kBitXor:
@@ -351,7 +353,7 @@ TEST(ReduceKernels, NanAndInfinityPropagate) {
   EXPECT_EQ(from_bf16(out), inf);
 }
 
-// Sums of two values meet every middle between neighbours, subnormals and what lies beyond the
+// Sums of two values reach every midpoint between neighbours, subnormals, and values beyond the
 // range.
 TEST(ReduceKernels, Float8RoundsToNearestEvenEverywhere) {
   for (const auto& [e, type] :

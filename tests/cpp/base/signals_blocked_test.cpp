@@ -1,4 +1,5 @@
-// Threads of ours: no signal reaches them, they have a name, and who starts one is as before.
+// Threads of the library: signals do not reach them, they have a name, and the thread that starts
+// one keeps its signal mask.
 #include "base/signals_blocked.h"
 
 #include <gtest/gtest.h>

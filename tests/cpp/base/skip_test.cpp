@@ -1,4 +1,5 @@
-// What support/main.cpp makes of a skipped test: this program runs itself, with one that skips.
+// Tests how support/main.cpp treats a skipped test: this program runs itself with a test that
+// skips.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,7 +13,8 @@ namespace {
 TEST(Skips, DISABLED_ThisOneIsSkipped) { GTEST_SKIP() << "as the other test wants it"; }
 TEST(Skips, DISABLED_ThisOneIsNot) {}
 
-// How a run of this program with `filter` ends, MCAST_CI being `ci` (null: not set).
+// Runs this program with `filter` and MCAST_CI set to `ci` (null: not set). Returns its exit
+// status.
 int run_self(const char* filter, const char* ci) {
   const pid_t child = fork();
   if (child == 0) {

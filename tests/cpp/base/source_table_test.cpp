@@ -1,4 +1,4 @@
-// Who is refused most, in fixed memory, and what is told of it.
+// Finds the most refused sources in fixed memory, and how they are reported.
 #include "base/source_table.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ TEST(SourceTable, CountsBySourceAndCause) {
   EXPECT_EQ(table.top(1).size(), 1u);
 }
 
-// A hundred thousand spoofed addresses push each other out, not the one that sends for real.
+// A hundred thousand spoofed addresses replace each other, but not the address that really sends.
 TEST(SourceTable, ManySpoofedAddressesDoNotHideTheLoudOne) {
   SourceTable table(11);
   uint64_t loud = 0;
@@ -53,7 +53,7 @@ TEST(SourceTable, ManySpoofedAddressesDoNotHideTheLoudOne) {
 
 TEST(SourceTable, APlaceThatIsTakenOverTellsHowMuchItInherits) {
   SourceTable table(3);
-  // More sources than places: some have displaced others.
+  // There are more sources than places, so some have replaced others.
   for (uint32_t i = 0; i < 2 * SourceTable::kPlaces; i++) {
     table.note({i + 1, 1}, Cause::foreign);
   }

@@ -1,4 +1,4 @@
-// Status and Result carry what they were given; names of codes and counters are unique.
+// Status and Result return the values that they were given; names of codes and counters are unique.
 #include "base/status.h"
 
 #include <gtest/gtest.h>

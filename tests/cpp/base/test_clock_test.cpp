@@ -10,7 +10,7 @@
 namespace mcast::test {
 namespace {
 
-// One test: the clock stays with the process.
+// There is only one test, since the clock lasts as long as the process.
 TEST(TestClock, OffsetOfTheMappedFileIsAddedAndNapsAreShort) {
   EXPECT_EQ(test_clock::offset(), 0);
   EXPECT_EQ(test_clock::nap(kSecond), kSecond);

@@ -1,4 +1,4 @@
-// Lists, sizes and rates: what people write is understood, and nothing else is.
+// Lists, sizes and rates: the spellings that people use are accepted, and all others are refused.
 #include "base/units.h"
 
 #include <gmock/gmock.h>

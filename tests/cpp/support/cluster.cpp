@@ -1,4 +1,5 @@
-// The driver: deliver what is due, poll every lane, jump to the next deadline or delivery.
+// The driver: delivers pending datagrams, polls every lane, and jumps to the next deadline or
+// delivery.
 #include "support/cluster.h"
 
 #include <gtest/gtest.h>
@@ -59,7 +60,7 @@ std::string OpRun::compare(uint32_t size) const {
     if (kind == wire::Kind::kReduce && root != rank) return "";
     const size_t from = kind == wire::Kind::kReduceScatter ? rank * block : 0;
     const auto want = expected(size);
-    // In place, a reduce_scatter's result is a part of the memory.
+    // In place, the result of a reduce_scatter is a part of the memory.
     const size_t byte = sim::first_difference(element, memory->data() + (input ? 0 : from), want);
     if (byte < want.size()) {
       return "wrong byte " + std::to_string(byte) + " of " + std::to_string(block) + " at rank " +
@@ -86,7 +87,7 @@ crypto::Mode security_of_environment() {
 }
 
 namespace {
-// A guarded datagram is longer; chunks stay as they are.
+// Makes room for the tag of guarded datagrams, so that chunks keep their size.
 SimOptions with_room(SimOptions net, crypto::Mode mode) {
   if (mode != crypto::Mode::kOff) net.max_datagram += wire::kGuardedExtra;
   return net;
@@ -122,7 +123,7 @@ std::unique_ptr<SimTransport> Cluster::attach(crypto::Role role, uint64_t secret
   spec.seed = mix64(options_.net.seed * 4096 + endpoint->index());
   sim::GuardOptions guard;
   guard.seed = mix64(spec.seed);
-  // Ranks stand still for longer than a connection has over TCP.
+  // Ranks may stop for longer than a TCP connection would allow.
   guard.challenge = std::max(guard.challenge, options_.group.liveness_limit);
   guard.answer = guard.challenge;
   guard.identity = sim::seeded_identity(*sim::seeded_secret(secret, role).value(), spec).value();
@@ -186,7 +187,7 @@ size_t Cluster::add_group(const GroupParams& base, Nanos limit) {
                                                                   std::byte* to, size_t length) {
         EXPECT_EQ(host_of[r], host_of[from]);
         if (killed_[from]) return false;
-        // As from another process: memory that is gone is an error, not a fault.
+        // Reads as from another process: unmapped memory is an error, not a fault.
         iovec local{to, length}, remote{reinterpret_cast<void*>(at), length};
         return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == static_cast<ssize_t>(length);
       };
@@ -236,7 +237,7 @@ size_t Cluster::make_stations(const std::vector<uint32_t>& capacities, uint32_t 
     for (const auto& lane : lanes_) {
       stations_.back()->meet(lane->transport().stream().address(false));
     }
-    // Those of a tree go to each other.
+    // The stations of a tree connect to each other.
     for (size_t other = first; other + 1 < stations_.size(); other++) {
       stations_[other]->meet(stations_.back()->address());
       stations_.back()->meet(stations_[other]->address());
@@ -296,13 +297,14 @@ std::shared_ptr<OpRun> Cluster::call(Member rank, const wire::Descriptor& descri
     run->calls++;
     run->status = status;
     run->done_at = now_;
-    // From now on the memory is the caller's, who changes it and gives it to others.
+    // From now on the caller owns the memory and may change or reuse it.
     run->guards_intact =
         (!run->memory || run->memory->intact()) && (!run->input || run->input->intact());
     if (absent) run->folding.absent = absent(run->sequence);
     run->verdict = run->compare(options_.ranks);
     if (at_done) at_done(*run);
-    // What a medium that refuses sends has gathered and not taken may be repaired meanwhile.
+    // While a medium that refuses sends still holds a gathered datagram, its memory may be repaired
+    // and read late.
     const bool read_late = options_.wrap && options_.net.gather_from != SIZE_MAX;
     if (run->memory) run->memory->give_back(read_late);
     if (run->input) run->input->give_back(read_late);
@@ -311,7 +313,7 @@ std::shared_ptr<OpRun> Cluster::call(Member rank, const wire::Descriptor& descri
   if (adjust) adjust(rank, post);
   run->sequence = post.sequence;
   core.post(std::move(post), clock(rank));
-  core.deliver();  // as a lane does after its turn
+  core.deliver();  // as a lane does after its poll
   return run;
 }
 
@@ -432,7 +434,7 @@ void Cluster::step(Nanos latest) {
     const Nanos until = std::max(now_ + 1, std::min({next_time(), now_ + longest, latest}));
     now_ = std::max(now_ + 1, net_.advance_to_arrival(until));
   }
-  // A busy lane's next turn comes a little later: polling takes time too.
+  // A busy lane polls again a little later, since polling takes time too.
   if (busy_) now_ += 2 * kMicro;
   net_.advance(now_);
   while (!actions_.empty() && actions_.begin()->first <= now_) {
@@ -446,7 +448,8 @@ void Cluster::step(Nanos latest) {
     if (paused_[r]) continue;
     const Nanos time = clock(static_cast<Member>(r));
     if (options_.sleepy && !left_over_[r] && lanes_[r]->deadline(time) > time) {
-      // With transports of their own ranks are never sleepy: nothing waits in the network.
+      // Ranks with a transport of their own always poll here: nothing waits for them in the
+      // network.
       if (!net_.waiting(r) && !(surroundings_ && surroundings_->waiting(r))) continue;
     }
     turns_++;

@@ -1,4 +1,4 @@
-// Threads of the core in this process.
+// Counts the threads of the core in this process.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 
 namespace mcast::test {
 
-// The number of threads that named_thread() started. Others, such as those of a sanitizer, come and
-// go by themselves.
+// Returns the number of threads that named_thread() started. Other threads, such as those of a
+// sanitizer, start and end independently.
 inline size_t core_threads() {
   const std::filesystem::directory_iterator all("/proc/self/task");
   return static_cast<size_t>(std::count_if(begin(all), end(all), [](const auto& task) {

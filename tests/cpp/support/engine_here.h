@@ -1,4 +1,4 @@
-// An engine of the host in the test's own process, at a socket in a folder of its own.
+// A host engine in the test's own process, with its socket in a folder of its own.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 
 namespace mcast::test {
 
-// False: it could not be started, which is a failure of the test already.
+// Returns false if it could not be started; the test has then failed already.
 class EngineHere {
  public:
   explicit EngineHere(service::HostEngineOptions options = {}) {

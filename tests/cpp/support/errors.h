@@ -1,4 +1,4 @@
-// Compares the name and the fields of an error, not its words.
+// Compares the name and the fields of an error instead of its text.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace mcast::test {
 
 using Fields = std::vector<std::pair<std::string, std::string>>;
 
-// Whether `status` is this error with these values of some of its fields.
+// Succeeds if `status` is this error and the given fields have these values.
 inline testing::AssertionResult is_error(const Status& status, ErrorId id,
                                          const Fields& fields = {}) {
   const auto wrong = [&] { return testing::AssertionFailure() << status.to_string() << ": "; };

@@ -1,4 +1,4 @@
-// A process of a sandbox: system calls that its kernel refuses.
+// Refuses system calls, as the kernel of a sandbox does.
 #pragma once
 
 #include <linux/filter.h>
@@ -12,7 +12,8 @@
 
 namespace mcast::test {
 
-// From now on these system calls of this process fail with ENOSYS. False: it could not be done.
+// Makes these system calls of this process fail with ENOSYS from now on. Returns false if that was
+// not possible.
 inline bool forbid(const std::vector<long>& calls) {
   std::vector<sock_filter> program;
   program.push_back(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)));

@@ -1,5 +1,5 @@
-// Memory that is poisoned once it was given back, where the address sanitizer is there, and filled
-// with what is looked for at the end in any case.
+// Memory that is given back is poisoned if the address sanitizer is there, and in any case filled
+// with a pattern that is checked at the end.
 #include "support/lent_memory.h"
 
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
-// What GCC defines; clang is asked.
+// GCC defines this macro; clang has to be asked.
 #ifdef __has_feature
 #if __has_feature(address_sanitizer) && !defined(__SANITIZE_ADDRESS__)
 #define __SANITIZE_ADDRESS__ 1
@@ -35,8 +35,8 @@ void unpoison(Bytes) {}
 Guarded::~Guarded() {
   if (!given_back_) return;
   unpoison(bytes_);
-  // All bytes are equal if each equals its neighbor; the loop below is slow where nothing is
-  // optimized.
+  // All bytes are equal if each equals its neighbor. The loop below is slow in a build without
+  // optimization.
   if (bytes_.front() == kGone &&
       std::memcmp(bytes_.data(), bytes_.data() + 1, bytes_.size() - 1) == 0) {
     return;

@@ -1,4 +1,4 @@
-// Memory of an operation in a test.
+// Memory that a test lends to an operation.
 #pragma once
 
 #include <cstddef>
@@ -8,9 +8,9 @@
 
 namespace mcast::test {
 
-// Memory with 64 guard bytes on either side. Once it is given back to its owner nobody else may
-// touch it: late reads get other bytes, late writes are found at the end, and under
-// AddressSanitizer both end the test on the spot. (Not so if a device may still read it, as
+// Memory with 64 guard bytes on either side. Once it is given back to its owner, nobody else may
+// touch it: a late read gets other bytes, a late write is found at the end, and under
+// AddressSanitizer both end the test immediately. (Except where a device may still read it, as
 // Datagram::commit_gather() allows.)
 class Guarded {
  public:

@@ -1,5 +1,6 @@
-// The main() of all test programs: GoogleTest's, but where MCAST_CI is set a test that was skipped
-// has failed. A machine that lacks what a test needs would else pass without it for ever.
+// The main() of all test programs. It differs from GoogleTest's in one point: if MCAST_CI is set, a
+// skipped test counts as failed. Otherwise a machine that lacks a requirement of a test would
+// always pass without running it.
 #include <gmock/gmock.h>
 
 #include <cstdio>

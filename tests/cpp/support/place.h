@@ -1,5 +1,4 @@
-// Where the sources lie that this program was made of: for tests that read them, or files beside
-// them.
+// The folder of the sources of this program, for tests that read sources or files beside them.
 #pragma once
 
 namespace mcast::test {

@@ -1,4 +1,4 @@
-// Short programs on a cluster: post an op on every rank, wait, expect exact results.
+// Short programs on a cluster: post an operation on every rank, wait, and expect exact results.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ namespace mcast::test {
 
 constexpr Nanos kLiveness = 2 * kSecond;  // the limit of ranks()
 
-// A job of n ranks in a tree of arity 2.
+// Options of n ranks in a tree of arity 2.
 inline ClusterOptions ranks(uint32_t n, bool ring = false) {
   ClusterOptions o;
   o.ranks = n;
@@ -24,8 +24,8 @@ inline ClusterOptions ranks(uint32_t n, bool ring = false) {
   return o;
 }
 
-// Reductions that stations fold from 1 MiB on, reduce_scatters too. In large datagrams: what is
-// tested so goes by streams.
+// Stations fold reductions of at least 1 MiB, including reduce_scatters. Datagrams are large, since
+// the frames tested here go by streams.
 inline ClusterOptions with_stations(uint32_t n) {
   ClusterOptions o;
   o.ranks = n;
@@ -73,7 +73,8 @@ inline Runs barrier_all(Cluster& c) {
   return runs;
 }
 
-// Runs until all are done and every group is quiet, and checks results and the lanes' sleep.
+// Runs until all operations are done and every group is quiet. Checks the results, and that the
+// lanes slept.
 inline void finish(Cluster& c, const Runs& runs, Nanos limit = 60 * kSecond) {
   ASSERT_TRUE(c.run([&] { return all_done(runs); }, limit)) << "hangs";
   expect_good(runs, c.size());
@@ -89,7 +90,7 @@ inline void finish(Cluster& c, const Runs& runs, Nanos limit = 60 * kSecond) {
   EXPECT_LE(c.spins(), 3u);
 }
 
-// A datagram of stream data, parsed; false for anything else.
+// Parses a datagram of stream data; returns false for any other datagram.
 inline bool is_data(ConstBytes datagram, wire::DatagramHeader& h) {
   return wire::parse_datagram(datagram, h) == wire::ParseError::kNone &&
          h.type == wire::DatagramType::kData;

@@ -1,6 +1,6 @@
-// Sums per process. A child of fork() begins with nothing: the parent writes its own. The child's
-// sums are made anew while it has one thread, since the lock it inherits may be held by a thread it
-// has not.
+// Sums are kept per process. A child of fork() starts at zero, since the parent writes its own
+// sums. The child creates its sums anew while it has one thread, because the lock that it inherits
+// may be held by a thread that it does not have.
 #include "support/reach.h"
 
 #include "base/reach.h"
@@ -24,17 +24,17 @@ namespace {
 struct Reached {
   uint64_t sum = 0;
   const testing::TestInfo* test =
-      nullptr;  // the first that raised it; no memory a child could inherit
+      nullptr;  // the first to raise it; a child can inherit the pointer
 };
 
 struct Reach {
   std::mutex lock;  // groups of a process may end on any thread
   std::array<Reached, kCounterCount> counters;
-  std::array<const testing::TestInfo*, kReachPoints> points{};  // the first that came there
+  std::array<const testing::TestInfo*, kReachPoints> points{};  // first test to reach each
 };
 
 Reach& reach() {
-  // Never destroyed: a lane's thread may end after the program's statics.
+  // Never destroyed: a lane's thread may outlive the program's statics.
   static Reach* const all = [] {
     static const auto fresh = [] {
       new (&reach()) Reach;
@@ -50,7 +50,7 @@ std::string name_of(const testing::TestInfo* test) {
   return test == nullptr ? "-" : std::string(test->test_suite_name()) + "." + test->name();
 }
 
-// Points know no group and no test: who has just run has come there.
+// Points are not tied to a group or a test: the test that has just ended reached the new ones.
 class WhoCameThere final : public testing::EmptyTestEventListener {
   void OnTestEnd(const testing::TestInfo& test) override {
     Reach& all = reach();
@@ -89,11 +89,11 @@ void add_reach(const Counters& counters) {
 void write_reach() {
   const char* const folder = std::getenv("MCAST_TEST_REACH");
   if (folder == nullptr || *folder == 0) return;
-  // Process ids come again in a long run: a random number keeps the files apart.
+  // Process ids repeat in a long run; a random number keeps the files apart.
   const std::string path = std::string(folder) + "/" + std::to_string(getpid()) + "-" +
                            std::to_string(std::random_device()()) + ".txt";
-  // Ranks of some tests may not write (other users, limits of files): what they have seen is lost,
-  // which can only make a counter look as if nobody reached it.
+  // Ranks of some tests cannot write (other users, limits of file sizes). Their sums are lost,
+  // which can only make a counter look as if no test reached it.
   std::signal(SIGXFSZ, SIG_IGN);
   const std::string part = path + ".part";
   std::FILE* const out = std::fopen(part.c_str(), "w");

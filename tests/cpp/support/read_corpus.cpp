@@ -1,10 +1,10 @@
-// Hands the inputs that the fuzzers have found to their targets, without a fuzzer: a build that has
-// none reads each in every run of the tests.
+// Passes the inputs that the fuzzers have found to their targets, without a fuzzer, so that a build
+// without one runs each of them in every test run.
 //
-//     mcast_read_corpus TARGET FILE
+// mcast_read_corpus TARGET FILE
 //
-// A line of the file is an input in hexadecimal ("-": no bytes), perhaps with a name after a blank;
-// tools/fuzz.py writes it.
+// A line of the file is an input in hexadecimal ("-": no bytes), optionally with a name after a
+// blank. tools/fuzz.py writes it.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -15,7 +15,7 @@
 
 #include "base/hex.h"
 
-// CMakeLists.txt gives the entry point of each target a name of its own: MCAST_FUZZ_TARGETS(X).
+// CMakeLists.txt gives the entry point of each target its own name: MCAST_FUZZ_TARGETS(X).
 #include "fuzz_targets.h"
 
 #define MCAST_FUZZ_DECLARE(name) extern "C" int mcast_fuzz_##name(const uint8_t* data, size_t size);
@@ -61,7 +61,7 @@ int main(int count, char** arguments) {
       std::fprintf(stderr, "%s:%d: not hexadecimal\n", arguments[2], number);
       return 1;
     }
-    // Printed first: a target ends the program if it finds something.
+    // Printed first, since a target ends the program if it finds an error.
     std::printf("%s:%d, %zu bytes\n", arguments[2], number, bytes.size());
     std::fflush(stdout);
     target(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());

@@ -18,7 +18,7 @@ inline std::string secret_text(ConstBytes secret) {
   return crypto::kSecretPrefix + hex_text(secret) + "-" + hex_text(check);
 }
 
-// Of which every digit is this one.
+// The text of a secret whose digits are all `digit`.
 inline std::string secret_text(char digit) {
   std::array<std::byte, crypto::kSecretBytes> secret{};
   (void)from_hex(std::string(2 * secret.size(), digit), secret);

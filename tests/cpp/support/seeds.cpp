@@ -1,4 +1,5 @@
-// A base is drawn once per program; a share of the fresh seeds begins where the one before it ends.
+// The base is drawn once per program. Each share of the fresh seeds starts where the one before it
+// ends.
 #include "support/seeds.h"
 
 #include <fcntl.h>
@@ -35,7 +36,7 @@ uint64_t fresh_base() {
   static const uint64_t base = [] {
     if (!whole_run()) return uint64_t{1};
     std::random_device device;
-    // Far above the fixed seeds, and short enough to be typed.
+    // Far above the fixed seeds, and short enough to type.
     const uint64_t drawn = number("MCAST_TEST_BASE", 1'000'000'000ull + device());
     std::printf("fresh seeds: MCAST_TEST_BASE=%llu\n", static_cast<unsigned long long>(drawn));
     std::fflush(stdout);
@@ -72,7 +73,7 @@ void note_seed(uint64_t seed) {
   const testing::TestInfo& test = *testing::UnitTest::GetInstance()->current_test_info();
   const std::string text = "MCAST_TEST_SEED=" + std::to_string(seed) +
                            " --gtest_filter=" + test.test_suite_name() + "." + test.name() + "\n";
-  // Shortened afterwards, so that the file is not empty in between.
+  // Truncated after the write, so that the file is never empty.
   if (::pwrite(file, text.data(), text.size(), 0) > 0) {
     (void)!::ftruncate(file, static_cast<off_t>(text.size()));
   }

@@ -20,11 +20,11 @@
 
 namespace mcast::test {
 
-// Writes down that `seed` is run now, by the current test; that none is.
+// Records that the current test now runs `seed`, or none.
 void note_seed(uint64_t seed);
 void note_no_seed();
 
-// Seeds that are run one after the other: a loop that comes to one notes it.
+// A sequence of seeds. Iterating over it records each seed when it is reached.
 class Seeds {
  public:
   class Iterator {
@@ -62,18 +62,19 @@ uint64_t seed_count(uint64_t all, uint64_t least = 1);
 // Returns true in a whole run: all seeds, most of them fresh.
 bool whole_run();
 
-// seed_count() of them: what a sum over them shows may need the minimum. Tests that share the work
-// have a number each: their seeds differ.
+// Returns seed_count() seeds; a test whose sums need a minimum passes `least`. Tests that share the
+// work pass different values of `share` and get different seeds.
 Seeds seeds(uint64_t all, uint64_t share = 0, uint64_t least = 1);
 
-// Whether MCAST_TEST_SEED is set: a test then tells more, and expects no sums over many seeds.
+// Returns true if MCAST_TEST_SEED is set. A test then prints more, and expects no sums over many
+// seeds.
 bool replaying();
 
 // Reports a failure of `seed` in the current test.
 void report_seed(uint64_t seed, const std::string& wrong);
 
-// Runs `one` (a seed -> what went wrong, or "") for each seed and reports how to repeat a failure;
-// ends after three.
+// Runs `one` (a seed -> the error or "") for each seed and reports how to repeat a failure. Stops
+// after three failures.
 template <typename One>
 void for_seeds(const Seeds& all, One one) {
   int failures = 0;

@@ -1,4 +1,4 @@
-// What a thread of an aggregator does: brings frames to the station and takes its frames away.
+// Does the work of an aggregator's thread: passes frames to the station and sends its frames.
 #include "support/station_node.h"
 
 #include <utility>
@@ -60,7 +60,7 @@ Result<std::unique_ptr<const aggregation::WorkList>> StationNode::plan(
   return make_station_list(descriptor, group_.agreed, group_.tag, set->second, index_, room);
 }
 
-// The same stations, in the same order, as a roster has them.
+// Takes the stations in the roster's order, which all members share.
 void StationNode::learn(const wire::StationRoster& roster) {
   std::vector<Station> stations = sets_.begin()->second;
   const std::vector<uint64_t> hashes = wire::station_hashes(roster);
@@ -79,7 +79,8 @@ void StationNode::on_frame(PeerId peer, Channel, ConstBytes frame) {
 }
 
 void StationNode::on_peer_down(PeerId peer, const Status&, bool) {
-  // (The network tells everybody of every end; other stations have their number as endpoint.)
+  // The network reports every end to everybody; the endpoints of other stations have their own
+  // numbers.
   if (station_.closed()) return;
   station_.on_stream_end(static_cast<Member>(peer), now_);
 }

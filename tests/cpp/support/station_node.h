@@ -17,28 +17,28 @@ class StationNode final : private aggregation::Outlet,
                           private aggregation::Planner,
                           private StreamSink {
  public:
-  // `peers`: endpoints of the ranks, which are the first of the network. `stations`: of the set;
-  // this is the one with number `index`. Members are numbered as endpoints are.
+  // `peers`: endpoints of the ranks, the first ones of the network. `stations`: all stations of the
+  // set; this is the one at `index`. Members have the numbers of their endpoints.
   StationNode(std::unique_ptr<SimTransport> transport, const GroupParams& group, uint32_t version,
               std::vector<Station> stations, uint16_t index, Nanos now);
 
-  // Whose key that is; no connection is made yet.
+  // Makes the peer's key known; no connection is made yet.
   void meet(const StreamAddress& peer) { (void)transport_->stream().add_peer(peer); }
   StreamAddress address() { return transport_->stream().address(false); }
   size_t endpoint() const { return transport_->index(); }
-  // False: it has nothing to do before deadline().
+  // Returns false if there is nothing to do before deadline().
   bool poll(Nanos now);
   Nanos deadline() const { return every != 0 ? next_ : station_.deadline(); }
 
   aggregation::Station& station() { return station_; }
   const Counters& counters() const { return counters_; }
-  // Frames that it has sent so far; it dies instead of sending frame `last` + 1.
+  // Frames sent so far. The station dies instead of sending frame `last` + 1.
   uint64_t sent() const { return sent_; }
   uint64_t last = UINT64_MAX;
   bool spent() const { return sent_ >= last; }
-  // Operations that it declines, whatever they are.
+  // Declines every operation.
   bool declines = false;
-  // It looks at its streams only so often: slow.
+  // Interval at which it polls its streams; a large one makes a slow station.
   Nanos every = 0;
 
  private:
@@ -54,7 +54,7 @@ class StationNode final : private aggregation::Outlet,
 
   std::unique_ptr<SimTransport> transport_;
   const GroupParams group_;
-  std::map<uint32_t, std::vector<Station>> sets_;  // by version: the first, and what ranks tell
+  std::map<uint32_t, std::vector<Station>> sets_;  // by version: the first, and those of rosters
   const uint16_t index_;
   Nanos now_, next_ = 0;
   uint64_t sent_ = 0;

@@ -1,4 +1,4 @@
-// A folder below the system's temporary one, which goes with all that is in it.
+// A temporary folder of the system that is deleted with all its contents.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ class TemporaryFolder {
     path_ = (std::filesystem::temp_directory_path() / "mcast-test-XXXXXX").string();
     if (mkdtemp(path_.data()) == nullptr) ADD_FAILURE() << "no folder " << path_;
   }
-  // Not in children that were forked meanwhile.
+  // Children that were forked meanwhile do not delete it.
   ~TemporaryFolder() {
     if (getpid() == maker_) std::filesystem::remove_all(path_);
   }

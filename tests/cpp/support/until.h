@@ -1,4 +1,4 @@
-// Waits for a state that another thread or process brings about.
+// Waits for a state that another thread or process produces.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,8 +9,8 @@
 
 namespace mcast::test {
 
-// Returns true once `condition` holds. Fails the test if it does not within a minute, naming `what`
-// it waited for: the limit only ends a test that hangs, however busy the machine is.
+// Returns true once `condition` holds. Fails the test if it does not hold within a minute; `what`
+// names the condition. The limit only ends a test that hangs, however busy the machine is.
 template <typename Condition>
 bool until(Condition condition, const std::string& what) {
   constexpr auto kGuard = std::chrono::seconds(60);

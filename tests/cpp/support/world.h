@@ -12,7 +12,7 @@ namespace mcast::test {
 
 inline constexpr double kTenGigabit = 1.25e9;  // bytes per second
 
-// Hosts with a rank each, links of `rate` bytes per second.
+// Hosts with one rank each and links of `rate` bytes per second.
 inline sim::WorldSpec world_of(uint32_t hosts, const std::string& topology,
                                double rate = kTenGigabit) {
   sim::WorldSpec spec;
@@ -26,7 +26,7 @@ inline sim::WorldSpec world_of(uint32_t hosts, const std::string& topology,
   return spec;
 }
 
-// On all links from now on.
+// Sets the loss of all links from now on.
 inline void lose(sim::World& world, double loss) {
   sim::Fabric& fabric = world.network().fabric();
   for (sim::LinkId id = 0; id < fabric.topology().links(); id++) fabric.set_loss(id, loss, 2);
@@ -43,7 +43,7 @@ inline bool all_over(const Outcomes& all) {
   return all_over(all, [](Member) { return true; });
 }
 
-// "" if it ended well.
+// Returns "" if the operation succeeded.
 inline std::string what_is_wrong(const sim::Outcome& one) {
   if (one.good()) return "";
   const std::string who = "operation " + std::to_string(one.operation.id) + " at rank " +
