@@ -1,7 +1,7 @@
 // Random programs on groups with stations, while stations die, stop, stall, decline or lose a rank.
-// Laws: bits are those of the model's fold; nothing that happens to stations fails a group; every
-// operation ends and is released. A failing seed reproduces alone:
-//   MCAST_TEST_SEED=1234 mcast_test_collective --gtest_filter='AggregationSchedules*'
+// Invariants: the bits are those of the model's fold; a group does not fail whatever happens to its
+// stations; every operation ends and is released. A failing seed can be repeated alone:
+// MCAST_TEST_SEED=1234 mcast_test_collective --gtest_filter='AggregationSchedules*'
 #include <map>
 #include <sstream>
 
@@ -27,7 +27,7 @@ class StationRunner {
   struct Seen {
     uint64_t results = 0, diverted = 0, lost = 0;
   };
-  // "" or what was wrong; adds to `seen` what stations have done.
+  // Returns "" or the error, and adds the stations' work to `seen`.
   std::string run(Seen& seen) {
     cluster_.emplace(o_);
     size_t stations = one_of<size_t>(rng_, {1, 2, 2, 7});
@@ -81,7 +81,7 @@ class StationRunner {
     return o;
   }
 
-  // Of ranks, by host.
+  // Draws the racks of the ranks; ranks of one host share a rack.
   void pick_racks() {
     const auto names = 2 + rng_.below(3);
     static constexpr const char* kRackNames[] = {"A", "B", "C", ""};
@@ -93,7 +93,7 @@ class StationRunner {
     }
   }
 
-  // Of stations: some at the top, mostly; leaves here and there.
+  // Draws the racks of the stations: usually at least one at the top, leaves at random.
   std::vector<std::string> pick_tree(size_t& stations) {
     stations = 1 + rng_.below(7);
     std::vector<std::string> racks;
@@ -104,7 +104,7 @@ class StationRunner {
     return racks;
   }
 
-  // Every rank calls the same operations, each at times of its own.
+  // Posts the same operations at every rank, each rank at its own times.
   void post() {
     const auto pace = one_of<Nanos>(rng_, {0, kMilli, 30 * kMilli});
     std::vector<Nanos> at(o_.ranks);
@@ -216,7 +216,7 @@ TEST_P(AggregationSchedules, KeepTheBitsWhateverHappensToStations) {
   StationRunner::Seen seen;
   const Seeds all = seeds(60, static_cast<uint64_t>(GetParam()));
   for_seeds(all, [&](uint64_t seed) { return StationRunner(seed).run(seen); });
-  if (all.size() < 60) return;                 // fewer need not have all of it
+  if (all.size() < 60) return;                 // fewer seeds may miss some
   EXPECT_GT(seen.results, seen.diverted / 4);  // stations fold a good part
   EXPECT_GT(seen.diverted, 0u);
   EXPECT_GT(seen.lost, 0u);
@@ -229,7 +229,7 @@ TEST_P(TreeSchedules, KeepTheBitsWhateverHappensToStations) {
   StationRunner::Seen seen;
   const Seeds all = seeds(60, static_cast<uint64_t>(GetParam()));
   for_seeds(all, [&](uint64_t seed) { return StationRunner(seed, true).run(seen); });
-  if (all.size() < 60) return;                 // fewer need not have all of it
+  if (all.size() < 60) return;                 // fewer seeds may miss some
   EXPECT_GT(seen.results, seen.diverted / 4);  // stations fold a good part
   EXPECT_GT(seen.diverted, 0u);
   EXPECT_GT(seen.lost, 0u);

@@ -1,5 +1,5 @@
-// What ranks must agree on: calls that differ, calls that are late or never made, ranks that leave.
-// Each has one outcome, the same on all ranks.
+// Ranks must agree on the call and on its outcome: calls that differ, calls that are late or never
+// made, ranks that leave. Each case has one outcome, the same on all ranks.
 #include <gtest/gtest.h>
 
 #include "support/program.h"
@@ -49,7 +49,7 @@ TEST_P(Mismatch, IsRaisedOnAllRanksWithBothDescriptions) {
     Cluster c(ranks(n, ring));
     Runs runs;
     for (Member r = 0; r < n; r++) runs.push_back(c.call(r, r == odd ? d.odd : d.usual, 1));
-    // An op without data may have been complete before the difference was found: the next is not.
+    // An operation without data may complete before the mismatch is found; the next one does not.
     for (Member r = 0; r < n; r++) runs.push_back(c.barrier(r));
     ASSERT_TRUE(c.run([&] { return all_done(runs); }, kLiveness + 2 * kSecond))
         << "odd rank " << odd;
@@ -76,7 +76,7 @@ INSTANTIATE_TEST_SUITE_P(Of, Mismatch,
                          });
 
 TEST(Agreement, EachTakesTheOtherForTheRoot) {
-  // No byte of data ever flows: only the pings can tell.
+  // No data flows here, so only the pings can reveal the mismatch.
   Cluster c(ranks(2));
   Runs runs = {c.broadcast(0, 1, 100, 1), c.broadcast(1, 0, 100, 1)};
   ASSERT_TRUE(c.run([&] { return all_done(runs); }, kLiveness + 2 * kSecond));
@@ -136,7 +136,7 @@ INSTANTIATE_TEST_SUITE_P(Who, LateRank,
                          testing::Combine(testing::Values<Member>(0, 1, 2, 4), testing::Bool()));
 
 TEST(Agreement, LateAndSilentTogether) {
-  // The late rank answers; the stopped one is named dead first, since its limit is shorter.
+  // The late rank replies. The stopped rank is reported dead first, since its limit is shorter.
   Cluster c(ranks(4));
   Runs runs;
   for (Member r = 0; r < 2; r++) runs.push_back(c.barrier(r, 30 * kSecond));
@@ -146,8 +146,8 @@ TEST(Agreement, LateAndSilentTogether) {
     EXPECT_TRUE(has(r->status, "rank 3 has been silent")) << r->status.message();
 }
 
-// The last rank calls just when the others' time is up: all succeed or all fail, and a group whose
-// ops succeeded is not failed afterwards.
+// The last rank calls just when the time of the others is up: either all succeed or all fail, and a
+// group whose operations succeeded does not fail afterwards.
 TEST(Agreement, ALimitPassedByAHair) {
   for (Nanos early = -kMilli; early <= kMilli; early += 50 * kMicro) {
     Cluster c(ranks(3));
@@ -175,13 +175,14 @@ TEST(Agreement, DeadlineOfOneOfManyOps) {
   }
 }
 
-// A second operation passes its limit while the top asks about a first, which then ends well.
+// A second operation passes its limit while the top inquires about a first one, which then
+// succeeds.
 TEST(Agreement, LimitDuringAnInquiryNamesTheRanksThatAreLate) {
   Cluster c(ranks(3));
   const Nanos start = c.now();
   Runs first{c.allgather(0, 1000, 1), c.allgather(2, 1000, 1, 5 * kSecond)};
   const auto second = c.allgather(2, 1000, 2, 5 * kSecond + 200 * kMilli);
-  // Rank 1 calls the first and stands still before it has sent anything, until both limits have
+  // Rank 1 calls the first operation and stops, before it has sent anything, until both limits have
   // passed.
   c.at(start + 4 * kSecond + 500 * kMilli, [&] {
     first.push_back(c.allgather(1, 1000, 1));
@@ -195,11 +196,11 @@ TEST(Agreement, LimitDuringAnInquiryNamesTheRanksThatAreLate) {
   EXPECT_LE(c.spins(), 3u);
 }
 
-// More unreleased operations than may be started: those beyond are deferred, and their time limits
-// pass, too.
+// There are more unreleased operations than may be started. The rest are deferred, and their time
+// limits pass too.
 TEST(Agreement, DeferredOperationKeepsItsTimeLimit) {
   constexpr uint32_t kMostUnreleased = 1u << 18, kDeferred = 10;
-  for (const Member caller : {Member{0}, Member{2}}) {  // the top of the tree, and a leaf
+  for (const Member caller : {Member{0}, Member{2}}) {  // top of the tree; a leaf
     Cluster c(ranks(3));
     GroupCore& core = c.group(caller).core();
     uint32_t good = 0;
@@ -217,7 +218,7 @@ TEST(Agreement, DeferredOperationKeepsItsTimeLimit) {
       core.deliver();
     }
     const Nanos posted = c.now();
-    c.run_for(5 * kSecond);  // what the ranks have to say of so many operations is said
+    c.run_for(5 * kSecond);  // the ranks have sent all frames for these operations
     const auto spins = c.spins();
     ASSERT_EQ(good, kMostUnreleased);
     ASSERT_TRUE(c.run([&] { return failed.size() == kDeferred; }, 60 * kSecond));
@@ -297,8 +298,8 @@ TEST(Agreement, AllLeaveInOrder) {
   for (Member r = 0; r < 4; r++) EXPECT_FALSE(c.group(r).core().failed());
 }
 
-// A rank that is done closes at once; its goodbye reaches its ring neighbour by one hop, the news
-// of the release by several. The neighbour must not take the goodbye for a failure.
+// A rank closes as soon as its operations are done. Its goodbye reaches its ring neighbour in one
+// hop, the release in several. The neighbour must not treat the goodbye as a failure.
 TEST(Agreement, EachClosesAsSoonAsItIsQuiet) {
   for (const bool ring : {false, true}) {
     for (const uint32_t n : {2u, 4u, 5u, 8u}) {
@@ -338,8 +339,8 @@ TEST(Agreement, AnAbortThatOvertakesTheReleaseTakesNothingBack) {
   for (Member r = 0; r < 3; r++) runs.push_back(c.barrier(r));
   runs.push_back(c.barrier(0));
   runs.push_back(c.barrier(2));
-  // Rank 2 has said all it has to say, then stands still: the release and the abort wait for it
-  // together, and datagrams are read first.
+  // Rank 2 has sent all its frames and then stops. The release and the abort both wait for it, and
+  // datagrams are read first.
   c.run_for(20 * kMicro);
   c.pause(2, true);
   ASSERT_TRUE(c.run([&] { return c.group(1).core().quiet(); }));
@@ -366,7 +367,7 @@ TEST(Agreement, AGoodbyeWithoutTheReleaseIsAFailureInTheEnd) {
   }
 }
 
-// One direction between two ranks is dead, and nobody is told.
+// One direction between two ranks is dead, and no error is reported.
 TEST(Agreement, HalfOpenConnectionsEndInBoundedTime) {
   for (size_t from = 0; from < 4; from++) {
     for (size_t to = 0; to < 4; to++) {
@@ -411,8 +412,8 @@ TEST(Agreement, DeathWhileNothingIsInFlightFailsOnlyTheNextPost) {
   }
 }
 
-// A small operation is over on every rank, but the word of one that died never comes: those who
-// close their group serve the others a little longer, then go.
+// A small operation is over on every rank, but a rank dies before its confirmation arrives. Ranks
+// that close the group serve the others a little longer, then leave.
 TEST(Agreement, DeathBeforeTheConfirmationIsNotWaitedFor) {
   for (const Member dead : {0, 3}) {
     Cluster c(ranks(4));
@@ -450,7 +451,7 @@ TEST(Agreement, AbortReachesRanksThatHavePostedNothing) {
   }
 }
 
-// The ring alone would bring it too, in ten steps.
+// The ring alone would deliver the abort too, in ten steps.
 TEST(Agreement, AnAbortGoesDownTheTree) {
   ClusterOptions o = ranks(40);
   o.group.arity = 2;

@@ -1,8 +1,8 @@
-// Clocks: those of hosts count from different beginnings (every random schedule has them), and
+// Clocks. Clocks of different hosts start at different values (as in every random schedule), and
 // processes do not run for a while, one of them or all, so that all their timers are late at once.
-// A process that was away for less than the liveness limit costs nothing but time; one that was
-// away for longer is lost to the others, and all raise. Bytes are never wrong.
-//   MCAST_TEST_SEED=1234 mcast_test_collective --gtest_filter='*Clocks*'
+// A process that stops for less than the liveness limit costs only time. One that stops longer is
+// lost to the others, and all ranks raise. Bytes are never wrong.
+// MCAST_TEST_SEED=1234 mcast_test_collective --gtest_filter='*Clocks*'
 #include <gtest/gtest.h>
 
 #include "base/rng.h"
@@ -14,8 +14,8 @@ namespace {
 
 constexpr Nanos kMinute = 60 * kSecond;
 
-// A few operations of all kinds, called by all ranks within some milliseconds, on a network that
-// loses a little. `strike` happens at a random event of it.
+// A few operations of all kinds, called by all ranks within some milliseconds, on a network with a
+// small loss. `strike` runs at a random event of the network.
 class ClockRun {
  public:
   explicit ClockRun(uint64_t seed, Nanos timeout = kNever)
@@ -35,7 +35,7 @@ class ClockRun {
   const Runs& runs() const { return runs_; }
   Nanos struck_at() const { return struck_at_; }
 
-  // Until the strike.
+  // Runs until the strike.
   void begin(std::function<void()> strike) {
     const uint64_t trigger = rng_.below(400);
     const auto count = [this, trigger, events = uint64_t{0}, strike]() mutable {
@@ -65,7 +65,8 @@ class ClockRun {
   bool end(Nanos limit) {
     return cluster_->run([this] { return all_done(runs_); }, limit);
   }
-  // "" if every operation has ended on every rank with exact bytes, or with an error if `may_fail`.
+  // Returns "" if every operation has ended on every rank with exact bytes, or with an error if
+  // `may_fail`.
   std::string verdict(bool may_fail) const {
     for (const auto& run : runs_) {
       const std::string who =
@@ -81,7 +82,8 @@ class ClockRun {
   bool failed() const {
     return std::any_of(runs_.begin(), runs_.end(), [](const auto& r) { return !r->status.ok(); });
   }
-  // Somebody has raised: then the next call raises on every rank. "" or who does not.
+  // Once one rank has raised, the next call raises on every rank. Returns "" or names a rank on
+  // which it does not.
   std::string next_call_fails() {
     Runs later;
     for (Member r = 0; r < size(); r++) later.push_back(cluster_->barrier(r));
@@ -144,7 +146,7 @@ TEST(Clocks, AProcessThatIsAwayForMinutesIsLostToAllOrMissedByNobody) {
       if (away > kLiveness && late) return "rank " + std::to_string(run->rank) + " raises late";
     }
     if (!one.failed()) return "";
-    // Its own calls may all have ended before it was stopped; it hears of nothing until it is back.
+    // Its own calls may all have ended before it was stopped; it receives nothing until it is back.
     one.cluster().run_for(std::max<Nanos>(0, one.struck_at() + away - one.cluster().now()));
     return one.next_call_fails();
   });
@@ -153,7 +155,7 @@ TEST(Clocks, AProcessThatIsAwayForMinutesIsLostToAllOrMissedByNobody) {
   }
 }
 
-// A host, or a whole job, that was put aside: nobody has missed anything.
+// A host or a whole job is suspended: no rank has missed anything.
 TEST(Clocks, ProcessesThatAreAllAwayForMinutesGoOn) {
   for_seeds(seeds(100), [](uint64_t seed) -> std::string {
     ClockRun one(seed);
@@ -170,8 +172,8 @@ TEST(Clocks, ProcessesThatAreAllAwayForMinutesGoOn) {
   });
 }
 
-// The time limits of a rank whose clock jumps are over at once. It asks first: where all have
-// called, the operations end; where one has not, it is named, on all ranks.
+// The time limits of a rank whose clock jumps have all passed. The rank inquires first. If all
+// ranks have called, the operations succeed; if one has not, all ranks name it.
 TEST(Clocks, OneThatJumpsBeyondTheTimeLimitEndsNothingThatIsUnderWay) {
   for_seeds(seeds(200), [&](uint64_t seed) -> std::string {
     ClockRun one(seed, kMinute);

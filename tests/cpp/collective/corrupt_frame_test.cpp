@@ -1,6 +1,6 @@
-// One bit of one stream frame is flipped on the way, at every place of the header and in the body:
-// wherever it hits, every rank (the frame's sender too) completes with exact bytes or raises at
-// once, long before anybody's silence would count.
+// Flips one bit of one stream frame in transit, at every place of the header and in the body.
+// Wherever it hits, every rank (also the frame's sender) completes with exact bytes or raises
+// immediately, long before a liveness limit could pass.
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -53,7 +53,7 @@ TEST_P(CorruptFrame, RaisesEverywhereAtOnce) {
       raised += failed ? 1 : 0;
     }
   }
-  EXPECT_GT(raised, 80);  // of 112; the last frames may come when all operations are over
+  EXPECT_GT(raised, 80);  // of 112; the last frames may arrive after all operations
 }
 
 INSTANTIATE_TEST_SUITE_P(Paths, CorruptFrame, testing::Bool(),

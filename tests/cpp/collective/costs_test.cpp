@@ -1,5 +1,5 @@
-// What repair, announcements and disagreement cost: queues that stay short on slow links, words
-// that are said once, and bytes of another call that are never taken for ours.
+// The costs of repair, announcements and mismatches: queues stay short on slow links, announcements
+// are sent once, and bytes of another call are never accepted as this call's.
 #include <gtest/gtest.h>
 
 #include "support/cluster.h"
@@ -10,7 +10,7 @@ namespace {
 
 using wire::Kind;
 
-// Loses all data that `to` is sent, or everybody (kNoMember).
+// Drops all data sent to `to`, or to all ranks (kNoMember).
 void lose_data(Cluster& c, Member to = kNoMember) {
   c.net().set_datagram_hook([to](size_t from, size_t at, ConstBytes d) {
     wire::DatagramHeader h;
@@ -20,7 +20,7 @@ void lose_data(Cluster& c, Member to = kNoMember) {
   });
 }
 
-// Of the frames only `type` comes through, and those that end an operation.
+// Delivers only frames of `type` and those that end an operation.
 void pass_only(Cluster& c, wire::FrameType type) {
   c.net().set_frame_hook([type](size_t, size_t, Channel, ConstBytes frame) {
     wire::FrameHeader h;
@@ -29,14 +29,14 @@ void pass_only(Cluster& c, wire::FrameType type) {
   });
 }
 
-// ---- repairs on a link that is slower than the asking ----
+// ---- repairs on a link that is slower than the requests ----
 
 TEST(Repairs, NoMoreIsQueuedThanALinkTakesSoon) {
   ClusterOptions o;
   o.ranks = 4;
   o.net.stream_rate = 2e6;
   Cluster c(o);
-  c.net().block_multicast(0, SIZE_MAX);  // and nobody is told
+  c.net().block_multicast(0, SIZE_MAX);  // and no rank is notified
   constexpr size_t kBytes = 6u << 20;
   Runs runs = broadcast_all(c, 0, kBytes, 1);
   size_t most = 0;
@@ -53,7 +53,7 @@ TEST(Repairs, NoMoreIsQueuedThanALinkTakesSoon) {
       60 * kSecond));
   expect_good(runs, 4);
   EXPECT_LE(most, (256u + 64u) << 10);
-  // Asking again while the answer waits for the link adds nothing.
+  // Repeating a request while the reply waits for the link queues nothing more.
   const uint64_t chunks = (kBytes + 1407) / 1408 * 3;
   EXPECT_LE(c.total(Counter::repair_chunks_sent), chunks + chunks / 4);
 }
@@ -108,7 +108,7 @@ TEST(Announcements, SilentWhereAllMarksShowThatEverybodyKnows) {
   o.ranks = 3;
   Cluster c(o);
   Runs runs = broadcast_all(c, 0, 300'000, 1);
-  // Rank 2 has everything, but its confirmation is held up.
+  // Rank 2 has all data, but its confirmation is delayed.
   c.net().set_frame_hook([](size_t from, size_t, Channel, ConstBytes frame) {
     wire::FrameHeader h;
     return !(from == 2 && wire::parse_frame(frame, h) && h.type == wire::FrameType::kComplete);
@@ -121,8 +121,8 @@ TEST(Announcements, SilentWhereAllMarksShowThatEverybodyKnows) {
 
 // ---- long paths ----
 
-// 10 Gbit/s and 4 ms to the other end and back: 5 MB are on their way. The queue that a switch port
-// may have is 2 MiB, so a window of that would use two fifths of the link.
+// A path of 10 Gbit/s with a round trip of 4 ms holds 5 MB. A switch port's queue is 2 MiB, so a
+// window of that size would use two fifths of the link.
 TEST(LongPath, TheWindowFollowsWhatThePathHolds) {
   ClusterOptions o;
   o.ranks = 3;
@@ -141,16 +141,16 @@ TEST(LongPath, TheWindowFollowsWhatThePathHolds) {
     finish(c, runs);
     Nanos took = 0;
     for (const auto& r : runs) took = std::max(took, r->done_at - began);
-    const auto at_link = static_cast<Nanos>(static_cast<double>(kBytes) / 1.25);  // virtual ns
-    if (id == 1) continue;                                                        // learns
+    const auto at_link = static_cast<Nanos>(static_cast<double>(kBytes) / 1.25);  // in virtual ns
+    if (id == 1) continue;  // the first operation adapts the window
     EXPECT_LE(took, at_link * 3 / 2) << "operation " << id;
   }
   EXPECT_EQ(c.net().totals().overflowed, 0u);
 }
 
-// ---- another call's bytes ----
+// ---- bytes of another call ----
 
-// Rank 2 called another operation of the same size, lost the data, and asks for it.
+// Rank 2 called another operation of the same size, lost the data, and requests a repair.
 TEST(OtherCalls, ARepairNeverBringsTheBytesOfAnotherCall) {
   for (const size_t bytes : {size_t{4000}, size_t{200'000}}) {
     ClusterOptions o;
@@ -172,7 +172,7 @@ TEST(OtherCalls, ARepairNeverBringsTheBytesOfAnotherCall) {
   }
 }
 
-// Rank 2 called another operation of the same size; the data may be there before that.
+// Rank 2 called another operation of the same size. The data may arrive before its call.
 TEST(OtherCalls, DataNeverBringsTheBytesOfAnotherCall) {
   for (const size_t bytes : {size_t{4000}, size_t{200'000}}) {
     for (const bool late : {false, true}) {
@@ -198,7 +198,7 @@ TEST(OtherCalls, APositionOfAnotherCallIsAMismatch) {
   o.ranks = 3;
   Cluster c(o);
   lose_data(c);
-  pass_only(c, wire::FrameType::kDescribe);  // no request for repair either
+  pass_only(c, wire::FrameType::kDescribe);  // nor requests for repair
   Runs runs;
   runs.push_back(c.call(0, {Kind::kBroadcast, 6, 0, 200'000, "ours"}, 1));
   runs.push_back(c.call(1, {Kind::kBroadcast, 7, 0, 200'000, "another"}, 1));
@@ -232,7 +232,7 @@ TEST(OtherCalls, CreditForAnotherCallIsAMismatchWhoeverIsFirst) {
 
 // ---- leaving ----
 
-// Rank 2 leaves in order; the news that the barrier is over reaches rank 1 later than that.
+// Rank 2 leaves in order; the release of the barrier reaches rank 1 after the goodbye.
 TEST(Leaving, AGoodbyeThatOvertakesTheReleaseFailsNothing) {
   ClusterOptions o;
   o.ranks = 4;

@@ -1,5 +1,5 @@
-// What counters say of schedules that are known chunk by chunk. That every counter is raised by
-// some test is seen by tools/reach.py; here are those that nothing else asserts.
+// Expected counters of schedules that are known chunk by chunk. tools/reach.py checks that some
+// test raises each counter; the counters here are those that no other test asserts.
 #include <gtest/gtest.h>
 
 #include "support/program.h"
@@ -7,7 +7,7 @@
 namespace mcast::test {
 namespace {
 
-// Traffic as the network sees it, from the creation on.
+// Traffic of the network since the group's creation.
 struct Wire {
   uint64_t datagrams = 0, datagram_bytes = 0, arrived_bytes = 0;
   uint64_t frames = 0, frame_bytes = 0;
@@ -19,7 +19,7 @@ TEST(Counters, BytesAreThoseOnTheWire) {
   o.prepare = [&wire](SimNetwork& net) {
     net.set_datagram_hook([&wire](size_t from, size_t to, ConstBytes d) {
       if (from == to) wire.datagrams++, wire.datagram_bytes += d.size();
-      // A chunk here and there does not arrive, so that there are repairs.
+      // Drops one chunk in ten, so that there are repairs.
       wire::DatagramHeader h;
       if (from != to && is_data(d, h) && h.chunk % 10 == 3) return SimNetwork::Verdict::kDrop;
       if (from != to) wire.arrived_bytes += d.size();
@@ -39,7 +39,7 @@ TEST(Counters, BytesAreThoseOnTheWire) {
     runs.push_back(c.reduction(r, wire::Kind::kAllreduce, 0, 150'000, 4));
   }
   finish(c, runs);
-  c.run_for(kSecond);  // what is on its way arrives
+  c.run_for(kSecond);  // data in transit arrives
   EXPECT_EQ(c.total(Counter::datagrams_sent), wire.datagrams);
   EXPECT_EQ(c.total(Counter::datagram_bytes_sent), wire.datagram_bytes);
   EXPECT_EQ(c.total(Counter::datagram_bytes_received), wire.arrived_bytes);
@@ -52,8 +52,8 @@ TEST(Counters, BytesAreThoseOnTheWire) {
   EXPECT_EQ(c.total(Counter::ops_completed), 20u);
 }
 
-// Rank 0's engine serves another job, too, which has sent nothing yet and wants to: rank 0 goes a
-// MiB ahead of it and then waits until that job no longer counts as one that wants.
+// Rank 0's engine also serves another job, which wants to send but has sent nothing yet. Rank 0
+// gets a MiB ahead of that job, then waits until it no longer counts as a sender.
 TEST(Counters, ALaneWaitsForItsShareOfTheLink) {
   const auto shares = std::make_shared<EgressShares>();
   const auto own = shares->add(1, 1), other = shares->add(2, 1);
@@ -72,8 +72,8 @@ TEST(Counters, ALaneWaitsForItsShareOfTheLink) {
   EXPECT_GT(own->waits(), 0u);
 }
 
-// A chunk that two of three lack: rank 1 asks its ring neighbour 2, which has it not; the root,
-// whom rank 2 asks at once, multicasts it again for both.
+// Two of three receivers lack a chunk. Rank 1 requests it from its ring neighbour 2, which lacks it
+// too. The root, from which rank 2 requests it at once, multicasts it again for both.
 TEST(Counters, ANeighbourThatLacksTheChunkTooSaysSo) {
   Cluster c(ranks(3));
   c.net().set_datagram_hook([lost = 0](size_t from, size_t to, ConstBytes d) mutable {
@@ -89,13 +89,14 @@ TEST(Counters, ANeighbourThatLacksTheChunkTooSaysSo) {
   EXPECT_EQ(counted(1, Counter::not_have_received), 1u);
   EXPECT_EQ(c.total(Counter::not_have_sent), 1u);
   EXPECT_EQ(c.total(Counter::not_have_received), 1u);
-  // Rank 1's request and its second one, rank 2's.
+  // Rank 1's first and second request, and rank 2's.
   EXPECT_EQ(c.total(Counter::fetches_sent), 3u);
   EXPECT_EQ(c.total(Counter::fetches_received), 3u);
   EXPECT_EQ(c.total(Counter::remulticast_chunks) + c.total(Counter::repair_chunks_sent) / 2, 1u);
 }
 
-// Small operations that a late rank has heard nothing of: as many chunks are sent as asked for.
+// Small operations of which a late rank has received nothing: exactly the requested chunks are sent
+// again.
 TEST(Counters, EarlyChunksAreThoseThatWereLost) {
   Cluster c(ranks(3));
   Runs runs;
@@ -114,7 +115,7 @@ TEST(Counters, EarlyChunksAreThoseThatWereLost) {
   EXPECT_EQ(c.total(Counter::fetches_sent), 0u);
 }
 
-// A root that waits for a late rank stops once, at the end of what it may send unasked.
+// A root that waits for a late rank stalls once, at the end of the data that it may send unasked.
 TEST(Counters, AWaitForCreditIsOneStall) {
   ClusterOptions o = ranks(3);
   o.group.agreed.eager = 10 * 1408;
@@ -129,12 +130,12 @@ TEST(Counters, AWaitForCreditIsOneStall) {
   runs.push_back(c.broadcast(2, 0, 140 * 1408, 1));
   finish(c, runs);
   EXPECT_EQ(c.total(Counter::credit_stalls), 1u) << "all the rest was within the window";
-  // Small ones go unasked.
+  // Small operations are sent unasked.
   finish(c, allgather_all(c, 500, 2));
   EXPECT_EQ(c.total(Counter::credit_stalls), 1u);
 }
 
-// The window is cut at most once per window of progress, by a fifth, and not below an eighth.
+// The window is reduced at most once per window of progress, by a fifth, and not below an eighth.
 TEST(Counters, WindowsAreCutByLossOnly) {
   for (const double drop : {0.0, 0.2}) {
     ClusterOptions o = ranks(3);
@@ -148,25 +149,25 @@ TEST(Counters, WindowsAreCutByLossOnly) {
     if (drop == 0) {
       EXPECT_EQ(cuts, 0u);
     } else {
-      // 64, 52, 42, ... to the least window, quantum + batch, and again after a window without
-      // loss; windows are a hundred and more.
+      // 64, 52, 42, ... down to the minimum, quantum + batch, and again after a window without
+      // loss. There are more than a hundred windows.
       EXPECT_GE(cuts, 1u);
       EXPECT_LE(cuts, 20u);
     }
   }
 }
 
-// Groups that move large operations at the same time share what a socket can queue. Where their
-// shares would be less than the least window that works, each first report of it is counted.
+// Groups that move large operations at the same time share the capacity of the socket's queue. If a
+// share would be less than the minimum window, the first report of each operation is counted.
 TEST(Counters, SharesBelowTheLeastWindowAreOvercommitted) {
   for (const uint32_t groups : {1u, 2u, 9u}) {
     ClusterOptions o = ranks(2);
     o.group.agreed.chunk = 1408;
     o.group.agreed.batch = 1408;
-    o.group.agreed.window = 16 * 1408;  // quantum 4, batch 1: 5 chunks at least
+    o.group.agreed.window = 16 * 1408;  // quantum 4, batch 1: at least 5 chunks
     Cluster c(o);
     for (uint32_t g = 1; g < groups; g++) c.add_group(o.group);
-    // All have begun before the receivers call: they see that many.
+    // All roots have begun before the receivers call, so the receivers see that many groups.
     Runs runs;
     for (uint32_t g = 0; g < groups; g++) runs.push_back(c.broadcast(1, 0, 400'000, g, kNever, g));
     c.run_for(kMilli);
@@ -182,7 +183,7 @@ TEST(Counters, SharesBelowTheLeastWindowAreOvercommitted) {
     for (uint32_t g = 0; g < groups; g++) {
       receivers += c.group(1, g).counters().get(Counter::budget_overcommits);
     }
-    // 16 / 2 is enough, 16 / 9 is not; the first operations find no other group busy yet.
+    // 16 / 2 is enough, 16 / 9 is not. The first operations do not find another group busy yet.
     EXPECT_EQ(receivers, groups == 9 ? 9u : 0u);
   }
 }

@@ -1,5 +1,5 @@
 // How a group is made on its lanes: ranks that join late or never, networks that carry multicast to
-// some only, what the probe costs, and when none is needed.
+// some ranks only, the cost of the probe, and when no probe is needed.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -36,8 +36,8 @@ TEST(Creation, OneRankThatDoesNotHearMakesAllUseTheRing) {
   }
 }
 
-// A rank that cannot be reached looks like one that is late: the transport finds out (its
-// connections break), or the creation's time limit, and then it is named.
+// A rank that cannot be reached looks like a late rank at first. The transport detects it (its
+// connections break), or the creation's time limit passes; then the error names it.
 TEST(Creation, CreationNamesARankThatIsDeadOrSilent) {
   for (const bool dead : {true, false}) {
     Cluster c(ranks(4));
@@ -61,7 +61,8 @@ TEST(Creation, CreationNamesARankThatIsDeadOrSilent) {
   }
 }
 
-// What one group has found out counts for others among its members, while it lives and for a while.
+// A group's probe result is valid for other groups among its members, while it lives and for a
+// while after.
 TEST(Creation, GroupsAmongTheSameRanksNeedOneProbe) {
   ClusterOptions o = ranks(5);
   o.group.agreed.chunk = 704;
@@ -77,7 +78,7 @@ TEST(Creation, GroupsAmongTheSameRanksNeedOneProbe) {
   for (Member r = 0; r < 5; r++) runs.push_back(c.allgather(r, 100000, 1, kNever, second));
   finish(c, runs);
 
-  // Larger datagrams, or a must: by a probe of its own.
+  // A group with larger datagrams, or one that requires multicast, makes its own probe.
   for (const bool must : {false, true}) {
     GroupParams p = o.group;
     p.multicast.required = must;
@@ -91,7 +92,8 @@ TEST(Creation, GroupsAmongTheSameRanksNeedOneProbe) {
   EXPECT_GT(c.total(Counter::probes_sent, late), 0u) << "long ago";
 }
 
-// As all have joined when it begins, a probe of each is enough; P * P arrive, and no more.
+// All members have joined when it begins, so one probe of each is enough: P * P arrive, and no
+// more.
 TEST(Creation, AProbeOfEachMemberIsEnough) {
   for (const uint32_t n : {64u, 256u, 1024u}) {
     ClusterOptions o = ranks(n);
@@ -106,7 +108,7 @@ TEST(Creation, AProbeOfEachMemberIsEnough) {
   }
 }
 
-// One member that knows less is enough for a probe.
+// A probe is made if one member lacks the earlier result.
 TEST(Creation, WhatOneRankDoesNotKnowIsProbed) {
   Cluster c(ranks(5));
   for (Member r : {2, 4}) c.lane(r).remove_group(c.group(r).core().params().tag);
@@ -117,14 +119,15 @@ TEST(Creation, WhatOneRankDoesNotKnowIsProbed) {
   }
 }
 
-// A network that no longer carries multicast to some: known from the first group that finds out.
+// If the network stops carrying multicast to some ranks, later groups know it from the first group
+// that finds out.
 TEST(Creation, ALossOfMulticastIsRemembered) {
   ClusterOptions o = ranks(4);
   o.group.agreed.chunk = 704;
   Cluster c(o);
   c.net().block_multicast(1, 3);
   GroupParams larger = o.group;
-  larger.agreed.chunk *= 2;  // probed
+  larger.agreed.chunk *= 2;  // larger datagrams are probed
   const size_t found = c.add_group(larger);
   ASSERT_EQ(c.group(0, found).core().path(), GroupCore::Path::kRing);
   EXPECT_GT(c.total(Counter::probes_sent, found), 0u);
@@ -145,8 +148,8 @@ ClusterOptions late(uint32_t n, const std::map<Member, Nanos>& delays) {
   return o;
 }
 
-// Members wait for each other to join before any clock runs, be it the probe's or the liveness
-// limit (here 2 s). Whoever is late: a leaf, an inner node, the top.
+// Members wait for each other to join before any clock runs, that of the probe or the liveness
+// limit (here 2 s). The late rank is a leaf, an inner node, or the top.
 TEST(Creation, RanksThatJoinLateCostTheGroupNothing) {
   for (const Nanos skew : {5 * kSecond, 60 * kSecond}) {
     for (const Member who : {0, 1, 2, 6}) {
@@ -178,7 +181,7 @@ TEST(Creation, RanksMayJoinOneAfterTheOther) {
   EXPECT_LE(c.spins(), 3u);
 }
 
-// What the engine says when the time for the creation is over: every rank knows who is missing.
+// When the time for the creation is over, the engine's error on every rank names the missing rank.
 TEST(Creation, ARankThatNeverJoinsIsNamedByAll) {
   for (const Member who : {0, 1, 4, 6}) {
     ClusterOptions o = late(7, {{who, kNever}});
@@ -195,7 +198,7 @@ TEST(Creation, ARankThatNeverJoinsIsNamedByAll) {
   }
 }
 
-// One that had joined, and is cut off while the others wait for another, is dead, not late.
+// A rank that had joined and is cut off while the others wait for another one is dead, not late.
 TEST(Creation, ARankThatIsLostWhileOthersWaitForAnotherIsNamed) {
   for (const bool dead : {true, false}) {
     Nanos delay = 0;
@@ -219,8 +222,9 @@ TEST(Creation, ARankThatIsLostWhileOthersWaitForAnotherIsNamed) {
   }
 }
 
-// A rank that has the decision may fail in its first operation before others have it. They have the
-// group, too: it is the operation that fails. On either path, told by datagram or by frame.
+// A rank that has received the decision may fail in its first operation before other ranks have
+// received it. The creation still succeeds for them; only the operation fails. Holds on either
+// path, and whether datagrams or frames report the failure.
 TEST(Creation, WhatFailsBeforeTheDecisionIsHereIsNotTheMaking) {
   for (const bool ring : {false, true}) {
     for (const bool frames : {false, true}) {

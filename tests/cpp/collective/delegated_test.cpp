@@ -1,5 +1,5 @@
-// Operations whose data travels by other groups (Post::delegated): they end for all when all have
-// everything, they agree on the call, and they fail like any other.
+// Operations whose data travels by other groups (Post::delegated): they end on all ranks when all
+// have all data, they agree on the call, and they fail like any other operation.
 #include "support/program.h"
 
 namespace mcast::test {
@@ -81,7 +81,7 @@ TEST(Delegated, CallsThatDifferAreAMismatch) {
   };
   Runs runs;
   for (Member r = 0; r < 3; r++) runs.push_back(c.allgather(r, r == 1 ? 1000 : 2000, 1));
-  // Nothing arrives: the pings that ask for life tell it.
+  // No data arrives; the liveness pings reveal the mismatch.
   ASSERT_TRUE(c.run([&] { return all_done(runs); }, 20 * kSecond));
   for (const auto& run : runs) {
     EXPECT_EQ(run->status.code(), Code::kMismatch) << run->status.to_string();
@@ -127,7 +127,7 @@ TEST(Delegated, TheEarliestOfSeveralReasonsCounts) {
 TEST(Delegated, AReasonThatIsKnownCountsAtOnceWhereTheGroupIsLeft) {
   Delegated e(3);
   GroupCore& core = e.cluster->group(1).core();
-  core.fail_early(e.cluster->now());  // none is known
+  core.fail_early(e.cluster->now());  // there is no reason yet
   EXPECT_FALSE(core.failed());
   core.fail_later(Status(Code::kInternal, "a part of it broke"), e.cluster->now() + kSecond);
   core.fail_early(e.cluster->now());

@@ -1,4 +1,4 @@
-// Exchanges of whole groups: what random schedules do not aim at.
+// Exchanges of whole groups: cases that random schedules do not aim at.
 #include <array>
 
 #include "support/program.h"
@@ -30,7 +30,7 @@ TEST(Exchanges, BlocksCrossTheNetworkOnce) {
         EXPECT_EQ(c.total(Counter::exchange_bytes_sent), all) << bytes;
         EXPECT_EQ(c.total(Counter::exchange_bytes_received), all) << bytes;
         EXPECT_EQ(c.total(Counter::datagram_bytes_sent) > 0, !ring) << "the probe";
-        // Of 1 MB some 18 pieces and a few grants for each pair.
+        // A block of 1 MB takes about 18 pieces, and each pair a few grants.
         EXPECT_LE(c.total(Counter::frames_sent) - frames, 20 * 30 + 100u) << bytes;
       }
     }
@@ -50,8 +50,8 @@ TEST(Exchanges, ManyInARowOfAllKinds) {
   finish(c, runs);
 }
 
-// Two of them fill what may leave unasked, so each third waits until the first is over everywhere:
-// that is reported at once, not after the usual 500 us.
+// Two exchanges use up the allowance for unasked data, so each third one waits until the first is
+// over everywhere. Its end is reported at once, not after the usual 500 us.
 TEST(Exchanges, InARowDoNotWaitForReports) {
   Cluster c(ranks(4));
   Runs runs;
@@ -82,7 +82,8 @@ struct Ahead {
   uint64_t frames = 0, bytes = 0, grants = 0;
 };
 
-// All but rank 0 post at once, it does later: what each sends to it before that.
+// All ranks but rank 0 post at once, rank 0 later. Returns the data that each rank sends to rank 0
+// before that.
 std::vector<Ahead> run_with_a_late_rank(Kind kind, size_t bytes, uint64_t operations) {
   Cluster c(ranks(3));
   std::vector<Ahead> ahead(3);
@@ -97,7 +98,7 @@ std::vector<Ahead> run_with_a_late_rank(Kind kind, size_t bytes, uint64_t operat
   Runs runs;
   const auto post = [&](Member r) {
     for (uint64_t id = 1; id <= operations; id++) {
-      // Rank 0 is who the others have blocks for.
+      // Rank 0 is the rank for which the others have blocks.
       runs.push_back(c.exchange(r, kind, kind == Kind::kScatter ? 1 : 0, bytes, id));
     }
   };
@@ -129,7 +130,8 @@ TEST(Exchanges, AreSentAheadOnlyAsFarAsTheAllowance) {
 TEST(Exchanges, WhatIsGrantedWhileItWaitsForRoomHoldsUpNobody) {
   Cluster c(ranks(2));
   Runs runs;
-  // The account has room for the first piece of one; the others' are granted before.
+  // The account has room for the first piece of one exchange; the other exchanges get their grants
+  // before it frees up.
   for (const Member r : {Member{0}, Member{1}}) {
     for (uint64_t id = 1; id <= 8; id++) {
       runs.push_back(c.exchange(r, Kind::kGather, 1, 200'000, id));
@@ -153,7 +155,7 @@ TEST(Exchanges, ALaterOneDoesNotTakeTheRoomOfAnEarlierOne) {
       runs.push_back(c.exchange(r, Kind::kAllToAll, 0, id == 1 ? 3'000'000 : 70'000, id));
     }
   }
-  // The third calls the others only when the first is over.
+  // Rank 2 takes part in the other exchanges only after the first is over.
   runs.push_back(c.exchange(2, Kind::kAllToAll, 0, 3'000'000, 1));
   ASSERT_TRUE(c.run([&] { return runs.back()->done(); }, 10 * kSecond)) << "waits for each other";
   for (uint64_t id = 2; id <= 8; id++) {
@@ -162,7 +164,7 @@ TEST(Exchanges, ALaterOneDoesNotTakeTheRoomOfAnEarlierOne) {
   finish(c, runs);
 }
 
-// Of all that is asked for at once by a root, over several gathers.
+// Bounds all bytes that a root has requested at once, over several gathers.
 TEST(Exchanges, WhatIsOnItsWayToARootIsBounded) {
   constexpr uint32_t kRanks = 24;
   ClusterOptions o = ranks(kRanks);
@@ -196,11 +198,11 @@ TEST(Exchanges, WhatIsOnItsWayToARootIsBounded) {
   finish(c, runs);
   EXPECT_LE(most, o.group.agreed.incast);
   EXPECT_GT(most, o.group.agreed.incast / 2);
-  // A window is 22 KiB; a grant comes when half of one is free.
+  // A window is 22 KiB, and a grant is sent when half of one is free.
   EXPECT_LE(grants, 3 * (kRanks - 1) * 300'000 / 11'000);
 }
 
-// While multicast arrives, where that is to go first, little is asked for at once; it goes on.
+// While multicast arrives and has priority, exchanges request little at once, but make progress.
 TEST(Exchanges, GoOnWhileMulticastArrives) {
   ClusterOptions o = ranks(3);
   const auto arrived = std::make_shared<std::atomic<uint64_t>>(0);
@@ -237,7 +239,7 @@ TEST(Exchanges, WaitForWhatIsReadableLate) {
   finish(c, runs);
 }
 
-// Lengths that rank 1 has for rank 2 and that rank 2 expects.
+// Length that rank 1 has for rank 2, and length that rank 2 expects.
 TEST(Exchanges, DifferentLengthsAreAnErrorThatNamesBoth) {
   constexpr std::array<std::pair<size_t, size_t>, 6> kPairs{
       {{100, 101}, {0, 5}, {5, 0}, {100'000, 10}, {10, 100'000}, {200'000, 100'000}}};
@@ -255,7 +257,7 @@ TEST(Exchanges, DifferentLengthsAreAnErrorThatNamesBoth) {
                                std::to_string(sent) + " bytes for rank 2, which expects " +
                                std::to_string(expected);
     for (const auto& run : runs) {
-      // Who had all that is for it may have been done before.
+      // A rank that had all its blocks may have completed before.
       if (run->rank != 2 && run->status.ok()) continue;
       EXPECT_EQ(run->status.code(), Code::kMismatch);
       EXPECT_TRUE(has(run->status, wanted)) << run->status.message();

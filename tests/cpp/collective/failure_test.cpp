@@ -1,8 +1,8 @@
-// Failures, thousands of seeds: a rank dies, falls silent, is stopped, comes back, or aborts, or
-// its connections to another one break, at a random network event of a random program. Every
-// survivor completes with exact bytes or raises within the liveness limit plus two seconds, naming
-// the culprit; nobody hangs.
-//   MCAST_TEST_SEED=1234 mcast_test_collective --gtest_filter='*Failures*'
+// Failures, thousands of seeds. A rank dies, falls silent, is stopped, returns, or aborts, or its
+// connections to another rank break, at a random network event of a random program. Every survivor
+// completes with exact bytes or raises within the liveness limit plus two seconds and names the
+// culprit; no rank hangs.
+// MCAST_TEST_SEED=1234 mcast_test_collective --gtest_filter='*Failures*'
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -27,7 +27,7 @@ class FailureRun {
  public:
   FailureRun(uint64_t seed, Fault fault) : rng_(seed), seed_(seed), fault_(fault) {}
 
-  // "" or what went wrong.
+  // Returns "" or the error.
   std::string run() {
     ClusterOptions options;
     ranks_ = static_cast<uint32_t>(2 + rng_.below(4));
@@ -41,7 +41,7 @@ class FailureRun {
     options.group.agreed.eager = rng_.chance(0.5) ? 32768 : 2000;
     options.group.multicast.wanted = rng_.chance(0.75);
     if (ranks_ > 2 && seed_ % 2 == 0) {
-      // Two hosts: their ranks read each other's inputs of reductions.
+      // With two hosts, ranks read each other's inputs of reductions.
       for (uint32_t r = 0; r < ranks_; r++) options.group.host_of.push_back(r % 2);
     }
     cluster_ = std::make_unique<Cluster>(options);
@@ -58,7 +58,7 @@ class FailureRun {
       return true;
     });
     post_program();
-    // Also when the program is over before the event: the fault comes then.
+    // If the program is over before the event, the fault strikes now.
     cluster_->run([this] { return fault_at_ != kNever; }, 500 * kMilli);
     if (fault_at_ == kNever) strike();
     const bool deadly = fault_ < Fault::kHeal;
@@ -69,7 +69,8 @@ class FailureRun {
     return later_posts(deadly);
   }
 
-  // The fault struck while operations were in flight: some failed, or it had to be survived.
+  // Returns true if the fault struck while operations were in flight, so that some failed or had to
+  // survive it.
   bool telling() const {
     for (const auto& run : runs_) {
       if (run->done() && (!run->status.ok() || run->done_at > fault_at_)) return true;
@@ -84,7 +85,7 @@ class FailureRun {
   }
 
  private:
-  // Whom the victim's broken connections led to.
+  // The rank at the other end of the victim's broken connections.
   Member other() const {
     return static_cast<Member>((victim_ + 1 + seed_ % (ranks_ - 1)) % ranks_);
   }
@@ -144,7 +145,7 @@ class FailureRun {
 
   void post(Member r, uint64_t kind, Member root, size_t bytes, uint64_t id) {
     if (cluster_->paused(r)) {
-      // A stopped process goes on when it is resumed.
+      // A stopped process continues when it is resumed.
       if (fault_ == Fault::kResume) {
         cluster_->at(cluster_->now() + kMilli,
                      [this, r, kind, root, bytes, id] { post(r, kind, root, bytes, id); });
@@ -206,7 +207,7 @@ class FailureRun {
       }
       return "";
     }
-    // The isolated rank itself blames those whom it does not hear.
+    // The isolated rank itself blames the ranks from which it receives nothing.
     if (rank == victim_) return "";
     if (fault_ == Fault::kReset && status.code() == Code::kPeerLost &&
         has("rank " + std::to_string(other()) + " ")) {
@@ -241,7 +242,7 @@ class FailureRun {
     return "";
   }
 
-  // Whatever happened before, the next call of every survivor fails, in bounded time.
+  // The next call of every survivor fails in bounded time, whatever happened before.
   std::string later_posts(bool deadly) {
     cluster_->run_for(100 * kMilli);
     std::vector<std::shared_ptr<OpRun>> later;
@@ -310,7 +311,8 @@ TEST_P(Failures, EndInBoundedTimeOnEverySurvivor) {
     telling += one.telling() ? 1 : 0;
     return wrong.empty() ? "" : "(" + one.describe() + "): " + wrong;
   });
-  // Else the schedule generator no longer tests what it should. (Of few seeds the share varies.)
+  // Otherwise the schedule generator no longer tests its purpose. (With few seeds the share
+  // varies.)
   if (!replaying()) {
     EXPECT_GT(telling, all.size() / (all.size() < 500 ? 6 : 3));
   }

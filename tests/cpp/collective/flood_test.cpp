@@ -1,5 +1,5 @@
-// A multicast address that somebody floods: operations stay exact, the group goes to the ring and
-// leaves the address, and comes back when the flood is over. On both lanes, guarded and not.
+// A sender floods a multicast address. Operations stay exact, the group moves to the ring and
+// leaves the address, and returns after the flood. Runs on both lanes, guarded and not.
 #include <gtest/gtest.h>
 
 #include "base/rng.h"
@@ -10,7 +10,7 @@ namespace {
 
 using Message = std::vector<std::byte>;
 
-// Somebody in the same network who multicasts noise to the address of the groups.
+// A sender in the same network that multicasts noise to the address of the groups.
 class Flooder {
  public:
   static constexpr Nanos kEvery = 10 * kMilli;
@@ -54,7 +54,7 @@ class Flood : public testing::TestWithParam<std::tuple<uint8_t, crypto::Mode>> {
     o.group.arity = 2;
     return o;
   }
-  // Data is lost where the flood fills queues: nine of ten datagrams.
+  // Drops nine of ten data datagrams, as where a flood fills the queues.
   void lose_data(Cluster& c) {
     c.net().set_datagram_hook([this](size_t from, size_t, ConstBytes d) {
       const bool data = from < kRanks && (static_cast<uint8_t>(d[6]) & 15) == 1;
@@ -63,7 +63,8 @@ class Flood : public testing::TestWithParam<std::tuple<uint8_t, crypto::Mode>> {
                                                : SimNetwork::Verdict::kPass;
     });
   }
-  // Operations one after the other until `until()` or so much time has passed; all must be exact.
+  // Runs operations one after the other until `until()` or until this time has passed. All must be
+  // exact.
   template <typename Until>
   void work(Cluster& c, Until until, Nanos limit, size_t g = 0) {
     const Nanos end = c.now() + limit;
@@ -123,7 +124,8 @@ TEST_P(Flood, TheGroupLeavesTheAddressForTheRing) {
   EXPECT_GT(c.total(Counter::ring_bytes_sent), 0u);
 }
 
-// At a port where nobody listens: the lane does not see it, the host counts it.
+// The flood goes to a port on which no socket listens: the lane does not see it, the host counts
+// it.
 TEST_P(Flood, AtAnotherPortOfTheAddressToo) {
   Cluster c(options());
   lose_data(c);
@@ -146,7 +148,7 @@ TEST_P(Flood, AtAnotherPortOfTheAddressToo) {
   EXPECT_TRUE(back());
 }
 
-// What comes to a host whether it has joined or not says nothing about the address.
+// Datagrams that arrive at a host whether it has joined or not say nothing about the address.
 TEST_P(Flood, WhatComesToAllHostsKeepsNobodyFromTheAddress) {
   Cluster c(options());
   lose_data(c);
@@ -167,7 +169,7 @@ TEST_P(Flood, WhatComesToAllHostsKeepsNobodyFromTheAddress) {
   EXPECT_TRUE(back()) << "it does no harm";
 }
 
-// All of it is true: of an operation that is over, and to rank 0 its own.
+// The flood repeats a genuine datagram: of an operation that is over, and for rank 0 its own.
 TEST_P(Flood, WhatMembersHaveSentIsOneAgain) {
   Cluster c(options());
   lose_data(c);
@@ -181,7 +183,7 @@ TEST_P(Flood, WhatMembersHaveSentIsOneAgain) {
   EXPECT_GT(c.group(0).counters().get(Counter::own_echo), own + 1000);
 }
 
-// Data of an operation that is not posted here is kept once, and of one that is over not at all.
+// Data of an operation that is not posted yet is kept once; data of one that is over is dropped.
 TEST_P(Flood, RepetitionsAreOfNoUse) {
   constexpr int kTimes = 100;
   Cluster c(options());
@@ -191,7 +193,7 @@ TEST_P(Flood, RepetitionsAreOfNoUse) {
   const auto expect_useless = [&] {
     ASSERT_FALSE(sent_.empty());
     const Port::Received before = received();
-    sent_.back() ^= std::byte{1};  // which shows if it is verified
+    sent_.back() ^= std::byte{1};  // noticed if it is verified
     for (int i = 0; i < kTimes; i++) c.net().inject(1, sent_);
     c.run_for(10 * kMilli);
     EXPECT_EQ(c.total(Counter::corrupt), 0u);
@@ -214,7 +216,7 @@ TEST_P(Flood, WhileItGoesOnTheGroupStaysOnTheRingAndThenComesBack) {
   Cluster c(options());
   lose_data(c);
   Flooder flooder(c, kFlood);
-  // 5 s, and two rounds of asking, after 5 s and 10 s more.
+  // Takes 5 s, and two rounds of path checks, after 5 s and after 10 s more.
   const auto asked = [&] { return c.total(Counter::path_checks) >= 2 * kRanks; };
   work(c, asked, 60 * kSecond);
   ASSERT_TRUE(asked());
@@ -245,8 +247,8 @@ TEST_P(Flood, OneThatDoesNoHarmAndLossAloneChangeNothing) {
   }
 }
 
-// The group is on the ring for another reason: noise that would not take it there keeps nobody from
-// coming back.
+// The group is on the ring for another reason. Noise too weak to move it there must not keep it
+// there.
 TEST_P(Flood, NoiseThatDoesNoHarmKeepsNobodyOnTheRing) {
   Cluster c(options());
   Flooder flooder(c, 5);
@@ -262,8 +264,8 @@ TEST_P(Flood, NoiseThatDoesNoHarmKeepsNobodyOnTheRing) {
   EXPECT_EQ(c.total(Counter::floods_left), 0u);
 }
 
-// Ten groups of other members over the same hosts, as a mesh has, and a rank that is overloaded, so
-// that most of its data comes by repair: what the groups send goes to ports of their own.
+// Ten groups of other members over the same hosts, as in a mesh, and an overloaded rank that gets
+// most of its data by repair. The groups send to ports of their own.
 TEST_P(Flood, GroupsBesideThisOneAreNoFloodWhereItLoses) {
   Cluster c(options());
   lose_data(c);
@@ -295,8 +297,8 @@ TEST_P(Flood, WhereTheRingIsForbiddenItCostsTimeOnly) {
   EXPECT_EQ(c.total(Counter::path_switches), 0u);
 }
 
-// Groups over the same hosts have an address in common, at ports of their own: while one stays, the
-// flood of the other comes.
+// Groups over the same hosts share an address and have different ports. While one group stays on
+// the address, the flood of the other arrives.
 TEST_P(Flood, AnIdleGroupLeavesTheAddressTogetherWithTheOther) {
   ClusterOptions o = options();
   o.one_address = true;
@@ -321,7 +323,7 @@ TEST_P(Flood, AnIdleGroupLeavesTheAddressTogetherWithTheOther) {
   EXPECT_TRUE(back()) << "when it has something to do";
 }
 
-// A lane that reads noise without end still finds out what is lost.
+// A lane that reads noise continuously still detects losses.
 TEST_P(Flood, LossesAreFoundThoughTheSocketIsNeverEmpty) {
   ClusterOptions o = options();
   o.net.receive_budget = 64 << 10;
@@ -329,9 +331,9 @@ TEST_P(Flood, LossesAreFoundThoughTheSocketIsNeverEmpty) {
   const std::vector<std::byte> noise(o.net.receive_budget + 1, std::byte{0x5a});
   std::function<void()> pour = [&] {
     for (Member r = 0; r < kRanks; r++) c.net().inject(r, noise);
-    c.at(c.now() + 1, pour);  // with the next turn
+    c.at(c.now() + 1, pour);  // at the next poll
   };
-  // The last chunk of each block: nothing behind it shows that it is missing.
+  // Drops the last chunk of each block: no later chunk reveals the gap.
   c.net().set_datagram_hook([](size_t, size_t, ConstBytes d) {
     const bool data = (static_cast<uint8_t>(d[6]) & 15) == 1;
     return data && (static_cast<uint8_t>(d[7]) & 2) != 0 ? SimNetwork::Verdict::kDrop

@@ -1,5 +1,5 @@
-// Several ranks on a host: their inputs are folded there, one contribution per host goes over the
-// network, and nobody's memory is read after it was given back.
+// Several ranks on a host: their inputs are folded there, each host sends one contribution over the
+// network, and memory is never read after it was given back.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -20,7 +20,7 @@ ClusterOptions on_hosts(const std::vector<uint32_t>& host_of) {
   return o;
 }
 
-// Payload bytes between ranks, of one reduction of `bytes` per rank in all.
+// Returns the payload bytes between ranks for one reduction of `bytes` per rank.
 uint64_t sent(const std::vector<uint32_t>& host_of, Kind kind, size_t bytes) {
   Cluster c(on_hosts(host_of));
   Runs runs;
@@ -34,18 +34,19 @@ uint64_t sent(const std::vector<uint32_t>& host_of, Kind kind, size_t bytes) {
 TEST(Hosts, BytesBetweenThemDoNotGrowWithTheirRanks) {
   constexpr size_t kBytes = 12 * 40'000;
   for (const Kind kind : {Kind::kReduceScatter, Kind::kAllreduce}) {
-    // Every host sends what its ranks have together to the owners elsewhere: all but its own part.
+    // Every host sends the sum of its ranks to the owners on other hosts: everything but its own
+    // part.
     const uint64_t four = sent({0, 1, 2, 3}, kind, kBytes);
     EXPECT_EQ(four, 3 * kBytes);
     EXPECT_EQ(sent({0, 0, 1, 1, 2, 2, 3, 3}, kind, kBytes), four);
     EXPECT_EQ(sent({0, 1, 2, 3, 0, 1, 2, 3}, kind, kBytes), four);
     EXPECT_EQ(sent({0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3}, kind, kBytes), four);
-    // Uneven: (hosts - 1) contributions to every block.
+    // Uneven hosts: every block gets (hosts - 1) contributions.
     EXPECT_EQ(sent({0, 0, 0, 0, 1, 2}, kind, kBytes), 2 * kBytes);
   }
 }
 
-// The float16 that every rank has as the result where rank r gives all elements the bits inputs[r].
+// Returns the float16 results of all ranks, where rank r gives all elements the bits inputs[r].
 std::set<uint16_t> reduced_halves(const std::vector<uint32_t>& host_of, Reduction reduction,
                                   const std::vector<uint16_t>& inputs, size_t count) {
   Cluster c(on_hosts(host_of));
@@ -72,7 +73,7 @@ std::set<uint16_t> reduced_halves(const std::vector<uint32_t>& host_of, Reductio
   return results;
 }
 
-constexpr size_t kTwoSteps = 100'003;  // elements: more than goes in one step
+constexpr size_t kTwoSteps = 100'003;  // more elements than fit into one step
 
 TEST(Hosts, SumsBeyondTheRangeOfOneHostAreRight) {
   // 40000 + 40000 - 40000 - 39008 = 992.
@@ -86,7 +87,7 @@ TEST(Hosts, SumsBeyondTheRangeOfOneHostAreRight) {
 }
 
 TEST(Hosts, SmallAveragesDoNotVanish) {
-  // The average of equal values is that value, 3 * 2^-24, also where a host has one rank.
+  // The average of equal values is that value, 3 * 2^-24, also if a host has one rank.
   const std::vector<uint16_t> inputs(9, 3);
   EXPECT_EQ(reduced_halves({0, 0, 0, 0, 1, 1, 1, 1, 2}, Reduction::kAvg, inputs, kTwoSteps),
             std::set<uint16_t>{3});
@@ -112,13 +113,13 @@ TEST(Hosts, SumsOfHalvesTakeTwiceTheBytesBetweenThemAndNoOthers) {
 }
 
 TEST(Hosts, SmallBlocksToo) {
-  // Sent unasked: below the size that needs a grant.
+  // Sent unasked, since it is below the size that needs a grant.
   EXPECT_EQ(sent({0, 0, 1, 1}, Kind::kReduceScatter, 4 * 1000), 4000u);
   EXPECT_EQ(sent({0, 0, 0, 1}, Kind::kReduceScatter, 4 * 1000), 4000u);
 }
 
 TEST(Hosts, AnInputIsKeptUntilTheOthersHaveReadIt) {
-  // Rank 1's own block is complete long before rank 0, which was late, has folded rank 1's input.
+  // Rank 1's own block is complete long before rank 0, which is late, has folded rank 1's input.
   Cluster c(on_hosts({0, 0, 1}));
   Runs runs;
   for (const Member r : {Member{1}, Member{2}}) {
@@ -153,9 +154,9 @@ TEST(Hosts, StagedInputsAreReadWhenTheyAreThere) {
 }
 
 TEST(Hosts, MemoryThatWasGivenBackIsNotTakenForGood) {
-  // Rank 0 has told rank 1 where its input is, then gives up (which nobody hears), and its memory
-  // changes. When rank 2 comes at last, rank 1 folds what it finds, for rank 4, which needs nothing
-  // else of rank 0.
+  // Rank 0 tells rank 1 the place of its input and then gives up, which the others do not notice,
+  // and its memory changes. When rank 2 finally calls, rank 1 folds the changed bytes for rank 4,
+  // which needs nothing else from rank 0.
   Cluster c(on_hosts({0, 0, 0, 1, 2}));
   bool quiet = false;
   c.net().set_frame_hook(
@@ -234,7 +235,7 @@ TEST(Hosts, ARankFarAheadOffersLittleOfIt) {
 }
 
 TEST(Hosts, NoTwoOffersAreAlike) {
-  // Ranks may share a process, where what one gave back is what another gets.
+  // Ranks may share a process, in which one rank can get the memory that another gave back.
   Cluster c(on_hosts({0, 0, 0, 1}));
   std::map<uint64_t, std::pair<size_t, Sequence>> cookies;
   c.net().set_frame_hook([&](size_t from, size_t, Channel, ConstBytes frame) {

@@ -1,4 +1,4 @@
-// Groups without anything to do cost the others of their lane nothing: turns are counted.
+// Idle groups cost the other groups of their lane nothing. Counts polls of groups.
 #include <gtest/gtest.h>
 
 #include "support/cluster.h"
@@ -7,11 +7,11 @@
 namespace mcast::test {
 namespace {
 
-// Turns that groups have on rank 1 while group 0 does its work.
+// Counts the polls of groups on rank 1 while group 0 works.
 uint64_t visits_of_work(ClusterOptions o, size_t idle) {
   Cluster c(o);
   for (size_t g = 0; g < idle; g++) c.add_group(o.group);
-  c.run_for(3 * kSecond);  // what follows their creation is over
+  c.run_for(3 * kSecond);  // the frames after their creation are handled
   const uint64_t before = c.lane(1).visits();
   for (uint64_t i = 0; i < 20; i++) {
     Runs runs;
@@ -36,7 +36,7 @@ void expect_no_turns(bool multicast) {
 
 TEST(IdleGroups, HaveNoTurnsWhileAnotherGroupWorks) { expect_no_turns(true); }
 
-// On the ring rank 0 tries multicast again from time to time, while there are operations.
+// On the ring, rank 0 tries multicast again from time to time while there are operations.
 TEST(IdleGroups, HaveNoTurnsOnTheRingEither) { expect_no_turns(false); }
 
 TEST(IdleGroups, WorkWhenTheyAreCalled) {
@@ -54,7 +54,7 @@ TEST(IdleGroups, WorkWhenTheyAreCalled) {
   }
 }
 
-// A group rests between operations, and is dropped while it does.
+// A group rests between operations and can be removed then.
 TEST(IdleGroups, CanBeRemovedWhileTheyRest) {
   ClusterOptions o;
   o.ranks = 2;

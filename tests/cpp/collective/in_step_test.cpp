@@ -1,5 +1,5 @@
-// Roots that send at once stay in step. A root does not receive its own block: only while all of
-// them send is every link full. Virtual time.
+// Roots that send at the same time keep the same pace. A root does not receive its own block, so
+// every link is full only while all of them send. Virtual time.
 #include <gtest/gtest.h>
 
 #include "support/program.h"
@@ -31,7 +31,7 @@ TEST(InStep, RootsThatSendAtOnceFillEveryLink) {
   }
 }
 
-// All-gather whose block at rank 3 gets here piece by piece (staged from a device).
+// All-gather in which rank 3's block becomes readable piece by piece (staged from a device).
 struct Staged {
   Cluster cluster{links(4)};
   std::shared_ptr<Region> region;
@@ -59,7 +59,8 @@ constexpr uint64_t kChunks = (kBlock + 1407) / 1408;
 
 TEST(InStep, FasterRootsDoNotRunAhead) {
   Staged s;
-  // 33 MB/s, while the links would carry 42 of each, or 46 of the three others.
+  // Rank 3 stages 33 MB/s. The links could carry 42 MB/s from each root, or 46 from the three
+  // others.
   for (size_t ready = 0; ready <= kBlock / 2; ready += 32 << 10) {
     s.region->set_readable(s.offset + ready);
     s.cluster.run_for(kMilli);
@@ -74,12 +75,12 @@ TEST(InStep, FasterRootsDoNotRunAhead) {
 TEST(InStep, TheOthersGoOnWithoutOneThatStandsStill) {
   Staged s;
   s.cluster.run_for(kSecond);
-  // Three blocks, each at the three others.
+  // Three blocks, each received by three ranks.
   EXPECT_EQ(s.cluster.total(Counter::chunks_placed), 9 * kChunks);
   s.finish();
 }
 
-// Rank 0 and 1 make one chain, 2 and 3 the other.
+// Ranks 0 and 1 form one chain, 2 and 3 the other.
 TEST(InStep, RootsOfAChainSendOneAfterTheOther) {
   ClusterOptions o;
   o.ranks = 4;

@@ -1,6 +1,6 @@
-// A rank that is late costs its lateness and no more: what is sent ahead of it is bounded by bytes
-// and held back, not lost; what is lost all the same is fetched many operations at a time; nobody
-// takes it for deaf; and an operation that waits costs memory once and no time.
+// A late rank costs its lateness and no more. Data sent ahead of it is bounded in bytes and held
+// back, not lost; lost data is fetched for many operations at a time; the rank is not taken for
+// deaf; and a waiting operation costs memory once and no time.
 #include <gtest/gtest.h>
 
 #include "support/cluster.h"
@@ -12,7 +12,7 @@ namespace {
 
 constexpr Nanos kLateness = 15 * kSecond;
 
-// `count` broadcasts by rank 0 of `bytes` each, posted at once by all but the last rank.
+// `count` broadcasts of `bytes` each by rank 0, posted at once by all ranks but the last.
 struct Late {
   explicit Late(const ClusterOptions& o, size_t many, size_t size)
       : c(o), count(many), bytes(size), last(static_cast<Member>(o.ranks - 1)) {}
@@ -22,7 +22,7 @@ struct Late {
       for (uint64_t id = 1; id <= count; id++) runs.push_back(c.broadcast(r, 0, bytes, id));
     }
   }
-  // The last rank calls one after the other, each when the one before it is done.
+  // Makes the last rank call the operations, each when the one before it is done.
   void come() {
     came = c.now();
     frames = c.total(Counter::frames_sent);
@@ -63,7 +63,7 @@ TEST(LateRank, ThousandsOfSmallOperationsAheadAreKeptNotLost) {
     late.post_ahead();
     const auto& c = late.c;
     late.c.run_for(kLateness);
-    // Everybody else is done, and silent.
+    // All other ranks are done and silent.
     for (const auto& r : late.runs) ASSERT_TRUE(r->done());
     EXPECT_LT(c.total(Counter::positions_sent), 8u);
     EXPECT_LT(c.total(Counter::frames_sent), 40u * n * 15u) << "pings and little more";
@@ -112,10 +112,10 @@ TEST(LateRank, SeveralRootsTogetherSendNoMoreThanItKeeps) {
   EXPECT_EQ(c.total(Counter::fetches_sent), 0u);
 }
 
-// Of a small budget a root's share is less than a chunk: its blocks are sent unasked all the same,
-// and so they are charged.
+// With a small budget, a root's share is less than a chunk. Its blocks are sent unasked
+// nevertheless, so each is charged as a whole chunk.
 TEST(LateRank, BlocksShorterThanAChunkCountWhole) {
-  for (const size_t size : {100u, 1000u}) {  // the share is 1024 bytes of 1408
+  for (const size_t size : {100u, 1000u}) {  // the share is 1024 of 1408 bytes
     ClusterOptions o = options(8);
     o.net.receive_budget = 32 << 10;
     o.group.staging = 20'000;
@@ -133,9 +133,9 @@ TEST(LateRank, BlocksShorterThanAChunkCountWhole) {
   }
 }
 
-// All of it lost: it is asked for in a few requests before it is posted.
+// All data is lost, and is fetched in a few requests before the operations are posted.
 TEST(LateRank, WhatWasLostIsFetchedManyOperationsAtATime) {
-  // A part of a chunk each; whole chunks.
+  // Blocks below a chunk, then blocks of whole chunks.
   for (const auto& [many, size] : {std::pair{2000, 100}, std::pair{1000, 2 * 1408}}) {
     Late late(options(3), static_cast<size_t>(many), static_cast<size_t>(size));
     late.c.net().block_multicast(0, 2);
@@ -154,7 +154,7 @@ TEST(LateRank, WhatWasLostIsFetchedManyOperationsAtATime) {
   }
 }
 
-// Sent by somebody who does not keep to what may be ahead.
+// A sender ignores the limit on data sent ahead.
 TEST(LateRank, WhatGoesBeyondItsRoomIsDroppedAndCounted) {
   ClusterOptions o = options(3);
   o.group.staging = 20'000;
@@ -189,7 +189,7 @@ TEST(LateRank, LossAndLatenessTogether) {
   }
 }
 
-// A stopped process hears nothing of what it must have, and comes back.
+// A stopped process misses data that it must have received, and returns.
 TEST(LateRank, AStoppedProcessIsNotDeaf) {
   ClusterOptions o = options(3);
   o.net.receive_budget = o.group.agreed.budget = 60'000;
@@ -205,7 +205,7 @@ TEST(LateRank, AStoppedProcessIsNotDeaf) {
   late.expect_still_multicast();
 }
 
-// Half of the operations' calls, and half of their ranks.
+// Two of three ranks have made all their calls.
 TEST(LateRank, OperationsThatWaitCostMemoryOnceAndNoTime) {
   Late late(options(3), 5000, 4);
   late.post_ahead();
@@ -219,7 +219,8 @@ TEST(LateRank, OperationsThatWaitCostMemoryOnceAndNoTime) {
   EXPECT_LT(late.c.group(0).core().visits() - before, 10u);
 }
 
-// A rank that called ahead of a late root has them all open: a turn looks at none of them.
+// A rank that called ahead of a late root has all these operations open; a poll must not visit
+// them.
 TEST(LateRank, OperationsOfALateRootCostNoTurns) {
   Late late(options(2), 1, 4);
   Cluster& c = late.c;
@@ -234,7 +235,8 @@ TEST(LateRank, OperationsOfALateRootCostNoTurns) {
   EXPECT_LT(c.group(1).core().visits(), 10u * 3000);
 }
 
-// The copies that others may need are bounded; who cannot keep more waits, and goes on.
+// The memory for copies that others may need is bounded. A rank that cannot keep more waits, and
+// continues later.
 TEST(LateRank, CopiesAreChargedWithWhatTheyCost) {
   ClusterOptions o = options(2);
   o.group.retransmit = 100'000;

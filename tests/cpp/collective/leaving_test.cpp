@@ -1,5 +1,5 @@
-// Ranks that leave. Each closes when it has made its calls, and leaves when all that it has called
-// is confirmed by all, however late they are. Who has left is not missed, and holds nothing up.
+// Ranks that leave. Each closes after its last call, and leaves when all ranks have confirmed all
+// its operations, however late they are. A rank that has left is not missed and delays no one.
 #include <gtest/gtest.h>
 
 #include "collective/path_world.h"
@@ -7,7 +7,7 @@
 namespace mcast::test {
 namespace {
 
-// Ranks that close, as lanes do it: leave when they are quiet, with a goodbye.
+// Closes ranks as lanes do: a rank leaves when it is quiet, with a goodbye.
 class Closers {
  public:
   explicit Closers(Cluster& c) : c_(c), closes_(c.size()), left_(c.size()) {}
@@ -16,7 +16,7 @@ class Closers {
     closes_[r] = true;
     c_.group(r).core().close(c_.clock(r));
   }
-  // To be asked whenever something may have happened.
+  // Must be called whenever anything may have happened.
   bool all_left() {
     bool all = true;
     for (Member r = 0; r < c_.size(); r++) {
@@ -50,10 +50,11 @@ const LateCall kLateCalls[] = {
     {"barrier", [](Cluster& c, Member r) { return c.barrier(r); }},
 };
 
-// what is called, whether on the ring, who is late
+// parameters: the operation, whether on the ring, the late rank
 class CloserBeforeLateRank : public testing::TestWithParam<std::tuple<int, bool, Member>> {};
 
-// Twice the liveness limit late: the others have made their calls, and close at once.
+// The late rank is late by twice the liveness limit. The others have made their calls and close at
+// once.
 TEST_P(CloserBeforeLateRank, WaitsForIt) {
   const int which = std::get<0>(GetParam());
   const bool ring = std::get<1>(GetParam());
@@ -122,7 +123,7 @@ TEST(Leaving, WhoLeavesWithoutTheCallEndsTheWaitOfWhoHasMadeIt) {
   }
 }
 
-// Rank 2's word arrives, that of the top is lost on its way.
+// Rank 2's goodbye arrives; the top's release to rank 1 is lost.
 TEST(Leaving, TheWordOfWhoLeavesBringsTheRelease) {
   ClusterOptions options = ranks(4);
   options.group.arity = 2;
@@ -138,7 +139,8 @@ TEST(Leaving, TheWordOfWhoLeavesBringsTheRelease) {
   expect_good(runs, 4);
 }
 
-// Which member leaves; a check whether multicast works is under way, or a line is being drawn.
+// Parameters: the member that leaves; whether a cut-over is pending (otherwise a check of multicast
+// is running).
 class LeaverAtThePath : public testing::TestWithParam<std::tuple<Member, bool>> {};
 
 TEST_P(LeaverAtThePath, HoldsUpNothing) {
@@ -151,7 +153,7 @@ TEST_P(LeaverAtThePath, HoldsUpNothing) {
   Cluster& c = *owned;
   Closers closing(c);
   if (!line) silence(c);
-  // Whatever reaches the leaver of the exchange stays without an answer.
+  // The leaver's last reply of the exchange is dropped.
   const auto last = line ? wire::FrameType::kSwitchReady : wire::FrameType::kProbeStatus;
   bool held = false;
   c.net().set_frame_hook([&](size_t from, size_t, Channel, ConstBytes frame) {
@@ -167,7 +169,7 @@ TEST_P(LeaverAtThePath, HoldsUpNothing) {
     ASSERT_LT(c.now(), 60 * kSecond);
     c.run([&] { return held; }, 50 * kMilli);
   }
-  // All have made the same calls; one leaves, and the others live on without any.
+  // All have made the same calls. One rank leaves; the others stay without calling anything.
   ASSERT_TRUE(c.run([&] { return c.group(leaver).core().quiet(); }, kSecond));
   closing.close(leaver);
   ASSERT_TRUE(c.run([&] { return closing.all_left(); }, kSecond));

@@ -1,5 +1,5 @@
-// Messages of whole groups: send and receive beside operations, in order, early, late, and the ends
-// of ranks that somebody waits for.
+// Messages of whole groups: send and receive beside operations, in order, early and late, and the
+// end of a rank for which another one waits.
 #include <array>
 #include <map>
 
@@ -12,11 +12,11 @@ namespace {
 using wire::Kind;
 
 constexpr Member kAnyRank = kNoMember;
-constexpr size_t kToldStep = 100'000;     // bytes of a receive between two words of it
-constexpr size_t kMessagePiece = 61'440;  // at most, of a message
+constexpr size_t kToldStep = 100'000;     // bytes of a receive between two progress reports
+constexpr size_t kMessagePiece = 61'440;  // maximum piece of a message
 
 struct MessageRun {
-  uint64_t id = 0;  // of a send: seeds its bytes
+  uint64_t id = 0;  // seeds the bytes of a send
   bool receives = false;
   Member rank = 0, peer = 0;
   uint32_t tag = 0;
@@ -24,8 +24,8 @@ struct MessageRun {
   std::shared_ptr<std::atomic<Member>> source = std::make_shared<std::atomic<Member>>(kNoMember);
   int calls = 0;
   Status status;
-  std::vector<std::byte> so_far;  // what was there when that was last told
-  std::vector<std::byte> got;     // when it was done
+  std::vector<std::byte> so_far;  // content at the last progress report
+  std::vector<std::byte> got;     // content when it was done
   bool done() const { return calls > 0; }
 };
 using MessageRuns = std::vector<std::shared_ptr<MessageRun>>;
@@ -85,7 +85,7 @@ bool all_over(const MessageRuns& runs) {
   return std::all_of(runs.begin(), runs.end(), [](const auto& r) { return r->done(); });
 }
 
-// That the receive has the bytes of send `id` of rank `from`.
+// Checks that the receive has the bytes of send `id` of rank `from`.
 void expect_got(const std::shared_ptr<MessageRun>& run, Member from, uint64_t id) {
   ASSERT_EQ(run->calls, 1);
   ASSERT_TRUE(run->status.ok()) << run->status.to_string();
@@ -116,7 +116,7 @@ TEST(Messages, CrossTheNetworkOnce) {
       EXPECT_EQ(c.total(Counter::messages_sent), 1u);
       EXPECT_EQ(c.total(Counter::messages_received), 1u);
       EXPECT_EQ(c.total(Counter::messages_kept), 0u);
-      // A head, pieces of 60 KiB, a grant for every half of a window.
+      // A head, pieces of 60 KiB, and a grant for every half of a window.
       EXPECT_LE(c.total(Counter::frames_sent) - frames, 1 + bytes / kMessagePiece * 3 / 2 + 3)
           << bytes;
     }
@@ -131,7 +131,8 @@ TEST(Messages, ThatComeEarlyWaitForTheirReceives) {
   }
   c.run_for(10 * kMilli);
   EXPECT_EQ(c.total(Counter::messages_kept), 6u);
-  // The later tag first; of one tag in the order of the sends, whatever the source says.
+  // The later tag is received first; messages of one tag in the order of their sends, with or
+  // without a given source.
   for (const uint64_t id : {2u, 4u, 1u, 6u, 3u, 5u}) {
     const auto r = receive_message(c, 2, id % 3 == 0 ? kAnyRank : Member{0},
                                    static_cast<uint32_t>(id % 2), id * 10'000);
@@ -155,8 +156,8 @@ TEST(Messages, AnySourceTakesWhatComesFirst) {
   expect_got(runs[2], 1, 1);
 }
 
-// Each sends to the next and receives from the one before, all at once, with no receive posted when
-// the messages leave: a batch_isend_irecv of any order.
+// Each rank sends to the next and receives from the one before, all at once, and no receive is
+// posted when the messages leave: a batch_isend_irecv in any order.
 TEST(Messages, RingsDoNotWaitForThemselves) {
   for (const size_t bytes : {100u, 2'000'000u}) {
     ClusterOptions o = ranks(5);
@@ -228,7 +229,7 @@ TEST(Messages, FromManyToOneStayWithinTheIncast) {
 TEST(Messages, BesideOperationsThatOthersHaveNotCalled) {
   Cluster c(ranks(4));
   Runs operations;
-  // Rank 3 is late to all of them.
+  // Rank 3 posts all of them late.
   for (Member r = 0; r < 3; r++) {
     operations.push_back(c.allgather(r, 100'000, 1));
     operations.push_back(c.exchange(r, Kind::kAllToAll, 0, 300'000, 2));
@@ -279,7 +280,7 @@ TEST(Messages, LateOnesEndByTheirLimits) {
   EXPECT_TRUE(has(s->status, "no receive has taken it")) << s->status.message();
 }
 
-// Ranks that are no neighbours in the tree or the ring, before anything was sent between them.
+// The ranks are not neighbours in the tree or the ring, and have not exchanged anything before.
 TEST(Messages, TheEndOfWhoIsWaitedForIsNoticed) {
   for (const bool any : {false, true}) {
     Cluster c(ranks(9));
@@ -292,7 +293,7 @@ TEST(Messages, TheEndOfWhoIsWaitedForIsNoticed) {
   }
 }
 
-// A process that stands still keeps its connections: it is its silence that tells.
+// A stopped process keeps its connections; only its silence reveals it.
 TEST(Messages, WhoIsWaitedForAndSilentIsNamed) {
   for (const bool sends : {false, true}) {
     Cluster c(ranks(9));
@@ -304,7 +305,7 @@ TEST(Messages, WhoIsWaitedForAndSilentIsNamed) {
     EXPECT_EQ(r->status.code(), Code::kPeerLost);
     EXPECT_TRUE(has(r->status, "rank 6 has been silent for")) << r->status.message();
   }
-  // Not for less than the limit, nor where nobody waits for it.
+  // It is not reported before the limit, nor if no rank waits for it.
   Cluster c(ranks(9));
   const auto r = receive_message(c, 1, 6, 0, 10);
   const auto other = receive_message(c, 2, 5, 0, 10);
@@ -427,7 +428,7 @@ TEST(Messages, ABrokenProtocolIsAFailure) {
   }
 }
 
-// Random sends and receives that fit, posted in any order and at any time, among operations.
+// Random matching sends and receives, posted in any order and at any time, among operations.
 TEST(Messages, RandomOnesAllArrive) {
   for (uint64_t seed = 1; seed <= 40; seed++) {
     SCOPED_TRACE(seed);
@@ -436,7 +437,7 @@ TEST(Messages, RandomOnesAllArrive) {
     o.net.seed = seed;
     o.group.agreed.incast = 64u << (10 + rng.below(5));
     Cluster c(o);
-    // By sender, receiver and tag: lengths in the order of the sends.
+    // Lengths in the order of the sends, by sender, receiver and tag.
     std::map<std::array<Member, 3>, std::vector<size_t>> lines;
     std::map<std::array<Member, 3>, size_t> sent, received;
     for (int i = 0; i < 60; i++) {

@@ -1,6 +1,6 @@
-// The cases that every implementation of the paper's protocol needs, each
-// by name. Losses are chosen by a hook on the simulated network: only the first copy of the chosen
-// chunks is lost unless a test says otherwise, and the repair that follows is counted.
+// The cases that every implementation of the paper's protocol must handle, each under a name. A
+// hook on the simulated network chooses the losses: unless a test says otherwise, only the first
+// copy of the chosen chunks is lost, and the repair that follows is counted.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -22,7 +22,8 @@ ClusterOptions paper_ranks(uint32_t n) {
   return o;
 }
 
-// Loses the first copy of every (root, chunk) that `choose` picks, at each receiver it picks.
+// Drops the first copy of every (root, chunk) that `choose` selects, at each receiver that it
+// selects.
 using Choose = std::function<bool(const wire::DatagramHeader&, size_t to)>;
 void lose_once(Cluster& c, Choose choose) {
   auto lost = std::make_shared<std::set<std::tuple<size_t, uint32_t, uint32_t, size_t>>>();
@@ -62,7 +63,8 @@ TEST_P(LostChunk, AtAllReceiversIsMulticastAgainOnce) {
   });
   finish(c, broadcast_all(c, 0, GetParam().bytes, 1));
   EXPECT_EQ(c.total(Counter::gaps), 4 * GetParam().chunks.size());
-  // Neighbour of the last rank is the root itself, which may answer it before the others ask.
+  // The neighbour of the last rank is the root itself, which may reply to it before the others
+  // request.
   EXPECT_LE(c.total(Counter::repair_chunks_sent), 4 * GetParam().chunks.size());
   EXPECT_GE(c.total(Counter::remulticast_chunks), GetParam().chunks.size());
   EXPECT_LE(c.total(Counter::remulticast_chunks), 2 * GetParam().chunks.size());
@@ -70,7 +72,7 @@ TEST_P(LostChunk, AtAllReceiversIsMulticastAgainOnce) {
 
 TEST_P(LostChunk, AtAContiguousArcOfTheRing) {
   Cluster c(paper_ranks(6));
-  // Ranks 2, 3 and 4 ask 3, 4 and 5: only the last finds the chunk at its neighbour.
+  // Ranks 2, 3 and 4 send requests to 3, 4 and 5; only the last finds the chunk at its neighbour.
   lose_once(c, [](const wire::DatagramHeader& h, size_t to) {
     return to >= 2 && to <= 4 && GetParam().chunks.count(h.chunk);
   });
@@ -90,16 +92,18 @@ TEST_P(LostChunk, InTwoBlocksOfAnAllgatherAtOnce) {
   EXPECT_EQ(c.total(Counter::repair_chunks_sent), 2 * GetParam().chunks.size());
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Which, LostChunk,
-    testing::Values(WhichCase{"first", 40 * kChunk, {0}}, WhichCase{"middle", 40 * kChunk, {17}},
-                    WhichCase{"last", 40 * kChunk, {39}},
-                    WhichCase{"last_short", 39 * kChunk + 100, {39}},
-                    // The paper's own hole: an earlier gap must not take the last chunk's length.
-                    WhichCase{"earlier_of_short_last", 39 * kChunk + 100, {3}},
-                    WhichCase{"first_and_last", 39 * kChunk + 1, {0, 39}},
-                    WhichCase{"small_op", 3 * kChunk + 7, {1, 3}}, WhichCase{"only_chunk", 5, {0}}),
-    [](const auto& p) { return std::string(p.param.name); });
+INSTANTIATE_TEST_SUITE_P(Which, LostChunk,
+                         testing::Values(WhichCase{"first", 40 * kChunk, {0}},
+                                         WhichCase{"middle", 40 * kChunk, {17}},
+                                         WhichCase{"last", 40 * kChunk, {39}},
+                                         WhichCase{"last_short", 39 * kChunk + 100, {39}},
+                                         // The gap in the paper's own protocol: an earlier lost
+                                         // chunk must not get the last chunk's length.
+                                         WhichCase{"earlier_of_short_last", 39 * kChunk + 100, {3}},
+                                         WhichCase{"first_and_last", 39 * kChunk + 1, {0, 39}},
+                                         WhichCase{"small_op", 3 * kChunk + 7, {1, 3}},
+                                         WhichCase{"only_chunk", 5, {0}}),
+                         [](const auto& p) { return std::string(p.param.name); });
 
 TEST(PaperCases, WholeBlockLostAtOneReceiver) {
   Cluster c(paper_ranks(4));
@@ -142,11 +146,11 @@ TEST(PaperCases, OnlyPositionsLost) {
                                             : SimNetwork::Verdict::kPass;
   });
   finish(c, broadcast_all(c, 0, 40 * kChunk, 1));
-  // The tail is learnt from the Positions that go by stream.
+  // The receiver learns the end of the stream from the Position frames.
   EXPECT_GT(c.total(Counter::positions_received), 0u);
 }
 
-// Drops the first `count` frames of a type, at one place of the request/answer exchange.
+// Drops the first `count` frames of a type, at one step of the request and reply.
 void drop_frames(Cluster& c, wire::FrameType type, int count) {
   auto left = std::make_shared<int>(count);
   c.net().set_frame_hook([type, left](size_t, size_t, Channel, ConstBytes frame) {
@@ -210,7 +214,7 @@ TEST_P(Shapes, SizeBoundariesWithAndWithoutLoss) {
   }
 }
 
-// P = 1, 2, 3, primes; M that divides P and that does not; M > P.
+// P = 1, 2, 3, primes; M that divides P, and M that does not; M > P.
 INSTANTIATE_TEST_SUITE_P(Ranks, Shapes,
                          testing::Combine(testing::Values(1u, 2u, 3u, 5u, 7u, 8u),
                                           testing::Values(0u, 1u, 2u, 3u, 20u)));
@@ -235,7 +239,7 @@ TEST(PaperCases, SlowRankBetweenOps) {
       runs.push_back(c.broadcast(r, static_cast<Member>(id % 3), 9000, id));
   }
   c.run_for(3 * kSecond);
-  // Small ops do not wait for the slow rank, within the memory for copies.
+  // Small operations do not wait for the slow rank, within the memory for copies.
   for (const auto& r : runs) EXPECT_TRUE(r->done());
   for (uint64_t id = 1; id <= 20; id++) {
     runs.push_back(c.broadcast(3, static_cast<Member>(id % 3), 9000, id));
@@ -283,13 +287,13 @@ TEST(PaperCases, DeadRankEndsTheOpEverywhere) {
 // ---- sharing ----
 
 TEST(PaperCases, TwoJobsOnOneAddress) {
-  // Every datagram of one job reaches the other too, under its own tag.
+  // Every datagram of one job also reaches the other, under its own tag.
   Cluster c(paper_ranks(4));
   GroupParams other;
   other.tag = 0x1234567800;
   const size_t g = c.add_group(other);
   c.net().set_datagram_hook([&c](size_t from, size_t to, ConstBytes d) {
-    if (from != to) c.net().inject(to, d);  // arrives twice: once as if by the other's address
+    if (from != to) c.net().inject(to, d);  // arrives twice: once as if from the other's address
     return SimNetwork::Verdict::kPass;
   });
   Runs runs = allgather_all(c, 30 * kChunk, 1);
@@ -305,7 +309,7 @@ TEST(PaperCases, GroupsPostedInOppositeOrders) {
   for (Member r = 0; r < 3; r++) {
     const bool swap = r % 2 == 1;
     runs.push_back(c.allgather(r, 80 * kChunk, swap ? 2 : 1, kNever, swap ? g : 0));
-    // Nothing of the second group until the first half has had its time.
+    // No rank starts the second group's operations until the first half has had its time.
     c.at(c.now() + (r + 1) * 100 * kMilli, [&c, &runs, r, swap, g] {
       runs.push_back(c.allgather(r, 80 * kChunk, swap ? 1 : 2, kNever, swap ? 0 : g));
     });
@@ -326,8 +330,8 @@ TEST(PaperCases, AnotherIncarnationOnTheSameAddressIsForeign) {
   EXPECT_EQ(c.lane(1).foreign(), foreign + 1);
 }
 
-// Groups of a mesh share an address where they have the same hosts: rank 1 hears what is none of
-// its.
+// Groups of a mesh over the same hosts share an address, so rank 1 receives datagrams of another
+// group.
 TEST(PaperCases, AnotherGroupOfTheSameHostsOnTheSameAddressIsNoAlarm) {
   Cluster c(paper_ranks(3));
   const auto from = [&](uint64_t tag, size_t endpoint) {
@@ -339,7 +343,7 @@ TEST(PaperCases, AnotherGroupOfTheSameHostsOnTheSameAddressIsNoAlarm) {
     c.run_for(kMilli);
   };
   Lane& lane = c.lane(1);
-  // A device that hands on what it has taken does not tell from where.
+  // A device that forwards received datagrams does not keep their source.
   Transport& transport = lane.transport();
   const bool told = !transport.datagram().sources_of(transport.stream().address(false)).empty();
   const uint64_t foreign = lane.foreign();
@@ -352,7 +356,7 @@ TEST(PaperCases, AnotherGroupOfTheSameHostsOnTheSameAddressIsNoAlarm) {
   from(tag, 2);
   EXPECT_EQ(lane.late(), 1u);
   EXPECT_EQ(lane.foreign(), before);
-  from(0xdeadbeef, 2);  // its host is none of a group of ours any more
+  from(0xdeadbeef, 2);  // its host is in no group here any more
   EXPECT_EQ(lane.foreign(), before + 1);
   EXPECT_EQ(lane.neighbour(), told ? 1u : 0u);
 }
@@ -362,7 +366,7 @@ TEST(PaperCases, DatagramsOfTheOtherLaneAreForeign) {
   const uint64_t foreign = c.lane(1).foreign();
   wire::DatagramHeader h;
   h.group_tag = c.group(1).core().params().tag;
-  h.lane = 1;  // of the group's reductions: sequences of their own
+  h.lane = 1;  // the lane of the group's reductions numbers separately
   std::vector<std::byte> slot(wire::kDatagramHeader + 100);
   wire::write_datagram(slot, h, std::vector<std::byte>(100));
   c.net().inject(1, slot);
@@ -372,8 +376,8 @@ TEST(PaperCases, DatagramsOfTheOtherLaneAreForeign) {
 }
 
 TEST(PaperCases, StalePacketsOfAllEarlierOpsAreHarmless) {
-  // Every datagram of 300 small ops comes again after the 300th: the paper's 8-bit task id accepts
-  // what is 256 operations old.
+  // Every datagram of 300 small operations is repeated after the last one. The paper's 8-bit task
+  // id accepts datagrams that are 256 operations old.
   Cluster c(paper_ranks(3));
   std::vector<std::vector<std::byte>> old;
   c.net().set_datagram_hook([&old](size_t from, size_t to, ConstBytes d) {
@@ -400,7 +404,7 @@ TEST(PaperCases, LatePacketAfterReleaseTouchesNothing) {
   Runs runs = broadcast_all(c, 0, 40 * kChunk, 1);
   finish(c, runs);
   c.net().inject(2, late);
-  c.run_for(kSecond);  // the memory is the caller's again: Guarded sees who writes to it
+  c.run_for(kSecond);  // the caller owns the memory again; Guarded sees writes
   EXPECT_EQ(c.total(Counter::stale), 1u);
 }
 

@@ -1,5 +1,5 @@
-// Reductions that do not wait for late ranks: one mask for an operation, the same result
-// everywhere, also at the ranks whose inputs it lacks; with stations and without.
+// Reductions that do not wait for late ranks: each operation has one mask, and the same result on
+// all ranks, also on those whose inputs it lacks; with and without stations.
 #include <gmock/gmock.h>
 
 #include "collective/partial_world.h"
@@ -16,7 +16,7 @@ struct PartialCall {
   Kind kind = Kind::kAllreduce;
   Element element = Element::kFloat32;
   Reduction reduction = Reduction::kSum;
-  size_t bytes = 3 << 19;  // of the vector: more than the least that stations fold
+  size_t bytes = 3 << 19;  // of the vector: more than the minimum for stations
 
   wire::Descriptor of(uint32_t ranks) const {
     const size_t each = kind == Kind::kReduceScatter ? bytes / ranks / 8 * 8 : bytes;
@@ -42,7 +42,7 @@ Runs call_those(PartialWorld& w, const wire::Descriptor& d, uint64_t id,
   return runs;
 }
 
-// An operation that some ranks are late for, then one that nobody is.
+// One operation for which some ranks are late, then one for which none is.
 void expect_partial(const ClusterOptions& o, const PartialCall& call, size_t stations,
                     const std::vector<Member>& late) {
   PartialWorld w(o);
@@ -119,8 +119,8 @@ TEST(Partial, StandInsSendTheDigestsOfTheirBlocks) {
   }
 }
 
-// The call comes at every moment around the question: the rank contributes to all of the operation
-// or to nothing of it, and all ranks are told the same.
+// The call happens at every moment around the inquiry. The rank contributes to all of the operation
+// or to none of it, and all ranks get the same mask.
 TEST(Partial, ExcuseCrossesPost) {
   size_t with = 0, without = 0;
   for (Nanos early = 0; early < 600 * kMicro; early += 20 * kMicro) {
@@ -168,7 +168,8 @@ TEST(Partial, ARankThatIsFarBehindTakesAllResults) {
   EXPECT_EQ(w.c.group(0).core().aggregation_report(w.c.clock(0)).partial.excused, 0u);
 }
 
-// What waits for its calls is bounded: beyond that a rank is waited for, until it has caught up.
+// The number of results that wait for a rank's calls is bounded. Beyond it, the group waits for the
+// rank until it has caught up.
 TEST(Partial, ARankWithoutRoomForMoreResultsIsWaitedFor) {
   for (const Member late : {0, 2}) {
     ClusterOptions o = partial_options(4);
@@ -194,7 +195,7 @@ TEST(Partial, ARankWithoutRoomForMoreResultsIsWaitedFor) {
   }
 }
 
-// Its input may still be on its way from a device.
+// Its input may still be in transfer from a device.
 TEST(Partial, ACallEndsWhenItsInputIsNotWrittenAnyMore) {
   PartialWorld w(partial_options(4));
   const auto d = PartialCall{}.of(4);
@@ -224,7 +225,7 @@ TEST(Partial, ADifferentCallIsAMismatch) {
   ASSERT_TRUE(w.c.run([&] { return w.c.group(0).core().failed(); }, kSecond));
 }
 
-// What cannot end without a rank waits for it.
+// Operations that cannot end without a rank wait for it.
 TEST(Partial, OtherOperationsWait) {
   const wire::Descriptor barrier{Kind::kBarrier, 0xff, kNoMember, 0, ""};
   wire::Descriptor reduce = PartialCall{Kind::kReduce}.of(4);
@@ -254,7 +255,7 @@ TEST(Partial, RanksOfAHostWait) {
   EXPECT_EQ(w.c.total(Counter::partial_results), 0u);
 }
 
-// Whoever does not answer is no late rank.
+// A rank that does not reply is not a late rank.
 TEST(Partial, AStoppedRankIsMissedAsOne) {
   ClusterOptions o = partial_options(4);
   o.group.liveness_limit = 2 * kSecond;
@@ -273,7 +274,8 @@ class PartialRunner {
  public:
   explicit PartialRunner(uint64_t seed) : rng_(seed ^ 0x7061727469616cULL), world_(options(seed)) {}
 
-  // "" or what was wrong. `partial`, `whole`: operations that have ended so.
+  // Returns "" or the error. `partial` and `whole` count the operations that have ended in each
+  // way.
   std::string run(uint64_t& partial, uint64_t& whole) {
     Cluster& c = world_.c;
     const size_t stations = rng_.below(4);
@@ -373,7 +375,7 @@ TEST_P(PartialSchedules, GiveAllRanksOneResult) {
   uint64_t partial = 0, whole = 0;
   const Seeds all = seeds(60, static_cast<uint64_t>(GetParam()));
   for_seeds(all, [&](uint64_t seed) { return PartialRunner(seed).run(partial, whole); });
-  if (all.size() < 60) return;  // fewer need not have all of it
+  if (all.size() < 60) return;  // fewer seeds may miss some
   EXPECT_GT(partial, 50u);
   EXPECT_GT(whole, 50u);
 }

@@ -1,4 +1,5 @@
-// A cluster whose reductions end without late ranks: which ones, as the frames between ranks say.
+// A cluster whose reductions end without late ranks. The frames between the ranks show which ranks
+// were left out.
 #pragma once
 
 #include <map>
@@ -29,18 +30,18 @@ class PartialWorld {
       return at == masks_.end() ? std::vector<Member>() : at->second.ranks();
     };
     c.adjust = [this](Member rank, Post& post) {
-      post.sequence = next_[rank]++;  // a stand-in is no call
+      post.sequence = next_[rank]++;  // a stand-in is not a call
       post.contributors = std::make_shared<std::atomic<uint32_t>>(c.size());
       counts_[post.sequence].push_back(post.contributors);
       if (adjust) adjust(rank, post);
     };
   }
 
-  // As Cluster's.
+  // Same as Cluster::adjust.
   std::function<void(Member rank, Post& post)> adjust;
-  // Whose inputs are missing in the operation.
+  // Ranks whose inputs are missing in the operation.
   std::vector<Member> missing(Sequence s) const { return c.absent(s); }
-  // What the calls of an operation are told of its contributors: "" or what is wrong.
+  // Checks the number of contributors that each call of an operation gets: "" or the error.
   std::string check_counts() const {
     for (const auto& [sequence, counts] : counts_) {
       for (const auto& count : counts) {

@@ -1,4 +1,4 @@
-// Rounds that ask whether multicast reaches everybody: when none is due.
+// Path checks (rounds that test whether multicast reaches all members): when none is due.
 #include <gtest/gtest.h>
 
 #include "collective/path_world.h"
@@ -6,7 +6,7 @@
 namespace mcast::test {
 namespace {
 
-// Gathers again and again for this long; every operation ends well.
+// Runs all-gathers for this long; every operation must succeed.
 void gather_for(Cluster& c, Nanos length) {
   static uint64_t id = 1;
   for (const Nanos end = c.now() + length; c.now() < end;) {
@@ -38,7 +38,7 @@ TEST(PathCheck, ReportThatAllDenyDelaysTheNextRound) {
     for (const size_t from : {0u, 1u}) c.net().block_multicast(from, 2, deaf);
   };
   const auto rounds = [&] { return c.group(0).counters().get(Counter::path_checks); };
-  // Deaf until the first round begins, no longer: all members deny it.
+  // Deaf only until the first round begins: all members then deny the suspicion.
   const auto suspect = [&] {
     const uint64_t before = rounds();
     const Nanos start = c.now();
@@ -54,7 +54,7 @@ TEST(PathCheck, ReportThatAllDenyDelaysTheNextRound) {
   const Nanos ended = c.now();
   suspect();
   EXPECT_EQ(c.total(Counter::path_switches), 0u);
-  EXPECT_GT(c.now() - ended, 2 * kSecond + 3 * kSecond);  // of the pause, and of suspect() itself
+  EXPECT_GT(c.now() - ended, 2 * kSecond + 3 * kSecond);  // pause and time of suspect()
 }
 
 }  // namespace

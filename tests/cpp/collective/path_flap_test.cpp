@@ -1,7 +1,7 @@
-// Multicast that dies, lives again and dies again while operations are under way: for all, or
-// between some, with a switch that doubles datagrams besides. Whatever the group does about its
-// path, every operation ends on every rank with exact bytes, and all agree on the path at the end.
-//   MCAST_TEST_SEED=1234 mcast_test_collective --gtest_filter='*PathFlaps*'
+// Multicast fails, recovers and fails again while operations run: for all ranks or between some,
+// sometimes with a switch that duplicates datagrams. Every operation ends on every rank with exact
+// bytes, whatever path the group takes, and all agree on the path at the end.
+// MCAST_TEST_SEED=1234 mcast_test_collective --gtest_filter='*PathFlaps*'
 #include <gtest/gtest.h>
 
 #include "base/rng.h"
@@ -38,7 +38,7 @@ class FlapRun {
       }
     }
     flap(false);
-    // What was begun is drawn to its end, on a path that all agree on.
+    // All started operations are completed, on a path that all ranks agree on.
     for (Member r = 0; r < cluster_->size(); r++) {
       while (next_[r] < *std::max_element(next_.begin(), next_.end())) call(r);
     }
@@ -59,7 +59,7 @@ class FlapRun {
   uint64_t switches() const { return cluster_->total(Counter::path_switches); }
 
  private:
-  // Everybody's multicast, or what one rank sends, or hears.
+  // Changes the multicast of all ranks, or all that one rank sends, or all that one rank receives.
   void flap(bool dead) {
     silence(*cluster_, false);
     for (const auto& [from, to] : blocks_) cluster_->net().block_multicast(from, to, false);
@@ -75,7 +75,8 @@ class FlapRun {
     for (const auto& [from, to] : blocks_) cluster_->net().block_multicast(from, to);
   }
 
-  // Every rank calls until the one that is ahead, most of the time; then what all have called ends.
+  // Every rank calls until it has caught up with the one that is ahead; then the operations that
+  // all have called end. Returns false if they do not.
   bool round() {
     const auto ahead = static_cast<Member>(rng_.below(cluster_->size()));
     if (rng_.chance(0.3)) call(ahead);

@@ -1,6 +1,6 @@
-// The line between two paths. Ranks have called differently far ahead when it is drawn: it comes
-// after the last operation that anybody has started, and who calls operations below it later still
-// takes the old path for them.
+// The cut-over between two paths. When it is agreed, ranks have made different numbers of calls. It
+// takes effect after the last operation that any rank has started, and a rank that makes an earlier
+// call later takes the old path for it.
 #include <gtest/gtest.h>
 
 #include "collective/path_world.h"
@@ -8,9 +8,9 @@
 namespace mcast::test {
 namespace {
 
-constexpr uint64_t kLead = 3;  // operations that one rank is ahead of the others
+constexpr uint64_t kLead = 3;  // number of operations by which one rank is ahead
 
-// Where the rank's last line is.
+// The operation of the rank's last cut-over.
 uint64_t line_of(Cluster& c, Member r) {
   const std::string& why = c.group(r).core().path_reason();
   uint64_t line = 0;
@@ -23,12 +23,12 @@ class Calls {
   Calls(Cluster& c, Member ahead) : c_(c), ahead_(ahead), next_(c.size(), 1) {
     for (uint64_t i = 0; i < kLead; i++) post(ahead_);
   }
-  // One more of each, and all that have been called by everybody end.
+  // Makes one more call on each rank and waits for all operations that all ranks have called.
   void round() {
     for (Member r = 0; r < c_.size(); r++) post(r);
     settle();
   }
-  // Those that were behind call what the others have called already.
+  // The ranks behind make the calls that the others have made already.
   void catch_up() {
     for (Member r = 0; r < c_.size(); r++) {
       while (next_[r] < next_[ahead_]) post(r);
@@ -62,7 +62,7 @@ class Calls {
   Runs runs_;
 };
 
-// ranks, arity, whether to the ring (else from it to multicast), who is ahead
+// parameters: ranks, arity, whether to the ring (otherwise from it to multicast), the rank ahead
 class PathLine : public testing::TestWithParam<std::tuple<uint32_t, uint32_t, bool, Member>> {};
 
 TEST_P(PathLine, ComesAfterTheLastOperationThatAnybodyHasStarted) {
@@ -91,7 +91,7 @@ TEST_P(PathLine, ComesAfterTheLastOperationThatAnybodyHasStarted) {
   const uint64_t by_ring = c.total(Counter::ring_bytes_sent);
   EXPECT_EQ(by_ring == 0, to_ring);
   for (Member r = 0; r < ranks; r++) EXPECT_EQ(line_of(c, r), calls.called(ahead)) << "rank " << r;
-  calls.catch_up();  // below the line: the old path
+  calls.catch_up();  // before the cut-over: the old path
   if (HasFatalFailure()) return;
   EXPECT_EQ(c.total(Counter::ring_bytes_sent) == by_ring, to_ring);
   const uint64_t below = c.total(Counter::ring_bytes_sent);
@@ -106,10 +106,10 @@ INSTANTIATE_TEST_SUITE_P(Shapes, PathLine,
                          testing::Combine(testing::Values(2u, 7u), testing::Values(2u, 32u),
                                           testing::Bool(), testing::Values(0, 1, 6)));
 
-// A rank that was away while the group went to the ring and came back finds two lines, and calls
-// on either side of both.
+// A rank that was away while the group moved to the ring and back finds two cut-overs, and makes
+// calls before, between and after them.
 TEST(PathLines, ARankBehindTwoOfThemCrossesBoth) {
-  for (const Member late : {1, 2, 3}) {  // not the top, which looks again while it has work
+  for (const Member late : {1, 2, 3}) {  // not the top, which checks again while it has work
     ClusterOptions options;
     options.ranks = 4;
     options.group.arity = 2;
@@ -142,7 +142,7 @@ TEST(PathLines, ARankBehindTwoOfThemCrossesBoth) {
     for (int i = 0; i < 4; i++) post(late);
     ASSERT_TRUE(c.run([&] { return all_done(runs); }, 300 * kSecond)) << "rank " << late;
     expect_good(runs, 4);
-    // Each block takes three hops; of nothing but the two operations between the lines.
+    // Each block takes three hops; only the two operations between the cut-overs use the ring.
     EXPECT_EQ(c.total(Counter::ring_bytes_sent), 2u * 4 * 3 * 60'000);
   }
 }

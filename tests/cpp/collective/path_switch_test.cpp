@@ -1,4 +1,5 @@
-// Multicast that dies after a good probe: operations stay exact, and the group goes on by the ring.
+// Multicast fails after a successful probe: operations stay exact, and the group continues on the
+// ring.
 #include <gtest/gtest.h>
 
 #include "collective/path_world.h"
@@ -27,7 +28,7 @@ TEST_P(PathSwitch, DeafMemberMovesTheGroupToTheRing) {
   }
   uint64_t id = 1;
   Runs runs;
-  // Ranks run ahead of each other by different amounts while the line is drawn.
+  // Ranks run ahead of each other by different amounts while the cut-over is agreed.
   for (int round = 0; round < 12; round++) {
     for (Member r = 0; r < ranks; r++) {
       runs.push_back(cluster.allgather(r, 50'000 + 7 * static_cast<size_t>(round), id));
@@ -36,7 +37,7 @@ TEST_P(PathSwitch, DeafMemberMovesTheGroupToTheRing) {
     id++;
     ASSERT_TRUE(cluster.run([&] { return all_done(runs); }, 300 * kSecond)) << "round " << round;
   }
-  // Operations go on while the group makes sure that it was no mistake.
+  // Operations continue while the group verifies the failure.
   ASSERT_TRUE(
       cluster.run([&] { return cluster.total(Counter::path_switches) == ranks; }, 10 * kSecond));
   for (int round = 0; round < 3; round++, id++) {
@@ -112,7 +113,7 @@ TEST(PathSwitch, AMistakenWordChangesNothing) {
   EXPECT_EQ(cluster.total(Counter::ring_bytes_sent), 0u);
 }
 
-// Multicast was not there yet when the group was made.
+// Multicast did not work yet when the group was made.
 TEST(PathSwitch, AGroupMadeOnTheRingMovesToMulticast) {
   ClusterOptions options;
   options.ranks = 3;
@@ -149,7 +150,7 @@ TEST(PathSwitch, HeavyRandomLossIsNotDeafness) {
 TEST(PathSwitch, FailureDuringTheSwitchEndsWaitingPosts) {
   const auto owned = silenced(3);
   Cluster& cluster = *owned;
-  // The top never hears that its children are ready.
+  // The top never receives the ready frames of its children.
   cluster.net().set_frame_hook([](size_t, size_t, Channel, ConstBytes frame) {
     wire::FrameHeader h;
     return !(wire::parse_frame(frame, h) && h.type == wire::FrameType::kSwitchReady);
@@ -168,7 +169,7 @@ TEST(PathSwitch, FailureDuringTheSwitchEndsWaitingPosts) {
       60 * kSecond));
 }
 
-// Nothing is under way but the switch itself, and its posts wait for it.
+// The switch itself is the only activity, and posts wait for it.
 TEST(PathSwitch, AStoppedRankDuringTheSwitchIsNoticed) {
   const auto owned = silenced(3);
   Cluster& cluster = *owned;

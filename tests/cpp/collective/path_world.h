@@ -1,4 +1,4 @@
-// Clusters whose multicast dies and lives again, for tests of the change of path.
+// Clusters whose multicast fails and recovers, for tests of path changes.
 #pragma once
 
 #include <memory>
@@ -7,14 +7,15 @@
 
 namespace mcast::test {
 
-// Nobody hears anybody's multicast any more, or all hear all again.
+// Drops all multicast between ranks, or delivers it again.
 inline void silence(Cluster& c, bool silent = true) {
   for (size_t from = 0; from < c.size(); from++) {
     c.net().block_multicast(from, SIZE_MAX, silent);
   }
 }
 
-// A group that was made on multicast, which is dead from then on. Who stops is missed in a second.
+// A group that was made on multicast, which fails afterwards. A stopped rank is missed after a
+// second.
 inline std::unique_ptr<Cluster> silenced(uint32_t ranks) {
   ClusterOptions options;
   options.ranks = ranks;
@@ -24,7 +25,7 @@ inline std::unique_ptr<Cluster> silenced(uint32_t ranks) {
   return cluster;
 }
 
-// A group that had to be made on the ring, because nobody heard anybody then; now all do.
+// A group that was made on the ring because multicast did not work; now it works.
 inline std::unique_ptr<Cluster> made_on_ring(ClusterOptions options) {
   options.prepare = [ranks = options.ranks](SimNetwork& net) {
     for (size_t from = 0; from < ranks; from++) net.block_multicast(from, SIZE_MAX);

@@ -1,4 +1,4 @@
-// Plans: what may be on its way to a receiver fits what its socket can queue.
+// Plans: the data in flight to a receiver fits into its socket's queue.
 #include "collective/plan.h"
 
 #include <gtest/gtest.h>
@@ -17,9 +17,9 @@ namespace {
 
 wire::Descriptor of(wire::Kind kind, uint64_t bytes) { return {kind, 0, kNoMember, bytes, ""}; }
 
-// Of roots that take turns, one may have its window at a receiver that has not looked yet when the
-// next begins with its own. A queue holds datagrams: headers are a third of the smallest, and a
-// kernel's bookkeeping is 832 bytes of each, in a buffer of 8/5 of the budget.
+// If roots take turns, one root's window may still be queued at a slow receiver when the next root
+// begins with its own. A queue holds datagrams: headers are a third of the smallest one, and the
+// kernel's bookkeeping takes 832 bytes of each in a buffer of 8/5 of the budget.
 void two_windows_fit(size_t guard) {
   for (const size_t chunk : {64, 256, 1408, 8896}) {
     for (const size_t budget : {131'072, 266'240, 16'777'216}) {
@@ -32,11 +32,11 @@ void two_windows_fit(size_t guard) {
         const Plan plan = make_plan(of(wire::Kind::kAllgather, 64 << 20), agreed);
         const size_t alone = chunk + wire::kDatagramHeader, whole = alone + guard;
         const size_t datagram = std::max(whole, (whole + 832) * 5 / 8);
-        const size_t floor = 4 * datagram;  // a window is never less
+        const size_t floor = 4 * datagram;  // a window is never smaller
         EXPECT_LE(plan.chains * plan.window * datagram, std::max(budget / 2, plan.chains * floor));
         EXPECT_LE(plan.chains * plan.widest * datagram, std::max(budget / 2, plan.chains * floor));
         EXPECT_GE(plan.window, plan.quantum + plan.batch);
-        EXPECT_LE(plan.roots * plan.eager * chunk * datagram, budget / 4 * alone);  // of payload
+        EXPECT_LE(plan.roots * plan.eager * chunk * datagram, budget / 4 * alone);  // in payload
       }
     }
   }
@@ -46,7 +46,7 @@ TEST(Plans, TwoWindowsOfEachChainFitAReceiversQueue) { two_windows_fit(0); }
 
 TEST(Plans, WindowsOfAGuardedGroupFitToo) { two_windows_fit(wire::kGuardedExtra); }
 
-// What a guard adds is taken off what may be on its way, and nothing else changes.
+// The guard's bytes reduce the data in flight, and change nothing else.
 TEST(Plans, AGuardTakesRoomOfTheQueueOnly) {
   Agreed agreed;
   agreed.members = 2;
@@ -91,8 +91,8 @@ TEST(Plans, LoneRootMaySendAsMuchAsEight) {
   }
 }
 
-// Which operations are small, and every window, is protocol: the page must compute them as the code
-// does.
+// The protocol page defines which operations are small and how large windows are. Its formulas must
+// give the code's values.
 TEST(Plans, ExamplesOfTheProtocolPage) {
   std::ifstream page(std::string(test::kSourceDir) + "/docs/protocol.md");
   const std::regex row(R"(\| (broadcast|all_gather) \|( [\d,]+ \|){10})");
@@ -118,7 +118,7 @@ TEST(Plans, ExamplesOfTheProtocolPage) {
     EXPECT_EQ(plan.widest, widest) << line;
     EXPECT_TRUE(make_plan(of(kind, small), agreed).small) << line;
     EXPECT_FALSE(make_plan(of(kind, small + 1), agreed).small) << line;
-    // As the page's formula has it.
+    // As in the page's formula.
     const size_t datagram = agreed.chunk + wire::kDatagramHeader;
     EXPECT_EQ(queued, std::max(datagram + agreed.guard, (datagram + agreed.guard + 832) * 5 / 8));
     const size_t unasked = plan.roots > 1 ? agreed.eager : 8 * agreed.eager;

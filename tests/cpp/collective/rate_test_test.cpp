@@ -1,5 +1,5 @@
-// Multicast that reaches everybody but is slower than unicast, as behind the gateways of clouds:
-// the group finds out, goes on by the ring, stays there only if that is faster, and looks again.
+// Multicast that reaches all ranks but is slower than unicast, as behind the gateways of clouds.
+// The group detects this, moves to the ring, stays there only if that is faster, and checks again.
 #include "collective/rate_test.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ ClusterOptions shaped() {
   return options;
 }
 
-// A gateway that drops what a sender multicasts beyond `rate` bytes per second.
+// A gateway that drops the multicast of a sender beyond `rate` bytes per second.
 class Gateway {
  public:
   Gateway(Cluster& cluster, double rate) : cluster_(cluster), rate_(rate) {
@@ -46,7 +46,7 @@ class Gateway {
     Nanos filled = 0;
     bool passes = true;
   };
-  // One decision for all receivers of a datagram, made with the first of them.
+  // Decides once for all receivers of a datagram, at the first of them.
   bool pass(size_t from, size_t to, size_t bytes) {
     Bucket& bucket = buckets_[from];
     if (to != (from == 0 ? 1u : 0u)) return bucket.passes;
@@ -68,8 +68,8 @@ class Job {
  public:
   explicit Job(Cluster& cluster) : cluster_(cluster) {}
 
-  // All-gathers one after the other, until `until`; at most `most` of them. `late`: so much after
-  // the others the last rank calls.
+  // Runs all-gathers one after the other until `until`, at most `most`. The last rank calls `late`
+  // after the others.
   template <typename Until>
   void run(Until until, int most, Nanos late = 0) {
     for (int i = 0; i < most && !until(); i++, id_++) {
@@ -120,7 +120,7 @@ TEST(RateTest, FromTheRingItLooksAgainAndStaysWhereItIsFaster) {
   job.run(16);
   ASSERT_EQ(job.switches(), kPaced);
   cluster.run_for(RateTest::kRest);
-  // Still limited: one look, and back to the ring.
+  // Still limited: one try, and back to the ring.
   job.run([&] { return job.switches() == 3 * kPaced; }, 200);
   ASSERT_EQ(job.switches(), 3 * kPaced) << job.reason();
   EXPECT_EQ(job.tests(), 2 * kPaced);
@@ -173,7 +173,7 @@ TEST(RateTest, NothingIsSentWhereNothingIsToBeGained) {
   }
 }
 
-// Operations do not wait for a test that a rank holds up; it is made again later.
+// Operations do not wait for a rate test that a rank delays; the test is repeated later.
 TEST(RateTest, ARankThatIsStoppedMeanwhile) {
   Cluster cluster(shaped());
   Gateway gateway(cluster, kGatewayRate);

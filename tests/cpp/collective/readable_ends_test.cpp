@@ -1,5 +1,5 @@
-// Sources whose readable end rises piece by piece, and outputs of which each completed end is
-// believed at once, while the operation runs.
+// Sources whose readable end rises piece by piece, and outputs whose completed ends are used
+// immediately, while the operation runs.
 #include <gtest/gtest.h>
 
 #include "support/program.h"
@@ -22,8 +22,8 @@ class ReadableEnds : public testing::TestWithParam<bool> {
     return o;
   }
 
-  // Sources start with nothing readable; completed ends are written down, and what they say is
-  // looked at on the spot.
+  // Sources start with no readable bytes. Completed ends are recorded, and the bytes below them are
+  // checked immediately.
   void stage(Cluster& c, uint64_t id) {
     c.adjust = [this, id](Member rank, Post& post) {
       if (post.input.length > 0) {
@@ -60,7 +60,7 @@ TEST_P(ReadableEnds, NothingBeyondLeaves) {
     c.run_for(200 * kMilli);
     for (const Member r : {0, 2}) {
       EXPECT_LE((ends_[{r, 0}]), ready);
-      // All of it but the chunk that is cut by the end, once a step is complete.
+      // Everything but the chunk that the readable end cuts, once a step is complete.
       if (ready >= 2 * kStep) {
         EXPECT_GE((ends_[{r, 0}]), ready - 2 * kStep);
       }
@@ -115,7 +115,7 @@ TEST_P(ReadableEnds, CompletedEndsOfAnAllgatherUnderLossAreOnlyEverTrue) {
   }
 }
 
-// All of a rank's inputs become readable, little by little and side by side.
+// Makes all of a rank's inputs readable in small steps, all at the same pace.
 void fill_slowly(Cluster& c, Member rank, const std::vector<std::shared_ptr<Region>>& inputs) {
   for (size_t i = 0; i < inputs.size(); i++) {
     for (size_t at = kStep / 2;; at += kStep) {
@@ -127,8 +127,8 @@ void fill_slowly(Cluster& c, Member rank, const std::vector<std::shared_ptr<Regi
   }
 }
 
-// Inputs of reductions that become readable little by little, and completed ends of their results
-// that only ever say what is true.
+// Inputs of reductions become readable in small steps, and every completed end of a result is
+// correct when it is reported.
 TEST_P(ReadableEnds, ReductionsWaitForTheirSources) {
   for (const size_t bytes : {size_t{1000}, size_t{40'000}, size_t{700'004}}) {
     for (const wire::Kind kind :
@@ -155,7 +155,7 @@ TEST_P(ReadableEnds, ReductionsWaitForTheirSources) {
         post.on_completed = [&, rank, scatter, share, output = post.reduce->output](
                                 uint32_t block, uint64_t final_to) {
           EXPECT_GT(final_to, std::exchange(ends[{rank, block}], final_to));
-          // What is final now must be what is there when all is over.
+          // Bytes below the completed end must not change until the operation ends.
           const ConstBytes now =
               output.bytes().subspan(scatter ? 0 : block * share).first(final_to);
           true_at_the_end[rank].push_back(

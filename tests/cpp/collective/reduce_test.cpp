@@ -1,4 +1,4 @@
-// Reductions of whole groups: what random schedules do not aim at.
+// Reductions of whole groups: cases that random schedules do not aim at.
 #include <array>
 #include <atomic>
 
@@ -13,8 +13,8 @@ TEST(Reductions, ALaterOneDoesNotTakeTheRoomOfAnEarlierOne) {
   ClusterOptions o;
   o.ranks = 3;
   Cluster c(o);
-  // Eight segments of 60 KiB per contributor: the large one asks for four at a time, and whatever
-  // is free in between would be enough for small ones.
+  // Eight segments of 60 KiB per contributor: the large one requests four at a time, and the room
+  // that is free in between would be enough for small ones.
   Runs runs;
   const auto scatter = [&](Member r, size_t bytes, uint64_t id) {
     runs.push_back(c.reduction(r, Kind::kReduceScatter, 0, bytes, id));
@@ -23,7 +23,7 @@ TEST(Reductions, ALaterOneDoesNotTakeTheRoomOfAnEarlierOne) {
     scatter(r, 3'000'000, 1);
     for (uint64_t id = 2; id < 8; id++) scatter(r, 70'000, id);
   }
-  // The third calls the others only when the first is over.
+  // Rank 2 takes part in the other reductions only after the first is over.
   scatter(2, 3'000'000, 1);
   ASSERT_TRUE(c.run([&] { return runs.back()->done(); }, 10 * kSecond)) << "waits for each other";
   for (uint64_t id = 2; id < 8; id++) scatter(2, 70'000, id);
@@ -40,7 +40,7 @@ TEST(Reductions, AreSentAheadOnlyAsFarAsTheAllowance) {
     runs.push_back(c.reduction(0, Kind::kReduceScatter, 0, 8192, id));
   }
   c.run_for(100 * kMilli);
-  // Seven, with what each takes besides, are within 64 KiB.
+  // Seven blocks with their overhead are within 64 KiB.
   EXPECT_EQ(c.total(Counter::reduce_bytes_sent), 57344u);
   EXPECT_FALSE(c.group(0).core().failed() || c.group(1).core().failed());
   for (uint64_t id = 1; id <= 40; id++) {
@@ -71,8 +71,8 @@ struct AheadOfOwners {
   }
 };
 
-// All ranks but the first post `operations` at once; returns what each of them sends to the first
-// before it has posted any. Then it does, and everything must end well.
+// All ranks but the first post `operations` at once. Returns the data that each of them sends to
+// the first one before it posts. Then the first rank posts, and everything must succeed.
 std::vector<AheadOfOwners> run_with_a_late_rank(const std::vector<uint32_t>& host_of,
                                                 uint32_t ranks, const wire::Descriptor& d,
                                                 uint64_t operations) {
@@ -102,8 +102,8 @@ std::vector<AheadOfOwners> run_with_a_late_rank(const std::vector<uint32_t>& hos
   return ahead;
 }
 
-// What a rank that has made many small calls sends to one that has made none: however small, the
-// frames stay within what that one keeps for it, and the calls go through when it has made them.
+// One rank has made many small calls, another none. However small they are, the frames to the late
+// rank stay within the memory that it keeps for them, and the calls succeed when it has made them.
 void small_ones_wait_for_a_late_rank(Kind kind, const std::vector<uint32_t>& host_of,
                                      uint32_t ranks, uint64_t operations = 1'000) {
   for (Member root = 0; root < ranks; root = static_cast<Member>(root + 2)) {
@@ -124,8 +124,8 @@ TEST(Reductions, SmallReducesWaitForALateRank) {
   small_ones_wait_for_a_late_rank(Kind::kReduce, {}, 3);
 }
 
-// So many that, counted without what a frame takes besides its payload, they would be too much:
-// kept, they would take twice the store. (More of them take time that grows with their square.)
+// There are so many that, counted without the overhead of a frame, they would exceed the limit:
+// stored, they would take twice its memory. (The time grows with the square of their number.)
 TEST(Reductions, VeryManySmallReducesWaitForALateRank) {
   small_ones_wait_for_a_late_rank(Kind::kReduce, {}, 2, 5'000);
 }
@@ -155,7 +155,7 @@ TEST(Reductions, GrantsAheadOfALateRankAreBounded) {
                      ""};
   d.reduction = static_cast<uint8_t>(Reduction::kSum);
   for (const uint32_t ranks : {2u, 3u}) {
-    // 300 blocks of one segment each: 16 segments may be outstanding at most.
+    // 300 blocks of one segment each: at most 16 segments may be outstanding.
     for (const AheadOfOwners& a : run_with_a_late_rank({}, ranks, d, 300)) {
       EXPECT_LE(a.grants, 16u);
       EXPECT_EQ(a.frames, a.grants) << "it has asked for nothing";
@@ -163,8 +163,8 @@ TEST(Reductions, GrantsAheadOfALateRankAreBounded) {
   }
 }
 
-// Where many contribute, two segments of each are all that fits: both are asked for by one frame,
-// and no more is ever on its way.
+// If many ranks contribute, only two segments of each fit. One frame grants both, and no more is
+// ever in flight.
 TEST(Reductions, GrantsAreFewAndWithinTheBound) {
   constexpr uint32_t kRanks = 24, kSegments = 8;
   ClusterOptions o;
@@ -174,7 +174,7 @@ TEST(Reductions, GrantsAreFewAndWithinTheBound) {
   const size_t segment = 5696 / 64 * 64;
   uint64_t grants = 0, data = 0;
   std::vector<std::vector<uint32_t>> told(kRanks, std::vector<uint32_t>(kRanks));
-  std::vector<uint64_t> waited(kRanks);  // by owner: asked for and not sent
+  std::vector<uint64_t> waited(kRanks);  // by owner: granted and not sent
   uint64_t most = 0;
   c.net().set_frame_hook([&](size_t from, size_t to, Channel, ConstBytes frame) {
     wire::FrameHeader h;
@@ -217,7 +217,7 @@ TEST(Reductions, OneThatIsReadableLateFindsRoomBeforeThoseBehindIt) {
       runs.push_back(c.reduction(r, Kind::kReduceScatter, 0, 8192, id));
     }
   };
-  // Those behind it fill the account, and give nothing back before it is over.
+  // The operations behind it fill the account, and free nothing before it is over.
   post(0);
   c.run_for(20 * kMilli);
   EXPECT_GT(c.total(Counter::reduce_bytes_sent), 49'152u);
@@ -260,7 +260,7 @@ TEST(Reductions, MoreAheadThanIsAllowedIsAViolation) {
   EXPECT_NE(c.group(0).core().failure().message().find("sent ahead"), std::string::npos);
 }
 
-// An all-gather that never ends on the other lane slows reductions, it does not stop them.
+// An all-gather that never ends on the other lane slows reductions, but does not stop them.
 TEST(Reductions, GoOnWhileMulticastArrives) {
   ClusterOptions o;
   o.ranks = 3;
@@ -279,7 +279,8 @@ TEST(Reductions, GoOnWhileMulticastArrives) {
     }
     ASSERT_TRUE(all_done(runs));
     finish(c, runs);
-    // Each of the three owners is held back at least once, and told no more often than it grants.
+    // Each of the three owners is held back at least once, and is notified no more often than it
+    // grants.
     const uint64_t waits = c.total(Counter::grant_waits);
     const bool gather = policy == LanePolicy::kGather;
     EXPECT_TRUE(gather ? waits >= 3 && waits <= 3 * 5 * 2 : waits == 0) << waits;
@@ -295,7 +296,7 @@ TEST(Reductions, ContributionsCrossTheNetworkOnce) {
     const size_t bytes = kind == Kind::kReduceScatter ? 100'000 : 400'000;
     for (Member r = 0; r < 4; r++) runs.push_back(c.reduction(r, kind, 2, bytes, 3));
     finish(c, runs);
-    // Three blocks of 100,000 from each; a reduce also brings three results to its root.
+    // Each rank sends three blocks of 100,000; a reduce also sends three results to its root.
     const uint64_t blocks = kind == Kind::kReduce ? 15 : 12;
     EXPECT_EQ(c.total(Counter::reduce_bytes_sent), blocks * 100'000);
     EXPECT_EQ(c.total(Counter::reduce_bytes_received), blocks * 100'000);

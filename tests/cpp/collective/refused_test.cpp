@@ -1,6 +1,5 @@
-// A kernel that takes no datagram of one rank any more, while its streams work: full buffers that
-// nobody empties, as behind a queue that is shaped to nothing. (Refusals that end are in
-// schedules_test.cpp.)
+// A kernel that accepts no more datagrams of one rank while its streams work: buffers stay full, as
+// behind a queue that is shaped to zero. (schedules_test.cpp covers refusals that end.)
 #include <gtest/gtest.h>
 
 #include "support/program.h"
@@ -9,7 +8,7 @@
 namespace mcast::test {
 namespace {
 
-// Of `victim`, from its `after`-th attempt on.
+// Refuses the datagrams of `victim` from its `after`-th attempt on.
 ClusterOptions refused(uint32_t n, Member victim, uint64_t after) {
   ClusterOptions o = ranks(n);
   auto next = std::make_shared<Member>(Member{0});
@@ -42,8 +41,8 @@ TEST(RefusedForever, FromTheBeginningTheGroupUsesTheRing) {
   finish(c, runs);
 }
 
-// Nobody else has the rank's bytes, so what needs them ends by the time limit: on all ranks, at
-// about the same time. What had left before is exact.
+// No other rank has the rank's bytes, so operations that need them end by the time limit, on all
+// ranks at about the same time. Data that was sent before is exact.
 TEST(RefusedForever, LaterAllRaiseAtTheTimeLimit) {
   for (const uint64_t after : {150, 200, 400, 1000}) {
     for (const size_t bytes : {400, 300'000}) {
@@ -75,7 +74,7 @@ TEST(RefusedForever, LaterAllRaiseAtTheTimeLimit) {
       }
       EXPECT_GT(failed, 0u) << bytes << " bytes, after " << after;
       EXPECT_GT(c.group(1).counters().get(Counter::would_block), 0u);
-      // Poisoned everywhere.
+      // The group has failed on all ranks.
       Runs later = barrier_all(c);
       ASSERT_TRUE(c.run([&] { return all_done(later); }, kSecond));
       for (const auto& run : later) EXPECT_FALSE(run->status.ok());

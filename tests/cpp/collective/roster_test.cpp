@@ -1,5 +1,5 @@
-// Which stations a group has, agreed in the middle of its life: from which operation on, who is
-// left out and why, and that neither stations nor their end harm the group.
+// The group agrees on its stations while it runs: from which operation on, which stations are left
+// out and why. Neither stations nor their end harm the group.
 #include <gtest/gtest.h>
 
 #include "base/rng.h"
@@ -34,7 +34,7 @@ TEST(Roster, IsInForceFromTheSameOperationOnAllRanks) {
       EXPECT_NE(set->stations[0].hash, set->stations[1].hash);
       EXPECT_FALSE(set->stations[0].out || set->stations[1].out);
     }
-    // Each rank tells each station, before anything else of this version.
+    // Each rank sends the roster to each station before anything else of this version.
     w.run_for(kMilli);
     ASSERT_EQ(a.told().size(), n);
     for (const FakeStation::Told& told : a.told()) {
@@ -44,8 +44,8 @@ TEST(Roster, IsInForceFromTheSameOperationOnAllRanks) {
   }
 }
 
-// Ranks have called differently far ahead: the line comes after the last operation that any of them
-// has started, and posts that meet it wait.
+// Ranks have made different numbers of calls. The cut-over takes effect after the last operation
+// that any of them has started, and posts that reach it wait.
 TEST(Roster, ComesAfterTheLastOperationThatAnybodyHasStarted) {
   RosterWorld w(ranks(5));
   FakeStation& a = w.add();
@@ -65,8 +65,8 @@ TEST(Roster, ComesAfterTheLastOperationThatAnybodyHasStarted) {
   expect_good(runs, 5);
 }
 
-// One rank reaches one station of two: connections are reset, nothing is answered, or the engine of
-// its host does not go there.
+// One rank does not reach one of two stations: connections are reset, nothing is answered, or the
+// engine of its host may not connect to it.
 TEST(Roster, WhatARankCannotReachIsLeftOutWithTheReason) {
   for (const std::string why : {"reset by peer", "no answer for 0.5 s", "is too far"}) {
     for (const Member deaf : {0, 1, 4}) {
@@ -115,8 +115,8 @@ TEST(Roster, WhatARankCannotReachIsLeftOutWithTheReason) {
   }
 }
 
-// A rank's answer says what its whole subtree reaches, whether or not the word of a loss has come.
-// One whose thread gets no CPU: nobody polls it.
+// A rank's reply covers its whole subtree, whether or not the report of a loss has arrived. A
+// station whose thread gets no CPU is simulated by not polling it.
 TEST(Roster, ASlowStationIsWaitedForAsPatientlyAsOneInForce) {
   for (const Nanos patience : {kSecond, 10 * kSecond}) {
     ClusterOptions options = ranks(5);
@@ -164,8 +164,9 @@ TEST(Roster, WithoutStationsNothingIsDrawn) {
   EXPECT_EQ(w.set(0, 0), nullptr);
 }
 
-// Two in a row: a station that stays keeps its number, one that goes is parted from when the
-// operations before the line are over, and one that comes gets a number that nobody has had.
+// Two rosters in a row. A station that stays keeps its number. One that goes is disconnected when
+// the operations before the cut-over are over. One that joins gets a number that has never been
+// used.
 TEST(Roster, StationsComeGoAndStay) {
   RosterWorld w(ranks(3));
   FakeStation &a = w.add(), &b = w.add(), &d = w.add();
@@ -188,7 +189,7 @@ TEST(Roster, StationsComeGoAndStay) {
   ASSERT_TRUE(w.run([&] { return all_done(early) && !w.parted.empty(); }));
   EXPECT_EQ(w.parted, std::vector{a.entry().uid});
   EXPECT_EQ(b.told().size(), 6u);  // by three ranks, of two rosters
-  // What is in force already needs no line.
+  // A set that is already in force needs no cut-over.
   w.propose({&b, &d});
   ASSERT_TRUE(w.settles());
   w.propose({});
@@ -197,8 +198,8 @@ TEST(Roster, StationsComeGoAndStay) {
   EXPECT_TRUE(w.set(1, 1)->stations.empty());
 }
 
-// Lost when all had reached it, before the line: in force everywhere, and out everywhere; the top
-// hears of it, and the next roster is without it.
+// A station is lost after all ranks had reached it, before the cut-over: it is in force and out on
+// all ranks, the top is notified, and the next roster is without it.
 TEST(Roster, GoneBetweenRosters) {
   for (const Member who : {0, 1, 4}) {
     RosterWorld w(ranks(5));
@@ -227,8 +228,8 @@ TEST(Roster, GoneBetweenRosters) {
   }
 }
 
-// The stations in force are proposed again while others are tried: what ranks answer about those is
-// no news any more, and nothing that breaks the rules.
+// The stations in force are proposed again while others are tried. The ranks' replies about those
+// others are then outdated, but not a violation of the protocol.
 TEST(Roster, IsGivenUpForTheOneInForce) {
   RosterWorld w(ranks(4));
   FakeStation &a = w.add(), &b = w.add();
@@ -252,13 +253,13 @@ TEST(Roster, IsGivenUpForTheOneInForce) {
   EXPECT_EQ(w.in_force.size(), 2u);
 }
 
-// A rank that is stopped while the others try the stations delays the roster and nothing else.
+// A rank that is stopped while the others try the stations delays only the roster.
 TEST(Roster, ALateRankIsWaitedForAndHoldsUpNoOperation) {
   RosterWorld w(ranks(4));
   FakeStation& a = w.add();
   w.c.pause(3, true);
   w.propose({&a});
-  w.run_for(1500 * kMilli);  // nothing is under way that a dead rank would hold up
+  w.run_for(1500 * kMilli);  // no operation runs that a dead rank would delay
   EXPECT_EQ(w.c.total(Counter::roster_changes), 0u);
   EXPECT_FALSE(w.c.group(0).core().failed());
   w.c.pause(3, false);
@@ -266,7 +267,7 @@ TEST(Roster, ALateRankIsWaitedForAndHoldsUpNoOperation) {
   EXPECT_EQ(w.in_force.size(), 1u);
 }
 
-// A rank that has left will never answer: the line is not drawn, or holds up nobody.
+// A rank that has left never replies. Either there is no cut-over, or it delays no operation.
 TEST(Roster, ARankThatHasLeftHoldsUpNoCall) {
   for (const bool before : {true, false}) {
     RosterWorld w(ranks(4));
@@ -288,7 +289,7 @@ TEST(Roster, ARankThatHasLeftHoldsUpNoCall) {
     runs.push_back(w.c.allgather(0, 1000, 1));
     if (!before) {
       w.run_for(100 * kMilli);
-      EXPECT_FALSE(runs[0]->done());  // it waits for the line
+      EXPECT_FALSE(runs[0]->done());  // it waits for the cut-over
       w.c.group(2).core().leave(w.c.clock(2));
     }
     ASSERT_TRUE(w.run([&] { return all_done(runs); }, kSecond));
@@ -313,7 +314,7 @@ TEST(Roster, DeadRankWhileTheLineIsDrawnFailsTheGroup) {
   EXPECT_TRUE(has(runs[0]->status, "rank 2")) << runs[0]->status.to_string();
 }
 
-// Frames out of place are counted and change nothing.
+// Unexpected frames are counted and change nothing.
 TEST(Roster, WordsOutOfPlaceAreCounted) {
   RosterWorld w(ranks(3));
   FakeStation& a = w.add();
@@ -336,12 +337,12 @@ TEST(Roster, WordsOutOfPlaceAreCounted) {
   using wire::FrameType;
   const uint64_t before = w.c.total(Counter::malformed);
   say(1, 0, FrameType::kRoster, empty);        // not from the parent
-  say(0, 1, FrameType::kRoster, version);      // old
-  say(0, 1, FrameType::kRosterLine, version);  // drawn already
-  say(0, 1, FrameType::kRosterLine, later);    // not heard of
+  say(0, 1, FrameType::kRoster, version);      // outdated
+  say(0, 1, FrameType::kRosterLine, version);  // cut-over already agreed
+  say(0, 1, FrameType::kRosterLine, later);    // unknown roster
   say(1, 0, FrameType::kRosterReady, version);
   say(0, 1, FrameType::kRosterAt, version);
-  say(1, 0, FrameType::kRosterReach, reach);    // not asked
+  say(1, 0, FrameType::kRosterReach, reach);    // not requested
   say(1, 0, FrameType::kRosterReach, version);  // no body
   say(1, 0, FrameType::kAggGone, gone);
   say(1, 0, FrameType::kAggGone, version);
@@ -353,7 +354,7 @@ TEST(Roster, WordsOutOfPlaceAreCounted) {
   expect_good(runs, 3);
 }
 
-// RandomCalls of all ranks, each at a time of its own.
+// Random calls of all ranks, each rank at its own times.
 struct RandomCalls {
   RandomCalls(RosterWorld& world, Rng& random) : w(world), rng(random), called(world.c.size()) {}
   void round() {
@@ -372,8 +373,8 @@ struct RandomCalls {
   uint64_t rounds = 0;
 };
 
-// Rosters come at any time, stations fall silent, die and lose ranks, clocks differ: operations go
-// on, and for every operation all ranks have the same stations.
+// Rosters arrive at any time, stations fall silent, die and lose ranks, clocks differ. Operations
+// continue, and for every operation all ranks have the same stations.
 std::string random_rosters(uint64_t seed) {
   Rng rng(seed);
   ClusterOptions options = ranks(2 + static_cast<uint32_t>(rng.below(7)), rng.below(2) == 0);
@@ -382,7 +383,7 @@ std::string random_rosters(uint64_t seed) {
   options.group.arity = 2 + static_cast<uint32_t>(rng.below(3));
   RosterWorld w(options);
   RandomCalls calls(w, rng);
-  // What ranks have had in force, noted while it is.
+  // The sets of all ranks, recorded while they are in force.
   std::map<Sequence, StationSet> sets;
   std::string wrong;
   const auto look = [&] {

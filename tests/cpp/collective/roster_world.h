@@ -1,5 +1,5 @@
-// Stations for tests of the roster: endpoints of the simulated network that answer pings and note
-// which rosters they were told of, and do nothing else.
+// Stations for tests of the roster: endpoints of the simulated network that only reply to pings and
+// record the rosters that they receive.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ class FakeStation final : private StreamSink {
     return {uint64_t{900} + at.uid, at.uid, 65536, at.port, at.host, ""};
   }
   size_t index() const { return endpoint_->index(); }
-  // Does not answer any more, or does again; what it has not answered stays unanswered.
+  // Stops replying, or starts again. Pings that arrived meanwhile stay unanswered.
   void mute(bool muted = true) { muted_ = muted; }
   void poll(Nanos now) { endpoint_->stream().poll(*this, now); }
   void kill() { net_.kill(index()); }
@@ -61,7 +61,7 @@ class FakeStation final : private StreamSink {
   std::vector<Told> told_;
 };
 
-// A cluster with stations, and what the top has said of them.
+// A cluster with stations, and the events that the top has reported about them.
 struct RosterWorld {
   explicit RosterWorld(const ClusterOptions& options) : c(options) {
     RosterEvents events;
@@ -92,11 +92,11 @@ struct RosterWorld {
   void run_for(Nanos time) {
     run([end = c.now() + time, this] { return c.now() >= end; }, time + kMilli);
   }
-  // Until the top has said so once more.
+  // Runs until the top reports one more settled roster.
   bool settles(Nanos limit = 60 * kSecond) {
     return run([this, before = settled] { return settled > before; }, limit);
   }
-  // Until all ranks have changed so often altogether.
+  // Runs until the ranks have counted `each` changes of the roster per rank.
   bool changes(uint64_t each, Nanos limit = 60 * kSecond) {
     return run([&] { return c.total(Counter::roster_changes) == each * c.size(); }, limit);
   }
@@ -111,7 +111,7 @@ struct RosterWorld {
   std::vector<std::pair<uint64_t, std::string>> lost;
 };
 
-// "" or in what two ranks' sets for an operation differ, but for what is out.
+// The difference between two ranks' sets for an operation, or "". Ignores which stations are out.
 inline std::string difference(const StationSet* a, const StationSet* b) {
   if ((a == nullptr) != (b == nullptr)) return "one has a set, the other none";
   if (a == nullptr) return "";

@@ -1,5 +1,5 @@
-// Control frames at scale: what a rank that is late costs the others while they wait, and what an
-// operation costs when nobody is. Both must not grow with the group at any one member.
+// Control frames at scale: the frames that members send while they wait for a late rank, and the
+// frames of an operation if no rank is late. Neither may grow with the group at any single member.
 // MCAST_TEST_SCALE=n prints the table's row for n ranks (64, 256, 1024).
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@ namespace mcast::test {
 namespace {
 
 struct Frames {
-  uint64_t all = 0, most = 0;  // of all members, of the one that sent most
+  uint64_t all = 0, most = 0;  // of all members; of the one that sent most
 };
 
 class Tally {
@@ -40,7 +40,7 @@ class Tally {
 };
 
 struct Row {
-  Frames waiting;  // per second, a rank is late to a small all-gather and a large broadcast
+  Frames waiting;            // per second; a rank is late to two operations
   Frames gather, broadcast;  // per operation
 };
 
@@ -48,7 +48,7 @@ Row measure(uint32_t ranks) {
   ClusterOptions o;
   o.ranks = ranks;
   o.net.receive_budget = o.group.agreed.budget = 8 << 20;
-  o.net.jitter = 0;  // what overtakes would be repaired
+  o.net.jitter = 0;  // reordering would cause repairs
   Cluster c(o);
   Row row;
   const auto last = static_cast<Member>(ranks - 1);
@@ -78,10 +78,10 @@ Row measure(uint32_t ranks) {
 TEST(Scale, WaitingAndOperationsCostTheSameAtEveryMember) {
   for (const uint32_t ranks : {16u, 64u}) {
     const Row row = measure(ranks);
-    // Pings and their answers: to and from 33 children, a parent, two neighbours.
+    // Pings and replies: to and from 33 children, a parent and two neighbours.
     EXPECT_LE(row.waiting.most, 2u * 36u) << ranks;
     EXPECT_LE(row.waiting.all, 8u * ranks) << ranks;
-    // Completion up and release down; a broadcast has credit besides, a few times per window.
+    // Completion up and release down; a broadcast also has credit, a few times per window.
     EXPECT_LE(row.gather.all, 3u * ranks) << ranks;
     EXPECT_LE(row.broadcast.all, 8u * ranks) << ranks;
   }

@@ -1,4 +1,4 @@
-// A schedule is drawn field by field from its seed, from small sets of values that include the
+// Draws a schedule field by field from its seed, from small sets of values that include the
 // extremes.
 #include "collective/schedule.h"
 
@@ -81,7 +81,7 @@ std::vector<OpSpec> pick_ops(Rng& rng, const GroupParams& params, uint32_t ranks
   return ops;
 }
 
-// In the place of some operations.
+// Replaces some of the operations by exchanges.
 void pick_exchanges(uint64_t seed, uint32_t ranks, std::vector<OpSpec>& ops) {
   Rng rng(seed ^ 0x65786368ULL);
   for (OpSpec& op : ops) {
@@ -108,7 +108,8 @@ std::vector<uint32_t> pick_hosts(uint64_t seed, uint32_t ranks) {
   return host_of;
 }
 
-// Every datagram, or most, once or twice more: at once, or when its operation is long over.
+// Repeats every datagram, or most of them, once or twice: at once, or long after its operation is
+// over.
 void pick_copies(uint64_t seed, SimFaults& f) {
   Rng rng(seed ^ 0x636f7069ULL);
   f.duplicate = pick<double>(rng, {1, 1, 0.5});
@@ -116,8 +117,8 @@ void pick_copies(uint64_t seed, SimFaults& f) {
   f.copy_delay = pick<Nanos>(rng, {0, 100 * kMicro, 5 * kMilli, kSecond, 5 * kSecond});
 }
 
-// So that the last operation has the last number that a group uses, or that the operations cross
-// what a smaller or a signed type would hold.
+// Chooses the first number so that the last operation has the last number that a group uses, or
+// that the numbers cross the limit of a smaller or a signed type.
 Sequence pick_first(uint64_t seed, size_t ops) {
   const auto count = static_cast<Sequence>(ops);
   Rng rng(seed ^ 0x66697273ULL);
@@ -125,7 +126,7 @@ Sequence pick_first(uint64_t seed, size_t ops) {
                               0x80000000u - (count + 1) / 2, 0x10000u - (count + 1) / 2});
 }
 
-// Now and then, or for hundreds of attempts in a row; from the probe on, or later.
+// Refuses now and then, or for hundreds of attempts in a row; from the probe on, or later.
 std::string pick_refusals(uint64_t seed) {
   Rng rng(seed ^ 0x72656675ULL);
   return "refuse:rate=" + std::string(pick(rng, {"0.05", "0.3", "0.7"})) +
@@ -192,13 +193,13 @@ std::string Schedule::describe() const {
 
 namespace {
 
-// The network and its faults; returns the payload of a chunk, bytes.
+// Draws the network and its faults; returns a chunk's payload in bytes.
 size_t pick_net(Rng& rng, uint64_t seed, const Flavour& flavour, Schedule& s) {
   s.net.seed = seed;
   s.net.latency = pick<Nanos>(rng, {20 * kMicro, kMicro, 300 * kMicro});
   s.net.stream_latency = pick<Nanos>(rng, {50 * kMicro, 10 * kMicro, 2 * kMilli});
   s.net.jitter = pick<Nanos>(rng, {0, 5 * kMicro, 100 * kMicro});
-  if (flavour.faultless) s.net.jitter = 0;  // jitter reorders
+  if (flavour.faultless) s.net.jitter = 0;  // since jitter reorders
   const auto chunk = pick<size_t>(rng, {64, 256, 1408, 1408, 8192});
   s.net.max_datagram = chunk + wire::kDatagramHeader;
   if (seed % 2 == 1) s.net.gather_from = 1;
@@ -220,7 +221,7 @@ size_t pick_net(Rng& rng, uint64_t seed, const Flavour& flavour, Schedule& s) {
   return chunk;
 }
 
-// The `g`-th group, of `budget` bytes in all, and its operations.
+// Draws the `g`-th group and its operations, with `budget` bytes in total.
 void pick_group(Rng& rng, const Flavour& flavour, size_t g, size_t chunk, size_t budget,
                 Schedule& s) {
   GroupParams p;
@@ -251,7 +252,7 @@ void pick_group(Rng& rng, const Flavour& flavour, size_t g, size_t chunk, size_t
   s.groups.back() = p;
 }
 
-// When each rank posts each operation.
+// Draws the time at which each rank posts each operation.
 void pick_times(Rng& rng, const Flavour& flavour, Schedule& s) {
   s.posts.resize(s.groups.size());
   const auto pace = pick<Nanos>(rng, {0, 100 * kMicro, 5 * kMilli, 50 * kMilli});
@@ -271,7 +272,7 @@ void pick_times(Rng& rng, const Flavour& flavour, Schedule& s) {
 
 }  // namespace
 
-// Every draw stays where it is: a seed stands for the same schedule as ever.
+// The order of the draws must not change, so that a seed always gives the same schedule.
 Schedule make_schedule(uint64_t seed, const Flavour& flavour) {
   Rng rng(seed * 0x9e3779b97f4a7c15ULL + flavour.reduce * 4 + flavour.ring * 2 + flavour.faultless);
   Schedule s;

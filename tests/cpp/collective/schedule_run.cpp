@@ -1,6 +1,7 @@
-// The run posts, drives virtual time until every op is done and every group is quiet, and then
-// compares bytes and balances the counters: each chunk was multicast once plus the counted
-// repetitions, each receiver placed each chunk exactly once, repairs stay in proportion to losses.
+// Posts operations, drives virtual time until every operation is done and every group is quiet,
+// then compares the bytes and balances the counters: each chunk was multicast once plus the counted
+// repetitions, each receiver placed each chunk exactly once, and repairs stay in proportion to
+// losses.
 #include <algorithm>
 #include <sstream>
 
@@ -83,7 +84,7 @@ class Runner {
   }
 
   void post(size_t g, Member r, size_t k) {
-    // A stopped process posts nothing; it goes on where it was.
+    // A stopped process posts nothing, and continues where it stopped.
     if (stopped_[r] > 0) {
       cluster_.at(cluster_.now() + kMilli, [this, g, r, k] { post(g, r, k); });
       return;
@@ -98,7 +99,7 @@ class Runner {
       done_++;
       if (s_.from_callbacks && k + 1 < s_.ops[g].size()) post(g, r, k + 1);
     };
-    // Kept before the call: its completion may post the next one.
+    // Stored before the call, because its completion may post the next one.
     const size_t at = runs_.size();
     runs_.emplace_back();
     runs_[at] = cluster_.call(r, op.descriptor(), g * 100 + k + 1, kNever, g, then);
@@ -112,8 +113,8 @@ class Runner {
     if (s_.replay && from != to && rng_.chance(0.02)) {
       std::vector<std::byte> copy(datagram.begin(), datagram.end());
       if (rng_.chance(0.5)) {
-        // An earlier incarnation: all is well formed, only the tag is another. (A guarded group's
-        // has other keys besides, which the forgeries of tests/cpp/security are about.)
+        // An earlier incarnation: well-formed, but with another tag. (A guarded group would also
+        // have other keys; tests/cpp/security covers such forgeries.)
         h.group_tag ^= 0x8000000000000000ULL;
         wire::GuardedHeader guarded;
         std::vector<std::byte> other = copy;
@@ -184,7 +185,7 @@ class Runner {
     return "";
   }
 
-  // Conservation of chunks in one group.
+  // Checks the conservation of chunks in one group.
   std::string balance(size_t g, Outcome& out) {
     const auto total = [&](Counter c) { return cluster_.total(c, g); };
     const GroupCore& core = cluster_.group(0, g).core();
@@ -212,7 +213,7 @@ class Runner {
     out.timeouts += total(Counter::fetch_timeouts);
     out.duplicates += total(Counter::duplicates) + total(Counter::stale);
     if (s_.net.rate == 0)
-      out.refused += total(Counter::would_block);  // else a full link refuses too
+      out.refused += total(Counter::would_block);  // otherwise a full link refuses too
     const uint64_t sent = data_sent_[g] + data_waiting(g);
     if (sent != chunks + total(Counter::remulticast_chunks)) {
       return differ("data datagrams", sent, chunks + total(Counter::remulticast_chunks));
@@ -220,8 +221,8 @@ class Runner {
     if (total(Counter::chunks_placed) != chunks * (s_.ranks - 1)) {
       return differ("chunks placed", total(Counter::chunks_placed), chunks * (s_.ranks - 1));
     }
-    // Every lost chunk is answered by stream once, unless a request timed out and was made again; a
-    // repetition by multicast may be lost like any datagram; it is repeated a few times at most.
+    // Every lost chunk is sent by stream once, unless a request timed out and was repeated. A
+    // repetition by multicast may be lost like any datagram, and is repeated a few times at most.
     const uint64_t per_request = std::max<uint64_t>(1, (256u << 10) / core.params().agreed.chunk);
     const uint64_t again = total(Counter::fetch_timeouts) * std::min(per_request, chunks);
     if (total(Counter::repair_chunks_sent) > total(Counter::gaps) + again) {
@@ -243,7 +244,7 @@ class Runner {
     return "";
   }
 
-  // Data that was committed where sends are refused, and repaired before it could leave.
+  // Counts data that was committed while sends were refused, and repaired before it could leave.
   uint64_t data_waiting(size_t g) {
     uint64_t waiting = 0;
     for (const ConstBytes header : cluster_.net().unflushed()) {

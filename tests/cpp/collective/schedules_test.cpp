@@ -1,5 +1,5 @@
-// Thousands of seeded schedules per run. A failing seed prints itself and reproduces alone:
-//   MCAST_TEST_SEED=1234 mcast_test_collective --gtest_filter='*Schedules*'
+// Thousands of seeded schedules per run. A failing seed is printed and can be repeated alone:
+// MCAST_TEST_SEED=1234 mcast_test_collective --gtest_filter='*Schedules*'
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -12,7 +12,7 @@ namespace {
 
 void run_seeds(uint64_t share, const Flavour& flavour) {
   Outcome sum;
-  const uint64_t least = flavour.duplicates ? 45 : 1;  // one schedule may be most of a few's chunks
+  const uint64_t least = flavour.duplicates ? 45 : 1;  // one schedule may dominate a few
   for_seeds(seeds(300, share, least), [&](uint64_t seed) -> std::string {
     const Schedule schedule = make_schedule(seed, flavour);
     if (replaying()) std::printf("%s\n", schedule.describe().c_str());
@@ -43,13 +43,13 @@ class Schedules : public testing::TestWithParam<int> {};
 TEST_P(Schedules, DeliverExactBytes) { run_seeds(static_cast<uint64_t>(GetParam()), {}); }
 INSTANTIATE_TEST_SUITE_P(Shard, Schedules, testing::Range(0, 10));
 
-// A large broadcast under loss, all of whose datagrams are gathered: one seed, since a few drawn at
-// random may have none that is large.
+// A large broadcast under loss whose datagrams are all gathered. Uses one fixed seed, since a few
+// random ones may have no large broadcast.
 TEST(Schedules, GatherFromTheCallersMemory) {
   const Outcome out = run_schedule(make_schedule(1, {}));
   EXPECT_EQ(out.error, "");
   EXPECT_GT(out.chunks, 1000u);
-  // What is guarded is copied.
+  // Guarded data is copied.
   const bool gathers = security_of_environment() == crypto::Mode::kOff;
   EXPECT_EQ(out.gathered > 1000, gathers) << out.gathered;
 }
@@ -70,8 +70,8 @@ INSTANTIATE_TEST_SUITE_P(Shard, RingSchedules, testing::Range(0, 2));
 
 class ReduceSchedules : public testing::TestWithParam<int> {};
 
-// Reductions of all kinds among the others; every result is compared bit for bit with folding in
-// rank order.
+// Reductions of all kinds among the other operations. Every result is compared bit for bit with a
+// fold in rank order.
 TEST_P(ReduceSchedules, DeliverExactBytes) {
   run_seeds(static_cast<uint64_t>(GetParam()), {.reduce = true});
 }
@@ -126,14 +126,15 @@ INSTANTIATE_TEST_SUITE_P(Shard, RefusedSchedules, testing::Range(0, 2));
 
 class SourceAuthSchedules : public testing::TestWithParam<int> {};
 
-// Every block of another rank is compared once, whatever has repaired it and by either path.
+// Every block of another rank is compared once, however it was repaired and on either path.
 TEST_P(SourceAuthSchedules, DeliverExactBytes) {
   const auto share = static_cast<uint64_t>(GetParam());
   run_seeds(share, {.ring = share == 2, .reduce = share != 0, .source_auth = true});
 }
 INSTANTIATE_TEST_SUITE_P(Shard, SourceAuthSchedules, testing::Range(0, 3));
 
-// What `make soak` found. Both: data that was gathered and then repaired before the medium took it.
+// Schedules that `make soak` found. In both, data was gathered and then repaired before the medium
+// took it.
 TEST(FoundSchedules, DeliverExactBytes) {
   for (const uint64_t seed : {3452575975ull, 704015551605ull}) {
     EXPECT_EQ(run_schedule(make_schedule(seed, {.reduce = true, .refusals = true})).error, "")

@@ -1,5 +1,6 @@
-// Groups that move large operations at the same time share half of what their endpoint's socket can
-// queue: what a stopped receiver finds in its queue, whatever began when.
+// Groups that move large operations at the same time share half of the capacity of their endpoint's
+// socket. Checks how much a stopped receiver finds in its queue, in whichever order the groups
+// began.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,7 +13,8 @@ namespace {
 constexpr size_t kChunkBytes = 1408, kDatagramBytes = kChunkBytes + 32;
 constexpr size_t kQueueBytes = 256u << 10;
 
-// Counts what is sent to rank 1. While it stands still, what it has not placed is in its socket.
+// Counts the chunks sent to rank 1. While it is stopped, chunks that it has not placed are in its
+// socket.
 struct Sent {
   explicit Sent(ClusterOptions& o) {
     o.prepare = [this](SimNetwork& net) {
@@ -26,7 +28,7 @@ struct Sent {
   size_t chunks = 0;
 };
 
-// Bytes that pile up in the socket of rank 1 while it stands still.
+// Stops rank 1 and returns the bytes that accumulate in its socket meanwhile.
 size_t piled_up(Cluster& c, const Sent& sent) {
   c.pause(1, true);
   c.run_for(200 * kMilli);
@@ -47,8 +49,8 @@ ClusterOptions groups_over(uint32_t ranks_of_group) {
   return o;
 }
 
-// The groups begin `apart` one after the other, so that the first ones were told more than is left
-// for them when the last has begun.
+// The groups begin one after the other, `apart` from each other. The first ones were granted more
+// than their share once the last has begun.
 void expect_within_half(uint32_t groups, Nanos apart, bool all_gather) {
   SCOPED_TRACE(std::to_string(groups) + " groups, " + std::to_string(apart / kMicro) + " us apart" +
                (all_gather ? ", all-gathers" : ", broadcasts"));
@@ -65,10 +67,10 @@ void expect_within_half(uint32_t groups, Nanos apart, bool all_gather) {
     }
     c.run_for(apart);
   }
-  c.run_for(10 * kMilli);  // all are under way, and every root knows its share
+  c.run_for(10 * kMilli);  // all run, and every root knows its share
   ASSERT_FALSE(std::any_of(runs.begin(), runs.end(), [](const auto& r) { return r->done(); }));
   const size_t queued = piled_up(c, sent);
-  // Where roots take turns, those that have not begun may with half as much.
+  // If roots take turns, those that have not begun may use half as much in addition.
   const size_t most = kQueueBytes / 4 * (all_gather ? 3 : 2);
   EXPECT_LE(queued, most + groups * kLeastWindow * kDatagramBytes);
   if (!all_gather) EXPECT_GE(queued, kQueueBytes / 4) << "the budget is not left unused";
@@ -85,8 +87,8 @@ TEST(SharedBudget, GroupsKeepToHalfOfTheQueueTogether) {
   }
 }
 
-// Blocks that are shorter than a window: roots go on by what the others have, and what the one that
-// stands has not taken would be all of them.
+// Blocks are shorter than a window. Roots continue when the other ranks have the data, so without a
+// limit all blocks could wait for the stopped rank.
 TEST(SharedBudget, RootsThatTakeTurnsWaitForTheOneThatStands) {
   for (const size_t block : {64u << 10, 128u << 10, 256u << 10, 1u << 20}) {
     for (Nanos at = 0; at < 12 * kMilli; at += 1500 * kMicro) {
@@ -104,8 +106,8 @@ TEST(SharedBudget, RootsThatTakeTurnsWaitForTheOneThatStands) {
   }
 }
 
-// An operation that nobody sends yet holds leave for as much as a group alone may have; it gives it
-// back as others begin.
+// An operation whose root has not posted yet holds credit for a whole group's share, and returns it
+// as other groups begin.
 TEST(SharedBudget, GroupsThatWaitForTheirRootGiveBackWhatTheyWereTold) {
   constexpr uint32_t kGroups = 6;
   ClusterOptions o = groups_over(3);
@@ -117,7 +119,7 @@ TEST(SharedBudget, GroupsThatWaitForTheirRootGiveBackWhatTheyWereTold) {
     for (Member r = 1; r < 3; r++) runs.push_back(c.broadcast(r, 0, 4u << 20, g, kNever, g));
     c.run_for(kMilli);
   }
-  // The root posts all of them at once, and rank 1 stands before it has seen any of it.
+  // The root posts all of them at once, and rank 1 is stopped before it has seen any data.
   c.run_for(5 * kMilli);
   for (uint32_t g = 0; g < kGroups; g++) runs.push_back(c.broadcast(0, 0, 4u << 20, g, kNever, g));
   const size_t queued = piled_up(c, sent);
@@ -127,8 +129,8 @@ TEST(SharedBudget, GroupsThatWaitForTheirRootGiveBackWhatTheyWereTold) {
   EXPECT_EQ(c.net().totals().overflowed_data, 0u);
 }
 
-// As few chunks as a stream may have under way are reported one by one: it crawls, and never
-// stands. Alone again it has all.
+// If a stream has only the minimum of chunks in flight, they are reported one by one: it is slow
+// but never stalls. Once it is alone, it gets the whole budget.
 TEST(SharedBudget, StreamsGoOnWithTheLeastShare) {
   constexpr uint32_t kGroups = 40;
   ClusterOptions o = groups_over(2);

@@ -1,6 +1,6 @@
-// Lanes that get a turn only for what has come or what is due, as their threads give it (other
-// tests of the simulator poll everybody whenever anything happens): what a machine waits for must
-// be in its deadline, or it happens too late or never.
+// Lanes that are polled only for arrived data and due deadlines, as their threads poll them. (Other
+// tests of the simulator poll all lanes whenever anything happens.) A lane's deadline must cover
+// everything that a state machine waits for; otherwise it happens too late or never.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ ClusterOptions sleepy(uint32_t n, bool ring = false) {
   return o;
 }
 
-// One of each kind, small and in many chunks.
+// Posts one operation of each kind, small or in many chunks.
 Runs one_of_each(Cluster& c, size_t bytes) {
   using wire::Kind;
   Runs runs;
@@ -49,7 +49,7 @@ TEST_P(Sleepy, EveryKindEndsInTime) {
   Cluster c(o);
   const Nanos before = c.now();
   finish(c, one_of_each(c, bytes));
-  // Repairs take milliseconds each: what lasts longer has waited for somebody else's turn.
+  // A repair takes milliseconds; a longer time means that a lane was only polled because of others.
   EXPECT_LT(c.now() - before, 2 * kSecond);
 }
 
@@ -61,7 +61,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Sleepy,
 
 TEST(SleepyLanes, ATimeLimitIsKeptToTheMillisecond) {
   ClusterOptions o = sleepy(3);
-  o.group.liveness_limit = 80 * kSecond;  // pings give no turn in time
+  o.group.liveness_limit = 80 * kSecond;  // pings would poll it too late
   Cluster c(o);
   Runs runs;
   for (Member r = 1; r < 3; r++) runs.push_back(c.allgather(r, 5000, 1, 300 * kMilli));
@@ -73,13 +73,13 @@ TEST(SleepyLanes, ATimeLimitIsKeptToTheMillisecond) {
   }
 }
 
-// A root gathers requests for a moment, so what it multicasts again is due when nothing arrives.
-// The tail of a stream is such a case: everything else is there.
+// A root collects requests for a moment, so its repeated multicast is due when nothing arrives. The
+// tail of a stream is such a case: everything else has arrived.
 TEST(SleepyLanes, WhatIsMulticastAgainLeavesAtOnce) {
   ClusterOptions o = sleepy(3);
   o.net.jitter = 0;
-  o.group.liveness_limit = 80 * kSecond;  // pings give no turn in time
-  o.group.alpha = 40 * kMilli;            // nor does who asks again
+  o.group.liveness_limit = 80 * kSecond;  // pings would poll it too late
+  o.group.alpha = 40 * kMilli;            // and so would repeated requests
   Cluster c(o);
   constexpr Chunk kLast = 283;
   Nanos asked = kNever, again = kNever;
@@ -111,7 +111,7 @@ TEST(SleepyLanes, ASilentRankIsNoticedAtTheLimit) {
   const Nanos posted = c.now();
   ASSERT_TRUE(c.run([&] { return runs[0]->done(); }, 20 * kSecond)) << "hangs";
   EXPECT_EQ(runs[0]->status.code(), Code::kPeerLost) << runs[0]->status.to_string();
-  // The limit counts from the last word, and there is one ping interval between looks.
+  // The limit counts from the last message, and it is checked at every ping interval.
   EXPECT_LE(runs[0]->done_at - posted, kLiveness + kLiveness / 4);
 }
 
@@ -120,7 +120,7 @@ TEST(SleepyLanes, WhereNothingIsInFlightThereAreFewTurns) {
   finish(c, allgather_all(c, 5000, 1));
   const uint64_t before = c.turns();
   c.run_for(10 * kSecond);
-  // Pings and their answers, an eighth of the liveness limit apart; no lane is woken in vain.
+  // Pings and replies, an eighth of the liveness limit apart; no lane is woken needlessly.
   EXPECT_LE(c.turns() - before, 3 * 10 * kSecond / (kLiveness / 8) * 6);
 }
 

@@ -1,4 +1,4 @@
-// The main road: every op delivers exact bytes without loss and with it.
+// The basic case: every operation delivers exact bytes, with and without loss.
 #include <gtest/gtest.h>
 
 #include "support/program.h"
@@ -35,8 +35,8 @@ INSTANTIATE_TEST_SUITE_P(Sizes, Sizes,
                                           testing::Values(0, 1, 1407, 1408, 1409, 20000, 300001,
                                                           2000003)));
 
-// A small op that waits for memory must not be overtaken by a later one: what that holds is given
-// back only after the waiting one.
+// A later operation must not overtake a small one that waits for memory: its memory would be freed
+// only after the waiting one.
 TEST(RetransmitMemory, IsGivenFirstComeFirstServed) {
   ClusterOptions o;
   o.ranks = 3;

@@ -1,5 +1,5 @@
-// The table of station sets: which is in force, losses before and after the line, forgetting. What
-// is dealt to the stations of a set, and that stations find the same.
+// The table of station sets: which set is in force, losses before and after the cut-over,
+// forgetting. Also the segments that are dealt to the stations of a set; stations compute the same.
 #include "collective/station_table.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ TEST(StationTable, TheLatestSetThatBeganIsInForce) {
   EXPECT_EQ(t.of(19)->version, 1u);
   EXPECT_EQ(t.of(20)->version, 3u);
   EXPECT_EQ(t.of(1u << 30)->version, 3u);
-  // Two lines at one operation: the later counts.
+  // Two cut-overs at one operation: the later one counts.
   ASSERT_TRUE(t.install(set_of(4, 20, {10})));
   EXPECT_EQ(t.of(20)->version, 4u);
 }
@@ -73,7 +73,7 @@ TEST(StationTable, ALossMayComeBeforeTheLine) {
   ASSERT_TRUE(t.install(set_of(2, 3, {9, 10})));
   EXPECT_TRUE(t.of(3)->find(9)->out);
   EXPECT_FALSE(t.lose(2, 9));
-  // However many: bounded.
+  // The memory is bounded, however many there are.
   for (uint32_t v = 0; v < 5000; v++) t.lose(100 + v, 9);
 }
 

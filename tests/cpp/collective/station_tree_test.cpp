@@ -1,5 +1,5 @@
-// Trees of stations: leaves fold racks, stations at the top fold the racks' sums. The same bits as
-// the ranks have by themselves in these racks, whatever happens to stations.
+// Trees of stations: leaves fold racks, and stations at the top fold the racks' sums. The bits are
+// those of a fold by the ranks alone in these racks, whatever happens to stations.
 #include "support/program.h"
 #include "support/seeds.h"
 #include "wire/aggregation.h"
@@ -11,7 +11,7 @@ using wire::Kind;
 
 constexpr size_t kTreeVector = 3 << 19;
 
-// Two racks of three, and one rank in none.
+// Two racks of three ranks, and one rank without a rack.
 ClusterOptions in_racks() {
   ClusterOptions o = with_stations(7);
   o.racks = {"A", "B", "A", "", "B", "A", "B"};
@@ -28,12 +28,12 @@ Runs all_call(Cluster& c, Kind kind, Element element, uint64_t id,
   return runs;
 }
 
-// The tree: two leaves for A, one for B, two at the top.
+// The tree: two leaves for A, one for B, two stations at the top.
 void add_tree(Cluster& c) {
   c.add_stations({65536, 32768, 65536, 65536, 65536}, 1, 0, {"A", "A", "B", "top", ""});
 }
 
-// Contributions and sums that have come to a station.
+// Bytes of contributions and sums that a station has received.
 uint64_t received(Cluster& c, size_t j) {
   return c.station(j).counters().get(Counter::reduce_bytes_received);
 }
@@ -66,7 +66,8 @@ TEST(StationTree, SendsOneSumPerRackToTheTop) {
   Cluster c(in_racks());
   c.add_stations({65536, 65536, 65536}, 1, 0, {"A", "B", "top"});
   finish(c, all_call(c, Kind::kAllreduce, Element::kFloat32, 1));
-  // Three contributions each; the top has two sums, and what is from the rank in no rack.
+  // Each leaf gets three contributions; the top gets two sums, and the contribution of the rank
+  // without a rack.
   EXPECT_EQ(received(c, 0), received(c, 2));
   EXPECT_EQ(received(c, 1), received(c, 2));
   EXPECT_EQ(c.station(0).counters().get(Counter::reduce_bytes_sent) * 3, received(c, 0));
@@ -98,10 +99,10 @@ TEST(StationTree, RanksFoldInBracketsWithoutStations) {
   }
 }
 
-// Results flow: some have been placed, others have not.
+// Results arrive: some have been placed, others have not.
 bool tree_under_way(const Cluster& c) { return c.total(Counter::agg_results) > 2; }
 
-// What happens in the middle costs time only, and later operations go on.
+// The event in the middle costs only time, and later operations continue.
 template <typename Happens>
 void survives(Happens happens) {
   Cluster c(in_racks());
@@ -113,7 +114,7 @@ void survives(Happens happens) {
   finish(c, all_call(c, Kind::kAllreduce, Element::kBFloat16, 2), 10 * kSecond);
   for (Member r = 0; r < c.size(); r++) EXPECT_FALSE(c.group(r).core().failed());
   EXPECT_GT(c.total(Counter::agg_diverted), 0u);
-  // Nothing of an operation is left anywhere that lives.
+  // No living station keeps any state of an operation.
   c.run_for(kSecond);
   for (size_t j = 0; j < c.stations(); j++) {
     aggregation::Job* const job = c.station(j).station().job();
@@ -150,8 +151,8 @@ TEST(StationTree, ALeafDeclines) {
   EXPECT_GT(c.total(Counter::agg_results), before);
 }
 
-// What a leaf may not send ends the station at the top that gets it: the first sum, changed on its
-// way.
+// A station at the top closes if it gets a frame that a leaf may not send: here the first sum,
+// changed in transit.
 template <typename Change>
 void sum_is_refused(const std::string& reason, Change change) {
   SCOPED_TRACE(reason);
@@ -196,7 +197,7 @@ TEST(StationTree, TheTopTakesNoSumThatCannotBe) {
   });
 }
 
-// Behind a loss, with the next set.
+// After a loss, the next set is another tree.
 TEST(StationTree, AnotherTreeFollows) {
   Cluster c(in_racks());
   add_tree(c);

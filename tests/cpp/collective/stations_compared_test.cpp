@@ -1,5 +1,5 @@
-// Stations that keep the planner's promise fold, others rest, on all ranks from the same operation
-// on; the bits stay the same.
+// Stations that are as fast as the planner estimated fold; others rest, on all ranks from the same
+// operation on. The bits stay the same.
 #include "support/program.h"
 
 namespace mcast::test {
@@ -22,7 +22,7 @@ struct ComparedWorld {
   static ClusterOptions options() {
     ClusterOptions o = with_stations(4);
     o.group.agreed.aggregate = AggregateMode::kCareful;
-    o.net.latency = 10 * kMilli;  // so that few operations are enough to be measured
+    o.net.latency = 10 * kMilli;  // so that few operations are enough for a measurement
     return o;
   }
   void slow(Nanos every) {
@@ -47,7 +47,7 @@ struct ComparedWorld {
   AggregationReport::Plan plan(Member r) {
     return c.group(r).core().aggregation_report(c.clock(r)).plans.at(0);
   }
-  // Until all ranks are at work or at rest.
+  // Runs reductions until all stations work, or rest, on all ranks.
   bool become(bool resting, int most) {
     for (int i = 0; i < most; i++) {
       if (all(resting)) return true;
@@ -69,7 +69,7 @@ TEST(StationsCompared, SlowOnesRestAndAreTriedAgain) {
   EXPECT_EQ(w.plan(0).placement.reason, PlacementReason::kPlaced);
   w.c.run_for(StationTrial::kFirst);
   ASSERT_TRUE(w.become(true, 100));
-  // The trial is judged: it stays so.
+  // The trial is decided and does not change.
   for (int i = 0; i < 30; i++) w.sum();
   ASSERT_TRUE(w.all(true));
   const uint64_t folded = w.c.total(Counter::agg_operations);

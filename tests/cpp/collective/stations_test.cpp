@@ -1,4 +1,5 @@
-// Stations fold parts of reductions: the same bits as without, whatever happens to stations.
+// Stations fold parts of reductions: the bits are the same as without stations, whatever happens to
+// them.
 #include "collective/station_deal.h"
 #include "support/program.h"
 #include "support/seeds.h"
@@ -15,7 +16,7 @@ wire::Descriptor sum(Kind kind, Element element, size_t bytes) {
   return d;
 }
 
-constexpr size_t kVector = 3 << 19;  // bytes: more than the least that stations fold
+constexpr size_t kVector = 3 << 19;  // more than the minimum for stations
 
 Runs everybody(Cluster& c, const wire::Descriptor& d, uint64_t id) {
   Runs runs;
@@ -61,7 +62,7 @@ TEST(Stations, SmallOnesAndOthersPassThemBy) {
   EXPECT_EQ(c.station(0).sent(), 0u);
 }
 
-// A frame of the station to a rank, as the network sees it.
+// Returns true if this frame of a station to a rank has this type.
 bool is_frame(ConstBytes frame, wire::FrameType type) {
   wire::FrameHeader h;
   return wire::parse_frame(frame, h) && h.type == type;
@@ -78,7 +79,7 @@ std::vector<std::byte> frame_of(const Cluster& c, wire::FrameType type, Sequence
   return frame;
 }
 
-// For a test that hangs: what ranks have counted, and why stations have ended.
+// For a test that hangs: the ranks' counters, and why stations have ended.
 std::string state_of(Cluster& c) {
   std::string text;
   for (Member r = 0; r < c.size(); r++) {
@@ -99,10 +100,10 @@ std::string state_of(Cluster& c) {
   return text;
 }
 
-// Results flow: some have been placed, others have not.
+// Results arrive: some have been placed, others have not.
 bool under_way(const Cluster& c) { return c.total(Counter::agg_results) > 2; }
 
-// The rest of what goes wrong: everybody gets the right bits, and the group lives.
+// Ends a test of a failure: all ranks get the right bits, and the group lives.
 void expect_survived(Cluster& c, const Runs& runs) {
   finish(c, runs, 10 * kSecond);
   for (Member r = 0; r < c.size(); r++) EXPECT_FALSE(c.group(r).core().failed());
@@ -115,7 +116,7 @@ TEST(Stations, LateResultAfterDivert) {
   c.add_stations({65536, 65536});
   Runs runs = everybody(c, sum(Kind::kAllreduce, Element::kFloat32, kVector), 1);
   ASSERT_TRUE(c.run([&] { return under_way(c); }));
-  // What it says and what it hears is held up until everybody has given it up.
+  // The station's frames are held up in both directions until all ranks have given it up.
   const size_t end = c.station(0).endpoint();
   c.net().isolate(end);
   ASSERT_TRUE(c.run([&] { return c.total(Counter::agg_lost) == 4; })) << "not missed";
@@ -155,7 +156,7 @@ TEST(Stations, GoneBetweenRosters) {
   c.install(3);
   runs.push_back(c.call(3, d, 2));
   expect_survived(c, runs);
-  // The one of the first set lives: nobody takes the news for its.
+  // The station of the first set lives, and is not confused with the lost one.
   EXPECT_EQ(c.total(Counter::agg_lost), 4u);
 }
 
@@ -228,7 +229,7 @@ TEST(Stations, StopAndGoOn) {
   c.stop_station(1, false);
   runs = everybody(c, d, 3);
   finish(c, runs);
-  // It is out for good in this set; in the next another one takes its place.
+  // The station stays out of this set permanently; in the next set another one takes its place.
   c.add_stations({65536, 65536}, 2, 2);
   finish(c, everybody(c, d, 4));
   EXPECT_EQ(c.total(Counter::agg_lost), 4u);
@@ -289,7 +290,7 @@ TEST(Stations, SeveralRanksOnAHost) {
   }
 }
 
-// A station takes some operations at a time, and throws out who brings more.
+// A station accepts some operations at a time, and disconnects a rank that opens more.
 TEST(Stations, AreOpenedAsFarAsTheyTake) {
   Cluster c(with_stations(4));
   c.add_stations({65536});
@@ -301,9 +302,9 @@ TEST(Stations, AreOpenedAsFarAsTheyTake) {
   EXPECT_EQ(c.total(Counter::agg_lost), 0u);
 }
 
-// What station 0 may be given to send to rank 3, who awaits a whole segment: `own`, the number of
-// such a one in the station's list; `anothers`, of one that lies in the same place of another
-// rank's shard as one that rank 3 awaits from a station too.
+// Frames that station 0 can be made to send to rank 3, which expects a whole segment. `own` is the
+// number of such a segment in the station's list. `anothers` is the number of a segment at the same
+// place of another rank's shard, where rank 3 expects one from a station too.
 struct Forged {
   uint32_t own = UINT32_MAX, anothers = UINT32_MAX;
   size_t segment = 0;
@@ -342,7 +343,7 @@ std::vector<std::byte> result_body(uint32_t number, wire::ResultForm form, uint1
 }
 
 struct WrongFrame {
-  const char* reason;  // for which the station is thrown out
+  const char* reason;  // reason for which the station is disconnected
   wire::FrameType type;
   Sequence sequence;
   uint32_t argument;
@@ -375,7 +376,7 @@ std::vector<WrongFrame> wrong_frames(const Forged& forged, uint32_t hash) {
   };
 }
 
-// What no station may send ends that station, and nothing else.
+// A frame that no station may send ends that station, and affects nothing else.
 TEST(Stations, ThatBreakTheProtocolAreThrownOut) {
   const auto d = sum(Kind::kAllreduce, Element::kFloat32, kVector);
   for (size_t i = 0; i < wrong_frames({}, 0).size(); i++) {

@@ -1,5 +1,5 @@
-// A late rank is named: by what stations tell member 0, in its report and in the errors of
-// operations that pass their limit. And what the planner has made of the last operations.
+// Late ranks are named in member 0's report and in the errors of operations that pass their limit,
+// from the stations' reports. Also the planner's decisions on the last operations.
 #include "collective/straggler_reports.h"
 
 #include <gmock/gmock.h>
@@ -14,7 +14,7 @@ using testing::HasSubstr;
 using testing::Not;
 using wire::Kind;
 
-constexpr size_t kLarge = 3 << 19;  // bytes: more than the least that stations fold
+constexpr size_t kLarge = 3 << 19;  // more than the minimum for stations
 
 wire::Descriptor large_sum(Kind kind, size_t bytes) {
   wire::Descriptor d{kind, static_cast<uint8_t>(Element::kFloat32), kNoMember, bytes, ""};
@@ -79,7 +79,7 @@ TEST(Stragglers, AreNamedWithoutStationsToo) {
   }
 }
 
-// A rank that has died is missed as one, whatever stations say.
+// A rank that has died is missed as dead, whatever stations report.
 TEST(Stragglers, ThatHaveDiedAreLost) {
   Cluster c(with_stations(4));
   c.add_stations({65536});
@@ -101,9 +101,9 @@ TEST(StragglerReports, LastAsLongAsTheyAreRepeated) {
   EXPECT_EQ(reports.text(7, 7, kSecond + 150 * kMilli), "rank(s) 1, 3: 250 ms");
   EXPECT_EQ(reports.text(7, 6, kSecond), "") << "another operation";
   EXPECT_EQ(reports.text(8, 8, kSecond), "") << "it is over";
-  // The station has said nothing for longer than its deadline can be.
+  // The station has not reported for longer than its deadline allows.
   EXPECT_EQ(reports.text(7, 7, kSecond + 201 * kMilli), "");
-  // Another one tells of an earlier operation, and of somebody else.
+  // Another station reports an earlier operation and other hosts.
   reports.on_report(5, 6, {3, 40, {5}}, hosts, kSecond);
   EXPECT_EQ(reports.text(6, 7, kSecond), "rank(s) 0, 2: 40 ms");
   reports.on_report(4, 6, {3, 60, {2}}, hosts, kSecond);
