@@ -1,4 +1,4 @@
-// When an aggregator is asked again.
+// When an aggregator may be asked again.
 #include "engine/admission.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,8 @@ TEST(Admission, WaitsDoubleUpToHalfAMinute) {
   }
 }
 
-// Admitted is not enough: a rank that never reaches it would have all ranks try for ever.
+// Admission alone does not reset the wait: if one rank never reaches the aggregator, all ranks
+// would retry too often forever.
 TEST(Admission, WaitsBeginAnewOnceItsStationsHaveBeenInForce) {
   Admission a({"agg", 7117});
   Nanos now = kSecond;
@@ -48,7 +49,7 @@ TEST(Admission, WaitsBeginAnewOnceItsStationsHaveBeenInForce) {
   EXPECT_TRUE(a.stations().empty());
 }
 
-// The code is what docs/aggregators.md has a table of.
+// docs/aggregators.md lists these codes.
 TEST(Admission, ARefusalBeginsWithItsCode) {
   Admission a({"agg", 7117});
   a.refused({"quota", "512M are in use"}, 0);
@@ -57,7 +58,7 @@ TEST(Admission, ARefusalBeginsWithItsCode) {
   EXPECT_EQ(a.stats().reason, "jobs");
 }
 
-// They reach logs, and Python's str, which takes no other bytes than UTF-8.
+// They go to logs and to Python's str, which accepts only UTF-8.
 TEST(Admission, TextsFromOutsideAreShortAndPlain) {
   Admission a({"agg", 7117});
   a.asking(0);

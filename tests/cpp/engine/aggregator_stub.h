@@ -1,5 +1,5 @@
-// An aggregator's side of admission, played step by step by a test: a listener on loopback that
-// answers each connection as it is told, and keeps what it has read.
+// An aggregator's side of admission, controlled step by step by a test: a listener on loopback that
+// sends the replies that the test gives it and stores what it reads.
 #pragma once
 
 #include <arpa/inet.h>
@@ -22,7 +22,7 @@
 
 namespace mcast::test {
 
-// A connection of somebody who asks.
+// The aggregator's end of a connection from an engine that asks for admission.
 class AskerEnd {
  public:
   explicit AskerEnd(int fd) : fd_(fd) {}
@@ -35,7 +35,8 @@ class AskerEnd {
               static_cast<ssize_t>(bytes.size()));
   }
   void send(const wire::Admission& record) { raw(wire::framed(wire::encode(record))); }
-  // The next record; nothing: the connection has ended, or nothing came for `patience`.
+  // Returns the next record, or nothing if the connection has ended or no record arrived within
+  // `patience`.
   std::optional<wire::Admission> read(Nanos patience = 5 * kSecond) {
     const auto text = read_text(patience);
     wire::Admission record;
@@ -67,7 +68,7 @@ class AskerEnd {
 
 class AggregatorStub {
  public:
-  // `port` 0: any.
+  // `port` 0: any free port.
   explicit AggregatorStub(uint16_t port = 0) {
     fd_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     const int on = 1;
@@ -87,7 +88,7 @@ class AggregatorStub {
   AggregatorStub& operator=(const AggregatorStub&) = delete;
 
   const NetAddress& address() const { return address_; }
-  // Null: nobody came for `patience`.
+  // Returns the next connection, or null if none arrived within `patience`.
   std::unique_ptr<AskerEnd> take(Nanos patience = 5 * kSecond) {
     pollfd ready{fd_, POLLIN, 0};
     if (::poll(&ready, 1, static_cast<int>(patience / kMilli)) <= 0) return nullptr;
@@ -100,7 +101,7 @@ class AggregatorStub {
   NetAddress address_;
 };
 
-// An answer that admits with stations of these uids.
+// A reply that admits the group with stations of these uids.
 inline wire::Accept admits(const std::vector<uint64_t>& uids) {
   wire::Accept answer;
   answer.process = 77;

@@ -46,7 +46,7 @@ const char* engine_memory() {
 
 void* operator new(size_t bytes) { return mcast::test::block_of(bytes); }
 void* operator new[](size_t bytes) { return mcast::test::block_of(bytes); }
-// Of std::stable_sort. A sanitizer's own would not match the `delete` below.
+// Used by std::stable_sort. A sanitizer's own version would not match the `delete` below.
 void* operator new(size_t bytes, const std::nothrow_t&) noexcept { return std::malloc(bytes); }
 void operator delete(void* block) noexcept { mcast::test::release(block); }
 void operator delete[](void* block) noexcept { mcast::test::release(block); }

@@ -15,7 +15,8 @@ constexpr size_t kMiB = size_t{1} << 20;
 
 class ClientArenasTest : public testing::Test {
  protected:
-  // Of all arenas together: what the memory cgroup of whoever made the pages is charged for.
+  // Pages of all arenas together, which are charged to the memory cgroup of the process that
+  // created them.
   size_t page_bytes() const {
     size_t sum = 0;
     for (const Fd& file : files_) {
@@ -38,15 +39,15 @@ class ClientArenasTest : public testing::Test {
   }};
 };
 
-// The engine writes outputs: without pages of the client's it would be the first to touch them, and
-// its own cgroup would pay.
+// The engine writes outputs. Without pages of the client, the engine would touch them first and its
+// own cgroup would be charged.
 TEST_F(ClientArenasTest, SpansHavePagesBeforeTheEngineSeesThem) {
   auto first = take(8 * kMiB);
   EXPECT_EQ(page_bytes(), 8 * kMiB);
   auto second = take(kMiB + 1);
   EXPECT_EQ(page_bytes(), 9 * kMiB + ClientArenas::kAlign);
   EXPECT_EQ(files_.size(), 1u);
-  // What was touched before is taken as it is, and what is new of it gets pages.
+  // Pages that were touched before are reused; only the new part gets pages.
   const uint64_t before = second->offset;
   second.reset();
   auto third = take(2 * kMiB);
@@ -56,7 +57,7 @@ TEST_F(ClientArenasTest, SpansHavePagesBeforeTheEngineSeesThem) {
   auto fourth = take(4 * kMiB);
   EXPECT_EQ(fourth->offset, 0u);
   EXPECT_EQ(page_bytes(), 10 * kMiB);
-  // An arena for one that is larger than any.
+  // A span that is larger than any arena gets its own.
   auto large = take(ClientArenas::kLeast + 1);
   EXPECT_EQ(files_.size(), 2u);
   EXPECT_EQ(page_bytes(), 10 * kMiB + ClientArenas::kLeast + ClientArenas::kAlign);
@@ -65,7 +66,7 @@ TEST_F(ClientArenasTest, SpansHavePagesBeforeTheEngineSeesThem) {
   EXPECT_EQ(sum, std::byte{0});
 }
 
-// A model that grows, or sequences of all lengths: each size used to get an arena of its own.
+// A model that grows, or sequences of all lengths: each size used to get its own arena.
 TEST_F(ClientArenasTest, GrowingSpansNeedFewArenas) {
   for (size_t size = 32; size <= 256; size++) take(size * kMiB);
   size_t bytes = 0;
@@ -89,7 +90,7 @@ TEST_F(ClientArenasTest, PagesThatAreNotNeededLatelyGoBack) {
   large.reset();
   for (int i = 0; i < 200; i++) take(kMiB);
   EXPECT_LE(page_bytes(), 257 * kMiB);
-  // What comes back is new: zeros, with pages.
+  // A span that is returned and taken again is new: zeros, with pages.
   large = take(300 * kMiB);
   EXPECT_EQ(files_.size(), 1u);
   EXPECT_EQ(page_bytes(), 300 * kMiB);

@@ -1,5 +1,6 @@
-// engine_memory=copy through a whole engine: results are there, also of a rank that is stopped, and
-// memory that goes away, does not come, or is too much ends by name on all ranks.
+// engine_memory=copy through a whole engine. Results arrive, also those of a stopped rank. Memory
+// that goes away, does not respond, or is too large ends the operation with an error that names the
+// rank, on all ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -33,7 +34,7 @@ std::map<std::string, std::string> copied(const EngineProcess& engine,
   return {{"engine", engine.setting()}, {"engine_memory", memory}, {"liveness_limit", "1000"}};
 }
 
-// What the engine tells of its clients.
+// The status report of the engine about its clients.
 std::string told(const EngineProcess& engine) {
   const auto fd = connect_to(engine.path() + ".status", SOCK_STREAM);
   std::string text(size_t{64} << 10, '\0');
@@ -48,14 +49,14 @@ std::string told(const EngineProcess& engine) {
   return text.substr(0, length);
 }
 
-// All ranks have come to here.
+// Waits until all ranks have reached this point.
 bool meet(DirectoryStore& store, const std::string& where, Member rank, uint32_t ranks) {
   std::vector<std::string> keys;
   for (uint32_t r = 0; r < ranks; r++) keys.push_back(where + "." + std::to_string(r));
   return store.set(keys[rank], "").ok() && store.multi_get(keys, 30 * kSecond).ok();
 }
 
-// An engine whose clients may be any user.
+// Options of an engine that accepts clients of any user.
 service::HostEngineOptions open_to_all() {
   service::HostEngineOptions options;
   options.mode = 0666;
@@ -64,7 +65,7 @@ service::HostEngineOptions open_to_all() {
   return options;
 }
 
-// A rank of another user than the engine's, which may be read all the same.
+// Makes this rank run as another user than the engine, while its memory stays readable.
 bool become_another_user() {
   return setresgid(65534, 65534, 65534) == 0 && setresuid(65534, 65534, 65534) == 0 &&
          prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) == 0;
@@ -96,7 +97,7 @@ TEST(ClientCopy, TensorsOfTheSameUser) { expect_copies(false, "copy", "process_v
 TEST(ClientCopy, TensorsOfAnotherUser) { expect_copies(true, "copy", "descriptor"); }
 TEST(ClientCopy, AutoCopiesForTheSameUser) { expect_copies(false, "auto", "process_vm"); }
 
-// For another user `auto` leaves it to the client.
+// For another user, `auto` leaves the copying to the client.
 TEST(ClientCopy, AutoTakesSpansForAnotherUser) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, to be two users";
   EngineProcess engine(open_to_all());
@@ -112,7 +113,7 @@ TEST(ClientCopy, AutoTakesSpansForAnotherUser) {
   }));
 }
 
-// A process that nobody may read is copied by itself, as with slots.
+// A process whose memory no other process may read copies it itself, as with slots.
 TEST(ClientCopy, MemoryThatCannotBeReachedIsCopiedByItsProcess) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, to be two users";
   EngineProcess engine(open_to_all());
@@ -149,7 +150,8 @@ std::byte* pages(size_t bytes) {
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
 }
 
-// What it has posted ends on the others, and its outputs are written while it is stopped.
+// The stopped rank's operation ends on the other ranks, and its outputs are written while it is
+// stopped.
 TEST(ClientCopy, AStoppedRankIsServed) {
   EngineProcess engine;
   expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
@@ -179,7 +181,7 @@ TEST(ClientCopy, AStoppedRankIsServed) {
       kill(other, SIGSTOP);
       const Status status = allgather(*group, data);
       EXPECT_TRUE(status.ok()) << status.to_string();
-      // Its copy of this rank's block, in its own memory.
+      // The stopped rank's copy of this rank's block.
       std::vector<std::byte> seen(kBlock);
       const auto whole_there = [&] {
         const struct iovec here { seen.data(), kBlock };
@@ -206,7 +208,7 @@ TEST(ClientCopy, MemoryThatWentAwayIsNamedOnAllRanks) {
       if (rank == 1 && input) munmap(mine + kBlock / 2, 4096);
       if (rank == 1 && !input) munmap(all, 4096);
       Status status = allgather_at(*group, mine, all, kBlock);
-      // Where the outputs are gone the other one may have had its result before.
+      // If the outputs are gone, the other rank may have got its result before.
       if (rank == 0 && status.ok()) status = allgather_at(*group, mine, all, kBlock);
       EXPECT_THAT(status.message(), HasSubstr("rank 1: memory of all_gather went away"));
       EXPECT_THAT(barrier(*group).message(), HasSubstr("failed earlier"));
@@ -215,12 +217,13 @@ TEST(ClientCopy, MemoryThatWentAwayIsNamedOnAllRanks) {
   }
 }
 
-// Its own lanes and other clients go on; the error comes after half of the operation's timeout.
+// The engine's lanes and other clients continue. The error is raised after half of the operation's
+// timeout.
 TEST(ClientCopy, APageThatNeverComesIsNamedOnAllRanks) {
   for (const bool input : {true, false}) {
     EngineProcess engine;
     expect_all_good(run_ranks(4, 60, [&](Member rank, DirectoryStore& store) {
-      if (rank >= 2) {  // a job beside
+      if (rank >= 2) {  // another job
         auto beside = store.scoped("beside");
         auto group = make_group("beside", rank - 2, 2, beside, copied(engine));
         if (!group) return false;
@@ -246,7 +249,7 @@ TEST(ClientCopy, APageThatNeverComesIsNamedOnAllRanks) {
       if (rank == 0 && status.ok()) status = barrier(*group, 4 * kSecond);
       EXPECT_THAT(status.message(), HasSubstr("rank 1: memory of all_gather does not answer for"));
       EXPECT_THAT(status.message(), HasSubstr("(swap, FUSE, userfaultfd)"));
-      // Others of this process find that out at once.
+      // Other groups of this process find that out at once.
       if (rank == 1) {
         EXPECT_THAT(told(engine), HasSubstr("\"copies\":\"hangs\""));
         EXPECT_EQ(kept.expired(), input) << "outputs may be written when the page comes";
@@ -262,7 +265,7 @@ TEST(ClientCopy, TheLimitOfCopiesIsNamedOnAllRanks) {
   EngineProcess engine(limits);
   expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
     auto group = make_group("copied", rank, 2, store, copied(engine));
-    // What goes back serves again.
+    // Copies that are freed can be used again.
     if (!group || !work(*group, 100'000, 20) || !meet(store, "worked", rank, 2)) return false;
     std::vector<std::byte> large(size_t{4} << 20);
     const Status status = broadcast(*group, large, 0);
@@ -272,7 +275,8 @@ TEST(ClientCopy, TheLimitOfCopiesIsNamedOnAllRanks) {
   }));
 }
 
-// At any moment of its copies, also by an exec, after which its memory is another program's.
+// The rank ends at any moment of its copies, also by an exec, after which its memory belongs to
+// another program.
 TEST(ClientCopy, ARankThatEndsInTheMidstOfCopiesIsNamed) {
   for (const uint64_t seed : seeds(6)) {
     SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
@@ -308,7 +312,7 @@ TEST(ClientCopy, ARankThatEndsInTheMidstOfCopiesIsNamed) {
   }
 }
 
-// Its outputs may still be written, so they are kept from other uses.
+// The engine may still write its outputs, so they are kept from other uses.
 TEST(ClientCopy, AnEngineThatHangsMayWriteLate) {
   service::TenantLimits limits;
   limits.silence = kSecond;

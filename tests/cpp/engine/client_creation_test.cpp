@@ -1,4 +1,4 @@
-// What a client tells an engine of another version about the settings of a group.
+// Tests the settings of a group that a client sends to an engine of another version.
 #include "engine/client_creation.h"
 
 #include <gmock/gmock.h>

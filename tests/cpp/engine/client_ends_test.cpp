@@ -1,5 +1,5 @@
-// Every post of an engine's client ends, and is told once: beside posts of other threads, when the
-// group goes right after it, and when the engine is lost before anybody listens.
+// Every post of an engine's client ends and is reported once: beside posts of other threads, when
+// the group is destroyed right after it, and when the engine is lost before anyone listens.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -24,13 +24,15 @@ std::shared_ptr<Group> client(const EngineProcess& engine, Member rank, Director
       {{"engine", engine.setting()}, {"engine_memory", road}, {"shared_memory", kSharedMemory}});
 }
 
-// How far a message is must not come before the message: another thread that posts feeds all.
+// A message's progress must not be submitted before the message: every thread that posts feeds all
+// messages.
 TEST(ClientEnds, ThreadsThatPostAtOnceDoNotOvertakeEachOther) {
   EngineProcess engine;
   expect_all_good(run_ranks(2, 100, [&](Member rank, DirectoryStore& store) {
     auto group = client(engine, rank, store, "slots");
     if (!group) return false;
-    // Short ones are over at once, and whoever posts one feeds the long ones of the others.
+    // Short messages are over at once, and a thread that posts one feeds the long ones of the other
+    // threads.
     constexpr size_t kThreads = 6, kMessages = 400;
     std::atomic<size_t> good{0};
     std::vector<std::thread> threads;
@@ -53,7 +55,8 @@ TEST(ClientEnds, ThreadsThatPostAtOnceDoNotOvertakeEachOther) {
   }));
 }
 
-// A group that goes waits for the others to have what they need; then all its posts have ended.
+// A group that is destroyed waits until the others have what they need; then all its posts have
+// ended.
 TEST(ClientEnds, WhatFliesWhenTheGroupGoesHasEnded) {
   EngineProcess engine;
   for (const char* road : {"slots", "map", "copy"}) {

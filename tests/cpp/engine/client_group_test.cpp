@@ -1,5 +1,5 @@
-// Groups that an engine of the host carries out: the suite of groups in process passes with them,
-// and what ends (engine, rank) is told to all ranks, by name, in bounded time.
+// Groups that a host engine runs: the suite of in-process groups passes with them, and the end of
+// an engine or a rank is reported to all ranks, by name and in bounded time.
 #include "engine/client_group.h"
 
 #include <gmock/gmock.h>
@@ -31,7 +31,7 @@ std::shared_ptr<Group> hosted(const EngineProcess& engine, Member rank, uint32_t
                     {{"engine", engine.setting()}, {"liveness_limit", "1000"}});
 }
 
-// Some work that is over on all ranks: what comes next disturbs nobody's end of it.
+// Does some work that is over on all ranks, so that later events do not disturb its end.
 bool work_together(Group& group, Member rank, uint32_t ranks, DirectoryStore& store) {
   if (!work(group, 1000, 2)) return false;
   std::vector<std::string> keys;
@@ -39,8 +39,8 @@ bool work_together(Group& group, Member rank, uint32_t ranks, DirectoryStore& st
   return store.set(keys[rank], "").ok() && store.multi_get(keys, 30 * kSecond).ok();
 }
 
-// The suite of groups in process, by this program itself. `user`: of its ranks, who may be other
-// than the engine's.
+// Runs this program's suite of in-process groups through an engine. `user`: the user of its ranks,
+// which may differ from the engine's.
 void run_suite(const std::string& road, uid_t user = geteuid()) {
   service::HostEngineOptions options;
   options.guardian = false;
@@ -61,7 +61,7 @@ void run_suite(const std::string& road, uid_t user = geteuid()) {
     for (int i = 0; i <= 6; i++) {
       filter += ":Sizes/EngineReductions.EqualTheSumBesideOtherTraffic/" + std::to_string(i);
     }
-    // These count what the process of the group has: lanes, descriptors, salts.
+    // These tests count resources of the process that runs the group: lanes, descriptors, salts.
     filter += "-Engine.ReInitLeaksNothing:Engine.JobsDiffer*";
     execl("/proc/self/exe", "mcast_test_engine", "--gtest_brief=1", filter.c_str(), nullptr);
     _exit(127);
@@ -82,7 +82,7 @@ TEST(ClientGroup, TheSuitePassesWithMemoryOfAnotherUserThatTheEngineCopies) {
   run_suite("copy", 65534);
 }
 
-// An engine that was given up may wake up again: it must not write to what went back.
+// An engine that was given up may continue later. It must not write to memory that was given back.
 TEST(ClientGroup, MemoryIsWithdrawnFromAnEngineThatHangs) {
   service::TenantLimits limits;
   limits.silence = kSecond;
@@ -96,7 +96,7 @@ TEST(ClientGroup, MemoryIsWithdrawnFromAnEngineThatHangs) {
     fill(data, rank * kBlock, kBlock, 7 + rank);
     if (rank == 1) {
       if (!store.multi_get({"stopped"}, 30 * kSecond).ok()) return false;
-      (void)allgather(*group, data);  // well, if the first engine is fast enough afterwards
+      (void)allgather(*group, data);  // succeeds if the first engine is fast enough
       return true;
     }
     const ArenaPool& pool = *ArenaPool::of_process();
@@ -124,7 +124,7 @@ TEST(ClientGroup, MemoryIsWithdrawnFromAnEngineThatHangs) {
   }));
 }
 
-// The pool exists where a group is asked for it, and is mapped unless the setting has all copied.
+// The pool exists if a group was asked to use it, and is mapped unless the setting requires copies.
 TEST(ClientGroup, MemoryOfThePoolIsMappedAsTheSettingSays) {
   EngineProcess engine;
   expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
@@ -218,7 +218,7 @@ TEST(ClientGroup, AKilledRankIsNamedByTheOthers) {
   EXPECT_EQ(ends[2].exit_code, 0);
 }
 
-// What a rank has posted ends on the others while its process is stopped.
+// A rank's posts end on the other ranks while its process is stopped.
 TEST(ClientGroup, AStoppedRankServesWhatItHasPosted) {
   EngineProcess engine;
   expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {

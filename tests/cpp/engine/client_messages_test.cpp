@@ -1,6 +1,6 @@
-// Messages of groups that an engine of the host carries out, over the network: beside ranks without
-// one, at the limits of an engine, and where an engine, a rank or its memory goes away.
-// (The suite of messages passes through an engine in client_group_test.cpp.)
+// Messages of groups that a host engine runs, over the network: beside ranks without an engine, at
+// the limits of an engine, and when an engine, a rank or its memory goes away.
+// (client_group_test.cpp runs the suite of messages through an engine.)
 #include "engine/client_messages.h"
 
 #include <gmock/gmock.h>
@@ -54,7 +54,7 @@ TEST(ClientMessages, PassBetweenRanksOfTwoEnginesAndOfNone) {
   }
 }
 
-// Short sends are over at once: what the engine says of them is read although nobody waits.
+// Short sends are over at once: the engine's reports about them are read although no thread waits.
 TEST(ClientMessages, ManyMayBePostedBeforeOneIsWaitedFor) {
   EngineProcess engine;
   expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
@@ -144,7 +144,7 @@ TEST(ClientMessages, AKilledRankIsNamedByWhoWaitsForIt) {
   EXPECT_EQ(ends[2].exit_code, 0);
 }
 
-// What it has posted is sent, and received, while its process is stopped.
+// A stopped process's posts are sent and received meanwhile.
 TEST(ClientMessages, AStoppedRankIsServed) {
   EngineProcess engine;
   expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
@@ -174,7 +174,7 @@ TEST(ClientMessages, AStoppedRankIsServed) {
   }));
 }
 
-// Rank 0 and its engine, which drains with a message in flight; rank 1 is elsewhere.
+// Rank 0 is on this engine, which drains with a message in flight; rank 1 is on another one.
 TEST(ClientMessages, TheLimitOfADrainIsNamedOnAllRanks) {
   EngineProcess first, second;
   expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
@@ -234,7 +234,7 @@ TEST(ClientMessages, MemoryThatWentAwayIsNamedOnBothRanks) {
       options.done = [&](const Status& s) { ended.set_value(s); };
       EXPECT_TRUE(group->post_message(std::move(call), std::move(options)).ok());
       Status s = ended.get_future().get();
-      // What was sent to memory that is gone has left all the same.
+      // The send to memory that is gone succeeds all the same.
       if (rank == 1 && s.ok()) s = post_one(*group, true, 0, 9, 10, 0)->end.get();
       EXPECT_THAT(s.message(), HasSubstr(sends ? "rank 0: memory of send went away"
                                                : "rank 0: memory of recv went away"));
@@ -250,7 +250,7 @@ TEST(ClientMessages, TheLimitOfCopiesIsNamedOnBothRanks) {
   expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
     auto group = member_of(&engine, rank, 2, store, "copy");
     if (!group) return false;
-    for (size_t round = 0; round < 20; round++) {  // what goes back serves again
+    for (size_t round = 0; round < 20; round++) {  // freed memory can be used again
       if (!talk(*group, 300'000, round)) return false;
     }
     if (!all_at(store, "talked", rank, 2)) return false;
@@ -260,7 +260,7 @@ TEST(ClientMessages, TheLimitOfCopiesIsNamedOnBothRanks) {
   }));
 }
 
-// What an engine tells of a group whose records are written by hand.
+// Records an engine's reports about a group whose records are written by hand.
 class MessageEar final : public ClientEar {
  public:
   void on_completed(ipc::Completed record) override {
@@ -273,7 +273,7 @@ class MessageEar final : public ClientEar {
     lost_ = why;
     news_.notify_all();
   }
-  // Ends of `count` messages, or fewer where the link was lost before.
+  // Waits for the ends of `count` messages; returns fewer if the link was lost before.
   std::vector<ipc::MessageDoneRecord> wait(size_t count) {
     std::unique_lock<std::mutex> held(mutex_);
     news_.wait_for(held, std::chrono::seconds(20),
@@ -288,13 +288,14 @@ class MessageEar final : public ClientEar {
   Status lost_;
 };
 
-// Rank 0 writes these records by hand, rank 1 is in order and waits for a message; two ranks of
-// another job work beside. `arena`: the space of 4 KiB that it may name.
+// Rank 0 writes these records by hand. Rank 1 is a correct client that waits for a message. Two
+// ranks of another job work at the same time. `arena`: the space of 4 KiB that the records may
+// name.
 struct WrongMessages {
   std::function<std::vector<ipc::MessageRecord>(const ipc::MessageRecord& good)> records;
-  size_t ended = 0;       // messages of it that the engine ends
-  const char* own = "";   // what the last of them says
-  const char* text = "";  // what rank 1 hears
+  size_t ended = 0;       // how many of its messages the engine ends
+  const char* own = "";   // text of the last of these ends
+  const char* text = "";  // error text at rank 1
 };
 
 void expect_messages_refused(const WrongMessages& wrong) {
@@ -337,7 +338,7 @@ void expect_messages_refused(const WrongMessages& wrong) {
       if (!(*link)->submit(record).ok()) break;
     }
     const auto ends = ear->wait(wrong.ended == 0 ? SIZE_MAX : wrong.ended);
-    if (wrong.ended > 0) {  // else some may have ended with the client
+    if (wrong.ended > 0) {  // otherwise some may have ended with the client
       EXPECT_EQ(ends.size(), wrong.ended);
       EXPECT_THAT(ends.back().text, HasSubstr(wrong.own));
     }
@@ -386,7 +387,8 @@ TEST(ClientMessages, APeerIsAnotherRank) {
   }
 }
 
-// Two receives into the same bytes are the client's own affair; then a group that is not there.
+// Two receives into the same bytes concern only the client itself. The last record names an unknown
+// group.
 TEST(ClientMessages, TheSameMemoryTwiceHarmsNobodyElse) {
   expect_messages_refused({[](const ipc::MessageRecord& good) {
                              std::vector<ipc::MessageRecord> all;
@@ -397,7 +399,7 @@ TEST(ClientMessages, TheSameMemoryTwiceHarmsNobodyElse) {
                                if (one.receives) one.memory.role = ipc::Role::kOutput;
                                all.push_back(one);
                              }
-                             all[3].peer = 0;  // that ends the group
+                             all[3].peer = 0;  // peer 0 is this rank, which ends the group
                              auto gone = good;
                              gone.group += 7;
                              all.push_back(gone);

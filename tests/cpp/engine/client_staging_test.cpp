@@ -1,5 +1,5 @@
-// Where the slices of a client's operation lie for its engine, and what is taken away from an
-// engine that is lost.
+// The places of the slices of a client's operation as its engine sees them, and the memory that is
+// withdrawn from a lost engine.
 #include "engine/client_staging.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ class ClientStagingTest : public testing::Test {
     EXPECT_TRUE(made.ok()) << made.status().to_string();
     return std::move(made).value();
   }
-  // An all-gather of `all`, whose own block is `input`.
+  // An all-gather to `all` whose own block is `input`.
   std::unique_ptr<ClientStaging> gather(Slice input, const std::vector<Slice>& all, Member self) {
     Post post;
     post.descriptor.kind = wire::Kind::kAllgather;
@@ -65,7 +65,7 @@ TEST_F(ClientStagingTest, OnlySlicesThatHaveTheirPagesAloneStayWhereTheyLie) {
   EXPECT_EQ(receive(slice_of(block_ + 100, 64), kMappedOrMoved)->runs()[0].space, ipc::Space::kOwn);
 }
 
-// Blocks of one tensor share pages with each other only.
+// The blocks of one tensor share pages only with each other.
 TEST_F(ClientStagingTest, BlocksThatFillPagesTogetherStayWhereTheyLie) {
   constexpr size_t kBlock = 4 * kMiB / 3, kRest = 4 * kMiB - 2 * kBlock;
   const std::vector<Slice> all = {slice_of(block_, kBlock), slice_of(block_ + kBlock, kBlock),
@@ -78,7 +78,7 @@ TEST_F(ClientStagingTest, BlocksThatFillPagesTogetherStayWhereTheyLie) {
   EXPECT_FALSE(pool_.offset_of(block_ + 4 * kMiB - 1, 1));
 }
 
-// One slice of each kind: in the pool, beside it, and where the engine copies.
+// One slice of each kind: in the pool, outside it, and copied by the engine.
 TEST_F(ClientStagingTest, BytesAreCountedByTheWayThatTheyGo) {
   std::vector<std::byte> elsewhere(3 * kPage);
   const Slice other = slice_of(elsewhere.data(), elsewhere.size());
@@ -89,7 +89,7 @@ TEST_F(ClientStagingTest, BytesAreCountedByTheWayThatTheyGo) {
   EXPECT_EQ(counters.get(Counter::engine_span_bytes), 3 * kPage);
   receive(other, kMappedOrMoved)->count(counters);
   EXPECT_EQ(counters.get(Counter::engine_moved_bytes), 3 * kPage);
-  // The input is copied to its place; inputs and outputs count.
+  // The input is copied to its output; inputs and outputs count.
   const std::vector<Slice> all = {slice_of(block_, kPage), slice_of(block_ + kPage, kPage)};
   gather(slice_of(elsewhere.data(), kPage), all, 1)->count(counters);
   EXPECT_EQ(counters.get(Counter::engine_mapped_bytes), kMiB + 2 * kPage);
@@ -97,7 +97,7 @@ TEST_F(ClientStagingTest, BytesAreCountedByTheWayThatTheyGo) {
   EXPECT_EQ(counters.get(Counter::engine_moved_bytes), 3 * kPage);
 }
 
-// An own block that lies elsewhere is copied once, to where it belongs.
+// An own block at another place is copied once, to its output.
 TEST_F(ClientStagingTest, AnInputWithoutPagesOfItsOwnIsCopiedToItsOutput) {
   const std::vector<Slice> all = {slice_of(block_, 2 * kMiB),
                                   slice_of(block_ + 2 * kMiB, 2 * kMiB)};
@@ -109,9 +109,9 @@ TEST_F(ClientStagingTest, AnInputWithoutPagesOfItsOwnIsCopiedToItsOutput) {
   EXPECT_EQ(block_[2 * kMiB], std::byte{5});
 }
 
-// A training thread writes to words of the pages on which a view begins and ends while the view is
-// taken away from a lost engine: each word is what was written last, never a mixture. (0x013D3B20
-// was: the copy's first bytes, the old page's last one.)
+// A training thread writes to words on the first and last page of a view while the view is
+// withdrawn from a lost engine. Each word has the value that was written last, never a mixture.
+// (0x013D3B20 was one: the copy's first bytes and the old page's last one.)
 TEST_F(ClientStagingTest, WordsBesideAWithdrawnViewAreWhatTheirThreadWrote) {
   constexpr uint32_t kWords[] = {0x013D345B, 0x013D3520, 0x013D3B5B};
   constexpr size_t kViews = 400, kBetween = 2 * kPage;

@@ -1,5 +1,5 @@
-// How long a lane may be left alone while much is on its way. Virtual time; what a pause saves can
-// only be measured.
+// How long a lane may sleep while much data is in flight. Virtual time; the saving of such a pause
+// can only be measured on a real machine.
 #include <gtest/gtest.h>
 
 #include "support/program.h"
@@ -25,13 +25,14 @@ struct Coalesced {
   void broadcast(size_t bytes) {
     for (Member r = 0; r < 3; r++) runs.push_back(cluster.broadcast(r, 0, bytes, 1));
   }
-  // Until rank 1 has so many bytes.
+  // Runs until rank 1 has received this many bytes.
   void until(size_t bytes) {
     ASSERT_TRUE(cluster.run([&] {
       return cluster.group(1).counters().get(Counter::datagram_bytes_received) >= bytes;
     }));
   }
-  // After some time of which the lane knows what came in it.
+  // Returns the pause that the lane allows after `time`, in which it has counted the data that
+  // arrived.
   Nanos ask(Member r, Nanos time = 200 * kMicro) {
     (void)cluster.lane(r).coalesce(cluster.now());
     cluster.run_for(time);
@@ -53,7 +54,7 @@ TEST(Coalescing, WhileMuchIsOnItsWay) {
   EXPECT_LE(pause, 200 * kMicro);
   EXPECT_LE(static_cast<double>(pause) / kSecond * kRate, kWindow / 8 * 1.1);
   EXPECT_EQ(n.cluster.lane(1).coalesce(n.cluster.now()), 0) << "nothing has come since";
-  EXPECT_EQ(n.ask(0), 0);  // the root is woken by credit
+  EXPECT_EQ(n.ask(0), 0);  // credit wakes the root
   n.finish();
 }
 
@@ -70,7 +71,7 @@ TEST(Coalescing, NotForTheLastWindow) {
 }
 
 TEST(Coalescing, NotWhereLittleComesInOne) {
-  Coalesced n(125e6);  // 25 KB in the longest
+  Coalesced n(125e6);  // 25 KB in the longest pause
   n.broadcast(kBlockBytes);
   n.until(kBlockBytes / 2);
   EXPECT_EQ(n.ask(1), 0);

@@ -11,7 +11,7 @@
 namespace mcast {
 namespace {
 
-// In a process of their own: a hard limit that was lowered stays low.
+// Each test has its own process, since a lowered hard limit stays low.
 void limit(uint64_t soft, uint64_t hard) {
   const struct rlimit both { soft, hard };
   if (::setrlimit(RLIMIT_NOFILE, &both) != 0) std::exit(99);
@@ -55,7 +55,7 @@ TEST(ConnectionRoomDeathTest, WhereReductionsHaveNoRoomItWarnsWithTheNumbers) {
       "descriptors for 7[0-9]+: .* the limit is 800 .hard limit 800.; raise it");
   EXPECT_EXIT(
       {
-        limit(800, 800);  // enough for reductions: nothing to say
+        limit(800, 800);  // enough for reductions: no warning
         make_connection_room("medium", 500, connections_of(500, 1, 1));
         std::exit(0);
       },

@@ -1,4 +1,5 @@
-// Groups that only copy: what an operation is split into, carried out by a test step by step.
+// Groups that only copy. A test uses them to carry out, step by step, the parts into which an
+// operation is split.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,7 +26,7 @@ inline wire::Descriptor call(wire::Kind kind, Member root, size_t bytes) {
   return {kind, 6, root, bytes, "op"};
 }
 
-// A group of which the test carries out the operations.
+// A group whose operations the test carries out.
 class CopyGroup final : public GroupBase {
  public:
   CopyGroup(const std::string& name, uint32_t rank, uint32_t size)
@@ -34,7 +35,7 @@ class CopyGroup final : public GroupBase {
     return [] {};
   }
   GroupStats stats() const override { return common_stats(); }
-  // As after that many operations on each lane.
+  // Starts as after this many operations on each lane.
   void start_at(Sequence next) { state_->next = {next, next}; }
 
   std::deque<Post> posts;
@@ -65,8 +66,9 @@ inline std::byte pattern(Member root, size_t at, uint64_t salt) {
 }
 
 // Carries out the oldest operation of one group, whose members are in the order of their ranks, as
-// far as its sources are ready. `partly`: what is there, some of it (a network); else a source is
-// taken whole (shared memory). `done`: by slot, kept between calls. False: nothing could be done.
+// far as its sources are ready. With `partly`, a random part of the ready bytes is moved (a
+// network); otherwise a source is moved as a whole (shared memory). `done` is by slot and kept
+// between calls. Returns false if nothing could be done.
 inline bool carry_out(std::vector<CopyGroup*>& group, std::vector<size_t>& done, bool partly,
                       Rng& rng) {
   for (CopyGroup* g : group) {

@@ -1,5 +1,5 @@
-// Division of an engine's link among jobs, in virtual time: two senders with different habits at a
-// link that takes so many bytes a millisecond.
+// Division of an engine's link among jobs, in virtual time: two senders with different patterns on
+// a link with a fixed number of bytes per millisecond.
 #include "engine/egress_share.h"
 
 #include <gtest/gtest.h>
@@ -13,18 +13,19 @@ namespace {
 constexpr Nanos kStep = 250 * kMicro;
 constexpr uint64_t kMebi = 1u << 20;
 
-// Sends what the link takes whenever it may, in bursts with pauses between them.
+// Sends as much as the link takes whenever it may, in bursts with pauses between them.
 struct Sender {
   std::shared_ptr<EgressShare> share;
-  uint64_t burst = UINT64_MAX;  // bytes, then
+  uint64_t burst = UINT64_MAX;  // in bytes, followed by the pause
   Nanos pause = 0;
-  uint64_t eager = 1;  // of the link's room it asks for so many parts
+  uint64_t eager = 1;  // number of parts that it requests of the link's capacity
   uint64_t left = 0;
   Nanos until = 0;
 };
 
-// What each has sent after `time`. The link's room of a step is dealt out by `eager` among those
-// who may send: where nobody is held, who asks for more gets more.
+// Returns the bytes that each sender has sent after `time`. The link's capacity in a step is
+// divided by `eager` among the senders that may send. So without limits, a sender that requests
+// more gets more.
 std::vector<uint64_t> run(std::vector<Sender>& senders, Nanos time, uint64_t bytes_per_ms,
                           Nanos& now) {
   std::vector<uint64_t> before;
@@ -61,7 +62,7 @@ TEST_F(EgressShareTest, OneJobIsNeverHeld) {
   std::vector<Sender> one{{shares_->add(1, 1)}};
   (void)run(one, kSecond, kMebi, now_);
   EXPECT_EQ(one[0].share->waits(), 0u);
-  // Nor beside one that is there and sends nothing.
+  // Nor is it held beside a job that exists but sends nothing.
   const auto idle = shares_->add(1, 1);
   (void)run(one, kSecond, kMebi, now_);
   EXPECT_EQ(one[0].share->waits(), 0u);
@@ -73,7 +74,7 @@ TEST_F(EgressShareTest, WhoAsksForMoreDoesNotGetMore) {
   EXPECT_NEAR(static_cast<double>(sent[0]), static_cast<double>(sent[1]), 1.1 * kMebi);
   EXPECT_GT(two[0].share->waits(), 0u);
   EXPECT_EQ(two[1].share->waits(), 0u);
-  // The link is used all the time: the slower one takes what the other must leave.
+  // The link is always in use: the slower one takes what the other must leave.
   EXPECT_GT(sent[0] + sent[1], uint64_t{195'000'000});
 }
 
@@ -91,7 +92,7 @@ TEST_F(EgressShareTest, WhoSendsNothingHoldsNobodyForLong) {
   std::vector<Sender> two{{shares_->add(1, 1)}, {shares_->add(1, 1), 2 * kMebi, kSecond}};
   const auto sent = run(two, 3 * kSecond, 100'000, now_);
   EXPECT_LE(sent[1], 6 * kMebi + 1000);
-  // All but the patience, three times.
+  // Everything but the time for which an idle job is waited for, three times.
   EXPECT_GT(sent[0] + sent[1], uint64_t{300'000'000} - 3 * 12 * 100'000);
 }
 
@@ -99,7 +100,7 @@ TEST_F(EgressShareTest, AClaimDoesNotGrowWhileNothingIsWanted) {
   std::vector<Sender> one{{shares_->add(1, 1)}};
   (void)run(one, 2 * kSecond, 100'000, now_);
   now_ += kSecond;
-  // A newcomer, and then the old one comes back: neither is owed the past.
+  // A new job starts, and then the old one returns: neither may make up for the past.
   std::vector<Sender> both{{shares_->add(1, 1)}};
   (void)run(both, 10 * kMilli, 100'000, now_);
   both.push_back(one[0]);
@@ -120,7 +121,7 @@ TEST_F(EgressShareTest, RanksOfAJobHaveItsShareTogether) {
   ranks[2].share->join("other");
   const auto sent = run(ranks, 2 * kSecond, 100'000, now_);
   EXPECT_NEAR(static_cast<double>(sent[0] + sent[1]), static_cast<double>(sent[2]), 1.1 * kMebi);
-  // Another user's job of the same name is another one.
+  // A job of the same name of another user is a different job.
   std::vector<Sender> users{{shares_->add(1, 1)}, {shares_->add(1, 1)}, {shares_->add(2, 1)}};
   for (const Sender& s : users) s.share->join("same");
   ranks.clear();

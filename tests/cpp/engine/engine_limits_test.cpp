@@ -1,5 +1,5 @@
-// What an engine of the host refuses: clients beyond its limits, by name, and clients that are
-// hostile, of which the jobs beside them notice nothing.
+// A host engine's refusals: clients beyond its limits get an error that names the limit, and
+// hostile clients are ended. The jobs beside them are not affected.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -40,7 +40,7 @@ TEST(EngineLimits, Groups) {
     EXPECT_THAT(refused.status().message(), HasSubstr("engine's limit of 1 groups"));
     EXPECT_TRUE(work(**made, 1000, 2));
     EXPECT_TRUE((*made)->close(5 * kSecond).ok());
-    made = Status(Code::kClosed, "");  // its place is free
+    made = Status(Code::kClosed, "");  // frees its place
     auto again = Engine::instance().create_group(spec_of(engine, rank, 2), third);
     return again.ok() && work(**again, 1000, 2);
   }));
@@ -53,7 +53,7 @@ TEST(EngineLimits, Memory) {
   expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
     auto made = Engine::instance().create_group(spec_of(engine, rank, 2), store);
     if (!made.ok()) return false;
-    EXPECT_TRUE(work(**made, 1 << 20, 20));  // spans go back: 40 MiB serve more than 40 MiB
+    EXPECT_TRUE(work(**made, 1 << 20, 20));  // spans are reused: 40 MiB serve more than 40 MiB
     std::vector<std::byte> large(size_t{64} << 20);
     const Status status = broadcast(**made, large, 0);
     EXPECT_EQ(status.code(), Code::kResourceExhausted) << status.to_string();
@@ -62,7 +62,7 @@ TEST(EngineLimits, Memory) {
   }));
 }
 
-// Room for the pool and one arena of spans, which these operations would not fit.
+// There is room for the pool and one arena of spans, into which these operations would not fit.
 TEST(EngineLimits, TensorsThatAreMappedTakeNoSpans) {
   service::TenantLimits limits;
   limits.arenas = ArenaPool::memory_of_machine() + (uint64_t{40} << 20);
@@ -83,7 +83,7 @@ TEST(EngineLimits, OperationsInFlight) {
     EXPECT_TRUE(made.ok()) << made.status().to_string();
     if (!made.ok()) return false;
     Group& group = **made;
-    // Else its creation may end with the other's abort.
+    // Otherwise its creation may end with the other rank's abort.
     if (!store.set("made." + std::to_string(rank), "").ok()) return false;
     if (!store.multi_get({"made.0", "made.1"}, 30 * kSecond).ok()) return false;
     if (rank == 1) {
@@ -110,7 +110,7 @@ TEST(EngineLimits, OperationsInFlight) {
         LaneId::kMulticast, [&] { return ended == 4; }, monotonic_now() + 20 * kSecond);
     EXPECT_EQ(ended, 4);
     EXPECT_TRUE(named);
-    return store.multi_get({"told"}, 30 * kSecond).ok();  // else rank 1 may hear of this one's end
+    return store.multi_get({"told"}, 30 * kSecond).ok();  // otherwise rank 1 may see this one's end
   }));
 }
 
@@ -132,7 +132,7 @@ TEST(EngineLimits, NobodyAnswers) {
   EXPECT_THAT(link.status().message(), HasSubstr("cannot connect to /nonexistent/engine.sock"));
 }
 
-// Posts to a group that is not there are answered, so there is no end of answers.
+// Posts to an unknown group are answered, so there are always more answers.
 TEST(EngineLimits, WhoReadsNoCompletionsIsEnded) {
   service::TenantLimits limits;
   limits.operations = 16;
@@ -150,7 +150,7 @@ TEST(EngineLimits, WhoReadsNoCompletionsIsEnded) {
   }));
 }
 
-// By a client that is in order otherwise: the post comes to the group.
+// A client that is otherwise correct, so its post reaches the group.
 TEST(EngineLimits, ASliceBesideItsArenaEndsTheClient) {
   EngineProcess engine;
   expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
@@ -181,7 +181,7 @@ TEST(EngineLimits, ASliceBesideItsArenaEndsTheClient) {
   }));
 }
 
-// One client after the other attacks; whether they have reached the engine.
+// One client after the other attacks. Returns whether the attacks have reached the engine.
 bool attack(const std::string& path, const Seeds& all) {
   Hostile::Taken sum;
   for (const uint64_t seed : all) {
@@ -195,7 +195,7 @@ bool attack(const std::string& path, const Seeds& all) {
   return replaying() || (sum.records > 10 * all.size() && sum.mutated > all.size() / 3);
 }
 
-// Two jobs of two ranks each work, and compare bytes, while a fifth process attacks their engine.
+// Two jobs of two ranks each work and compare bytes while a fifth process attacks their engine.
 TEST(EngineLimits, AHostileClientHarmsNobody) {
   service::TenantLimits limits;
   limits.arenas = uint64_t{64} << 20;
@@ -211,7 +211,7 @@ TEST(EngineLimits, AHostileClientHarmsNobody) {
     for (bool over = false; !over; rounds++) {
       if (!work(**made, 50'000, 1)) return false;
       if (!reduce_all_ways(**made, 3000, rounds)) return false;
-      // The first rank sees the end, and says so.
+      // The first rank detects the end and tells the other.
       std::vector<std::byte> word(1);
       if (rank % 2 == 0) {
         const bool last = rounds >= 2 && store.multi_get({"attacked"}, 0).ok();

@@ -1,4 +1,4 @@
-// An engine of the host in a process of its own, at a socket of its own.
+// A host engine in a process of its own, with a socket of its own.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,13 +18,13 @@
 
 namespace mcast::test {
 
-// Listens once it is made.
+// The constructor returns when the engine listens.
 class EngineProcess {
  public:
   explicit EngineProcess(const service::TenantLimits& limits = {}, uint32_t clients = 64)
       : EngineProcess(options_of(limits, clients)) {}
-  // At a socket of its own unless the options say where. `after`: it starts once that file exists,
-  // and does not listen yet when it is made.
+  // Creates a socket of its own unless the options name one. With `after`, the engine starts once
+  // that file exists, and does not listen yet when the constructor returns.
   explicit EngineProcess(service::HostEngineOptions options, const std::string& after = "") {
     if (options.path == kDefaultEnginePath) {
       options.path = folder_.emplace().path() + "/engine.sock";
@@ -54,14 +54,14 @@ class EngineProcess {
   const std::string& path() const { return path_; }
   std::string setting() const { return "host:" + path(); }
   pid_t pid() const { return pid_; }
-  // Of any process: it has ended, and nobody has asked how.
+  // Returns true if this process has ended; it need not be reaped yet.
   static bool has_ended(pid_t pid) {
     std::ifstream in("/proc/" + std::to_string(pid) + "/stat");
     std::string text;
     return !std::getline(in, text) || text.find(") Z ") != std::string::npos;
   }
   void signal(int number) const { kill(pid_, number); }
-  // None of its threads goes on: the signal alone only asks one of them to see to that.
+  // Waits until all its threads have stopped. The signal alone only requests it.
   void stop() const {
     signal(SIGSTOP);
     const std::string path = "/proc/" + std::to_string(pid_) + "/stat";
@@ -70,8 +70,8 @@ class EngineProcess {
       if (!std::getline(in, text)) return;
     }
   }
-  // Sends it a signal (0: none) and waits. Its exit status, or minus the signal that it died of; 0
-  // if it has been asked before.
+  // Sends a signal (0: none) and waits. Returns the exit status, or minus the signal that ended the
+  // process, or 0 if it was reaped before.
   int end(int number) {
     if (pid_ <= 0) return 0;
     kill(pid_, number);

@@ -1,5 +1,6 @@
-// What one client may take of an engine of the host: threads, memory, mappings, turns of its own
-// thread. Whoever takes more is refused or ended by name, and nobody beside it notices.
+// Quotas of one client of a host engine: threads, memory, mappings, and time of the engine's own
+// thread. A client beyond a quota is refused or ended with an error that names it, and other
+// clients are not affected.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -23,7 +24,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// What was refused of `call`; empty: something else came of it, or nothing.
+// The error of the refused `call`, or empty if it was not refused or not answered.
 std::string refusal_of(Hostile& client, uint64_t call) {
   while (const auto message = client.hear()) {
     ipc::Verdict verdict;
@@ -33,7 +34,7 @@ std::string refusal_of(Hostile& client, uint64_t call) {
   return "";
 }
 
-// It would be carried out on the client's thread in the engine, in blocks of any length.
+// It would run on the client's thread in the engine, with blocks of any length.
 TEST(EngineQuotas, AGroupOfOneRankIsNotTheEngines) {
   EngineProcess engine;
   Hostile client(engine.path(), 1);
@@ -43,7 +44,7 @@ TEST(EngineQuotas, AGroupOfOneRankIsNotTheEngines) {
   EXPECT_FALSE(client.ended());
 }
 
-// In a process; several pieces of accumulators.
+// Runs in a process, and takes several pieces of accumulators.
 TEST(EngineQuotas, AGroupOfOneRankFoldsInPieces) {
   expect_all_good(run_ranks(1, 60, [&](Member, DirectoryStore& store) {
     auto group = make_group("alone", 0, 1, store);
@@ -59,7 +60,7 @@ TEST(EngineQuotas, CreationsTakeThreadsOfTheirUser) {
   EngineProcess engine(options);
   Hostile client(engine.path(), 1);
   ASSERT_TRUE(client.greet());
-  // Their stores are never answered.
+  // Their store requests are never answered.
   for (uint64_t call = 1; call <= 3; call++) client.ask_for_group(call, 2);
   EXPECT_THAT(refusal_of(client, 3), HasSubstr("threads of one user (--threads)"));
 }
@@ -95,11 +96,11 @@ TEST(EngineQuotas, WhoBreaksTheRingOfWhatIsOverIsEnded) {
   Hostile client(engine.path(), 1);
   ASSERT_TRUE(client.greet());
   client.break_completions();
-  client.post();  // to a group that is not there: it is answered
+  client.post();  // an unknown group: it is answered
   EXPECT_TRUE(until([&] { return client.ended(); }, "the client to be ended"));
 }
 
-// The engine ends with its drain, whatever one client says meanwhile.
+// A drain ends the engine, whatever a client sends meanwhile.
 TEST(EngineQuotas, WhoNeverPausesDoesNotHoldADrain) {
   EngineProcess engine;
   std::atomic<bool> over{false};
@@ -115,8 +116,8 @@ TEST(EngineQuotas, WhoNeverPausesDoesNotHoldADrain) {
   EXPECT_EQ(engine.end(0), 0);
 }
 
-// Rank 0's operation cannot end, since rank 1 does not call it. Its group counts while it is being
-// closed; and where its process ends nobody waits for the close.
+// Rank 0's operation cannot end, since rank 1 does not call it. The group counts while it is being
+// closed. If its process ends, the engine does not wait for the close.
 TEST(EngineQuotas, ALongCloseEndsWithItsClient) {
   service::TenantLimits limits;
   limits.groups = 1;
@@ -154,7 +155,7 @@ TEST(EngineQuotas, ALongCloseEndsWithItsClient) {
   }));
 }
 
-// An engine of another version, as far as it is seen by who comes.
+// An engine of another version, as far as a client can see it.
 class OtherVersion {
  public:
   OtherVersion() {
@@ -194,7 +195,7 @@ class OtherVersion {
 
 std::atomic<int> g_lost{0};
 
-// Whoever may use the engine could fill its log.
+// Otherwise any process that may use the engine could fill its log.
 TEST(EngineQuotas, ClientsWithoutByeFillNoLog) {
   const EngineHere engine;
   ASSERT_TRUE(engine);

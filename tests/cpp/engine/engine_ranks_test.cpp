@@ -1,4 +1,4 @@
-// Several ranks of a host at one engine: they find each other's memory in it, and nobody else's.
+// Several ranks of a host at one engine: they find each other's memory in it, and no other memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -27,7 +27,7 @@ Settings at(const EngineProcess& engine, const std::string& shared_memory = "aut
       {"engine", engine.setting()}, {"shared_memory", shared_memory}, {"liveness_limit", "1000"}};
 }
 
-// Until all ranks are here: the end of one disturbs nobody's creation.
+// Waits for all ranks, so that the end of one does not disturb another's creation.
 bool all_here(DirectoryStore& store, const std::string& what, Member rank, uint32_t ranks) {
   std::vector<std::string> keys;
   for (uint32_t r = 0; r < ranks; r++) keys.push_back(what + std::to_string(r));
@@ -69,7 +69,7 @@ TEST(EngineRanks, SlotsWhereTheSettingSaysSo) {
   }));
 }
 
-// As while an engine is replaced: each has a directory of its own.
+// As while an engine is replaced: each engine has its own directory.
 TEST(EngineRanks, RanksOfTwoEnginesTakeTheNetwork) {
   EngineProcess first, second;
   expect_all_good(run_ranks(3, 60, [&](Member rank, DirectoryStore& store) {
@@ -108,7 +108,7 @@ TEST(EngineRanks, AKilledRankIsNamedByTheOthers) {
     EXPECT_EQ(status.code(), Code::kPeerLost) << status.to_string();
     EXPECT_THAT(status.message(), HasSubstr("rank 1 is lost: its process"));
     EXPECT_FALSE(barrier(*group).ok());
-    // The engine and its other ranks go on.
+    // The engine and its other ranks continue.
     auto scope = store.scoped("next");
     const Member number = rank == 0 ? 0 : 1;
     auto next = make_group("next", number, 2, scope, at(engine));
@@ -119,7 +119,7 @@ TEST(EngineRanks, AKilledRankIsNamedByTheOthers) {
   EXPECT_EQ(ends[2].exit_code, 0);
 }
 
-// Memory of a rank that is gone stays mapped while others may be reading it.
+// Memory of a rank that is gone stays mapped while other ranks may be reading it.
 TEST(EngineRanks, ARankKilledAmidTransfersHarmsNobodyElse) {
   EngineProcess engine;
   for (int round = 0; round < 4; round++) {
@@ -147,8 +147,8 @@ TEST(EngineRanks, ARankKilledAmidTransfersHarmsNobodyElse) {
   EXPECT_FALSE(EngineProcess::has_ended(engine.pid()));
 }
 
-// The engine receives, repairs and confirms for a rank that stands still; with `copy` it also
-// writes the memory of one. Rank 1 is stopped when it has posted, until the others are done.
+// The engine receives, repairs and confirms for a stopped rank; with `copy` it also writes its
+// memory. Rank 1 is stopped after its post until the others are done.
 void a_stopped_rank(const Settings& more) {
   constexpr Member kRanks = 4;
   EngineProcess engine;
@@ -226,7 +226,7 @@ TEST(EngineRanks, WhatAStoppedRankHasPostedEndsInMemory) {
   }
 }
 
-// Times of the engine's clock come as durations, and are put beside those of this process.
+// Times of the engine's clock are sent as durations and converted to this process's clock.
 TEST(EngineRanks, TheTraceTellsWhatTheEngineDid) {
   EngineProcess engine;
   expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {

@@ -1,4 +1,4 @@
-// An engine of the host goes where its owner says, whatever its clients tell it of their groups.
+// A host engine connects only to the addresses that its owner allows, whatever its clients request.
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// A hostile job's: its rank claims to be somewhere else.
+// The store of a hostile job, whose rank publishes a wrong address.
 class Misplaced final : public KeyValueStore {
  public:
   Misplaced(KeyValueStore& store, std::string host) : store_(store), host_(std::move(host)) {}

@@ -1,8 +1,8 @@
-// What a client costs when it goes is paid by no thread that others wait for: the thread of the
-// engine that beats unmaps nothing large. Each munmap() of this program is noted by thread.
+// The cost of a client's end must not fall on a thread for which others wait: the engine's
+// heartbeat thread unmaps nothing large. Each munmap() of this program is recorded by thread.
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define MCAST_OWN_MUNMAP 0  // sanitizers have one
+#define MCAST_OWN_MUNMAP 0  // sanitizers have their own
 #endif
 #endif
 #if !defined(MCAST_OWN_MUNMAP) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -38,7 +38,7 @@ void note_munmap(size_t bytes) {
 }  // namespace
 }  // namespace mcast::test
 
-// In place of libc's, for all of this program.
+// Replaces libc's in the whole program.
 extern "C" int munmap(void* at, size_t bytes) {
   mcast::test::note_munmap(bytes);
   return static_cast<int>(::syscall(SYS_munmap, at, bytes));

@@ -1,4 +1,4 @@
-// A job's store through engines: two engines of one host stand for those of two hosts.
+// A job's store through engines. Two engines of one host stand for the engines of two hosts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -23,7 +23,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using wire::StoreOp;
 
-// Nobody has it just now.
+// Returns a port that is free at this moment.
 uint16_t free_port() {
   auto server = service::StoreServer::start(0);
   EXPECT_TRUE(server.ok()) << server.status().to_string();
@@ -57,7 +57,7 @@ class EngineStoreTest : public testing::Test {
 };
 
 TEST_F(EngineStoreTest, RanksOfTwoEnginesShareOne) {
-  EngineProcess first(with_stores(port_)), second(with_stores(port_));  // which waits for the port
+  EngineProcess first(with_stores(port_)), second(with_stores(port_));  // second waits for it
   auto a = connect(first), b = connect(second), other = connect(second, "another");
   ASSERT_TRUE(a && b && other);
   done(*a, StoreOp::kSet, {"k", std::string(size_t{3} << 20, 'v')});
@@ -79,7 +79,7 @@ TEST_F(EngineStoreTest, WhoIsNotThereIsNamedAndWaitedFor) {
   const uint16_t nobody = free_port();
   auto wrong = StoreClient::connect({engine.path(), "127.0.0.1", nobody, "job"}, 5 * kSecond);
   EXPECT_THAT(wrong.status().message(), HasSubstr("(--store-port)"));
-  // Nobody has addresses of that class.
+  // No host has addresses of that class.
   auto far = StoreClient::connect({engine.path(), "240.0.0.1", port_, "job"}, 300 * kMilli);
   EXPECT_THAT(far.status().message(), HasSubstr("is an engine with --store-port"));
   auto out = StoreClient::connect({engine.path(), "240.0.0.2", port_, "job"}, 5 * kSecond);
@@ -89,7 +89,7 @@ TEST_F(EngineStoreTest, WhoIsNotThereIsNamedAndWaitedFor) {
   EXPECT_EQ(none.status().code(), Code::kUnavailable);
 }
 
-// At once, although nothing limits how long an engine is waited for.
+// Refused at once, although nothing limits the wait for an engine.
 TEST_F(EngineStoreTest, AnotherUsersEngineIsRefused) {
   EngineProcess engine(with_stores(port_));
   const std::string other = std::to_string(geteuid() + 7);
@@ -128,7 +128,7 @@ TEST_F(EngineStoreTest, AnInterruptEndsAWait) {
   EXPECT_THAT(done(*again, StoreOp::kCount, {}), ElementsAre("0"));
 }
 
-// Whatever strangers say to either socket, a job beside them notices nothing.
+// A job is not affected, whatever strangers send to either socket.
 TEST_F(EngineStoreTest, StrangersHarmNobody) {
   EngineProcess engine(with_stores(port_));
   auto client = connect(engine);
@@ -136,7 +136,7 @@ TEST_F(EngineStoreTest, StrangersHarmNobody) {
   const std::string open = wire::bytes_of({StoreOp::kOpen, {"127.0.0.1", "1", "job", "0"}});
   for (const std::string& bytes :
        {std::string(1000, 'x'), std::string("\xff\xff\xff\xff", 4), open.substr(0, 7), open,
-        open + wire::bytes_of({StoreOp::kAdd, {"n", "1"}}),  // two at once
+        open + wire::bytes_of({StoreOp::kAdd, {"n", "1"}}),  // two requests at once
         wire::bytes_of({StoreOp::kSet, {"a", "b"}}), std::string()}) {
     auto fd = connect_to(engine.path() + ".store", SOCK_STREAM);
     ASSERT_TRUE(fd.ok());
@@ -147,7 +147,7 @@ TEST_F(EngineStoreTest, StrangersHarmNobody) {
   EXPECT_THAT(done(*client, StoreOp::kGet, {"0", "n"}), ElementsAre("7"));
 }
 
-// A connection has one question at a time: more would be served one after the other in one turn.
+// A connection may have one pending request. More would be served one after the other in one poll.
 TEST(StoreServerTest, WhoAsksAheadIsCutOff) {
   auto server = service::StoreServer::start(0);
   ASSERT_TRUE(server.ok());
@@ -161,12 +161,12 @@ TEST(StoreServerTest, WhoAsksAheadIsCutOff) {
     ASSERT_EQ(send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
               static_cast<ssize_t>(bytes.size()));
     char piece[100];
-    const ssize_t got = recv(fd.get(), piece, sizeof piece, 0);  // an answer, or the end
+    const ssize_t got = recv(fd.get(), piece, sizeof piece, 0);  // a reply, or the end
     EXPECT_EQ(got > 0, !ahead);
   }
 }
 
-// A client of the port that says what it likes.
+// A client of the port that sends arbitrary bytes.
 class StoreVisitor {
  public:
   // `from`: the last byte of its loopback address.
@@ -206,8 +206,8 @@ class StoreVisitor {
   wire::StoreReader in_;
 };
 
-// One value of 1 MiB and one question that names it as often as a record can: built, the answer
-// would have 128 GiB.
+// One value of 1 MiB and one request that names it as often as a record can: the reply would have
+// 128 GiB.
 TEST(StoreServerTest, ALargeAnswerIsRefusedAndOthersAreServed) {
   auto server = service::StoreServer::start(0);
   ASSERT_TRUE(server.ok());
@@ -223,7 +223,7 @@ TEST(StoreServerTest, ALargeAnswerIsRefusedAndOthersAreServed) {
   EXPECT_THAT(rank.ask({StoreOp::kAdd, {"n", "4"}})->parts, ElementsAre("4"));
 }
 
-// Questions that never end: their room is taken of their own host's share when they begin.
+// Requests that never end: their memory is taken from their own host's share when they begin.
 TEST(StoreServerTest, UnfinishedQuestionsLeaveRoomForOtherHosts) {
   auto server = service::StoreServer::start(0);
   ASSERT_TRUE(server.ok());
@@ -236,7 +236,7 @@ TEST(StoreServerTest, UnfinishedQuestionsLeaveRoomForOtherHosts) {
     ASSERT_TRUE(strangers.back()->open("stranger"));
     ASSERT_TRUE(strangers.back()->send_bytes(begun));
   }
-  // Another one of theirs is refused when its question has come, and told why.
+  // Another one of theirs is refused with the reason when its request has arrived.
   StoreVisitor late((*server)->port(), 2);
   ASSERT_TRUE(late.open("stranger"));
   const auto refused = late.ask({StoreOp::kSet, {"k", std::string(size_t{15} << 20, 'v')}});

@@ -1,4 +1,4 @@
-// The whole engine over real sockets on loopback, ranks as processes.
+// The whole engine over real sockets on loopback, with ranks as processes.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -20,7 +20,7 @@ struct Case {
   uint32_t ranks;
   size_t block;
   int rounds;
-  const char* shared = "off";  // setting shared_memory
+  const char* shared = "off";  // the setting shared_memory
 };
 
 class EngineOps : public testing::TestWithParam<Case> {};
@@ -54,7 +54,7 @@ TEST_P(EngineReductions, EqualTheSumBesideOtherTraffic) {
     auto group = make_group("g", rank, c.ranks, store, {{"shared_memory", c.shared}});
     if (!group) return false;
     for (int round = 0; round < c.rounds; round++) {
-      // An all-gather of the other lane is in flight meanwhile.
+      // An all-gather on the other lane is in flight meanwhile.
       std::vector<std::byte> gathered(c.ranks * 100'000);
       std::thread other([&] { EXPECT_TRUE(allgather(*group, gathered).ok()); });
       const bool good = reduce_all_ways(*group, c.block, round);
@@ -88,7 +88,7 @@ TEST(Engine, ReductionsFailWhereRanksDisagree) {
     EXPECT_EQ(s.code(), Code::kMismatch) << s.to_string();
     EXPECT_NE(s.message().find("sum"), std::string::npos) << s.message();
     EXPECT_NE(s.message().find("max"), std::string::npos) << s.message();
-    // The whole group is lost, the other lane too.
+    // The whole group is lost, on the other lane too.
     std::vector<std::byte> bytes(200);
     EXPECT_FALSE(allgather(*group, bytes).ok());
     return true;
@@ -133,7 +133,8 @@ TEST(Engine, DeliversUnderInjectedLoss) {
 
 TEST(Engine, StockSocketLimitsAreEnough) {
   expect_all_good(run_ranks(3, 60, [&](Member rank, DirectoryStore& store) {
-    // What setsockopt() grants with net.core.rmem_max = 212992: 106496 asked, the double charged.
+    // The bytes that setsockopt() grants with net.core.rmem_max = 212992: 106496 requested, twice
+    // that charged.
     auto group = make_group("stock", rank, 3, store, {{"rcvbuf", "106496"}, {"max_mtu", "1500"}});
     return group && work(*group, 2'000'000, 3);
   }));
@@ -186,8 +187,8 @@ TEST(Engine, SeveralGroupsInDifferentOrder) {
   }));
 }
 
-// Groups of one job share multicast addresses, whoever is their member 0; jobs that the environment
-// does not name must not, though their hosts are the same.
+// Groups of one job share multicast addresses, whichever process is member 0. Jobs that the
+// environment does not name must not share them, even on the same hosts.
 TEST(Engine, JobsDifferInTheirSaltGroupsOfAJobDoNot) {
   struct Salts {
     char world[64], turned[64];
@@ -226,16 +227,16 @@ TEST(Engine, KilledRankIsNamedByTheOthers) {
     auto group = make_group("victim", rank, 3, store, {{"liveness_limit", "1000"}});
     if (!group || !store.set("made/" + std::to_string(rank), "").ok()) return false;
     if (rank == 1) {
-      // Before that its loss would end the making of the group.
+      // An earlier loss would end the creation of the group.
       if (!store.multi_get({"made/0", "made/2"}, 20 * kSecond).ok()) return false;
       raise(SIGKILL);
     }
     std::vector<std::byte> data(3 << 20);
-    // How soon is asserted in virtual time: Failures of tests/cpp/collective.
+    // Virtual time bounds the delay: see Failures in tests/cpp/collective.
     const Status s = allgather(*group, data);
     EXPECT_EQ(s.code(), Code::kPeerLost) << s.to_string();
     EXPECT_NE(s.message().find("rank 1"), std::string::npos) << s.to_string();
-    EXPECT_FALSE(barrier(*group).ok());  // poisoned
+    EXPECT_FALSE(barrier(*group).ok());  // the group has failed
     return true;
   });
   EXPECT_EQ(ends[0].exit_code, 0);
@@ -247,8 +248,8 @@ TEST(Engine, MismatchIsDescribedOnAllRanks) {
   expect_all_good(run_ranks(3, 30, [&](Member rank, DirectoryStore& store) {
     auto group = make_group("mismatch", rank, 3, store);
     if (!group) return false;
-    // Else two ranks may fail the group while the third still makes it. They may do so while this
-    // one has not heard that the barrier is over.
+    // Otherwise two ranks may fail the group while the third still makes it. They may also fail it
+    // before this rank has received the barrier's release.
     Status s = barrier(*group);
     std::vector<std::byte> data(rank == 2 ? 64 : 128);
     if (s.ok()) s = broadcast(*group, data, 0);
@@ -264,7 +265,7 @@ TEST(Engine, BlockBeyondTheLongestIsRefusedByTheCall) {
   expect_all_good(run_ranks(2, 30, [&](Member rank, DirectoryStore& store) {
     auto group = make_group("long", rank, 2, store);
     if (!group) return false;
-    // Nothing of this length is ever touched.
+    // No byte of such a length is ever touched.
     std::byte byte{};
     const size_t length = size_t{1} << 50;
     const Slice slice{std::make_shared<Region>(&byte, length, nullptr), 0, length};
@@ -275,12 +276,12 @@ TEST(Engine, BlockBeyondTheLongestIsRefusedByTheCall) {
     };
     refused(group->post_broadcast(slice, 0, {}));
     refused(group->post_allgather(slice, {slice, slice}, {}));
-    return work(*group, 1000, 2);  // no sequence was taken, nothing failed
+    return work(*group, 1000, 2);  // no sequence was used, nothing failed
   }));
 }
 
-// A rank that gives up confirms its own small operation, which takes the others' answers, but does
-// not wait for a barrier that rank 2 has not called: that fails everywhere, at once.
+// A rank that gives up confirms its own small operation, for which it needs the others' replies. It
+// does not wait for a barrier that rank 2 has not called: the barrier fails everywhere at once.
 TEST(Engine, GivingUpConfirmsWhatIsOverAndFailsTheRest) {
   expect_all_good(run_ranks(3, 60, [&](Member rank, DirectoryStore& store) {
     auto first = store.scoped("a"), second = store.scoped("b");
@@ -326,8 +327,8 @@ TEST(Engine, ReInitLeaksNothing) {
       if (!group->close(5 * kSecond).ok()) return false;
       if (i == 2) before = open_descriptors();
     }
-    // Connections that both sides opened at once are closed again, others come when they are
-    // needed: up to three per peer more or less than early on. A leak would be 37 rounds' worth.
+    // Connections that both sides opened at once are closed again, and others are opened when
+    // needed: up to three per peer more or less than at first. A leak would be that of 37 rounds.
     EXPECT_LE(open_descriptors(), before + 3);
     return true;
   }));

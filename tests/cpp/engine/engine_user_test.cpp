@@ -1,4 +1,4 @@
-// The setting engine_user: a client gives its tensors to no process but that user's.
+// The setting engine_user: a client gives its tensors only to a process of that user.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -30,7 +30,7 @@ Status creation(const std::string& name, Member rank, DirectoryStore& store,
   return work(**made, 1000, 1) ? Status() : Status(Code::kInternal, "it does not work");
 }
 
-// A link that is there already is not taken for another user's.
+// An existing link is not used for another user's engine.
 TEST(EngineUser, GroupsOfAnotherUsersEngineAreRefusedByName) {
   EngineProcess engine;
   expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
@@ -46,7 +46,7 @@ TEST(EngineUser, GroupsOfAnotherUsersEngineAreRefusedByName) {
   }));
 }
 
-// Its tensors stay in this process; somebody should look, so it is no mere information.
+// Its tensors stay in this process. It is a warning, since a person should look into it.
 TEST(EngineUser, AutoTakesNoOtherUsersEngineAndWarns) {
   static std::atomic<int> warned{0};
   EngineProcess engine;

@@ -1,5 +1,5 @@
 // Exchanges through groups of the engine: over sockets on loopback, in shared memory, in slots; and
-// what is refused before anything is sent.
+// refusals before anything is sent.
 #include <gtest/gtest.h>
 
 #include "copy_group.h"
@@ -10,7 +10,7 @@ namespace {
 
 using wire::Kind;
 
-// Of what rank `from` has for rank `to`, in a call: bytes, and what fills them.
+// Length of the block from rank `from` to rank `to` in a call, and the seed of its bytes.
 size_t exchange_length(Member from, Member to, size_t most) {
   return (from * 7 + to * 3) % 5 * most / 4;
 }
@@ -27,7 +27,7 @@ struct BlockMemory {
   }
 };
 
-// An all_to_all, a gather and a scatter, the last two of blocks of `most` bytes.
+// Runs an all_to_all, a gather and a scatter, the last two with blocks of `most` bytes.
 bool exchange_all_ways(Group& group, size_t most, int round) {
   const Member self = group.rank();
   const Member size = group.size(), root = static_cast<Member>(round % size);
@@ -105,7 +105,7 @@ TEST(Engine, ExchangesFailWhereRanksDisagree) {
             {rank == 0 ? none : theirs, rank == 0 ? theirs : none}, kNoMember, std::move(o));
       });
       const Status after = barrier(*group);
-      const Status& found = s.ok() ? after : s;  // rank 1 may have got all that is for it
+      const Status& found = s.ok() ? after : s;  // rank 1 may have got all its data
       EXPECT_EQ(found.code(), Code::kMismatch) << found.to_string();
       EXPECT_NE(found.message().find("rank 1 has 44 bytes for rank 0, which expects 40"),
                 std::string::npos)
@@ -164,7 +164,7 @@ TEST(Engine, TheOwnBlockIsCopiedInTheCallOrThereAlready) {
   EXPECT_EQ(gather.descriptor.bytes, 40u);
   EXPECT_EQ(gather.exchange->outputs[2].offset, 360u);
   EXPECT_EQ(data[80], 0);
-  // Of an engine's client, who has copied it.
+  // The posts of an engine's client, which has copied the blocks.
   EXPECT_EQ(post(Kind::kGather, {{}, {}, {}}, {part(280), {}, part(360)}, 1).descriptor.bytes, 40u);
   EXPECT_EQ(post(Kind::kScatter, {part(0), {}, part(80)}, {{}, {}, {}}, 1).descriptor.bytes, 40u);
   EXPECT_EQ(post(Kind::kScatter, {{}, {}, {}}, {part(0), {}, {}}, 0).exchange->outputs[0].length,

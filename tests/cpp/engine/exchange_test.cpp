@@ -1,5 +1,5 @@
-// How ranks learn of each other through the store: who reads how much, and what all of them are
-// told when somebody is missing or does not fit. The store is a map, its waiting is over at once.
+// How ranks find each other through the store: how much each one reads, and the error on all ranks
+// if one is missing or does not match. The store is a map whose waits return at once.
 #include "engine/exchange.h"
 
 #include <gtest/gtest.h>
@@ -77,7 +77,7 @@ Result<Roster> run(KeyValueStore& store, const GroupSpec& spec, const RankRecord
   return exchange_records(spec, round, record, 0, 0, records);
 }
 
-// All have published; rank 0 concludes, then the others hear.
+// All ranks publish; rank 0 concludes, then the others read the conclusion.
 void publish(KeyValueStore& store, uint32_t size) {
   for (uint32_t r = 1; r < size; r++) {
     const auto rank = static_cast<Member>(r);
@@ -85,7 +85,7 @@ void publish(KeyValueStore& store, uint32_t size) {
   }
 }
 
-// A job's store, of which each group has a part of its own.
+// A job's store, in which each group has its own part.
 struct JobStore {
   std::map<std::string, std::string> owners;
   Status broken;
@@ -103,7 +103,8 @@ class GroupsStore final : public CountingStore {
   JobStore& job_;
 };
 
-// Of a group of two processes, over the same two hosts whatever they are: `first`, and the next.
+// The address of a group of two processes, `first` and the next one, on the same two hosts each
+// time.
 MulticastAddress address_of_pair(JobStore& job, uint32_t first) {
   GroupsStore store(job);
   const auto record = [first](Member rank) {
@@ -117,7 +118,7 @@ MulticastAddress address_of_pair(JobStore& job, uint32_t first) {
   return roster.ok() ? roster->address : MulticastAddress{};
 }
 
-// With ports by hash alone a thousand groups would have some 100 pairs that share one.
+// With ports by hash alone, about 100 pairs of a thousand groups would share one.
 TEST(Exchange, GroupsOfOtherMembersOverTheSameHostsNeverShareAPort) {
   JobStore job;
   std::map<uint16_t, uint32_t> ports;
@@ -134,8 +135,8 @@ TEST(Exchange, GroupsOfOtherMembersOverTheSameHostsNeverShareAPort) {
     EXPECT_EQ(ports.at(address_of_pair(job, 2 * g).port), g) << "the same members share it";
 }
 
-// Where the store does not say, or all ports are taken, groups are made as before: the tag tells
-// their datagrams apart.
+// If the store does not answer, or all ports are taken, the port follows from the hash, and the tag
+// keeps the datagrams apart.
 TEST(Exchange, WithoutPortsToClaimGroupsAreMadeByHash) {
   JobStore job, broken, full;
   broken.broken = Status(Code::kUnavailable, "no compare_set");
@@ -161,7 +162,7 @@ TEST(Exchange, TheStoreHandsOutLittlePerRank) {
       if (r > 0) most = std::max(most, store.read - before);
     }
     const size_t record = record_of(7).encode().size();
-    // What every rank would have read of all records, against what it reads.
+    // Without rank 0's conclusion, every rank would have to read all records.
     EXPECT_LE(most, record + 40 * size + 200);
     EXPECT_LE(store.read, size * (2 * record + 40 * size + 200));
     RecordProperty("record", static_cast<int>(record));
@@ -199,7 +200,7 @@ TEST(Exchange, AllSeeThePlacesOfAll) {
 TEST(Exchange, WhoIsMissingIsToldToAll) {
   for (const Member missing : {0, 2}) {
     CountingStore store;
-    for (int look = 0; look < 2; look++) {  // the first look publishes
+    for (int look = 0; look < 2; look++) {  // the first round publishes
       for (Member rank = 0; rank < 4; rank++) {
         if (rank == missing) continue;
         const auto roster = run(store, spec_of(rank, 4), record_of(rank));
@@ -230,8 +231,7 @@ TEST(Exchange, WhatRankZeroRefusesIsRefusedByAll) {
   }
 }
 
-// Whatever else another version does, it publishes a record; nobody waits for its conclusion.
-// As through the link to an engine of the host.
+// The store refuses the conclusion of rank 0, as the link to a host engine may.
 TEST(Exchange, AConclusionThatTheStoreDoesNotTakeFailsOnAllRanks) {
   class NarrowStore final : public CountingStore {
    public:
@@ -249,6 +249,7 @@ TEST(Exchange, AConclusionThatTheStoreDoesNotTakeFailsOnAllRanks) {
   }
 }
 
+// Another version publishes a record too, but the ranks do not wait for its conclusion.
 TEST(Exchange, AnotherVersionOfRankZeroIsFoundOutAtOnce) {
   CountingStore store;
   RankRecord other = record_of(0);
@@ -311,7 +312,7 @@ TEST(Roster, ReadsOnlyWhatIsWhole) {
     EXPECT_FALSE(Roster::decode(whole.substr(0, cut)).ok()) << cut;
   }
   EXPECT_FALSE(Roster::decode(whole + "x").ok());
-  // inet_pton() would take it for 127.0.0.1, which it was not for who compared the texts.
+  // inet_pton() would read it as 127.0.0.1, which a comparison of the texts does not find.
   roster->ranks[8].external.host = "127.0.0.1:x";
   std::string zero = roster->encode();
   ASSERT_TRUE(Roster::decode(zero).ok());

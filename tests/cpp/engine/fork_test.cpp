@@ -1,5 +1,5 @@
-// The child of a fork that happens while another thread is inside a group: here that thread is the
-// forking one itself, at the place where it holds the group's lock.
+// The child of a fork that happens while another thread is inside a group. Here that thread is the
+// forking one itself, while it holds the group's lock.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -36,8 +36,8 @@ class ForkingGroup final : public GroupBase {
   std::function<void()> under_lock_;
 };
 
-// Forks in the middle of a post; the child makes `call` with the lock held for ever. False: it did
-// not come back, or `call` was false.
+// Forks in the middle of a post; the child makes `call` while the lock is held forever. Returns
+// false if it did not return or `call` was false.
 bool in_forked_child(const std::function<bool(GroupBase&)>& call) {
   pid_t child = -1;
   std::unique_ptr<ForkingGroup> group;

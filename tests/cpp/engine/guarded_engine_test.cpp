@@ -1,5 +1,6 @@
-// Guarded groups that an engine of the host carries out: the engine has the secret, the ranks have
-// none. Whoever asks for what an engine does not serve is named by all ranks, or goes on without.
+// Guarded groups that a host engine runs: the engine has the secret, the ranks have none. If a rank
+// requests something that the engine does not serve, all ranks name it, or it continues without the
+// engine.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -33,7 +34,7 @@ class GuardedEngine : public testing::Test {
     }
   }
   std::string secret_file(char digit) const { return folder_.path() + "/" + digit; }
-  // An engine with this secret (0: none) that serves these modes (none: as it does by itself).
+  // Options of an engine with this secret (0: none) that serves these modes (none: the default).
   service::HostEngineOptions with(char digit, std::vector<std::string> modes = {}) const {
     service::HostEngineOptions options;
     options.guardian = false;
@@ -47,13 +48,13 @@ class GuardedEngine : public testing::Test {
   static Settings by(const EngineProcess& engine, const std::string& mode) {
     return {{"engine", engine.setting()}, {"security", mode}, {"job", "tests"}};
   }
-  // Ranks with these settings: none gets a group, soon, and rank r's error has texts[r].
+  // Ranks with these settings fail soon, and rank r's error contains texts[r].
   static void refused(const std::vector<Settings>& settings, const std::vector<std::string>& texts);
 
   const TemporaryFolder folder_;
 };
 
-// A store of which the scope is no accident of the test: as torch's, which has an incarnation.
+// A store with a scope that does not depend on the test, like torch's, which has an incarnation.
 class ScopedStore final : public KeyValueStore {
  public:
   explicit ScopedStore(KeyValueStore& store) : store_(store) {}
@@ -103,7 +104,7 @@ void expect_guarded(const Group& group, const std::string& mode) {
   EXPECT_FALSE(told.trust_store);
 }
 
-// trust_store is no way around the engine's secret.
+// trust_store does not circumvent the engine's secret.
 TEST_F(GuardedEngine, GroupsOfThreeModesRunAtOneEngine) {
   EngineProcess engine(with('a', {"off", "auth", "sealed"}));
   for (const std::string mode : {"off", "auth", "sealed"}) {
@@ -123,7 +124,7 @@ TEST_F(GuardedEngine, GroupsOfThreeModesRunAtOneEngine) {
   }
 }
 
-// One rank has the same secret itself: MACs of all ranks are over one scope.
+// One rank has the same secret itself; the MACs of all ranks cover the same scope.
 TEST_F(GuardedEngine, RanksInProcessHaveTheSameKeys) {
   EngineProcess engine(with('a'));
   for (const Member alone : {Member{0}, Member{2}}) {
@@ -183,7 +184,7 @@ TEST_F(GuardedEngine, AnotherSecretIsNamedByAll) {
            "rank 1 has another secret than rank "});
 }
 
-// In turns: the engine without one, with another one, and with the ranks' own.
+// First an engine without a secret, then one with another secret, then one with the ranks' own.
 TEST_F(GuardedEngine, AutoGoesOnInItsProcessWhereTheEngineDoesNotServe) {
   EngineProcess none(with(0)), other(with('b')), same(with('a'));
   const std::vector<std::pair<const EngineProcess*, bool>> cases{
@@ -201,7 +202,7 @@ TEST_F(GuardedEngine, AutoGoesOnInItsProcessWhereTheEngineDoesNotServe) {
   }
 }
 
-// MCAST_SECRET is there for the first group only, and counts for all.
+// MCAST_SECRET is only there for the first group, and applies to all.
 TEST_F(GuardedEngine, UnderAutoEveryGroupUsesTheSecretOfTheEnvironment) {
   EngineProcess other(with('b'));
   for (const std::string trusts : {"0", "1"}) {
@@ -224,7 +225,7 @@ TEST_F(GuardedEngine, UnderAutoEveryGroupUsesTheSecretOfTheEnvironment) {
   }
 }
 
-// Ranks without an engine have it, too, and an engine's is another one.
+// Ranks without an engine use the store's secret too, and an engine's is a different one.
 TEST_F(GuardedEngine, UnderAutoASecretOfTheStoreStaysInTheProcesses) {
   EngineProcess guards(with('a'));
   expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
@@ -238,7 +239,7 @@ TEST_F(GuardedEngine, UnderAutoASecretOfTheStoreStaysInTheProcesses) {
   }));
 }
 
-// What a sound client looks at first, a hostile one asks for all the same.
+// A correct client checks these rules first; a hostile one sends the request anyway.
 TEST_F(GuardedEngine, AClientChoosesNeitherModeNorSecret) {
   EngineProcess none(with(0)), guards(with('a'));
   const auto asked = [&](const EngineProcess& engine, const Settings& settings) {
@@ -255,7 +256,7 @@ TEST_F(GuardedEngine, AClientChoosesNeitherModeNorSecret) {
   EXPECT_THAT(asked(guards, {{"security", "off"}}), HasSubstr("not security=off"));
 }
 
-// Only what the options say, and never half of it.
+// The modes and the secret are exactly those of the options, or the engine does not start.
 TEST_F(GuardedEngine, AnEngineStartsWithTheSecretThatItsModesNeed) {
   ::unsetenv(crypto::kSecretVariable);
   const auto start = [](service::HostEngineOptions options) {

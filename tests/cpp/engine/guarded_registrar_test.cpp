@@ -1,4 +1,4 @@
-// The registrar of a guarded group: it proves itself and believes nothing without a proof.
+// The registrar of a guarded group: it proves its identity and accepts nothing without a proof.
 #include <functional>
 
 #include "crypto/handshake.h"
@@ -9,7 +9,7 @@
 namespace mcast::test {
 namespace {
 
-// A guarded group, and what an aggregator of its secret's role has.
+// A guarded group, and the keys of an aggregator of its secret.
 class GuardedRegistrar : public RegistrarTest {
  protected:
   GuardedRegistrar() {
@@ -23,7 +23,7 @@ class GuardedRegistrar : public RegistrarTest {
                                               crypto::kAggregatorName);
     role_ = crypto::JobSecret::make(role.bytes(), "its role").value();
   }
-  // The answer to an ask.
+  // The reply to a request.
   std::string signed_by(const crypto::Key& key, wire::Accept accept, const std::string& asked,
                         const std::string& nonce = "n1") {
     for (auto& station : accept.stations) station.key.fill(std::byte{5});
@@ -56,7 +56,7 @@ TEST_F(GuardedRegistrar, WhoHasNoProofIsNotUsed) {
   const Answer answers[] = {
       [&](const std::string&) { return wire::framed(wire::encode(accept)); },
       [&](const std::string& asked) { return signed_by(job_.secret->record(), accept, asked); },
-      // The right one, to what another group has asked.
+      // The right key, but a reply to the request of another group.
       [&](const std::string& asked) { return signed_by(role_->record(), accept, asked + "\n"); },
   };
   for (const Answer& answer : answers) {

@@ -1,6 +1,6 @@
-// The last word of a creation in shared memory. Whoever keeps the store may take it down as soon as
-// it has the group, so it has it only when all have; and who misses the word fails the creation on
-// all ranks.
+// The last store round of a creation in shared memory. The process that keeps the store may end as
+// soon as it has the group, so it gets the group only when all ranks have it. A rank that misses
+// the last round fails the creation on all ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -16,8 +16,8 @@ namespace {
 
 using testing::HasSubstr;
 
-// The last word is there: before a rank other than 0 hears it, it does what it is told, which may
-// be a failure.
+// Before a rank other than 0 receives the last key, it calls `before`, whose failure becomes the
+// result.
 class LastWordStore final : public KeyValueStore {
  public:
   LastWordStore(DirectoryStore& store, std::function<Status()> before)
@@ -102,7 +102,7 @@ TEST(HostCreation, WhoWaitsForTheOthersCanBeInterrupted) {
   }));
 }
 
-// Rank 2 sleeps while it waits for rank 1; the others have failed the group when it looks again.
+// Rank 2 sleeps while it waits for rank 1; the others have failed the group when it checks again.
 TEST(HostCreation, WhatFailsAfterwardsIsOfTheGroup) {
   expect_all_good(run_ranks(3, 60, [](Member rank, DirectoryStore& store) {
     LastWordStore late(store, [&] { return store.multi_get({"sleeps"}, 60 * kSecond).status(); });

@@ -1,5 +1,5 @@
-// An engine of the host that is replaced, drained, ended, or that stands still: what its clients
-// and the ranks elsewhere hear, and that groups go on as long as they may.
+// A host engine that is replaced, drained, ended or stopped: the errors that its clients and the
+// ranks elsewhere get, and how long groups continue.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -42,8 +42,8 @@ bool meet(const std::string& where, Member rank, uint32_t ranks, DirectoryStore&
 
 std::string server(const Group& group) { return group.stats().transport_reason; }
 
-// A job of two ranks whose engine is replaced while it works: what it had goes on, what it makes is
-// served by the new engine, and the old one ends when its last group is gone, long before its limit
+// A job of two ranks whose engine is replaced while it works: its old groups continue, its new
+// groups use the new engine, and the old engine ends after its last group, long before its limit
 // and while its clients' processes live.
 void replace_engine(bool by_force) {
   EngineProcess first(unwatched());
@@ -62,7 +62,7 @@ void replace_engine(bool by_force) {
       }
       std::ofstream(drained) << "now";
     }
-    if (by_force && rank == 0) {  // else a first group may still find the first one
+    if (by_force && rank == 0) {  // else a first group may find the old engine
       EXPECT_TRUE(until(
           [&] {
             const auto link = ClientLink::connect(first.path(), kSecond);
@@ -73,7 +73,7 @@ void replace_engine(bool by_force) {
     if (!meet("drained", rank, 2, store)) return false;
     std::shared_ptr<Group> made;
     int tries = 0;
-    do {  // by force, the first engine takes a moment to see that it was replaced
+    do {  // the first engine may notice the replacement later
       made = hosted(first.setting(), "new" + std::to_string(tries), rank, 2, store);
       if (!made || !work(*made, 10'000, 1)) return false;
       if (!meet("tried" + std::to_string(tries), rank, 2, store)) return false;
@@ -105,8 +105,8 @@ TEST(EngineDrain, AJobGoesOnWhileANewEngineServesTheNext) { replace_engine(false
 
 TEST(EngineDrain, AnEngineWhoseSocketIsReplacedDrains) { replace_engine(true); }
 
-// Rank 0's operation is in flight, rank 2 calls nothing meanwhile; both are of the engine that
-// ends. Rank 1 is elsewhere.
+// Rank 0's operation is in flight, and rank 2 calls nothing meanwhile; both use the engine that
+// ends. Rank 1 uses another engine.
 TEST(EngineDrain, TheLimitIsNamedOnAllRanks) {
   EngineProcess first(unwatched()), second(unwatched());
   expect_all_good(run_ranks(3, 60, [&](Member rank, DirectoryStore& store) {
@@ -132,7 +132,7 @@ TEST(EngineDrain, TheLimitIsNamedOnAllRanks) {
   EXPECT_EQ(first.end(0), 0);
 }
 
-// SIGTERM is a drain of `goodbye`; another one a moment later does not wait for that.
+// SIGTERM starts a drain of `goodbye`; a second one shortly after ends the engine at once.
 TEST(EngineDrain, ASecondSignalEndsItAtOnce) {
   service::HostEngineOptions options = unwatched();
   options.goodbye = 3600 * kSecond;
@@ -184,14 +184,14 @@ TEST(EngineDrain, WhoComesIsToldAndAutoTakesThisProcess) {
     EXPECT_THAT(server(*made), Not(HasSubstr("engine of this host")));
     EXPECT_THAT(server(*old), HasSubstr("engine of this host"));
     EXPECT_TRUE(meet("end", rank, 2, store) && old->close(5 * kSecond).ok());
-    old.reset();  // its last group there, and no other engine that would take its link's place
+    old.reset();  // its last group; no new link replaces this one
     EXPECT_TRUE(until([&] { return EngineProcess::has_ended(engine.pid()); }, "the engine to end"));
     return made->close(5 * kSecond).ok();
   }));
   EXPECT_EQ(engine.end(0), 0);
 }
 
-// Of connections to engines: what this process has open.
+// Number of connections to engines that this process has open.
 size_t packet_sockets() {
   size_t count = 0;
   for (int fd = 0; fd < 1024; fd++) {
@@ -203,8 +203,8 @@ size_t packet_sockets() {
   return count;
 }
 
-// Else a rank that is killed while a worker of its lives would not be noticed: its end of the
-// socket would be open.
+// Otherwise the death of a rank would not be noticed while one of its workers lives, since the
+// worker would keep the rank's end of the socket open.
 TEST(EngineDrain, AForkedChildHasNoSocketOfEitherEngine) {
   EngineProcess first(unwatched());
   const std::string drained = first.path() + ".drained";
@@ -239,7 +239,7 @@ TEST(EngineDrain, IsForTheOwnerOnly) {
   EXPECT_EQ(file.st_mode & 0777, 0600u);
   ASSERT_EQ(stat(engine.path().c_str(), &file), 0);
   EXPECT_EQ(file.st_mode & 0777, 0660u);
-  // One that says nothing that can be read is told so, and the engine goes on.
+  // An unreadable request is answered with an error, and the engine continues.
   auto fd = connect_to(engine.path() + ".drain", SOCK_SEQPACKET);
   ASSERT_TRUE(fd.ok());
   LocalSocket socket(std::move(fd).value());
@@ -257,7 +257,7 @@ TEST(EngineDrain, IsForTheOwnerOnly) {
   EXPECT_THAT(nobody.status().message(), HasSubstr("no engine answers"));
 }
 
-// As where the folder of a service is emptied under it: somebody else's cleaning up is no drain.
+// For example, a cleanup empties a service's folder: removed sockets must not cause a drain.
 TEST(EngineDrain, RemovedSocketsAreMadeAgain) {
   EngineProcess engine(unwatched());
   for (const char* suffix : {"", ".status", ".drain"}) {
@@ -280,14 +280,15 @@ TEST(EngineDrain, OnlyUsersThatAreAllowedMayCome) {
               HasSubstr("user " + std::to_string(geteuid()) + " is not in the engine's --allow"));
 }
 
-// An engine with a guardian, by the process that clients talk to.
+// Returns the engine process behind a guardian: the process that clients talk to.
 pid_t engine_of(const EngineProcess& guarded) {
   const auto link = ClientLink::connect(guarded.path(), 10 * kSecond);
   EXPECT_TRUE(link.ok()) << link.status().to_string();
   return link.ok() ? (*link)->engine_pid() : 0;
 }
 
-// What ranks hear when rank 0 sends `number` to a process; the guardian's exit status follows.
+// Rank 0 sends `number` to a process. Checks the errors of the ranks and then the guardian's exit
+// status.
 void expect_an_end(EngineProcess& engine, const std::function<pid_t()>& victim, int number) {
   expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
     auto group = hosted(engine.setting(), "g", rank, 2, store);
@@ -305,7 +306,7 @@ void expect_an_end(EngineProcess& engine, const std::function<pid_t()>& victim, 
 
 service::HostEngineOptions watched() {
   service::HostEngineOptions options;
-  options.limits.silence = 20 * kSecond;  // which would be named as "has not run for"
+  options.limits.silence = 20 * kSecond;  // would be named as "has not run for"
   return options;
 }
 
@@ -335,7 +336,7 @@ TEST(EngineGuardian, TakesItsEngineAlong) {
   EXPECT_EQ(engine.end(0), -SIGKILL);
 }
 
-// Signals are handed on, and the engine's status is the guardian's.
+// Signals are forwarded, and the guardian exits with the engine's status.
 TEST(EngineGuardian, EndsInOrderWithItsEngine) {
   EngineProcess engine(watched());
   const pid_t inner = engine_of(engine);

@@ -1,5 +1,5 @@
-// The whole engine between ranks of one host that share memory, ranks as processes: forks, what is
-// left behind, what cannot be shared, and many threads at once.
+// The whole engine between ranks of one host that share memory, with ranks as processes: forks,
+// leftovers, memory that cannot be shared, and many threads at once.
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/resource.h>
@@ -60,15 +60,15 @@ TEST(HostEngine, ReInitLeaksNothing) {
         mapped = mappings();
       }
     }
-    // The host threads may still hold the last group for a moment. A leak would be 37 rounds'
-    // worth.
+    // The host threads may still hold the last group for a moment. A leak would be that of 37
+    // rounds.
     EXPECT_LE(open_descriptors(), before + 3);
     EXPECT_LE(mappings(), mapped + 3);
     return true;
   }));
 }
 
-// A peer's process costs descriptors once, however many groups it shares.
+// A peer's process costs descriptors only once, however many groups it shares.
 TEST(HostEngine, GroupsOfTheSameProcessesShareDescriptors) {
   expect_all_good(run_ranks(3, 60, [&](Member rank, DirectoryStore& store) {
     std::vector<std::shared_ptr<Group>> groups;
@@ -87,7 +87,7 @@ TEST(HostEngine, GroupsOfTheSameProcessesShareDescriptors) {
 TEST(HostEngine, TheNetworkIsTakenBetweenUsers) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, to be two users";
   expect_all_good(run_ranks(3, 60, [&](Member rank, DirectoryStore& store) {
-    if (rank == 1) {  // may trace nobody any more; the others, being root, still may trace it
+    if (rank == 1) {  // may not trace others any more; root still may trace it
       EXPECT_EQ(setresgid(65534, 65534, 65534), 0);
       EXPECT_EQ(setresuid(65534, 65534, 65534), 0);
     }
@@ -101,7 +101,7 @@ TEST(HostEngine, TheNetworkIsTakenBetweenUsers) {
 TEST(HostEngine, TheNetworkIsTakenBetweenProcessNamespaces) {
   expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
     if (rank == 1) {
-      // Without the right to do so the numbers agree, and memory is shared.
+      // Without the permission, the process ids agree and memory is shared.
       if (unshare(CLONE_NEWPID) != 0) return store.set("apart", "no").ok();
       const pid_t child = fork();
       if (child > 0) {
@@ -122,12 +122,12 @@ TEST(HostEngine, TheNetworkIsTakenBetweenProcessNamespaces) {
   }));
 }
 
-// Closing must not depend on a thread that keeps helping with what will never end.
+// Closing must not depend on a thread that keeps helping with an operation that never ends.
 TEST(HostEngine, GivingUpReachesAThreadThatHelps) {
   expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
     auto group = host_group("g", rank, 2, store);
     if (!group || !barrier(*group).ok()) return false;
-    if (rank == 1) {  // calls something only when the other has gone
+    if (rank == 1) {  // calls nothing before the other has left
       while (!store.multi_get({"gone"}, kSecond).ok()) {
       }
       EXPECT_FALSE(barrier(*group).ok());
@@ -161,13 +161,14 @@ TEST(HostEngine, GivingUpReachesAThreadThatHelps) {
   }));
 }
 
-// All-gathers of one group, of which some are in flight at a time.
+// All-gathers of one group, several of which are in flight.
 class FlyingAllgathers {
  public:
   FlyingAllgathers(Group& group, Member rank, uint32_t ranks)
       : group_(group), rank_(rank), ranks_(ranks) {}
 
-  // `salt` tells this call's contents from others'. `help`: also helps the lane for a while.
+  // `salt` distinguishes this call's contents from those of others. `help`: also helps the lane for
+  // a while.
   void post(size_t block, size_t salt, bool help) {
     Call& call = flying_.emplace_back();
     call.block = block;
@@ -192,7 +193,7 @@ class FlyingAllgathers {
         LaneId::kMulticast, [&] { return over->load(); }, monotonic_now() + 50 * kMilli);
   }
 
-  // Waits for the oldest until at most `most` are in flight; whether all were exact.
+  // Waits for the oldest until at most `most` are in flight. Returns whether all were exact.
   bool wait(size_t most) {
     bool good = true;
     for (; flying_.size() > most; flying_.pop_front()) {
@@ -221,8 +222,8 @@ class FlyingAllgathers {
   std::deque<Call> flying_;
 };
 
-// A group's life: reductions by one thread and all-gathers by another, since the lanes have orders
-// of their own.
+// A group's life: one thread posts reductions and another all-gathers, since each lane has its own
+// order.
 bool both_lanes(Group& group, size_t g, int life, Member rank, uint32_t ranks) {
   constexpr size_t kRounds = 40;
   std::atomic<bool> good{true};
@@ -240,7 +241,8 @@ bool both_lanes(Group& group, size_t g, int life, Member rank, uint32_t ranks) {
   return group.close(10 * kSecond).ok() && good.load();
 }
 
-// Threads that post, help, wait by callback, and groups that come and go, on both lanes at once.
+// Threads that post, help and wait by callback, and groups that are made and closed, on both lanes
+// at once.
 TEST(HostEngine, ManyThreadsAndGroupsAtOnce) {
   constexpr uint32_t kRanks = 3;
   constexpr size_t kGroups = 4;

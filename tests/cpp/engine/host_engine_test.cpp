@@ -1,5 +1,5 @@
-// The whole engine between ranks of one host that share memory, ranks as processes: what it carries
-// out, and ranks that end, stop or give up.
+// The whole engine between ranks of one host that share memory, with ranks as processes: its
+// operations, and ranks that end, stop or give up.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -68,7 +68,7 @@ TEST(HostEngine, TensorsThatAreMappedAreTakenWhereTheyLie) {
     EXPECT_GT(counter(*group, "shm_mapped_bytes"), uint64_t{10} << 20);
     EXPECT_EQ(counter(*group, "shm_direct_bytes"), 0u);
     auto scope = store.scoped("mixed");
-    // One rank does not want it: then nobody has it.
+    // If one rank does not want shared memory, no rank uses it.
     auto mixed = make_group("m", rank, 3, scope, rank == 1 ? other : settings);
     if (!mixed || !work(*mixed, 700'001, 1) || !reduce_all_ways(*mixed, 300'001, 1)) return false;
     EXPECT_EQ(counter(*mixed, "shm_mapped_bytes"), 0u);
@@ -103,7 +103,7 @@ TEST(HostEngine, AKilledRankIsNamedByTheOthers) {
       EXPECT_EQ(s.code(), Code::kPeerLost) << s.to_string();
       EXPECT_NE(s.message().find("rank 1 is lost (its process "), std::string::npos)
           << s.to_string();
-      EXPECT_FALSE(barrier(*group).ok());  // poisoned
+      EXPECT_FALSE(barrier(*group).ok());  // the group has failed
       return true;
     });
     EXPECT_EQ(ends[0].exit_code, 0);
@@ -112,7 +112,8 @@ TEST(HostEngine, AKilledRankIsNamedByTheOthers) {
   }
 }
 
-// Wherever in an operation it is: the others get exact bytes up to some call, then its name.
+// Wherever in an operation it is killed, the others get exact bytes up to some call, then an error
+// that names it.
 TEST(HostEngine, ARankKilledAtAnyMomentIsNamed) {
   for (const uint64_t seed : seeds(12)) {
     SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
@@ -159,13 +160,13 @@ TEST(HostEngine, ARankKilledAtAnyMomentIsNamed) {
   }
 }
 
-// Nobody is lost who comes back before the limit, and no byte is wrong.
+// A rank that continues before the limit is not lost, and all bytes are right.
 TEST(HostEngine, ARankThatIsStoppedForAMomentIsWaitedFor) {
   expect_all_good(run_ranks(3, 60, [&](Member rank, DirectoryStore& store) {
     auto group = host_group("paused", rank, 3, store);
     if (!group || !barrier(*group).ok()) return false;
     for (int i = 0; i < 8; i++) {
-      if (rank == 1) {  // a child lets it go on as soon as it is stopped
+      if (rank == 1) {  // a child resumes it as soon as it is stopped
         const pid_t self = getpid();
         const pid_t child = fork();
         if (child == 0) {
@@ -219,7 +220,7 @@ TEST(HostEngine, AStoppedRankIsNamedAndLearnsIt) {
   }));
 }
 
-// As a profiler does it, only faster: whatever a waiting thread does is interrupted by a handler.
+// Interrupts every waiting thread by a signal handler, like a profiler, but faster.
 TEST(HostEngine, SignalsThatAreHandledEndNothing) {
   constexpr uint32_t kRanks = 4;
   expect_all_good(run_ranks(kRanks, 120, [&](Member rank, DirectoryStore& store) {
@@ -278,12 +279,12 @@ TEST(HostEngine, GivingUpFailsWhatIsInFlightEverywhere) {
     if (rank == 0) {
       PostOptions options;
       EXPECT_TRUE(group->post_barrier(std::move(options)).ok());
-      // Aborted, or closed: the other rank may be the first to see that a lane was left.
+      // Aborted or closed: the other rank may detect first that a lane was left.
       const Status s = group->give_up(3600 * kSecond);
       EXPECT_TRUE(s.code() == Code::kAborted || s.code() == Code::kClosed) << s.to_string();
       return true;
     }
-    // One that it had called and one that it had not.
+    // One operation that it had called, and one that it had not.
     std::vector<int32_t> data(10);
     const Slice slice = whole(data);
     Status s = wait_for([&](PostOptions o) {
@@ -297,7 +298,7 @@ TEST(HostEngine, GivingUpFailsWhatIsInFlightEverywhere) {
 }
 
 TEST(HostEngine, ARootMayEndBeforeTheOthersCall) {
-  // What it had published stays: nobody needs its process.
+  // Its published data stays: no rank needs its process.
   expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
     auto group = host_group("g", rank, 2, store);
     if (!group) return false;

@@ -27,7 +27,7 @@ inline std::shared_ptr<Group> host_group(const std::string& name, Member rank, u
   return group;
 }
 
-// As a caller that waits: helps until it is over.
+// Helps until it is over, like a caller that waits.
 inline Status help_through(Group& group, LaneId lane,
                            const std::function<Result<Sequence>(PostOptions)>& post) {
   auto over = std::make_shared<std::atomic<bool>>(false);

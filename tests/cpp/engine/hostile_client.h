@@ -1,5 +1,5 @@
-// A client of an engine of the host that keeps no word: its own end of the link, whatever it likes
-// to do with it.
+// A client of a host engine that breaks the protocol: it has its own end of the link and does
+// anything with it.
 #pragma once
 
 #include <fcntl.h>
@@ -29,7 +29,7 @@
 
 namespace mcast::test {
 
-// The store of two clients of one process.
+// A store for two clients of one process.
 class PairStore final : public KeyValueStore {
  public:
   Status set(const std::string& key, const std::string& value) override {
@@ -88,7 +88,7 @@ class Hostile {
         &page.submission, ipc::submission_of(memory_.data()), ipc::kSubmissionBytes});
     return true;
   }
-  // Something that a sound client would not do, or would.
+  // Does something that a correct client would or would not do.
   void act() {
     switch (rng_() % 6) {
       case 0:
@@ -110,7 +110,8 @@ class Hostile {
     const ipc::GroupAsk asked{"x", 0, size, 20 * kSecond, std::move(settings)};
     (void)socket_.send(ipc::bytes_of(ipc::control_of(call, asked)), {}, kSecond);
   }
-  // The next message; none: the engine has ended the link, or says nothing for a while.
+  // Returns the next message, or nothing if the engine has ended the link or sends nothing for a
+  // while.
   std::optional<ipc::Control> hear() {
     Packet packet;
     pollfd ready{socket_.fd(), POLLIN, 0};
@@ -118,8 +119,8 @@ class Hostile {
     if (socket_.receive(packet) != LocalSocket::Got::kPacket) return std::nullopt;
     return ipc::parse_control(packet.bytes);
   }
-  // Has a group with another client, which is in order, and lends an arena: what it posts then
-  // comes far.
+  // Makes a group with a second, correct client, and lends an arena, so that later posts get far
+  // into the engine.
   void settle() {
     const auto mine = group_spec("x", 0, 2, {}), other = group_spec("x", 1, 2, {});
     if (!mine || !other) return;
@@ -144,7 +145,7 @@ class Hostile {
     if (!made) store.give_up();
     partner.join();
   }
-  // A post as a sound client might make it in the settled group, as far as the parser can tell.
+  // A post in the settled group that looks correct to the parser.
   void post() {
     ipc::PostRecord post;
     post.group = 1 + (rng_() % 16 == 0);
@@ -158,7 +159,7 @@ class Hostile {
     const auto slice = [&](ipc::Role role) {
       const uint64_t at = rng_() % 64 * 4096;
       const bool empty = bytes == 0, own = offered_ && rng_() % 2 == 0;
-      // Of its own memory: where there is something, or, rarely, where there is not.
+      // An address of its own memory, or rarely an unmapped one.
       const uint64_t here = rng_() % 256 == 0 ? rng_() >> 1 : reinterpret_cast<uint64_t>(&own_[at]);
       ipc::add_slice(post.runs,
                      static_cast<ipc::Space>(empty ? 0
@@ -176,8 +177,8 @@ class Hostile {
     next_[reduces] += post.group == 1;
     submit(ipc::bytes_of(ipc::Submission(post)));
   }
-  // A send or a receive as a sound client might make it, or not: to whom it likes, of memory beside
-  // its arena, or the same for several; or it says that more of one can be read.
+  // A send or a receive as a correct client might make it, or a wrong one: any peer, memory outside
+  // its arena, the same memory for several, or more readable bytes than there are.
   void send_or_receive() {
     ipc::MessageRecord message;
     message.group = 1 + (rng_() % 16 == 0);
@@ -200,12 +201,12 @@ class Hostile {
     submit(ipc::bytes_of(ipc::Submission(
         ipc::ReadyRecord{LaneId::kReduce, message.group, message.number, 0, rng_(), true})));
   }
-  // Reads nothing of what is over, but makes room for it.
+  // Frees the completion ring without reading it.
   void forget() {
     auto& words = reinterpret_cast<ipc::LinkPage*>(memory_.data())->completion;
     words.head.store(words.tail.load());
   }
-  // Claims to have read what was never written.
+  // Claims to have read more than was written.
   void break_completions() {
     auto& words = reinterpret_cast<ipc::LinkPage*>(memory_.data())->completion;
     words.head.store(words.tail.load() + 8);
@@ -215,8 +216,8 @@ class Hostile {
     pollfd end{socket_.fd(), 0, 0};
     return ::poll(&end, 1, 0) != 0;
   }
-  // kPatient works for a while like a sound client, so that its wrongs come late and deep;
-  // kMutating has a group as well, and one byte of each record that it posts there is another.
+  // kPatient first works like a correct client, so that its violations happen late and deep in the
+  // engine. kMutating also has a group, and changes one byte of each record that it posts there.
   enum class Manner : uint8_t { kWild, kPatient, kMutating };
   void attack(Manner manner) {
     if (!greet()) return;
@@ -238,14 +239,14 @@ class Hostile {
   struct Taken {
     uint64_t records = 0, mutated = 0;
   };
-  // Its records that the engine has read, once that has ended the link or has read all.
+  // The number of records that the engine has read, once it has ended the link or has read all.
   Taken taken() {
     if (!writer_) return {};
     const auto& words = reinterpret_cast<const ipc::LinkPage*>(memory_.data())->submission;
     pollfd end{socket_.fd(), 0, 0};
     while (::poll(&end, 1, 1) == 0 && !ends_.empty() && words.head.load() < ends_.back()) {
     }
-    const uint64_t head = words.head.load();  // or what was written over it
+    const uint64_t head = words.head.load();  // or a value written over it
     const auto until = [head](const std::vector<uint64_t>& ends) {
       return static_cast<uint64_t>(std::upper_bound(ends.begin(), ends.end(), head) - ends.begin());
     };
@@ -253,7 +254,7 @@ class Hostile {
   }
 
  private:
-  // What the creation of the group asks the store for.
+  // Answers the store requests of the group's creation.
   void answer(const ipc::Control& question, PairStore& store) {
     ipc::StoreSet set;
     ipc::StoreGet get;
@@ -302,7 +303,7 @@ class Hostile {
       bytes[rng_() % bytes.size()] ^= std::byte(1 + rng_() % 255);
     (void)socket_.send(bytes, {}, 0);
   }
-  // A sound arena, one that could shrink, none, or two; of the right size or not.
+  // Offers a correct arena, one that could shrink, none, or two; of the right size or not.
   void offer() {
     const uint64_t bytes = 1 + rng_() % (1u << 22);
     const auto made = Segment::create("hostile", bytes);
@@ -314,7 +315,7 @@ class Hostile {
     const auto m = ipc::control_of(ipc::ControlType::kArenaOffer, rng_() % 8, arena);
     (void)socket_.send(ipc::bytes_of(m), files, 0);
   }
-  // Its memory, or what is none, or of another.
+  // Offers its own memory, invalid memory, or that of another process.
   void offer_memory(bool sound) {
     static const std::array<uint64_t, 2> kWord{1, 2};
     ipc::MemoryOffer memory{reinterpret_cast<uint64_t>(kWord.data()), kWord};
@@ -384,12 +385,12 @@ class Hostile {
   Segment memory_;
   std::unique_ptr<ipc::RingWriter> writer_;
   std::vector<uint64_t> ends_;          // in the ring, of the records written
-  std::vector<uint64_t> mutated_ends_;  // of those with another byte
+  std::vector<uint64_t> mutated_ends_;  // of the mutated records
   bool mutating_ = false;
   bool offered_ = false;
   std::vector<std::byte> own_ = std::vector<std::byte>(64 * 4096 + 4096);
-  uint32_t messages_ = 0;      // numbers that it has given
-  uint32_t next_[2] = {0, 0};  // sequence of the settled group's lanes
+  uint32_t messages_ = 0;      // numbers used so far
+  uint32_t next_[2] = {0, 0};  // next sequence of each lane of the settled group
 };
 
 }  // namespace mcast::test

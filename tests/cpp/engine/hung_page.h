@@ -1,4 +1,5 @@
-// A page that does not come until the test lets it: who touches it waits, in the kernel.
+// A page that stays absent until the test provides it: a thread that touches it waits in the
+// kernel.
 #pragma once
 
 #include <fcntl.h>
@@ -18,7 +19,7 @@ namespace mcast::test {
 class HungPage {
  public:
   static constexpr size_t kPage = 4096;
-  // At `at`, if that is not null, in the place of what is there.
+  // Replaces the page at `at`, unless that is null.
   explicit HungPage(std::byte* at = nullptr) {
     const int fixed = at != nullptr ? MAP_FIXED : 0;
     void* const data =
@@ -38,17 +39,17 @@ class HungPage {
   HungPage(const HungPage&) = delete;
   HungPage& operator=(const HungPage&) = delete;
 
-  // False: not allowed here (vm.unprivileged_userfaultfd, seccomp).
+  // False if not allowed here (vm.unprivileged_userfaultfd, seccomp).
   bool hangs() const { return hangs_; }
   std::byte* data() const { return data_; }
-  // Somebody waits for it.
+  // Returns true if a thread waits for it.
   bool touched() const {
     struct pollfd waits {
       fd_.get(), POLLIN, 0
     };
     return ::poll(&waits, 1, 0) == 1;
   }
-  // Zeros.
+  // Provides the page, filled with zeros.
   void come() {
     if (!hangs_) return;
     hangs_ = false;

@@ -1,5 +1,5 @@
-// The program's own sendmsg() and sendmmsg() stand before libc's, for the core too, which is linked
-// into it. What is not refused is asked of the real kernel.
+// The program's own sendmsg() and sendmmsg() take precedence over libc's, also for the core that is
+// linked into it. Calls that are not refused go to the real kernel.
 #include "kernel.h"
 
 #include <sys/socket.h>
@@ -12,7 +12,7 @@
 namespace mcast::test {
 namespace {
 
-// Written before the threads that send are there.
+// Written before the threads that send exist.
 Refusal rule;
 std::atomic<uint64_t> calls{0}, refusals{0};
 

@@ -1,5 +1,5 @@
-// A failure travels on both lanes, each by itself. What it must not do is overtake, by the other
-// lane, the news that an operation was complete everywhere.
+// A failure travels on each lane by itself. It must not overtake, on the other lane, the report
+// that an operation was complete everywhere.
 #include <gtest/gtest.h>
 
 #include <future>
@@ -10,9 +10,9 @@
 namespace mcast::test {
 namespace {
 
-// Rank 0 knows that the barrier is over and fails the group. Rank 2 hears of it at once by the
-// reduce lane, whose first operation is 0; what the multicast lane says, of the end of the barrier
-// and of the failure, is late.
+// Rank 0 knows that the barrier is over and fails the group. Rank 2 receives the failure at once on
+// the reduce lane, whose first operation is 0; the release of the barrier and the failure are late
+// on the multicast lane.
 TEST(LaneFailure, LeavesTheOtherLaneTimeToSayWhatIsOver) {
   expect_all_good(run_ranks(3, 60, [&](Member rank, DirectoryStore& store) {
     std::map<std::string, std::string> settings;
@@ -34,7 +34,7 @@ TEST(LaneFailure, LeavesTheOtherLaneTimeToSayWhatIsOver) {
   }));
 }
 
-// Nothing is said on the other lane, for nobody else has failed there: it fails by itself.
+// No frame arrives on the other lane, since no other rank has failed there: it fails by itself.
 TEST(LaneFailure, EndsWhatIsInFlightOnTheOtherLane) {
   expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
     auto group = make_group("g", rank, 2, store);

@@ -1,4 +1,4 @@
-// When a process that makes a group lets those of its user read its memory, and so its keys.
+// When a process that makes a group lets processes of its user read its memory, and so its keys.
 #include <gtest/gtest.h>
 
 #include "engine/bootstrap.h"

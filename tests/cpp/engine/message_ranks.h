@@ -39,8 +39,9 @@ inline std::shared_ptr<EngineMessage> post_one(Group& group, bool receives, Memb
   return m;
 }
 
-// Each to each, at once, in an order of its own; the last by any source. Rounds have tags of their
-// own: one that is ahead has sent its next message already, which any source would take, too.
+// Every rank sends to every other at once and receives in an order of its own, the last message
+// from any source. Each round has its own tag: a rank that is ahead has sent its next message
+// already, which a receive from any source would take too.
 inline bool talk(Group& group, size_t length, size_t round) {
   const Member self = group.rank(), size = group.size();
   const auto tag = static_cast<uint32_t>(round);

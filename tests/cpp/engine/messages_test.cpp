@@ -1,5 +1,5 @@
-// Messages through groups of the engine, over sockets on loopback and in shared memory; and what is
-// refused before anything is sent.
+// Messages through groups of the engine, over sockets on loopback and in shared memory; and
+// refusals before anything is sent.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -9,7 +9,7 @@
 namespace mcast::test {
 namespace {
 
-// What `shared_memory` can be.
+// The parameter is the value of `shared_memory`.
 class EngineMessages : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Paths, EngineMessages, testing::Values("off", "slots", "auto"),
                          [](const auto& one) { return std::string(one.param); });
@@ -32,7 +32,7 @@ TEST_P(EngineMessages, EndWithTheGroup) {
   expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
     auto group = make_group("g", rank, 2, store, {{"shared_memory", GetParam()}});
     if (!group) return false;
-    // Else the other's creation may end with it.
+    // Otherwise the other rank's creation may end with it.
     if (!store.set("made." + std::to_string(rank), "").ok()) return false;
     if (!store.multi_get({"made.0", "made.1"}, 30 * kSecond).ok()) return false;
     const auto m = post_one(*group, true, static_cast<Member>(1 - rank), 1, 10, 0);
@@ -60,8 +60,8 @@ TEST_P(EngineMessages, WhoClosesWithOneInFlightSaysSo) {
   }));
 }
 
-// The other process ends while it is waited for, by a receive and by a send that is lent.
-// Over a network: collective/messages_test.
+// The other process ends while a receive, or a send whose memory is lent, waits for it. (Over a
+// network: collective/messages_test.)
 class HostEngineMessages : public EngineMessages {};
 INSTANTIATE_TEST_SUITE_P(Paths, HostEngineMessages, testing::Values("slots", "auto"),
                          [](const auto& one) { return std::string(one.param); });

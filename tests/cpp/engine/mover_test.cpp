@@ -1,5 +1,5 @@
-// The mover and what it is made of, with this process (or a child of it) as the client: what is
-// copied, what cannot be, what hangs, and what a client may send as its memory.
+// The mover and its parts, with this process or a child of it as the client: memory that is copied,
+// memory that cannot be copied, memory that hangs, and the offers of memory that a client may send.
 #include "service/mover.h"
 
 #include <fcntl.h>
@@ -32,7 +32,7 @@ using service::OwnSlice;
 using service::Transfer;
 using testing::HasSubstr;
 
-constexpr uid_t kUser = 4242;  // of accounts
+constexpr uid_t kUser = 4242;  // the user of the accounts
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 const std::array<uint64_t, 2> kCookie{0x1234567890abcdef, 0xfedcba0987654321};
@@ -103,7 +103,7 @@ TEST(ClientMemory, TheDescriptorMustBeTheSendersMemory) {
     EXPECT_THAT(memory.status().message(), HasSubstr(one.why));
     EXPECT_THAT(memory.status().message(), HasSubstr("runs as another user"));
   }
-  // Another one's, which has other bytes there.
+  // The memory of another process, which has other bytes there.
   ipc::MemoryOffer lie = offer();
   lie.cookie = changed;
   const auto strange = ClientMemory::open(lie, other_user(), own_memory());
@@ -158,7 +158,8 @@ TEST(ClientMemory, LeadsNowhereAfterAnExecOrTheEnd) {
   }
 }
 
-// Of the same user, at the same addresses: as after an exec, or a new owner of the pid.
+// A process of the same user with memory at the same addresses: as after an exec, or with a reused
+// pid.
 TEST(ClientMemory, NothingIsCopiedOfAProcessThatIsAnother) {
   static std::array<uint64_t, 2> cookie = kCookie;
   auto memory = ClientMemory::open({address(cookie.data()), cookie}, same_user(), own_memory());
@@ -181,13 +182,13 @@ TEST(CopyList, CopiesWhatIsDueInOrderAndOnce) {
   EXPECT_FALSE(list.due());
   list.raise(2, 5);
   list.raise(0, 20);
-  list.raise(2, 3);  // less: nothing
+  list.raise(2, 3);  // less: no effect
   auto batch = list.next(12, spans);
   ASSERT_EQ(spans.size(), 2u);
   EXPECT_EQ(spans[0].there, 2000u);
   EXPECT_EQ(spans[0].length, 5u);
   EXPECT_EQ(spans[1].length, 7u);
-  list.raise(2, 999);  // while they are copied; no more than there is
+  list.raise(2, 999);  // while they are copied; clamped to the end
   list.advance(batch);
   batch = list.next(100, spans);
   ASSERT_EQ(spans.size(), 2u);
@@ -288,7 +289,7 @@ class MoverTest : public testing::Test {
     (*made)->hooks.wake = [&end] { end.wakes++; };
     return *made;
   }
-  // Submitted; its output is the page.
+  // Submits a broadcast whose output is the page.
   std::shared_ptr<Transfer> broadcast_to(const HungPage& page, End& end) {
     std::vector<Slice> inputs, outputs(1);
     auto made = transfer({{ipc::Role::kOutput, 0, address(page.data()), HungPage::kPage}},
@@ -322,7 +323,7 @@ TEST_F(MoverTest, AnAllGatherOutOfPlaceAndInPlace) {
     EXPECT_GE(end.wakes, 3);
     std::fill_n(outputs[0].data(), kBlock, std::byte{1});
     std::fill_n(outputs[2].data(), kBlock, std::byte{2});
-    // What is final goes to the client before the end.
+    // Bytes that are final go to the client before the end.
     mover_->mark(t, 0, 300'000);
     until([&] { return all[299'999] == std::byte{1}; }, "the output to be written");
     EXPECT_EQ(all[300'000], std::byte{0});
@@ -399,7 +400,7 @@ TEST_F(MoverTest, APageThatDoesNotComeHangsTheMoverAlone) {
     EXPECT_EQ(end.held, role == ipc::Role::kOutput) << "it may be written when the page comes";
     EXPECT_THAT(mover_->usable().message(), HasSubstr("does not answer"));
     EXPECT_TRUE(mover_->report().hangs);
-    mover_->submit(other);  // whatever is in flight then
+    mover_->submit(other);  // in flight meanwhile
     mover_->end(other, Status(Code::kAborted, "enough"));
     EXPECT_EQ(other_end.wait().message(), "enough");
     page.come();
@@ -408,7 +409,7 @@ TEST_F(MoverTest, APageThatDoesNotComeHangsTheMoverAlone) {
   }
 }
 
-// Memory goes back when no call touches it any more.
+// Memory is given back when no system call touches it any more.
 TEST_F(MoverTest, AnEndWaitsForTheCallThatIsUnderWay) {
   HungPage page;
   if (!page.hangs()) GTEST_SKIP() << "no userfaultfd here";
@@ -423,7 +424,7 @@ TEST_F(MoverTest, AnEndWaitsForTheCallThatIsUnderWay) {
   EXPECT_FALSE(end.held);
 }
 
-// As a barrier does: what has ended for the group before it is still being copied.
+// As for a barrier: an earlier operation that has ended for the group is still being copied.
 TEST_F(MoverTest, WhatComesAfterWaitsForWhatHasEnded) {
   HungPage page;
   if (!page.hangs()) GTEST_SKIP() << "no userfaultfd here";
@@ -469,7 +470,7 @@ TEST_F(MoverTest, WhatIsInFlightBesideAHungPageFails) {
   page.come();
 }
 
-// Whoever gives up a mover that hangs does not wait for it.
+// The owner of a mover that hangs does not wait for it.
 TEST(Mover, OneThatHangsIsLeftToItselfAndCounted) {
   const size_t before = core_threads();
   std::vector<std::unique_ptr<HungPage>> pages;
@@ -478,7 +479,7 @@ TEST(Mover, OneThatHangsIsLeftToItselfAndCounted) {
     EXPECT_TRUE(account->may_move().ok());
     pages.push_back(std::make_unique<HungPage>());
     if (!pages.back()->hangs()) GTEST_SKIP() << "no userfaultfd here";
-    // The offer itself hangs.
+    // The check of the offer itself hangs.
     const ipc::MemoryOffer hung{address(pages.back()->data()), kCookie};
     auto mover = Mover::start(hung, same_user(), Fd(), std::make_shared<BouncePool>(account, kMiB),
                               [](const Result<ipc::Memory>& how) { EXPECT_FALSE(how.ok()); });
@@ -489,7 +490,7 @@ TEST(Mover, OneThatHangsIsLeftToItselfAndCounted) {
   EXPECT_THAT(account->may_move().message(), HasSubstr("memory of 4 processes of user 4243 does"));
   for (const auto& page : pages) page->come();
   EXPECT_TRUE(until([&] { return account->may_move().ok(); }, "a mover to end"));
-  // All leave: tests after this one fork, which TSan does not take in a process with threads.
+  // All threads end: later tests fork, which TSan does not support in a process with threads.
   EXPECT_TRUE(until([&] { return core_threads() == before; }, "the threads of movers to end"));
 }
 

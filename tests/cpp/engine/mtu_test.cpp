@@ -1,6 +1,6 @@
-// An interface that becomes too small under a group: datagrams of the agreed size go on in IP
-// fragments, which the group counts. In a network namespace, and so on a loopback interface, of the
-// test's own.
+// The MTU of an interface is reduced while a group uses it. Datagrams of the agreed size continue
+// in IP fragments, which the group counts. Uses a network namespace, and so a loopback interface,
+// of its own.
 #include <gtest/gtest.h>
 #include <net/if.h>
 #include <sched.h>
@@ -39,7 +39,7 @@ bool ranks_on_loopback() {
     if (!work(*group, 200'000, 2) || !reduce_all_ways(*group, 20'000, 1)) return false;
     const uint64_t fragmented = counter(*group, "fragmented");
     EXPECT_GT(fragmented, 0u);
-    // Small ones leave whole.
+    // Small datagrams are not fragmented.
     EXPECT_LT(fragmented, counter(*group, "datagrams_sent") - before);
     EXPECT_EQ(counter(*group, "ring_bytes_sent"), 0u);
     if (!barrier(*group).ok()) return false;

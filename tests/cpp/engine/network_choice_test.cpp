@@ -1,5 +1,5 @@
-// Which network ranks with several interfaces agree on: records as ranks publish them, and a
-// network that carries only what the test says.
+// The network on which ranks with several interfaces agree: records as ranks publish them, and a
+// network with only the reachability that the test defines.
 #include "engine/network_choice.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ std::string fast(int host, const std::string& more = "@25000") {
   return "10.1.0." + std::to_string(host) + "/16" + more;
 }
 
-// Two hosts; each begins with its slow interface.
+// Two hosts; each lists its slow interface first.
 std::vector<RankRecord> two(const std::string& a, const std::string& b) {
   return {rank_on("a", "10.0.0.1", a), rank_on("b", "10.0.0.2", b)};
 }
@@ -56,9 +56,9 @@ TEST(NetworkChoice, AddressesSurviveTheStore) {
 
 TEST(NetworkChoice, FastestCommonNetworkWins) {
   EXPECT_EQ(chosen(two(slow(1) + "," + fast(1), slow(2) + "," + fast(2))), kFast);
-  // By the slowest rank's link.
+  // The slowest rank's link counts.
   EXPECT_EQ(chosen(two(slow(1) + "," + fast(1), slow(2) + "," + fast(2, "@100"))), "");
-  // Where all use it already there is nothing to change.
+  // The choice is empty if all ranks use it already.
   auto records = two(slow(1) + "," + fast(1), slow(2) + "," + fast(2));
   records[0].external.host = "10.1.0.1";
   EXPECT_EQ(chosen(records), kFast) << "one of them does not";
@@ -71,7 +71,7 @@ TEST(NetworkChoice, NetworkOfOneRankAloneDoesNotCount) {
   auto records = two(slow(1) + "," + fast(1), slow(2));
   records[0].external.host = "10.1.0.1";
   EXPECT_EQ(chosen(records), kSlow);
-  // Same address range, another prefix: not the same network.
+  // The same address range with another prefix is not the same network.
   EXPECT_EQ(chosen(two(slow(1) + "," + fast(1), slow(2) + ",10.1.0.2/24@25000")), "");
 }
 
@@ -94,7 +94,7 @@ TEST(NetworkChoice, NearestOfEqualNetworksWins) {
   };
   EXPECT_EQ(chosen(equal("@25000", "@25000")), "") << "the way to the store";
   EXPECT_EQ(chosen(equal("@25000n", "@25000n")), kFast);
-  // Within the network each rank has its own nearest interface.
+  // Within the network, each rank uses its own nearest interface.
   const auto own = parse_addresses("10.1.0.1/16@25000,10.1.0.2/16@25000n,10.1.0.3/16@100n");
   EXPECT_EQ(ipv4_text(best_address(own, kFast)->address), "10.1.0.2");
 }
@@ -111,7 +111,8 @@ TEST(NetworkChoice, NetworkThatReachesNobodyIsPassedOver) {
                              return false;
                            }),
             "");
-  // Each other host once; not the way to the store, which the ranks have come by.
+  // Each other host once, but not on the network to the store, through which the ranks have
+  // connected.
   ASSERT_EQ(asked.size(), 1u);
   EXPECT_EQ(ipv4_text(*asked.begin()), "10.1.0.2");
 }
@@ -184,7 +185,7 @@ TEST(OwnAddresses, LeavesOutWhatNoOtherHostReaches) {
   EXPECT_EQ(text("=nosuch"), "");
   all[4].up = false;
   EXPECT_EQ(text(""), "10.0.0.1/16@1000r");
-  // A second address is another choice.
+  // A second address allows another choice.
   all[1].addresses.push_back({htonl(0xc0a80101)});
   all[1].prefixes.push_back(24);
   EXPECT_EQ(text(""), "10.0.0.1/16@1000r,192.168.1.1/24@1000");

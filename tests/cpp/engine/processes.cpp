@@ -64,7 +64,7 @@ Result<std::vector<std::string>> DirectoryStore::multi_get(const std::vector<std
 
 namespace {
 
-// Where the tests are to be another user's: whose memory may be read as before.
+// Becomes MCAST_TEST_USER if that is set; the memory of the process stays readable.
 void become_the_user() {
   const char* const user = getenv("MCAST_TEST_USER");
   const uid_t id = user == nullptr ? geteuid() : static_cast<uid_t>(std::stoul(user));
@@ -74,8 +74,8 @@ void become_the_user() {
   EXPECT_TRUE(done) << "cannot be user " << user;
 }
 
-// A rank that is not over by then hangs, however busy the machine is: in the gate these programs
-// run at nice 19 beside others.
+// A rank that takes longer hangs, however busy the machine is: in the gate these programs run at
+// nice 19 beside others.
 constexpr unsigned kHangs = 240;
 
 }  // namespace
@@ -127,7 +127,7 @@ std::optional<GroupSpec> group_spec(const std::string& name, Member rank, uint32
   if (const char* mode = std::getenv("MCAST_TEST_SECURITY")) {
     all.emplace("security", mode);
     all.emplace("job", "tests");
-    // (It is taken out of the environment by the process's first group.)
+    // The process's first group removes it from the environment.
     static const int set = ::setenv(crypto::kSecretVariable, secret_text('5').c_str(), 1);
     EXPECT_EQ(set, 0);
   }
@@ -150,7 +150,7 @@ std::shared_ptr<Group> make_group(const std::string& name, Member rank, uint32_t
     ADD_FAILURE() << "rank " << rank << ": " << group.status().to_string();
     return nullptr;
   }
-  // What it has counted is read when the test lets go of it.
+  // Its counters are read when the test releases it.
   return {group.value().get(), [held = group.value()](const Group* g) {
             const auto counted = g->stats().counters;
             for (size_t c = 0; c < counted.size(); c++) {

@@ -57,7 +57,7 @@ bool work(Group& group, size_t block, int rounds) {
 
 namespace {
 
-// Element i of rank r's tensor; sums of a few ranks' stay small.
+// Element i of rank r's tensor. Sums over a few ranks stay small.
 int32_t element(uint32_t rank, size_t i, int salt) {
   return static_cast<int32_t>((i * 2654435761u + rank * 40503u + static_cast<uint32_t>(salt)) %
                               1000003u);

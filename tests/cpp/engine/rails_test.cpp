@@ -1,5 +1,6 @@
-// What Rails posts on its two groups: with groups that only copy, in any order that readable ends
-// and the host's queue allow, every rank gets every byte once, and completed ends never lie.
+// The posts of Rails on its two groups. With groups that only copy, in any order that readable ends
+// and the host's queue allow, every rank gets every byte once, and completed ends are always
+// correct.
 #include "engine/rails.h"
 
 #include <gtest/gtest.h>
@@ -144,7 +145,8 @@ TEST(Rails, DeliverExactBytesInAnyOrder) {
         }
       }
     }
-    // The ranks of a host, and those of a rail, post the same in the same order.
+    // The ranks of a host post the same operations in the same order, and so do the ranks of a
+    // rail.
     for (auto* groups : {&world.on_rail, &world.on_host}) {
       for (auto& [key, group] : *groups) {
         for (CopyGroup* g : group) {
@@ -156,7 +158,7 @@ TEST(Rails, DeliverExactBytesInAnyOrder) {
     }
     EXPECT_TRUE(world.troubles.empty());
   }
-  // Some of the fixed seeds, if not few were asked for.
+  // Holds for some of the fixed seeds, unless only few were requested.
   EXPECT_TRUE(in_turns > 0 || all_seeds.size() < 40);
 }
 
@@ -171,7 +173,7 @@ TEST(Rails, AFailureEndsAllPartsOnce) {
     EXPECT_EQ(world.troubles.size(), 1u);
     EXPECT_EQ(world.ended[0], 1);
     EXPECT_EQ(world.arrived[0], 0);
-    // Nothing holds the caller's memory any more.
+    // No post refers to the caller's memory any more.
     EXPECT_EQ(world.inputs[0].use_count(), 1);
   }
 }

@@ -1,5 +1,6 @@
-// What ranks do when the kernel refuses to send: datagrams for want of memory or room (sent later),
-// by a firewall or without a route (lost, so repaired), and connections that break (all raise).
+// How ranks handle a kernel that refuses to send: datagrams for lack of memory or room (sent
+// later), by a firewall or without a route (lost, so repaired), and connections that break (all
+// ranks raise).
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -15,11 +16,11 @@ namespace {
 struct SendCase {
   const char* name;
   Refusal refusal;
-  bool lost = false;  // what is refused is not sent later
+  bool lost = false;  // refused datagrams are not sent later
 };
 
-// What was lost of bytes and came again, at all ranks, by whatever way: a rank to which all came at
-// once has none, and where all have lost the same chunks, these are multicast again.
+// Counts lost data that arrived again, summed over all ranks and all ways of repair. A rank that
+// lost nothing has none, and chunks that all have lost are multicast again.
 uint64_t came_again(Group& group, Member rank, uint32_t size) {
   std::vector<uint64_t> counts(size);
   counts[rank] = counter(group, "repair_chunks_received") +
@@ -45,7 +46,7 @@ TEST_P(RefusedDatagrams, CostNoBytes) {
     EXPECT_GT(refused_sends(), 0u);
     EXPECT_EQ(counter(*group, "ops_failed"), 0u);
     if (!GetParam().lost) return true;
-    // Which sends are refused is a matter of count: now and then none of them held bytes.
+    // Refusals follow the number of the send; sometimes no refused send held data.
     uint64_t again = came_again(*group, rank, 3);
     for (int round = 0; round < 50 && again == 0; round++) {
       if (!work(*group, 300'000, 1)) return false;
@@ -71,7 +72,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 class RefusedStreams : public testing::TestWithParam<SendCase> {};
 
-// Two of three ranks never see a refusal; they are told.
+// Two of three ranks never see a refusal; they are notified.
 TEST_P(RefusedStreams, RaiseOnAllRanks) {
   const Refusal refusal = GetParam().refusal;
   const auto ends = run_ranks(3, 60, [&](Member rank, DirectoryStore& store) {
@@ -102,7 +103,7 @@ INSTANTIATE_TEST_SUITE_P(Errors, RefusedStreams,
                                          SendCase{"TimedOut", {ETIMEDOUT, true, 45, 1000, 1000}}),
                          [](const auto& p) { return std::string(p.param.name); });
 
-// Full connections are only slower.
+// Full connections only cost time.
 TEST(RefusedStreams, ForWantOfRoomCostNothing) {
   for (const int error : {EAGAIN, ENOBUFS}) {
     const auto ends = run_ranks(3, 60, [&](Member rank, DirectoryStore& store) {

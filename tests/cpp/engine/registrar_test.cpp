@@ -1,5 +1,5 @@
-// The registrar against aggregators that answer, refuse, hang, talk nonsense, go and come back:
-// what it offers to the group, what it tells of each, and what it leaves behind.
+// The registrar against aggregators that admit, refuse, hang, send invalid replies, go and return:
+// its offers to the group, its report about each aggregator, and what remains afterwards.
 #include <sys/wait.h>
 
 #include "base/descriptors.h"
@@ -21,7 +21,7 @@ TEST_F(RegistrarTest, AsksOffersAndSaysGoodbye) {
   EXPECT_EQ(ask.uids, (Uids{1, 2, 3}));
   EXPECT_EQ(ask.roster, 1u);
   at_b->send(admits({20}));
-  EXPECT_FALSE(offers.next(200 * kMilli));  // the other one may answer yet
+  EXPECT_FALSE(offers.next(200 * kMilli));  // the other one may still reply
   EXPECT_EQ(state(registrar, 0), "asking");
   at_a->send(admits({10, 11}));
   EXPECT_EQ(offers.next(), (Uids{10, 11, 20}));
@@ -69,7 +69,8 @@ TEST_F(RegistrarTest, OneThatHangsHoldsUpNobody) {
   EXPECT_EQ(offers.next(), (Uids{10, 20}));
 }
 
-// Where the hosts "late..." are is known when the test says so; meanwhile the others are served.
+// The names of the hosts "late..." resolve when the test allows it; the other aggregators are
+// served meanwhile.
 class LateNames {
  public:
   NameLookup::Resolve resolver() {
@@ -85,7 +86,8 @@ class LateNames {
       return resolve(real);
     };
   }
-  // So that a registrar made before it can end, whatever has failed.
+  // Resolves the names at the end, so that a registrar made before it can end even if the test has
+  // failed.
   struct AnswersInTheEnd {
     LateNames& names;
     ~AnswersInTheEnd() { names.answer(100); }
@@ -117,7 +119,7 @@ TEST_F(RegistrarTest, ANameServerThatHangsHoldsUpNobody) {
   at_b->send(admits({20}));
   EXPECT_EQ(offers.next(), Uids{20});
   EXPECT_EQ(state(one, 0), "asking");
-  // What is lost meanwhile is asked again.
+  // A loss reported meanwhile leads to another request.
   one.lost(kGroup, 20, "rank 1 has lost it");
   EXPECT_EQ(offers.next(), Uids{});
   EXPECT_TRUE(at_b->says_goodbye());
@@ -161,7 +163,7 @@ TEST_F(RegistrarTest, NonsenseAndWrongPlacesEndAConnection) {
       {"HTTP/1.1 400 Bad Request\r\n\r\n", "is no record of an aggregator"},
       {wire::framed("record=hello\n"), "\"record\" is missing or out of range"},
       {wire::framed(wire::encode(wire::Draining{})), "a record that has no place here"},
-      {wire::framed(wire::encode(admits({2}))), "a station that cannot be"},  // a rank's uid
+      {wire::framed(wire::encode(admits({2}))), "a station that cannot be"},  // the uid of a rank
       {wire::framed(wire::encode(admits({10, 10}))), "a station that cannot be"},
       {wire::framed(wire::encode(admits({10}))).substr(0, 9), "has closed the connection"},
       {"", "has closed the connection"},
@@ -199,8 +201,8 @@ TEST_F(RegistrarTest, WhereNobodyListensOrNobodyIsKnown) {
   EXPECT_EQ(offers.next(), Uids{30});
 }
 
-// A rank has lost a station: nothing of the aggregator is offered any more; it is told, and asked
-// again; a new process has other uids.
+// A rank has lost a station. No station of the aggregator is offered any more; it is notified and
+// asked again; a new process has other uids.
 TEST_F(RegistrarTest, OneThatIsLostIsAskedAfterASecond) {
   ASSERT_TRUE(registrar.enter(kGroup, offers.job({a.address(), b.address()})).ok());
   const auto at_a = a.take(), at_b = b.take();
@@ -228,7 +230,7 @@ TEST_F(RegistrarTest, OneThatIsLostIsAskedAfterASecond) {
   EXPECT_FALSE(offers.next(100 * kMilli));
 }
 
-// The connection alone says nothing of the stations: ranks would notice.
+// The end of the connection alone says nothing about the stations: ranks would notice their end.
 TEST_F(RegistrarTest, AConnectionThatEndsTakesNoStation) {
   ASSERT_TRUE(registrar.enter(kGroup, offers.job({a.address()})).ok());
   {
@@ -256,7 +258,7 @@ TEST_F(RegistrarTest, OneThatDrainsIsLeftWhenNoRankSpeaksToIt) {
   EXPECT_FALSE(at_a->read(100 * kMilli));
   registrar.parted(kGroup, 11);
   EXPECT_TRUE(at_a->says_goodbye());
-  EXPECT_TRUE(a.take());  // for when it is there again
+  EXPECT_TRUE(a.take());  // for its return
 }
 
 TEST_F(RegistrarTest, GroupsAreApartAndTheEndLeavesNothing) {
@@ -282,7 +284,7 @@ TEST_F(RegistrarTest, GroupsAreApartAndTheEndLeavesNothing) {
   unused.stop();
 }
 
-// The child has no thread, and none of the connections.
+// The child has no thread of it, and no connection.
 TEST_F(RegistrarTest, AForkedChildHoldsNoConnection) {
   ASSERT_TRUE(registrar.enter(kGroup, offers.job({a.address()})).ok());
   auto at_a = a.take();
@@ -304,7 +306,7 @@ TEST_F(RegistrarTest, AForkedChildHoldsNoConnection) {
   registrar.unlock();
   registrar.stop();
   EXPECT_TRUE(at_a->says_goodbye());
-  EXPECT_FALSE(at_a->read(2 * kSecond));  // the end: nobody else holds the connection
+  EXPECT_FALSE(at_a->read(2 * kSecond));  // its end: no other process holds the connection
   ::close(hold[1]);
   ::close(hold[0]);
   int status = 1;

@@ -1,4 +1,4 @@
-// What tests of the registrar share: a group's side and two aggregators.
+// Common parts of the registrar's tests: a group's side and two aggregators.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace mcast::test {
 
 inline constexpr uint64_t kGroup = 42;
 
-// A group's side: the offers that came, in order.
+// A group's side: records the offers in order.
 class Offers {
  public:
   Registrar::Job job(const std::vector<NetAddress>& aggregators) {
@@ -42,7 +42,7 @@ class Offers {
     };
     return job;
   }
-  // Uids of the next offer; nothing: none came for `patience`.
+  // The uids of the next offer, or nothing if none arrived within `patience`.
   std::optional<std::vector<uint64_t>> next(Nanos patience = 5 * kSecond) {
     std::unique_lock<std::mutex> held(mutex_);
     if (!came_.wait_for(held, std::chrono::nanoseconds(patience),
@@ -77,7 +77,7 @@ class RegistrarTest : public testing::Test {
  protected:
   RegistrarTest() { set_log_level(LogLevel::kError); }
   ~RegistrarTest() override { set_log_level(LogLevel::kWarn); }
-  // After the offers and the aggregators, whose connections it closes.
+  // Declared after the offers and the aggregators, whose connections it closes.
   Offers offers;
   AggregatorStub a, b;
   RegistrarThread registrar;

@@ -1,5 +1,5 @@
-// An engine asks a job's store through its client: what is more than a message comes in several,
-// what is too long for one is an error of the creation, and the link goes on.
+// An engine uses a job's store through its client. Values beyond one message arrive in several, a
+// single value that is too long is an error of the creation, and the link continues.
 #include "service/relay_store.h"
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// The client's.
+// The client's store.
 class MapStore final : public KeyValueStore {
  public:
   Status set(const std::string& key, const std::string& value) override {
@@ -51,8 +51,8 @@ class MapStore final : public KeyValueStore {
   int questions = 0;
 };
 
-// An engine that makes no group, but asks the store of who wants one; what it says is the
-// creation's end. The client's link is real.
+// Runs an engine that makes no group, but uses the store of the client that requests one; the
+// result of `creation` ends the request. The client's link is real.
 Status create(MapStore& store, const std::function<Status(service::RelayStore&)>& creation) {
   const TemporaryFolder folder;
   const std::string path = folder.path() + "/engine.sock";
@@ -114,13 +114,13 @@ Status create(MapStore& store, const std::function<Status(service::RelayStore&)>
   return end;
 }
 
-// As who claims it.
+// Claims the key and returns its owner.
 std::string owner_of(service::RelayStore& relay, const std::string& key) {
   const Result<std::string> owner = relay.claim(key, "this");
   return owner.ok() ? *owner : owner.status().to_string();
 }
 
-constexpr char kDone[] = "done";  // a creation that went well must end somehow
+constexpr char kDone[] = "done";  // status text that ends a successful creation
 
 TEST(RelayStore, ManyValuesComeInSeveralMessages) {
   MapStore store;
@@ -161,7 +161,7 @@ TEST(RelayStore, AClaimThatTheStoreRefusesIsAnError) {
   EXPECT_EQ(end.message(), "it compares nothing") << end.to_string();
 }
 
-// A client of an earlier version would not answer.
+// A client of an earlier version would not reply.
 TEST(RelayStore, WhoDoesNotKnowClaimsIsNotAsked) {
   int asked = 0;
   service::RelayStore relay(1, [&asked](const ipc::Control&) { asked++; });
@@ -218,7 +218,8 @@ TEST(RelayStore, AValueThatIsTooLongIsAnErrorThatNamesTheLimit) {
   EXPECT_EQ(store.values["other"].size(), 65'000u);
 }
 
-// Both ends: nothing that is too long is sent as an empty packet, which would end the link.
+// On both ends, a message that is too long is not sent as an empty packet, which would end the
+// link.
 TEST(RelayStore, AMessageThatIsTooLongDoesNotEndTheLink) {
   MapStore store;
   const Status end = create(

@@ -1,5 +1,5 @@
-// agree() and the record that ranks publish: pure functions, so every difference between ranks can
-// be written down, versions included, which two processes of one build cannot have.
+// agree() and the record that ranks publish. Both are pure functions, so every difference between
+// ranks can be tested, also different versions, which two processes of one build cannot have.
 #include "engine/rendezvous.h"
 
 #include <gtest/gtest.h>
@@ -30,10 +30,10 @@ RankRecord record(uint64_t uid, const std::string& host) {
   return r;
 }
 
-// Ranks 0 and 1 on host a, 2 on b.
+// Ranks 0 and 1 on host a, rank 2 on host b.
 std::vector<RankRecord> three() { return {record(1, "a"), record(2, "a"), record(3, "b")}; }
 
-// Through the store and back, as all ranks but the first get it.
+// The agreement after the store's encoding and decoding, as all ranks but the first get it.
 Result<Agreement> agreed(const std::vector<RankRecord>& records, Member self,
                          const Config& config = {}) {
   Result<Roster> roster = conclude(records);
@@ -78,7 +78,7 @@ TEST(Conclusion, RefusesAnAddressThatDoesNotTellHostsApart) {
   records[0].place.interface = "eth0";
   records[2].place.interface = "ens5";
   records[0].external.host = records[2].external.host = "10.0.2.15";
-  records[1].external.host = "10.0.2.15";  // of one host: they share its address
+  records[1].external.host = "10.0.2.15";  // ranks of one host share its address
   expect_refused(
       records, Code::kUnavailable,
       {"rank 0 on host name of a has 10.0.2.15 (interface eth0)",
@@ -89,7 +89,8 @@ TEST(Conclusion, RefusesAnAddressThatDoesNotTellHostsApart) {
   expect_refused(records, Code::kUnavailable,
                  {"rank 2 on host name of b has 127.0.0.1 (interface lo), which is loopback",
                   "rank 0 on host name of a has 10.0.0.1", "MCAST_SOCKET_IFNAME"});
-  // On one host loopback serves; and who does not know its host may share one with another rank.
+  // On one host, loopback is enough; a rank that does not know its host may share one with another
+  // rank.
   records[2].host = "a";
   EXPECT_TRUE(agreed(records, 0).ok());
   records[2].host = "unknown/7:1";
@@ -121,7 +122,7 @@ TEST(RankRecord, RefusesWhatItCannotRead) {
     bad.push_back(without(key) + key + "=" + std::string(30, '1') + "\n");
   }
   bad.push_back(without("external_port") + "external_port=65536\n");
-  // Larger than their types, or than their place in the roster.
+  // Values beyond their types, or beyond their field in the roster.
   bad.push_back(without("protocol") + "protocol=4294967302\n");
   bad.push_back(without("budget") + "budget=18446744073709551617\n");
   bad.push_back(without("datagram_external") + "datagram_external=4294967296\n");
@@ -131,7 +132,7 @@ TEST(RankRecord, RefusesWhatItCannotRead) {
     EXPECT_EQ(result.status().code(), Code::kMismatch);
     EXPECT_NE(result.status().message().find("cannot be read"), std::string::npos);
   }
-  // Fields that a later version may add are no reason to refuse.
+  // Unknown fields, which a later version may add, are accepted.
   EXPECT_TRUE(RankRecord::decode(good + "colour=blue\n").ok());
   EXPECT_FALSE(RankRecord::decode(good + std::string("external=127.0.0.1\0x\n", 21)).ok());
 }
@@ -211,7 +212,7 @@ TEST(Agree, TheLeastBudgetAndDatagramCount) {
   Config config;
   config.chunk = 128;
   EXPECT_EQ(agreed(records, 0, config)->agreed.chunk, 128u);
-  config.chunk = 64'000;  // more than fits: what fits
+  config.chunk = 64'000;  // more than fits is clamped
   EXPECT_EQ(agreed(records, 0, config)->agreed.chunk, (1000 - wire::kDatagramHeader) / 64 * 64);
 }
 
@@ -222,7 +223,7 @@ TEST(Agree, AKnownLinkBoundsTheQueueAtItsPort) {
   EXPECT_EQ(agreed(three(), 0, config)->agreed.port_queue, 1'125'000u);
   config.port_queue = 500'000;
   EXPECT_EQ(agreed(three(), 0, config)->agreed.port_queue, 500'000u);
-  config.link_rate = 1'000'000;  // never less than the setting's least value
+  config.link_rate = 1'000'000;  // never less than the setting's minimum
   EXPECT_EQ(agreed(three(), 0, config)->agreed.port_queue, 65'536u);
   config = {};
   config.link_rate = 100'000'000'000;
@@ -250,8 +251,8 @@ TEST(Agree, NeighboursOnTheHostAreReachedByLoopbackOthersAreNot) {
   EXPECT_EQ(from2->peers[1].host, "10.0.0.2");
 }
 
-// Nobody else on the host listens: what it sends need not come back to it. A host that is not known
-// may be any of them.
+// If no other rank of the host listens, its datagrams need not be looped back. An unknown host may
+// be that of any rank.
 TEST(Agree, AnEchoIsForNeighboursOnly) {
   EXPECT_EQ(agreed(three(), 0)->echo, Echo::kOn);
   EXPECT_EQ(agreed(three(), 1)->echo, Echo::kOn);
@@ -288,7 +289,7 @@ TEST(Agree, NoRoomForAChunk) {
   records[2].datagram.external = 0;
   expect_refused(records, Code::kUnavailable,
                  {"rank 2 on host", "datagrams of 0 bytes", "no room for a chunk of 64 bytes"});
-  // A guarded one needs more.
+  // A guarded group needs more.
   records = three();
   records[0].datagram.external = wire::kDatagramHeader + 64 + wire::kGuardedExtra - 1;
   EXPECT_EQ(agreed(records, 0)->agreed.chunk, 64u);
@@ -296,7 +297,7 @@ TEST(Agree, NoRoomForAChunk) {
   expect_refused(records, Code::kUnavailable, {"datagrams of 119 bytes"});
 }
 
-// As the data-parallel groups of a mesh, of which each host has a member in every one.
+// Like the data-parallel groups of a mesh, each of which has one member on every host.
 TEST(Agree, GroupsOverTheSameHostsHavePortsOfTheirOwn) {
   std::set<uint32_t> addresses;
   std::set<uint16_t> ports;
@@ -307,7 +308,7 @@ TEST(Agree, GroupsOverTheSameHostsHavePortsOfTheirOwn) {
     ASSERT_TRUE(result.ok());
     addresses.insert(result->address.group);
     ports.insert(result->address.port);
-    // The order of the ranks does not count, only who they are.
+    // The address depends on the set of ranks, not on their order.
     std::swap(records[1].external.uid, records[0].external.uid);
     EXPECT_EQ(agreed(records, 0)->address, result->address) << g;
   }
@@ -316,7 +317,7 @@ TEST(Agree, GroupsOverTheSameHostsHavePortsOfTheirOwn) {
 }
 
 TEST(Agree, AddressesStayInTheirRangeAndJobsSpread) {
-  constexpr uint32_t kOfEthernet = 0x7fffff;  // what an Ethernet address has of it
+  constexpr uint32_t kOfEthernet = 0x7fffff;  // the bits that an Ethernet address keeps
   std::set<std::pair<uint32_t, uint16_t>> seen;
   for (int job = 0; job < 500; job++) {
     std::set<std::pair<uint32_t, uint16_t>> mine;
@@ -344,7 +345,7 @@ TEST(Agree, AddressesStayInTheirRangeAndJobsSpread) {
     EXPECT_GT(mine.size(), 1u);
     seen.insert(mine.begin(), mine.end());
   }
-  EXPECT_GT(seen.size(), 500u * 8);  // hardly any address is shared between jobs
+  EXPECT_GT(seen.size(), 500u * 8);  // jobs rarely share an address
 }
 
 TEST(JobSalt, IsThatOfTheFirstGroupUnlessTheEnvironmentNamesTheJob) {
@@ -363,7 +364,7 @@ TEST(Agree, TagsFollowRankZerosRandomNumber) {
     auto records = three();
     records[0].random = random;
     tags.insert(agreed(records, 2)->tag);
-    records[1].random = random + 12345;  // others' do not count
+    records[1].random = random + 12345;  // other ranks' numbers do not count
     tags.insert(agreed(records, 2)->tag);
   }
   EXPECT_EQ(tags.size(), 1000u);

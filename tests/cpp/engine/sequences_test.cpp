@@ -1,5 +1,4 @@
-// The end of what can be numbered: sequences of operations, tags of groups that are gone, rounds of
-// ranks of one host.
+// Limits of numbers: sequences of operations, tags of removed groups, rounds of ranks of one host.
 #include <gtest/gtest.h>
 
 #include "copy_group.h"
@@ -29,7 +28,7 @@ TEST(Sequences, AGroupRefusesWhatItCannotNumberAndCarriesOutAllBefore) {
   EXPECT_EQ(group.posts.size(), before) << "nothing of them was begun";
 }
 
-// What is forgotten first is the oldest tag, not the smallest.
+// The oldest tag is forgotten first, not the smallest.
 TEST(Sequences, FramesOfTheGroupThatWasRemovedLastAreLateOnes) {
   ClusterOptions o;
   o.ranks = 2;
@@ -52,7 +51,7 @@ TEST(Sequences, FramesOfTheGroupThatWasRemovedLastAreLateOnes) {
   EXPECT_EQ(lane.foreign(), 0u);
 }
 
-// Two ranks, of which one speaks for a group that the other has not made.
+// Two ranks, one of which sends frames of a group that the other has not made.
 class EarlyFrames {
  public:
   EarlyFrames() : cluster_(two()) {
@@ -67,7 +66,7 @@ class EarlyFrames {
     wire::write_frame_header(frame.data(), {wire::FrameType::kPong, 0, 1, tag, 0, 0}, {});
     cluster_.net().inject_frame(1, 0, Channel::kControl, frame);
   }
-  // Frames that wait for the group, once it is made.
+  // Makes the group and returns the number of frames that were kept for it.
   uint64_t kept() {
     LaneGroup& group =
         cluster_.lane(0).add_group(params_, {{9, 9000, false}}, {kNoPeer, 1}, cluster_.now());
@@ -93,7 +92,7 @@ TEST(Sequences, FramesOfAGroupThatIsNotThereYetAreKept) {
   EXPECT_EQ(early.foreign(), 0u);
 }
 
-// After a minute, when the next frame of that peer is kept.
+// Dropped after a minute, when the next frame of that peer is kept.
 TEST(Sequences, FramesOfAGroupThatNeverComesAreDropped) {
   EarlyFrames early;
   early.inject(early.tag());

@@ -1,4 +1,5 @@
-// What an engine tells of a group reaches its client whole, or as much of it as a message holds.
+// An engine's record about a group reaches its client whole, or as much of it as fits into a
+// message.
 #include "engine/stats_record.h"
 
 #include <gtest/gtest.h>
@@ -64,7 +65,7 @@ GroupStats full() {
 TEST(StatsRecord, WhatIsToldIsRead) {
   const GroupStats told = full();
   GroupStats read = shape(3);
-  read.aggregation.report.waiting = AggregationReport::Waiting{};  // of before
+  read.aggregation.report.waiting = AggregationReport::Waiting{};  // from the record before
   read_stats(encode_stats(told), read);
   EXPECT_EQ(read.path, told.path);
   EXPECT_EQ(read.security.suite, told.security.suite);
@@ -110,7 +111,7 @@ TEST(StatsRecord, WhatIsToldIsRead) {
   EXPECT_EQ(a.partial.excused, 1u);
   EXPECT_EQ(a.partial.last->ranks, std::vector<Member>{2});
   EXPECT_EQ(a.partial.last->contributors, 2u);
-  // What is over is told as well.
+  // The end of the waiting is reported too.
   read_stats(encode_stats(shape(3)), read);
   EXPECT_TRUE(read.aggregation.report.plans.empty());
   EXPECT_FALSE(read.aggregation.report.waiting);

@@ -1,7 +1,6 @@
-// An engine of the host, or a rank of it, is killed or stopped at a moment that nobody has chosen:
-// while a group is made, in operations and messages, while it is closed. What is killed is named on
-// all other ranks, what stands still for a while only delays them, and memory that went back is
-// nobody's any more.
+// A host engine, or a rank that uses it, is killed or stopped at a random moment: while a group is
+// made, in operations and messages, while it is closed. All other ranks name the killed process, a
+// stopped one only delays them, and memory that was given back is not written any more.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -27,14 +26,14 @@ using testing::ContainsRegex;
 using testing::HasSubstr;
 
 constexpr Member kRanks = 3, kStriker = kRanks;
-constexpr int kRounds = 12;  // where nobody ends
+constexpr int kRounds = 12;  // if no process is killed
 
-constexpr uint32_t kSteps = 11;  // of a group: to make it, nine operations, to close it
+constexpr uint32_t kSteps = 11;  // of a group: creation, nine operations, close
 
 struct Blow {
   bool engine, kill;
   Member rank;
-  uint32_t step;  // before which step of `rank` it falls
+  uint32_t step;  // strikes before this step of `rank`
 };
 
 Blow blow_of(uint64_t seed) {
@@ -44,7 +43,7 @@ Blow blow_of(uint64_t seed) {
           static_cast<uint32_t>(rng() % (3 * kSteps))};
 }
 
-// What a rank has handed over and got back.
+// Memory that a rank has posted and got back.
 struct Memory {
   std::vector<std::byte> gathered = std::vector<std::byte>(kRanks * 300'000);
   std::vector<std::byte> word = std::vector<std::byte>(50'000);
@@ -52,7 +51,7 @@ struct Memory {
   std::function<void()> before_step;
 };
 
-// To the next and from the one before.
+// Sends to the next rank and receives from the one before.
 Status pass_on(Group& group, Member rank, uint32_t round, Memory& memory) {
   const Member next = (rank + 1) % kRanks, before = (rank + kRanks - 1) % kRanks;
   const auto out = post_one(group, false, next, round, 100'000, round + rank);
@@ -64,7 +63,7 @@ Status pass_on(Group& group, Member rank, uint32_t round, Memory& memory) {
   return {};
 }
 
-// A group from its creation to its end.
+// Makes a group, uses it, and closes it.
 Status live(const GroupSpec& spec, uint32_t round, DirectoryStore store, Memory& memory) {
   memory.before_step();
   auto made = Engine::instance().create_group(spec, store);
@@ -95,7 +94,7 @@ bool stays(std::vector<std::byte>& bytes) {
   return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0x77}; });
 }
 
-// One rank: groups one after the other, until it is over or the blow ends it.
+// One rank: makes groups one after the other until the rounds are over or the blow ends it.
 bool rank_of(const EngineProcess& engine, const std::string& road, Member rank, const Blow& blow,
              DirectoryStore& store) {
   if (road == "map") new_in_arenas();
@@ -126,8 +125,8 @@ bool rank_of(const EngineProcess& engine, const std::string& road, Member rank, 
     EXPECT_TRUE(status.ok()) << status.to_string();
     return status.ok();
   }
-  // (The last one: it was killed before it came to a round of the rendezvous, whose store tells
-  // so.)
+  // The last pattern: it was killed before it reached a round of the rendezvous; the store's error
+  // says so.
   EXPECT_THAT(status.message(), AnyOf(HasSubstr("engine of this host"), HasSubstr("rank "),
                                       ContainsRegex("no key [a-z]+/[0-9]")));
   if (blow.engine) {
@@ -177,7 +176,7 @@ class StruckEngine : public testing::TestWithParam<const char*> {};
 TEST_P(StruckEngine, WhoIsStruckAtAnyPointIsNamed) {
   for (const uint64_t seed : seeds(8)) {
     struck(seed, GetParam());
-    if (HasFailure()) return;  // which every later fork would inherit
+    if (HasFailure()) return;  // every later fork would inherit the failure
   }
 }
 

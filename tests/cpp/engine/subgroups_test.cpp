@@ -1,4 +1,4 @@
-// What Subgroups posts on its groups: every byte once, completed ends in order, one end.
+// The posts of Subgroups on its groups: every byte once, completed ends in order, one end.
 #include "engine/subgroups.h"
 
 #include <algorithm>
@@ -88,7 +88,7 @@ class Split3 {
     ranks_[m]->post(std::move(p), std::move(events));
   }
 
-  // All subgroups, a step of one at a time.
+  // Carries out all subgroups, one step of one at a time.
   void carry_out_all() {
     std::vector<std::vector<size_t>> progress(groups_.size());
     for (int idle = 0; idle < 100;) {
@@ -112,7 +112,7 @@ class Split3 {
  private:
   struct Output {
     std::vector<std::byte> memory;
-    std::vector<uint64_t> completed;  // by block, its end
+    std::vector<uint64_t> completed;  // by block
     int arrived = 0, ended = 0;
   };
 
@@ -126,7 +126,7 @@ class Split3 {
 
   uint64_t seed_;
   Rng rng_;
-  std::vector<std::vector<CopyGroup*>> groups_;  // by subgroup, its members
+  std::vector<std::vector<CopyGroup*>> groups_;  // members by subgroup
   std::vector<std::unique_ptr<Subgroups>> ranks_;
   bool all_ = false;
   Member root_ = 0;
