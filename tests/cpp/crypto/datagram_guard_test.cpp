@@ -1,5 +1,6 @@
-// Datagrams between members with real keys: nonces never repeat, epochs go on under loss, and what
-// is forged, changed, replayed or of another lane, rail, epoch or group is refused under its cause.
+// Datagrams between members with real keys. Nonces never repeat, epochs advance under loss, and
+// datagrams that are forged, changed, replayed or from another lane, rail, epoch or group are
+// refused with their cause.
 #include "crypto/datagram_guard.h"
 
 #include <gmock/gmock.h>
@@ -75,7 +76,7 @@ class Guards : public ::testing::TestWithParam<Mode> {
 INSTANTIATE_TEST_SUITE_P(Modes, Guards, ::testing::Values(Mode::kAuth, Mode::kSealed),
                          [](const auto& p) { return mode_name(p.param); });
 
-// Attack 1 of the design: the same chunk again, whatever its memory holds by then.
+// Attack 1 of the design: the same chunk again, whatever its memory contains by then.
 TEST_P(Guards, ARepetitionTakesANewNumber) {
   epochs_.packets = 5;
   auto one = guard(1);
@@ -140,16 +141,15 @@ TEST_P(Guards, EveryFlippedBitAndEveryCutIsRefused) {
   EXPECT_EQ(take(*two, good, 2 * kSecond), Refusal::kNone) << "and the good one still is";
 }
 
-// Attack 3: authentic datagrams where they do not belong.
+// Attack 3: authentic datagrams in a wrong place.
 TEST_P(Guards, AnotherLaneGroupMemberOrModeIsRefused) {
   auto one = guard(1), two = guard(2), other_group = guard(1, 2), other_lane = guard(1, 1, 1);
   EXPECT_EQ(take(*two, sealed(*other_group, data_of(1))), Refusal::kForgedHeader);
   EXPECT_EQ(take(*two, sealed(*other_lane, data_of(1, 0, 1))), Refusal::kForeign);
-  // The lane's bit set back: the filter's keys are of a lane.
+  // With the lane's bit restored it is refused too, since each lane has its own filter keys.
   EXPECT_EQ(take(*two, sealed(*other_lane, data_of(1, 0, 0))), Refusal::kForgedHeader);
   EXPECT_EQ(take(*one, sealed(*one, data_of(1))), Refusal::kOwn);
-  // A member that claims to be another: in the header all members are alike, in the tag they are
-  // not.
+  // A member that claims to be another: all members share the header's key, but not the tag's.
   EXPECT_EQ(take(*two, sealed(*one, data_of(3))), Refusal::kForged);
   EXPECT_EQ(take(*two, sealed(*one, data_of(4))), Refusal::kMalformed);
   Datagram_ old(64);
@@ -169,20 +169,20 @@ TEST_P(Guards, ControlIsTakenOnceInAnyOrderWithinTheWindow) {
   std::vector<Datagram_> sent;
   const size_t count = 2 + ReplayWindow::kNumbers;
   for (size_t i = 0; i < count; i++) sent.push_back(sealed(*one, position, 0));
-  // A busy host or network changes the order: nobody has replayed anything.
+  // A busy host or network reorders datagrams; this must not count as a replay.
   for (const size_t i : {1, 0, 3, 2}) EXPECT_EQ(take(*two, sent[i]), Refusal::kNone) << i;
   for (const size_t i : {1, 0, 3, 2}) EXPECT_EQ(take(*two, sent[i]), Refusal::kReplayed) << i;
   for (size_t i = 5; i < count; i++) EXPECT_EQ(take(*two, sent[i]), Refusal::kNone) << i;
-  // Four and thirteen are remembered at first, then only the last sixteen.
+  // Four to thirteen are remembered at first, then only the last sixteen.
   EXPECT_EQ(take(*two, sent[4]), Refusal::kNone) << "not seen, and newer than what is forgotten";
   for (size_t i = 0; i < count; i++) EXPECT_EQ(take(*two, sent[i]), Refusal::kReplayed) << i;
-  // Data has its window in the group: the bitmap of what is placed.
+  // Data is checked by the group's bitmap of placed chunks instead.
   const Datagram_ data = sealed(*one, data_of(1));
   EXPECT_EQ(take(*two, data), Refusal::kNone);
   EXPECT_EQ(take(*two, data), Refusal::kNone);
 }
 
-// Attack 2: a true header with other bytes ahead of the true datagram.
+// Attack 2: a true header with other bytes, before the true datagram.
 TEST_P(Guards, ATrueHeaderWithOtherBytesDoesNoHarm) {
   auto one = guard(1), two = guard(2);
   const Datagram_ good = sealed(*one, data_of(1));
@@ -203,10 +203,10 @@ TEST_P(Guards, BeyondTheBudgetEachNumberIsTriedOnce) {
   bad.back() ^= std::byte{1};
   std::map<Refusal, int> seen;
   for (int i = 0; i < 100; i++) seen[take(*two, bad, 5)]++;
-  EXPECT_EQ(seen[Refusal::kForged], 6);  // five within 5,000 bytes of 1,180 each, one beyond
+  EXPECT_EQ(seen[Refusal::kForged], 6);  // five in 5,000 bytes (1,180 each), one beyond
   EXPECT_EQ(seen[Refusal::kCrowdedOut], 94);
   EXPECT_EQ(budget_->refused(), 94u);
-  // True ones go on, but for what shares a slot with a number that was tried.
+  // True datagrams still pass, except those that share a slot with a number that was tried.
   int taken = 0;
   for (size_t i = 1; i < good.size(); i++) taken += take(*two, good[i], 5) == Refusal::kNone;
   EXPECT_GE(taken, 37);
@@ -214,7 +214,8 @@ TEST_P(Guards, BeyondTheBudgetEachNumberIsTriedOnce) {
   EXPECT_EQ(take(*two, good[0], 20 * kMilli), Refusal::kNone) << "or comes in another window";
 }
 
-// Of an epoch that nothing has been opened of keys are derived first: few of them are tried.
+// For an epoch in which nothing has been opened yet, keys must be derived first; so only few are
+// tried.
 TEST_P(Guards, ALaterEpochCostsTheBudgetMore) {
   epochs_.packets = 1;
   auto one = guard(1), two = guard(2);
@@ -245,7 +246,8 @@ TEST_P(Guards, EpochsGoOnUnderLoss) {
   }
   EXPECT_GT(opened, 380);
   EXPECT_GE(two->epoch_of(1), 197u);
-  // Unheard for longer than a receiver follows: its repairs come by stream, and it stays so.
+  // A sender that was not received for more epochs than a receiver follows stays refused; its data
+  // is repaired by stream.
   for (int i = 0; i < 30; i++) sealed(*one, data_of(1));
   EXPECT_EQ(take(*two, sealed(*one, data_of(1))), Refusal::kStale);
 }
@@ -263,7 +265,7 @@ TEST_P(Guards, TheEpochBeforeIsOpenedForAWhile) {
   EXPECT_EQ(take(*two, all[1], 62 * kSecond), Refusal::kStale) << "two epochs ago";
 }
 
-// Whoever has it can derive the keys of epochs that are over.
+// The root would allow deriving the keys of past epochs.
 TEST_P(Guards, TheGroupsRootIsNotKept) {
   epochs_.packets = 2;
   Key root = some_root(1);
@@ -282,7 +284,7 @@ TEST_P(Guards, TheGroupsRootIsNotKept) {
 
 TEST_P(Guards, AForgedEpochMovesNothing) {
   auto one = guard(1), two = guard(2);
-  // Another member knows the filter's key and can make the header, but not the tag.
+  // Another member knows the filter's key, so it can make the header, but not the tag.
   Datagram_ forged = sealed(*one, data_of(1));
   wire::store<uint64_t>(forged.data() + 32, wire::packet_number(9, 1));
   const FilterKey key = filter_key(some_root(1), 0);
@@ -305,14 +307,14 @@ TEST_P(Guards, EndsOfKeys) {
   EXPECT_THAT(one->seal_key().failure().message(), ::testing::HasSubstr("all 3 epochs"));
 
   epochs_ = {};
-  epochs_.blocks = 20;  // a datagram of 1,040 bytes and its header counts for 69
+  epochs_.blocks = 20;  // 1,040 bytes and the header count for 69
   auto blocks = guard(1);
   Datagram_ large(1040), room(1100);
   for (int i = 0; i < 3; i++) EXPECT_GT(blocks->seal_key().seal(room, data_of(1), large), 0u);
   EXPECT_EQ(blocks->seal_key().epoch(), 3u) << "each begins one";
 }
 
-// A sender of little traffic, too: whoever learns a key opens an hour of it.
+// Applies to a sender of little traffic too: a leaked key opens at most an hour of it.
 TEST_P(Guards, EpochsEndAfterAnHour) {
   auto one = guard(1), two = guard(2);
   SealKey& key = one->seal_key();
@@ -325,7 +327,7 @@ TEST_P(Guards, EpochsEndAfterAnHour) {
   EXPECT_EQ(take(*two, sealed(*one, data_of(1)), 3700 * kSecond), Refusal::kNone);
   EXPECT_EQ(key.epoch(), 1u);
   EXPECT_EQ(two->epoch_of(1), 1u);
-  // Of hours without a datagram there is one step.
+  // Several hours without a datagram advance the epoch only once.
   key.age(100'000 * kSecond);
   EXPECT_EQ(take(*two, sealed(*one, data_of(1)), 100'000 * kSecond), Refusal::kNone);
   EXPECT_EQ(key.epoch(), 2u);
@@ -362,7 +364,7 @@ TEST(Budget, CountsWindowsNotHistory) {
   EXPECT_EQ(budget.refused(), 5u);
 }
 
-// Otherwise a forger would look for numbers that share a place with true ones, beforehand.
+// Otherwise a forger could find, in advance, numbers that share a slot with true ones.
 TEST(Budget, WhichNumbersShareAPlaceFollowsFromAKey) {
   BudgetLimits limits;
   limits.bytes = 1;

@@ -1,5 +1,5 @@
-// What crypto/ipsec_mb_abi.h says of ipsec-mb is what the header of this machine says, and the
-// library seals and opens as libcrypto does.
+// The declarations of ipsec-mb in crypto/ipsec_mb_abi.h match this machine's header, and the
+// library seals and opens like libcrypto.
 #include "crypto/ipsec_mb_abi.h"
 
 #include <gtest/gtest.h>
@@ -48,11 +48,12 @@ TEST(IpsecMb, IsUsableWhereTheCpuHasWhatItTakes) {
   EXPECT_NE(library_version().find(fast_gcm_version()), std::string::npos);
 }
 
-// Each way of the one is the other's: whole, in parts, with nothing to seal or beside it; in place.
+// Each library opens what the other sealed: whole, in parts, with nothing to seal or nothing to
+// authenticate; in place.
 TEST(IpsecMb, SealsAndOpensWhatLibcryptoDoes) {
   ASSERT_TRUE(load_library().ok());
   const std::vector<std::byte> any(16);
-  if (!FastGcm::of(Suite::kAes128Gcm, any)) return;  // a CPU that cannot, as the test above says
+  if (!FastGcm::of(Suite::kAes128Gcm, any)) return;  // unsupported CPU, as the test above reports
   Rng rng(11);
   for (const Suite suite : {Suite::kAes128Gcm, Suite::kAes256Gcm}) {
     for (size_t size = 0; size < 3000; size = size * 5 / 4 + 1) {

@@ -1,5 +1,5 @@
-// What crypto/openssl_abi.h says of libcrypto is what the headers of this machine say: every
-// pointer's type, with the library's types in the place of ours, and every number and name.
+// The declarations of libcrypto in crypto/openssl_abi.h match this machine's headers: every
+// pointer's type, with the library's types instead of ours, and every number and name.
 #include "crypto/openssl_abi.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 namespace mcast::crypto {
 namespace {
 
-// The list is read here, where its names mean the library's types.
+// The list is included here, where its names refer to the library's types.
 #define MCAST_SAME(name, ...) static_assert(std::is_same_v<decltype(&::name), __VA_ARGS__>, #name);
 MCAST_LIBCRYPTO_SYMBOLS(MCAST_SAME)
 #undef MCAST_SAME

@@ -1,5 +1,5 @@
-// The primitives against the vectors of their standards: what is called, and how, is ours; what
-// comes out is everybody's.
+// Checks the primitives with the vectors of their standards: our calls must give the standard's
+// results.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -101,7 +101,7 @@ TEST_F(Primitives, X25519) {  // RFC 7748, 6.1
   EXPECT_EQ(hex(one->bytes()), hex(other->bytes()));
 }
 
-// Points of small order: their multiples are zero, whatever the private key.
+// Points of small order: their multiples are zero for any private key.
 TEST_F(Primitives, X25519RefusesZeros) {
   const auto pair = KeyPair::make(array_of<32>(std::vector<std::byte>(32, std::byte{7})));
   ASSERT_TRUE(pair.ok());
@@ -156,7 +156,8 @@ TEST_F(Primitives, ChaCha20Poly1305) {  // RFC 8439, 2.8.2
             "3ff4def08e4b7a9de576d26586cec64b61161ae10b594f09e26a7e902ecbd0600691");
 }
 
-// However the text is cut, the bytes are the same; what was sealed opens, and nothing else does.
+// The result does not depend on how the text is split; the sealed text opens, and any changed one
+// does not.
 TEST_F(Primitives, PartsAndFlippedBits) {
   Rng rng(5);
   for (const Suite suite : {Suite::kAes128Gcm, Suite::kAes256Gcm, Suite::kChaCha20Poly1305}) {

@@ -1,5 +1,5 @@
-// Handshakes and records between two ends, and somebody in between who changes, cuts, doubles,
-// swaps and replays what passes.
+// Handshakes and records between two ends, and an attacker in between who changes, truncates,
+// duplicates, swaps and replays them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ std::array<std::byte, N> head() {
   return out;
 }
 
-// What happened to a handshake, and where.
+// The result of a handshake and where it ended.
 struct Outcome {
   std::string where = "done";
   HandshakeError error = HandshakeError::kNone;
@@ -46,7 +46,7 @@ std::ostream& operator<<(std::ostream& out, const Outcome& o) {
   return out << o.where << ": " << handshake_error_text(o.error);
 }
 
-// `change` sees each message on its way: 0 Challenge, 1 Hello, 2 HelloAck, 3 Confirm.
+// `change` may modify each message in transit: 0 Challenge, 1 Hello, 2 HelloAck, 3 Confirm.
 using Change = std::function<void(int, Bytes)>;
 
 struct Handshake {
@@ -120,7 +120,7 @@ TEST_F(Streams, AReplayedHelloIsWorthless) {
   }),
             Outcome{});
   const Identity self = end_of(1);
-  Acceptor later(self, nonce(5));  // its Challenge is another
+  Acceptor later(self, nonce(5));  // its Challenge differs
   EXPECT_EQ(later.check_hello(array_of<kGuardedHelloSize>(hello)), HandshakeError::kMac);
 }
 
@@ -143,8 +143,8 @@ TEST_F(Streams, OnlyWhoHasThePrivateKeyIsThePeer) {
   EXPECT_EQ(h.run(), (Outcome{"ack", HandshakeError::kMac}));
 }
 
-// What ranks and aggregators have in common follows from the ranks' secret; aggregators have no
-// more.
+// Keys that ranks and aggregators share are derived from the ranks' secret; aggregators have no
+// other keys.
 Identity with_roles(Identity end, unsigned secret = 1) {
   const Key root = root_key(std::vector<std::byte>(16, static_cast<std::byte>(secret)));
   const Key theirs =
@@ -162,7 +162,7 @@ Identity aggregator(unsigned number, unsigned secret = 1) {
 }
 class Roles : public Streams {
  protected:
-  // As the connector, who takes the other for what it says.
+  // The connector expects the acceptor to have the role `other`.
   Outcome meet(const Identity& acceptor, const Identity& connector, Role other) {
     Acceptor a(acceptor, nonce(1));
     Connector c(connector, acceptor.pair.public_key(), other);
@@ -179,7 +179,7 @@ class Roles : public Streams {
   const Outcome refused_{"hello", HandshakeError::kMac};
   const Identity rank_ = with_roles(end_of(1)), other_rank_ = with_roles(end_of(2));
   const Identity station_ = aggregator(3), leaf_ = aggregator(4);
-  Role role_ = Role::kRank;  // of the last connector that got in
+  Role role_ = Role::kRank;  // of the last connector that was accepted
 };
 
 TEST_F(Roles, RanksAndAggregatorsMeetAsWhatTheyAre) {
@@ -193,7 +193,7 @@ TEST_F(Roles, RanksAndAggregatorsMeetAsWhatTheyAre) {
 
 TEST_F(Roles, AnAggregatorCannotPoseAsARank) {
   Identity liar = aggregator(5);
-  liar.role = Role::kRank;  // with the keys that it has, in every place
+  liar.role = Role::kRank;  // with the keys that it has in every place
   liar.hello = liar.role_hello.clone();
   liar.mix = liar.role_mix.clone();
   EXPECT_EQ(meet(rank_, liar, Role::kRank), refused_);
@@ -205,7 +205,7 @@ TEST_F(Roles, TheRoleOfAnotherSecretIsRefused) {
   EXPECT_EQ(meet(rank_, aggregator(3, 2), Role::kRank), refused_);
 }
 
-// Attack: a Hello with a key for which everything is zero.
+// Attack: a Hello with a key whose shared secrets are all zero.
 TEST_F(Streams, AKeyOfSmallOrderIsRefused) {
   const Identity self = end_of(1), other = end_of(2);
   Acceptor acceptor(self, nonce(1));
@@ -280,7 +280,8 @@ TEST_P(Records, EveryFlippedBitEndsTheConnection) {
   }
 }
 
-// Attack 8: replayed, left out, swapped, cut, a goodbye that the peer has not said.
+// Attack 8: records that are replayed, omitted, swapped or truncated, and a goodbye that the peer
+// has not sent.
 TEST_P(Records, AreTakenOnceInOrderAndWhole) {
   const auto after =
       [&](const std::function<void(Pipe&, std::vector<std::vector<std::byte>>&)>& f) {
@@ -322,13 +323,13 @@ TEST_P(Records, EpochsEndAfterAnHour) {
   for (int i = 0; i < 8; i++) EXPECT_EQ(pipe.open(pipe.seal("more")), "more");
   EXPECT_EQ(pipe.sealer.epoch(), 3u) << "by count, from there";
   EXPECT_EQ(pipe.opener.epoch(), 3u);
-  // By both at once it is one epoch.
+  // Both limits at once end only one epoch.
   for (int i = 0; i < 3; i++) EXPECT_EQ(pipe.open(pipe.seal("more")), "more");
   pipe.sealer.age(9000 * kSecond);
   EXPECT_EQ(pipe.open(pipe.seal("last")), "last");
   EXPECT_EQ(pipe.sealer.epoch(), 4u);
   EXPECT_EQ(pipe.opener.epoch(), 4u);
-  // Whoever sets the bit in a record that has none ends the connection.
+  // An epoch bit that is set in a record without one ends the connection.
   std::vector<std::byte> record = pipe.seal("x");
   record[3] |= std::byte{0x80};
   EXPECT_FALSE(pipe.open(record));

@@ -1,4 +1,4 @@
-// tests/data/security_vectors.json, what a second implementation says.
+// Reads tests/data/security_vectors.json, the results of a second implementation.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ class Vectors {
   Vectors() {
     std::ifstream file(std::string(test::kSourceDir) + "/tests/data/security_vectors.json");
     const std::string text(std::istreambuf_iterator<char>(file), {});
-    // One object of strings: what is between quotes is a name, then its value.
+    // One object of strings: each quoted text is a name, then its value.
     std::string name;
     bool is_name = true;
     for (size_t at = text.find('"'); at != std::string::npos; at = text.find('"', at + 1)) {

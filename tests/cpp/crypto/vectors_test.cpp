@@ -1,4 +1,5 @@
-// Every key and message as a second implementation has it (tests/data/make_security_vectors.py).
+// Compares every key and message with a second implementation
+// (tests/data/make_security_vectors.py).
 #include "crypto/vectors.h"
 
 #include <gtest/gtest.h>
@@ -138,7 +139,7 @@ TEST_F(SecondImplementation, DigestsOfBlocksInAnyOrder) {
   EXPECT_EQ(hex(one.of(name)), v_.hex("block 64 64"));
 }
 
-// Each part of the name, length and place counts.
+// The digest depends on every part of the name, on the length and on the place.
 TEST_F(SecondImplementation, ADigestFitsNoOtherBlock) {
   const std::vector<std::byte> payload = v_.bytes("payload");
   const auto digest = [&](size_t bytes, size_t leaf, const BlockName& name) {

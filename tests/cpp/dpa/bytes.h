@@ -1,5 +1,5 @@
-// Byte order and filling for the model of a NIC and the rigs. Not those of csrc/dpa/order.h: the
-// model checks what uses those.
+// Byte order and filling for the NIC model and the rigs. They are not those of csrc/dpa/order.h,
+// since the model checks code that uses those.
 #pragma once
 
 #include <stdint.h>
@@ -11,7 +11,7 @@ static inline uint64_t be64(uint64_t x) {
   return (uint64_t)be32((uint32_t)x) << 32 | be32((uint32_t)(x >> 32));
 }
 
-// No library has memset where this runs too.
+// There is no library with memset on the DPA.
 static inline void fill(void* to, uint8_t with, uint64_t bytes) {
   for (uint64_t i = 0; i < bytes; i++) ((volatile uint8_t*)to)[i] = with;
 }

@@ -1,5 +1,5 @@
-// The kernel's formats are those of infiniband/mlx5dv.h and of wire/datagram.h: by static assertion
-// where they are layouts, by bytes where functions write them.
+// The kernel's formats equal those of infiniband/mlx5dv.h and of wire/datagram.h. Layouts are
+// checked by static assertions, functions that write them by their bytes.
 #include <gtest/gtest.h>
 
 #include <cstring>

@@ -1,5 +1,5 @@
-// Each rule is checked at the moment at which a NIC would run into it: entries when their counter
-// is announced, slots when they are posted again, memory when a write is carried out.
+// Each rule is checked at the moment at which a violation would affect a NIC: entries when their
+// counter is announced, slots when they are posted again, memory when a write is carried out.
 #include "nic_model.h"
 
 #include "bytes.h"
@@ -10,7 +10,7 @@ static void copy(uint8_t* to, const uint8_t* from, uint64_t bytes) {
   for (uint64_t i = 0; i < bytes; i++) to[i] = from[i];
 }
 
-// What the compiler makes of copies of structs, where no library has it.
+// The compiler calls these to copy structs; there is no library for this target.
 #ifdef __riscv
 void* memcpy(void* to, const void* from, __SIZE_TYPE__ bytes);
 void* memset(void* to, int with, __SIZE_TYPE__ bytes);
@@ -104,7 +104,7 @@ int nic_receive(struct nic* nic, uint32_t opcode, uint32_t immediate, const uint
   return 1;
 }
 
-// Receives that are posted again: nobody may want what is in their slots any more.
+// Receives that are posted again: the data in their slots must not be needed any more.
 static void observe_receives(struct nic* nic) {
   const uint32_t size = 1u << nic->received.log;
   const uint32_t more = (be32(*nic->rq_record) - nic->rq_posted) & 0xffff;
@@ -254,7 +254,7 @@ uint32_t nic_write(struct nic* nic, uint32_t most) {
     const struct nic_pending* const pending = &nic->pending[nic->done % NIC_PENDING];
     const uint32_t opcode = be32(pending->wqe.seg.control.index_opcode) & 0xff;
     if (nic->failed) {
-      // Flushed. A queue pair says so of each; one of them is enough for the kernel to know.
+      // Flushed. A queue pair reports each one; a single report is enough for the kernel.
     } else if (nic->fail_write == pending->index + 1) {
       nic->failed = 1;
       complete(nic, &nic->written, DPA_CQE_REQUEST_ERROR, pending->index, 0, 0);
@@ -272,7 +272,7 @@ uint32_t nic_write(struct nic* nic, uint32_t most) {
 uint32_t nic_send(struct nic* nic, uint32_t most) {
   uint32_t count = 0;
   for (; count < most && nic->send_done != nic->send_fetched && nic->broken == 0; count++) {
-    // Read when it leaves: an entry must stay as it is until it is done.
+    // Read when it is sent: an entry must not change until it is done.
     const union dpa_send_wqe* const wqe = &nic->sends[nic->send_done & nic->send_mask];
     const uint32_t opcode = be32(wqe->seg.control.index_opcode) & 0xff;
     const struct nic_region* const from = region_of(nic, be32(wqe->seg.data.key));

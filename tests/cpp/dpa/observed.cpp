@@ -1,4 +1,4 @@
-// The kernel's hook knows no context: the NIC that is looked at is the one that a test has named.
+// The kernel's hook has no context: it observes the NIC that the test has named.
 #include "dpa/observed.h"
 
 #include <cassert>

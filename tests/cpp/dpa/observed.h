@@ -1,5 +1,5 @@
-// The kernel compiled so that each announcement is looked at as it is made. In a header of its own:
-// the names are those that cmake/Dpa.cmake gives it.
+// The kernel, compiled so that each announcement is observed as it is made. The names in this
+// separate header are those that cmake/Dpa.cmake gives it.
 #pragma once
 
 #include <functional>
@@ -19,8 +19,8 @@ int dpa_observed_send_immediate(dpa_sender* sender);
 
 namespace mcast::dpa {
 
-// While it lives, the observed kernel's announcements go to this NIC, and then to `also`, which
-// sees the kernel in the middle of a call. One at a time.
+// During its lifetime, the observed kernel's announcements go to this NIC, and then to `also`,
+// which sees the kernel in the middle of a call. One instance at a time.
 class Observing {
  public:
   explicit Observing(nic* nic, std::function<void()> also = {});

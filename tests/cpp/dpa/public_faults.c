@@ -1,5 +1,5 @@
-// One completion after the other, in the plainest way; the faults are where the public code has
-// them.
+// Handles one completion after the other in the simplest way. The faults are where the public code
+// has them.
 #include "public_faults.h"
 
 #define DPA_OBSERVED

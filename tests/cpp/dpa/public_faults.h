@@ -1,5 +1,5 @@
-// A receive kernel as the public code of the SC24 paper has it in outline, with its faults one by
-// one: what the tests of csrc/dpa must not let pass.
+// A receive kernel that follows the outline of the SC24 paper's public code, with its faults one by
+// one. The tests of csrc/dpa must detect each of them.
 #pragma once
 
 #include "dpa.h"
@@ -10,17 +10,17 @@ extern "C" {
 
 enum public_fault {
   FAULT_NONE,
-  FAULT_DUPLICATE_COUNTED,  // the bit is set without a look at it, the counter moves anyway
-  FAULT_SHORT_TAIL,         // the tail's length goes to the chunk that comes last, not to the last
-  FAULT_ERROR_IS_SUCCESS,   // a completion's opcode is not looked at
-  FAULT_EARLY_REPOST,       // a slot is posted again when its write is posted, not when it is done
-  FAULT_NO_TAIL_SIGNAL,     // writes after the last signalled one are never seen to be done
+  FAULT_DUPLICATE_COUNTED,  // sets the bit without checking it, counts anyway
+  FAULT_SHORT_TAIL,         // uses the tail's length for the last arrival
+  FAULT_ERROR_IS_SUCCESS,   // ignores a completion's opcode
+  FAULT_EARLY_REPOST,       // posts a slot again before its write is done
+  FAULT_NO_TAIL_SIGNAL,     // misses the end of writes after the last signal
 };
 
-// Which fault the next calls have.
+// The fault of the next calls.
 extern enum public_fault public_fault;
 
-// Datagrams with immediates, one slice; as dpa_receive_immediate().
+// Datagrams with immediates, one slice; like dpa_receive_immediate().
 int public_receive(struct dpa_worker* worker);
 
 #ifdef __cplusplus

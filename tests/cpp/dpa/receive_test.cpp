@@ -26,7 +26,7 @@ rig_kernel kernel_of(rig_flavour flavour) {
                                     : dpa_observed_receive_placed;
 }
 
-// Where there is no ring, it does what the others do.
+// Without a ring, it behaves like the other kernels.
 TEST(DpaForEngine, PlacesWhatHasCome) {
   const Schedule schedule{RIG_HEADER, dpa_observed_receive_for_engine, true, false};
   test::for_seeds(test::seeds(40, 3), [&](uint64_t seed) { return run_schedule(seed, schedule); });
@@ -57,7 +57,7 @@ INSTANTIATE_TEST_SUITE_P(Flavours, DpaSchedules,
                                                               : "Placed";
                          });
 
-// What schedules of this fault say, without repetition.
+// The distinct errors of schedules with this fault.
 std::vector<std::string> findings(enum public_fault fault, bool failing = false) {
   ::public_fault = fault;
   const Schedule schedule{RIG_IMMEDIATE, public_receive, false, failing};
@@ -99,7 +99,7 @@ TEST(DpaPublicFaults, TheLastWritesAreNeverSignalled) {
   EXPECT_THAT(findings(FAULT_NO_TAIL_SIGNAL), Not(IsEmpty()));
 }
 
-// One worker, one stream of 64-byte chunks, by hand.
+// One worker and one stream of 64-byte chunks, driven by hand.
 class DpaWorker : public ::testing::Test {
  protected:
   void start(rig_flavour flavour, uint32_t log = 6) {
@@ -113,7 +113,7 @@ class DpaWorker : public ::testing::Test {
     return rig_arrive(rig_.get(), &stream_, chunk, payload.data()) != 0;
   }
   int poll() { return rig_->kernel(&rig_->worker); }
-  // Until nothing moves.
+  // Runs until nothing changes.
   void settle() {
     for (int i = 0; i < 20; i++) {
       poll();
@@ -179,7 +179,7 @@ TEST_F(DpaWorker, AnIdleWorkerFlushesWhatIsNotSignalled) {
   EXPECT_EQ(4u, progress().horizon);
 }
 
-// With three unsignalled writes on their way, and then only datagrams of strangers.
+// Three unsignalled writes are pending, and then only datagrams of strangers arrive.
 TEST_F(DpaWorker, AFloodOfStrangersDoesNotHoldSlots) {
   start(RIG_HEADER);
   for (uint32_t i = 0; i < 3; i++) arrive(i);
@@ -224,14 +224,14 @@ TEST_F(DpaWorker, ADatagramOfAnotherLengthIsAMisfit) {
   longer.chunk_bytes = 65;
   const std::vector<uint8_t> payload(RIG_CHUNK, 1);
   rig_arrive(rig_.get(), &longer, 0, payload.data());
-  longer.chunk_bytes = 40;  // as long as the tail, which this chunk is not
+  longer.chunk_bytes = 40;  // the length of the tail, which this chunk is not
   rig_arrive(rig_.get(), &longer, 1, payload.data());
   settle();
   EXPECT_EQ(2u, counts().misfits);
   EXPECT_EQ(0u, counts().present);
 }
 
-// A datagram that is shorter than a header leaves in the slot what was there before.
+// A datagram shorter than a header leaves the slot's earlier content in place.
 TEST_F(DpaWorker, AShortDatagramDoesNotBorrowTheHeaderBeforeIt) {
   start(RIG_HEADER, 5);
   for (uint32_t i = 0; i < 32; i++) {
@@ -289,7 +289,7 @@ TEST_F(DpaWorker, AnErrorOfAWriteIsNoLanding) {
   EXPECT_NE(progress().landed, progress().horizon);
 }
 
-// A full loopback queue leaves completions where they are; its last entry is kept for a flush.
+// A full loopback queue leaves completions where they are; its last entry is reserved for a flush.
 TEST_F(DpaWorker, WaitsForRoomInTheLoopbackQueue) {
   start(RIG_HEADER);
   rig_->worker.sq.mask = rig_->nic.sq_mask = 31;
@@ -333,7 +333,7 @@ TEST_F(DpaWorker, ASliceThatWasNeverServedRetires) {
   EXPECT_TRUE(rig_retired(rig_.get(), slot_));
 }
 
-// Eight bits of task come round: what immediates cannot keep apart, and headers can.
+// The 8-bit task repeats: immediates cannot distinguish such operations, headers can.
 TEST_F(DpaWorker, ImmediatesWrapAfter256Operations) {
   for (const rig_flavour flavour : {RIG_IMMEDIATE, RIG_HEADER}) {
     observing_.reset();
@@ -348,7 +348,8 @@ TEST_F(DpaWorker, ImmediatesWrapAfter256Operations) {
   }
 }
 
-// What no slice wants is handed on whole: header and payload, in the order in which it came.
+// A datagram that belongs to no slice is passed on whole: header and payload, in the order of
+// arrival.
 class DpaHandsOn : public DpaWorker {
  protected:
   void start_for_engine() {
@@ -365,7 +366,7 @@ class DpaHandsOn : public DpaWorker {
     return nic_receive(&rig_->nic, DPA_CQE_SEND, 0, header, payload.data(), bytes) != 0;
   }
   const dpa_rest& rest() const { return rig_->worker.rest; }
-  // Of the entry: whose chunk it is, by its header, and its last byte.
+  // Checks an entry: the chunk in its header, and its last byte.
   void expect_entry(uint32_t entry, uint32_t chunk, uint32_t bytes = 64) {
     const uint8_t* const at = rig_->rest + entry * RIG_STRIDE;
     uint8_t header[DPA_HEADER_BYTES];
@@ -392,7 +393,7 @@ TEST_F(DpaHandsOn, WholeAndBetweenChunks) {
   EXPECT_STREQ(nullptr, rig_->nic.broken);
 }
 
-// Entries are there once their horizon has landed, as bits are.
+// Entries are valid once their horizon has landed, like bits.
 TEST_F(DpaHandsOn, EntriesLandAsBitsDo) {
   start_for_engine();
   arrive_other(7);
@@ -404,7 +405,7 @@ TEST_F(DpaHandsOn, EntriesLandAsBitsDo) {
   expect_entry(0, 7);
 }
 
-// A full ring loses what comes next; chunks are placed meanwhile, and slots come back.
+// A full ring drops further datagrams; chunks are placed meanwhile, and slots are posted again.
 TEST_F(DpaHandsOn, NoMoreThanTheRingHolds) {
   start_for_engine();
   for (uint32_t i = 0; i < RIG_REST + 5; i++) {
@@ -435,7 +436,8 @@ TEST_F(DpaHandsOn, ADatagramOfNothingIsNone) {
   EXPECT_STREQ(nullptr, rig_->nic.broken);
 }
 
-// A stream dealt out to workers by ranges: each has its own and sees the others' as foreign.
+// A stream is divided among workers by ranges: each has its own range and sees the others' chunks
+// as foreign.
 TEST_F(DpaWorker, WorkersShareAStreamByRanges) {
   uint32_t present = 0;
   for (uint32_t part = 0; part < 3; part++) {

@@ -1,4 +1,4 @@
-// Addresses of the NIC begin at fixed numbers, so that rings hold the same bytes on every machine.
+// The NIC's addresses begin at fixed numbers, so that rings hold the same bytes on every machine.
 #include "rig.h"
 
 #include "bytes.h"
@@ -106,7 +106,7 @@ void rig_open(struct rig* rig, uint32_t slot, const struct rig_stream* stream) {
   }
   struct nic_region* const region = &rig->nic.regions[rig->keys[slot] & 0xff];
   region->revoked = 0;
-  // Exactly what the slice has: a write beyond it is one beyond its destination.
+  // Exactly the slice's bytes: a write beyond the slice is beyond its destination.
   const uint32_t end = stream->first + stream->count - 1;
   region->bytes = (uint64_t)(stream->count - 1) * stream->chunk_bytes + rig_bytes(stream, end);
 

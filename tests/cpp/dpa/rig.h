@@ -1,6 +1,5 @@
-// A worker with its queues, the NIC that it works for, and a control plane as simple as can be:
-// what tests and the counting of instructions begin with. All memory is in one struct.
-// Freestanding.
+// A worker with its queues, its NIC, and a minimal control plane: the start of tests and of the
+// counting of instructions. All memory is in one struct. Freestanding.
 #pragma once
 
 #include <stdint.h>
@@ -15,17 +14,17 @@ extern "C" {
 enum rig_flavour { RIG_HEADER, RIG_IMMEDIATE, RIG_PLACED };
 
 enum {
-  RIG_SLOTS = 256,  // most, of the receive queue; the loopback queue has twice as many
-  RIG_CHUNK = 256,  // most bytes of a chunk
+  RIG_SLOTS = 256,  // maximum; the loopback queue has twice that
+  RIG_CHUNK = 256,  // maximum bytes of a chunk
   RIG_STRIDE = DPA_PAYLOAD_AT + RIG_CHUNK,
   RIG_SLICES = 8,
   RIG_BYTES = 1 << 15,  // of a destination
-  RIG_GUARD = 64,       // bytes before and behind it
+  RIG_GUARD = 64,       // bytes before and after it
   RIG_WORDS = 64,       // of a bitmap
   RIG_REST = 32,        // entries of the engine's ring
 };
 
-// A stream, and the part of it that a slice has.
+// A stream, and the part of it that a slice covers.
 struct rig_stream {
   uint64_t tag;
   uint32_t sequence, descriptor;
@@ -57,10 +56,10 @@ struct rig {
   uint32_t rest_bytes[RIG_REST];
 };
 
-// 2^log slots, all posted; no slice is open. The same in every byte whatever was there.
+// 2^log slots, all posted; no slice is open. Every byte is the same whatever was there before.
 void rig_init(struct rig* rig, enum rig_flavour flavour, uint32_t log, rig_kernel kernel);
 
-// What no slice wants is handed on (dpa_receive_for_engine), from now on.
+// From now on, datagrams that belong to no slice are passed on (dpa_receive_for_engine).
 void rig_hand_on(struct rig* rig);
 
 // The index of the stream's slice in the table.
@@ -68,16 +67,17 @@ uint32_t rig_slot(const struct rig* rig, const struct rig_stream* stream);
 // Opens the retired slice `slot` for the stream: clears its bitmap and its destination.
 void rig_open(struct rig* rig, uint32_t slot, const struct rig_stream* stream);
 void rig_close(struct rig* rig, uint32_t slot);
-// Whether the slice has retired. Its destination is then given back: a write to it breaks a rule.
+// Returns whether the slice has retired. Its destination is then given back: a write to it breaks a
+// rule.
 int rig_retired(struct rig* rig, uint32_t slot);
 
 uint8_t* rig_destination(struct rig* rig, uint32_t slot);
 
-// The 32 bytes of a header, as wire/datagram.h has them; checksum 0.
+// Writes the 32 bytes of a header as in wire/datagram.h, with checksum 0.
 void rig_header(uint8_t* out, const struct rig_stream* stream, uint32_t chunk);
 // Bytes of a chunk.
 uint32_t rig_bytes(const struct rig_stream* stream, uint32_t chunk);
-// The datagram of a chunk arrives, as the flavour has it.
+// The datagram of a chunk arrives, in the form of the flavour.
 int rig_arrive(struct rig* rig, const struct rig_stream* stream, uint32_t chunk,
                const uint8_t* payload);
 

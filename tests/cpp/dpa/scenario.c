@@ -1,6 +1,6 @@
-// Sixteen datagrams arrive, the kernel is called, all its writes are carried out: each call has a
-// full batch and the completion of the one before. The first call, which opens the slice, is not
-// counted, nor are those at the end, in which the last writes land.
+// Sixteen datagrams arrive, the kernel is called, and all its writes are carried out, so each call
+// has a full batch and the completion of the one before. The first call, which opens the slice, is
+// not counted, nor are those at the end, in which the last writes land.
 #include "scenario.h"
 
 enum kind { STEADY, DUPLICATES, FOREIGN, HANDED_ON, EMPTY };
@@ -80,7 +80,7 @@ static struct scenario_result receive(const struct plan* plan, struct rig* rig,
   rig_open(rig, slot, &kStream);
   if (plan->kernel == dpa_receive_for_engine) rig_hand_on(rig);
   int taken = plan->kernel(&rig->worker);
-  // Duplicates: everything has come already.
+  // Duplicates: everything has arrived before.
   for (uint32_t turn = plan->kind == DUPLICATES ? 0 : 1; turn < 2; turn++) {
     for (uint32_t chunk = 0; chunk < SCENARIO_CHUNKS; chunk += DPA_BATCH) {
       for (uint32_t i = 0; i < DPA_BATCH; i++) arrive(rig, plan, chunk + i);

@@ -1,5 +1,5 @@
-// What is counted: a worker that is always busy, and its edges. The same on every machine, and so
-// is the memory that it leaves. Freestanding.
+// Scenarios for counting instructions: a worker that is always busy, and its edge cases. The counts
+// and the memory that they leave are the same on every machine. Freestanding.
 #pragma once
 
 #include <stdint.h>
@@ -18,7 +18,7 @@ struct scenario_memory {
   struct send_rig send;
 };
 
-// Calls the kernel once; returns what the call cost.
+// Calls the kernel once and returns the cost of the call.
 struct scenario_call {
   uint64_t (*receive)(rig_kernel kernel, struct dpa_worker* worker, int* result);
   uint64_t (*send)(send_kernel kernel, struct dpa_sender* sender, int* result);
@@ -26,10 +26,10 @@ struct scenario_call {
 
 struct scenario_result {
   const char* name;
-  const char* broken;  // a rule, or what was not as expected; null: nothing
+  const char* broken;  // a broken rule or a wrong result; null: none
   uint32_t completions, calls;
   uint64_t cost;    // of all calls
-  uint64_t memory;  // hash of what is left
+  uint64_t memory;  // hash of the memory at the end
 };
 
 struct scenario_result scenario_run(uint32_t number, struct scenario_memory* memory,

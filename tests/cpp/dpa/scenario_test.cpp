@@ -1,5 +1,5 @@
-// What was counted on RV64 (benchmarks/dpa-counts.json) left the memory that the same calls leave
-// here: rings, staging, destinations, bitmaps and counters, byte for byte.
+// The scenarios that were counted on RV64 (benchmarks/dpa-counts.json) left the same memory as the
+// same calls leave here: rings, staging, destinations, bitmaps and counters, byte for byte.
 #include "dpa/scenario.h"
 #include "support/place.h"
 
@@ -14,7 +14,7 @@
 namespace mcast::dpa {
 namespace {
 
-// The hash behind the first `"name": {` of the file; "" if there is none.
+// The hash after the first `"name": {` of the file; "" if there is none.
 std::string recorded(const std::string& text, const std::string& name) {
   const std::string key = "\"memory\": \"";
   const size_t row = text.find("\"" + name + "\": {");

@@ -1,9 +1,9 @@
-// The run knows which chunks the NIC has put into the completion queue while their slice was open.
-// Those, and no others, must have bits in the end (fewer, if the slice was closed), the count must
-// be that of the bits, and every byte of the destination is the chunk's where the bit is set and
-// untouched elsewhere. Words of a bitmap are taken with their horizon at random times, in the
-// middle of calls too: what they say must be in place as soon as so many writes have landed. When
-// nothing comes any more, all slots must be posted again.
+// The run records the chunks that the NIC has put into the completion queue while their slice was
+// open. Exactly these must have bits in the end (fewer, if the slice was closed), the count must
+// equal the number of bits, and each byte of the destination is the chunk's if the bit is set, and
+// untouched otherwise. Words of a bitmap are read with their horizon at random times, also in the
+// middle of calls: their chunks must be in place as soon as that many writes have landed. When
+// nothing arrives any more, all slots must be posted again.
 #include "dpa/schedule.h"
 
 #include <algorithm>
@@ -31,10 +31,10 @@ struct Open {
 struct Datagram {
   rig_stream stream{};
   uint32_t chunk = 0;
-  uint32_t extra = 0;  // bytes too many
+  uint32_t extra = 0;  // excess bytes
 };
 
-// A bitmap's word as the control plane has taken it.
+// A word of a bitmap as the control plane has read it.
 struct Taken {
   size_t open = 0;
   uint32_t word = 0;
@@ -83,7 +83,7 @@ class Run {
     Open o;
     rig_stream& s = o.stream;
     s.tag = 0x1234567890abcdef;
-    s.sequence = generation_ * 2;  // as many slots of the table apart as there may be streams
+    s.sequence = generation_ * 2;  // so that slots of the table do not overlap
     s.descriptor = 0x5eed0000 + generation_;
     s.member = static_cast<uint16_t>(member);
     s.task = static_cast<uint8_t>(generation_);
@@ -100,7 +100,7 @@ class Run {
     send(opens_.back().stream);
   }
 
-  // What is on its way of a stream: a few lost, a few twice, out of order by a little.
+  // The datagrams of a stream in flight: a few lost, a few duplicated, slightly out of order.
   void send(const rig_stream& stream) {
     std::vector<std::pair<uint64_t, Datagram>> sent;
     for (uint32_t chunk = 0; chunk < stream.chunks; chunk++) {
@@ -125,11 +125,11 @@ class Run {
     const uint64_t kind = rng_.below(schedule_.flavour == RIG_HEADER ? 8 : 3);
     if (kind == 0 && stream.chunk_bytes < RIG_CHUNK) return {stream, chunk, 1};
     if (kind == 1) chunk = stream.chunks + 1 + static_cast<uint32_t>(rng_.below(1000));
-    if (kind == 2) stream.task |= 0x80;  // generations are fewer: a task that never was
+    if (kind == 2) stream.task |= 0x80;  // there are fewer generations: an unused task
     if (schedule_.flavour == RIG_HEADER) {
       if (kind == 2 || kind == 3) stream.tag ^= uint64_t{1} << rng_.below(64);
       if (kind == 4) stream.descriptor ^= 1u << rng_.below(32);
-      if (kind == 5) stream.sequence ^= 1u << (4 + rng_.below(28));  // lands in its slice's place
+      if (kind == 5) stream.sequence ^= 1u << (4 + rng_.below(28));  // lands in its slice's slot
       if (kind == 6) stream.lane ^= 1;
       if (kind == 7) stream.member = static_cast<uint16_t>(stream.member + 8);
     }
@@ -168,7 +168,7 @@ class Run {
     const uint32_t bytes = rig_bytes(&stream, d.chunk);
     for (uint32_t i = 0; i < bytes; i++) payload[i] = byte_of(d.stream, d.chunk, i);
     const bool taken = rig_arrive(rig_.get(), &stream, d.chunk, payload) != 0;
-    receive_fails_ |= taken && fails;  // it is taken only if a receive is posted
+    receive_fails_ |= taken && fails;  // only if a receive was posted
     if (!taken || fails || d.extra != 0) return;
     for (Open& o : opens_) {
       if (!same(o.stream, d.stream) || o.retired) continue;
@@ -215,7 +215,7 @@ class Run {
     taken_.push_back(t);
   }
 
-  // What the control plane sees after each step.
+  // The control plane's checks after each step.
   void look() {
     if (rig_->nic.broken != nullptr && wrong_.empty()) wrong_ = rig_->nic.broken;
     const dpa_progress& p = rig_->worker.progress;
@@ -239,7 +239,7 @@ class Run {
     }
   }
 
-  // Nothing new comes; everything that waits goes on.
+  // No datagrams arrive; pending work completes.
   void settle() {
     for (uint32_t i = 0; i < 400 && wrong_.empty() && !failed_; i++) {
       poll();
@@ -281,7 +281,7 @@ class Run {
         wrong_ = "a bit for chunk " + std::to_string(i) + ", which has not come";
         return;
       }
-      // After a failure bits do not say that their writes have landed.
+      // After a failure, bits do not imply that their writes have landed.
       if (!failed_) check_chunk(o, i);
     }
     const uint32_t present = rig_->slices[o.slot].counts.present;

@@ -1,5 +1,5 @@
 // A random schedule of one worker: datagrams that are lost, late, repeated, of another length or of
-// another operation; writes that are carried out whenever they are; slices that open and close.
+// another operation; writes that complete at any time; slices that open and close.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct Schedule {
   bool failing = false;         // the NIC reports an error once
 };
 
-// What went wrong, or "".
+// Returns the error, or "".
 std::string run_schedule(uint64_t seed, const Schedule& schedule);
 
 }  // namespace mcast::dpa

@@ -1,5 +1,4 @@
-// A sender with its queue, the NIC that it works for, and one stream. All memory is in one struct.
-// Freestanding.
+// A sender with its queue, its NIC, and one stream. All memory is in one struct. Freestanding.
 #pragma once
 
 #include "rig.h"
@@ -26,7 +25,7 @@ struct send_rig {
 
 // 2^log entries; the stream is closed. `source` holds (chunk * 7 + byte) of each chunk.
 void send_rig_init(struct send_rig* rig, uint32_t log, send_kernel kernel);
-// Opens the stream, which has retired; no credit yet.
+// Opens the retired stream, without credit.
 void send_rig_open(struct send_rig* rig, const struct rig_stream* stream);
 void send_rig_close(struct send_rig* rig);
 int send_rig_retired(struct send_rig* rig);

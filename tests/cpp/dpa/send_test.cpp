@@ -1,5 +1,5 @@
-// The send kernel under the NIC model: what leaves is each chunk once, in order, as our own parser
-// reads it; never beyond the credit, and never from a source that was given back.
+// The send kernel under the NIC model. Each chunk leaves once, in order, as our own parser reads
+// it, never beyond the credit, and never from a source that was given back.
 #include <gtest/gtest.h>
 
 #include <cstring>

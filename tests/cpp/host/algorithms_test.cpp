@@ -1,4 +1,4 @@
-// What each algorithm moves, against what its first lines and docs/hosts.md say.
+// Bytes that each algorithm moves, compared with its header comment and docs/hosts.md.
 #include <gtest/gtest.h>
 
 #include "host/host_world.h"
@@ -37,8 +37,8 @@ TEST(HostRounds, AllReduceInPlaceOverSeveralSpans) {
 }
 
 TEST(HostRounds, BytesMovedAreThoseOfTheModel) {
-  // An all_gather copies every block into slots once; a reduce_scatter reads the own block of each
-  // peer; an all_reduce does that, and its results go through slots.
+  // An all_gather copies every block into slots once. A reduce_scatter reads its own block from
+  // each peer. An all_reduce does the same, and its results go through slots.
   for (const Kind kind : {Kind::kAllgather, Kind::kReduceScatter, Kind::kAllreduce}) {
     HostWorld world(4, PeerMemory::kRead, 3);
     constexpr size_t kBlock = 256 * 1024;
@@ -58,13 +58,13 @@ TEST(HostRounds, BytesMovedAreThoseOfTheModel) {
     EXPECT_EQ(world.total(Counter::shm_direct_bytes),
               kind == Kind::kAllgather ? 0 : 4 * 3 * kBlock);
     EXPECT_EQ(world.total(Counter::shm_slot_bytes), kind == Kind::kReduceScatter ? 0 : 4 * kBlock);
-    // A slot each; one round, in which addresses are told; the same, and a slot each.
+    // A slot each; one round, in which addresses are exchanged; that round and a slot each.
     const uint64_t rounds = kind == Kind::kAllgather ? 2 : kind == Kind::kReduceScatter ? 1 : 1 + 2;
     EXPECT_EQ(world.total(Counter::shm_rounds), 4 * rounds);
   }
 }
 
-// Blocks of d.bytes.
+// Blocks have d.bytes.
 HostCall exchange_of(wire::Descriptor d, uint32_t rank, uint32_t ranks) {
   HostCall call;
   size_t all = 0;
@@ -87,7 +87,7 @@ struct Cost {
   PeerMemory memory;
   size_t bytes;
   HostAlgorithm algorithm;
-  // Of all ranks: through slots, read or mapped, rounds.
+  // Totals of all ranks: bytes through slots, bytes read or mapped, rounds.
   uint64_t slots, read, rounds;
 };
 
@@ -157,7 +157,7 @@ TEST(HostAlgorithms, CostWhatTheySay) {
     const std::string what = wire::kind_name(cost.kind) + (" of " + std::to_string(cost.bytes)) +
                              (", memory " + std::to_string(static_cast<int>(cost.memory)));
     EXPECT_EQ(world.total(Counter::shm_slot_bytes), cost.slots) << what;
-    // Of what is mapped some lies elsewhere, and is read.
+    // With mapped memory, some tensors are elsewhere and are read.
     const uint64_t mapped = world.total(Counter::shm_mapped_bytes);
     EXPECT_EQ(world.total(Counter::shm_direct_bytes) + mapped, cost.read) << what;
     EXPECT_TRUE(mapped == 0 || cost.memory == kMapped) << what;

@@ -74,7 +74,7 @@ TEST(ArenaPool, KnowsWhatIsNotItsOwn) {
   EXPECT_EQ(pool->offset_of(pool->segment().data() + 5, 10), 5u);
 }
 
-// What is kept for the next block is bounded; the rest goes back to the system.
+// The memory kept for the next block is bounded; the rest is given back to the system.
 TEST(ArenaPool, GivesPagesBack) {
   const auto pool = pool_of(2048 * kMiB);
   std::byte* const large = pool->allocate(400 * kMiB);
@@ -96,14 +96,14 @@ TEST(ArenaPool, PopulatesABlockOnce) {
   const auto pool = pool_of(64 * kMiB);
   std::byte* const block = pool->allocate(4 * kMiB);
   EXPECT_LE(resident_pages(*pool), 1u);
-  pool->populate(block + kMiB, 100);  // of a sparse tensor nothing else
+  pool->populate(block + kMiB, 100);  // of a sparse tensor no more than that
   EXPECT_LE(resident_pages(*pool), 2u);
   pool->populate(block, 4 * kMiB);
   if (resident_pages(*pool) <= 1) GTEST_SKIP() << "needs MADV_POPULATE_WRITE (Linux 5.14)";
   EXPECT_EQ(resident_pages(*pool), 4 * kMiB / ArenaPool::kPage);
 }
 
-// Kept is what the next step may want, by what is in use now.
+// Keeps what the next step may need, estimated from the memory in use now.
 TEST(ArenaPool, KeepsNoMoreThanIsInUse) {
   const auto pool = pool_of(4096 * kMiB);
   std::vector<std::byte*> blocks;
@@ -116,7 +116,7 @@ TEST(ArenaPool, KeepsNoMoreThanIsInUse) {
   EXPECT_EQ(pool->allocate(SIZE_MAX - 10), nullptr) << "does not wrap";
 }
 
-// Processes that have the segment mapped write beside what became private, also later.
+// Processes that map the segment cannot write to pages that became private, not even later.
 TEST(ArenaPool, WhatIsPrivateIsOutOfReach) {
   const auto pool = pool_of(16 * kMiB);
   auto peer = Segment::attach(::getpid(), pool->segment().fd(), 16 * kMiB);
@@ -140,7 +140,7 @@ TEST(ArenaPool, WhatIsPrivateIsOutOfReach) {
   EXPECT_NE(pool->allocate(4096), block) << "its addresses are not used again";
 }
 
-// The rest of a block's last page is nobody's; of any other page somebody may use it.
+// The rest of a block's last page is unused; the rest of any other page may be in use.
 TEST(ArenaPool, KnowsWhichBytesShareNoPage) {
   const auto pool = pool_of(16 * kMiB);
   std::byte* const block = pool->allocate(3 * 4096 + 100);
@@ -156,8 +156,8 @@ TEST(ArenaPool, KnowsWhichBytesShareNoPage) {
   EXPECT_FALSE(pool->has_pages_alone(pool->segment().data() + 16 * kMiB, 4096));
 }
 
-// A training thread may be writing to what lies beside a slice on its pages: no value that it never
-// wrote is ever there, and no write is lost.
+// A training thread may write to words beside a slice on the same pages. It never reads a value
+// that it has not written, and no write is lost.
 TEST(ArenaPool, PagesThatOthersWriteToAreNeverExchanged) {
   constexpr size_t kPages = 1500;
   constexpr uint32_t kWords[] = {0x013D345B, 0x013D3520, 0x013D3B5B};
@@ -221,13 +221,13 @@ TEST(ArenaPool, AForkedChildHasItsOwn) {
   EXPECT_TRUE(pool.release(block));
 }
 
-// A worker that was forked reads a tensor that the parent has freed meanwhile, as workers of a
-// DataLoader that stay do with the data set: new tensors of the parent must not lie there.
+// A forked worker reads a tensor that the parent has freed meanwhile, as persistent workers of a
+// DataLoader do with the data set. New tensors of the parent must not be placed there.
 TEST(ArenaPool, ABlockThatAChildMapsIsNotUsedAgainBeforeItEnds) {
   auto opened = ArenaPool::open_for_process();
   ASSERT_TRUE(opened.ok()) << opened.status().message();
   ArenaPool& pool = **opened;
-  // More than is kept for later: what is given back to the system reads as zeros.
+  // More than is kept for later: memory that is given back to the system reads as zeros.
   std::vector<std::byte*> blocks;
   for (int i = 0; i < 4; i++) {
     blocks.push_back(pool.allocate(100 * kMiB));
@@ -239,7 +239,7 @@ TEST(ArenaPool, ABlockThatAChildMapsIsNotUsedAgainBeforeItEnds) {
   ASSERT_EQ(::pipe(told), 0);
   const pid_t child = ::fork();
   if (child == 0) {
-    if (::fork() != 0) ::_exit(0);  // those that it forks map the blocks as well
+    if (::fork() != 0) ::_exit(0);  // its own children map the blocks as well
     char byte = 0;
     bool same = ::read(go_on[0], &byte, 1) == 1;
     for (std::byte* const block : blocks) same = same && block[5 * kMiB] == std::byte{5};

@@ -1,4 +1,4 @@
-// Finding each other's memory: all ranks of these groups are in this process.
+// How ranks find each other's memory. All ranks of these groups are in this process.
 #include "host/attachment.h"
 
 #include <gmock/gmock.h>

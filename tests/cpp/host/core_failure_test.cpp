@@ -1,5 +1,5 @@
-// One outcome for every call whatever happens to the other ranks: they are killed, give up, leave,
-// come late or call something else.
+// Every call has one outcome whatever happens to the other ranks: they are killed, give up, leave,
+// are late, or call something else.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -12,8 +12,8 @@ namespace {
 
 using wire::Kind;
 
-// Runs the program until a random moment, lets `event` happen, and looks at what the ranks get;
-// adds the calls that fail.
+// Runs the program until a random moment, runs `event`, and checks the outcomes of the ranks. Adds
+// the number of failed calls.
 void disturb(uint64_t seed, uint32_t ranks, PeerMemory memory,
              const std::function<void(HostWorld&, Member)>& event, bool all_fail, size_t& failed) {
   constexpr uint32_t kCalls = 8;
@@ -82,7 +82,7 @@ TEST(HostFailures, AbortReachesAllRanks) {
 }
 
 TEST(HostFailures, BytesReadFromARankThatGaveUpAreNotDelivered) {
-  // Rank 0 fails and gives its memory back, which changes, when rank 1 is about to read it.
+  // Rank 0 fails and gives its memory back, whose contents change, just before rank 1 reads it.
   constexpr size_t kBytes = 1 << 20;
   for (const Kind kind : {Kind::kReduce, Kind::kReduceScatter, Kind::kAllreduce}) {
     HostWorld world(2, PeerMemory::kRead, 1);
@@ -103,7 +103,7 @@ TEST(HostFailures, BytesReadFromARankThatGaveUpAreNotDelivered) {
       world.core(0).fail(Status(Code::kAborted, "aborted by rank 0"), 0);
       for (auto& input : calls[0]->inputs) std::memset(input.data(), 9, input.size());
     };
-    world.turn(0);  // its input is offered
+    world.turn(0);  // rank 0's input is offered
     while (!gave_up) world.turn(1);
     ASSERT_TRUE(world.run());
     for (const HostCall* call : calls) {
@@ -121,7 +121,7 @@ TEST(HostFailures, MismatchIsRaisedOnAllRanksWithBothDescriptions) {
     const auto odd = static_cast<Member>(seed % ranks);
     for (uint32_t r = 0; r < ranks; r++) {
       const auto m = static_cast<Member>(r);
-      // The odd one calls something else, then all wait for each other.
+      // Rank `odd` calls something else, then all wait for each other.
       HostCall call = make_call(m == odd ? seed + 1000 : seed, 0, m, ranks);
       HostCall same = make_call(seed, 0, m, ranks);
       if (m == odd && call.descriptor.same(same.descriptor)) call.descriptor.element ^= 1;
@@ -144,7 +144,8 @@ TEST(HostFailures, MismatchIsRaisedOnAllRanksWithBothDescriptions) {
   }
 }
 
-// Rank 2 publishes something else after rank 0 has compared what was there, and before it takes.
+// Rank 2 publishes another call after rank 0 has compared the published ones and before it reads
+// the slots.
 TEST(HostFailures, AMismatchThatArrivesWhileSlotsAreTakenIsNoResult) {
   HostWorld world(3, PeerMemory::kRead, 1);
   const auto gather = [](uint8_t element, Member m) {
@@ -158,7 +159,7 @@ TEST(HostFailures, AMismatchThatArrivesWhileSlotsAreTakenIsNoResult) {
   world.post(1, gather(0, 1));
   world.turn(1);
   HostCall& first = world.post(0, gather(0, 0));
-  world.on_now = [&] {  // rank 0 notes the time when it takes the first slot
+  world.on_now = [&] {  // rank 0 reads the time when it takes the first slot
     world.on_now = nullptr;
     world.post(2, gather(1, 2));
     world.turn(2);
@@ -190,7 +191,7 @@ TEST(HostFailures, LateRanksAreNamedAtTheLimit) {
               std::string::npos)
         << world.calls(m)[0]->status.message();
   }
-  // Who comes later learns it too.
+  // A rank that calls later gets the same error.
   EXPECT_EQ((world.post(1, barrier()), world.run(), world.calls(1)[0]->status.code()),
             Code::kTimeout);
 }

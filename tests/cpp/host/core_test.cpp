@@ -61,7 +61,8 @@ INSTANTIATE_TEST_SUITE_P(Ways, HostSchedules,
                                          Way{4, kSlots}, Way{5, kSlots}, Way{5, kMapped},
                                          Way{9, kRead}));
 
-// A rank that waits for a late one must sleep: it would take the CPU that the late one needs.
+// A rank that waits for a late one must sleep; otherwise it would use the CPU that the late one
+// needs.
 TEST(HostRounds, WaitingForALateRankIsSleeping) {
   for (const uint64_t seed : seeds(60)) {
     SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
@@ -96,7 +97,7 @@ TEST(HostRounds, ARootRunsAheadOnlyAsFarAsTheSlots) {
   ASSERT_TRUE(world.run());
   uint32_t over = 0;
   for (const auto& call : world.calls(0)) over += static_cast<uint32_t>(call->ended);
-  EXPECT_EQ(over, kHostDepth);  // it needs nobody as long as there are slots
+  EXPECT_EQ(over, kHostDepth);  // it waits for no rank as long as there are slots
   for (int i = 0; i < 20; i++) world.post(1, small(false));
   ASSERT_TRUE(world.run());
   for (const Member m : {0, 1}) {
@@ -107,10 +108,10 @@ TEST(HostRounds, ARootRunsAheadOnlyAsFarAsTheSlots) {
   }
 }
 
-// A caller that waits for the first of two is not kept for the bytes of the second.
+// A caller that waits for the first of two operations does not wait for the bytes of the second.
 TEST(HostRounds, AnEndIsReportedBeforeTheNextTransfer) {
   HostWorld world(2, PeerMemory::kRead, 1);
-  constexpr size_t kBytes = kHostDepth / 2 * kHostSlot;  // both are in the slots at once
+  constexpr size_t kBytes = kHostDepth / 2 * kHostSlot;  // both fit into the slots at once
   for (const Member m : {0, 1}) {
     for (int i = 0; i < 2; i++) {
       HostCall call;

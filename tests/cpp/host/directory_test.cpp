@@ -1,4 +1,4 @@
-// What ranks of one engine find of each other: by token, once, and only ranges that are published.
+// How ranks of one engine find each other's memory: by token, once, and only published ranges.
 #include "host/directory.h"
 
 #include <gmock/gmock.h>
@@ -73,7 +73,8 @@ TEST(Published, OnlyWhatIsThereIsFoundAndItIsHeld) {
   EXPECT_FALSE(published.copy(at + 901, out, 1));
   EXPECT_EQ(published.find(at + 500, SIZE_MAX), nullptr) << "sums do not wrap";
   EXPECT_EQ(published.find(UINT64_MAX - 3, 8), nullptr);
-  // Who has found it keeps it; nobody else finds it once its owner has let go.
+  // A rank that has found the memory keeps it; it is not found any more once its owner has released
+  // it.
   auto held = published.find(at + 100, 8);
   ASSERT_NE(held, nullptr);
   const std::weak_ptr<std::vector<std::byte>> there = memory;
@@ -142,14 +143,15 @@ TEST_F(EngineAttachment, RanksReadWhatIsPublishedAndNothingElse) {
   const auto a = first.take(), b = second.take();
   a->block.state(1, 1).published = 77;
   EXPECT_EQ(b->block.state(1, 1).published, 77u);
-  // The group is made: nobody finds its ranks any more.
+  // After the group is made, its ranks are not found any more.
   const auto late = directory_->find(addresses[0].token_here, entry("g", 0, 2), 0);
   EXPECT_FALSE(late.ok());
 }
 
 TEST_F(EngineAttachment, AForgedAddressIsNotFollowed) {
   Attachment engine = prepare(0), process = prepare(1, false);
-  // As a client may write into the job's store: descriptors and addresses of the engine itself.
+  // A client may write such an address into the job's store: descriptors and addresses of the
+  // engine itself.
   HostAddress forged = process.address();
   ASSERT_GT(forged.pid, 0);
   engine.attach({engine.address(), forged}, PeerMemory::kMapped, *registries_[0]);

@@ -1,4 +1,4 @@
-// Exchanges among ranks of one host: what random programs do not aim at.
+// Exchanges among ranks of one host: cases that random programs do not aim at.
 #include <gtest/gtest.h>
 
 #include "host/host_world.h"
@@ -10,7 +10,7 @@ namespace {
 using wire::Kind;
 using enum PeerMemory;
 
-// An all_to_all of blocks of `bytes`, but from `odd` to rank 0, which is `other` there.
+// An all_to_all of blocks of `bytes`. If `odd`, this rank's block for rank 0 has `other` bytes.
 HostCall all_to_all(Member rank, uint32_t ranks, size_t bytes, size_t other = 0, bool odd = false) {
   HostCall call;
   call.descriptor = {Kind::kAllToAll, 6, kNoMember, 0, "all_to_all_single"};
@@ -95,8 +95,8 @@ TEST_P(HostExchanges, ADeadRankIsNamed) {
 
 INSTANTIATE_TEST_SUITE_P(Memories, HostExchanges, testing::Values(kSlots, kRead, kMapped));
 
-// Who only takes from the root waits for nobody else; the root, whose blocks are in its slot, for
-// nobody at all.
+// A rank that only receives from the root waits only for the root. The root, whose blocks are in
+// its slot, waits for no rank.
 TEST(HostExchange, AScatterNeedsItsRootAndAGatherNobodyButAtItsRoot) {
   const auto rooted = [](Kind kind, Member rank) {
     HostCall call;

@@ -1,4 +1,4 @@
-// One reason for all ranks: the first that is claimed.
+// All ranks get one reason: the first that is claimed.
 #include "host/failure_record.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ TEST(FailureRecord, KeepsTheFirstReason) {
 TEST(FailureRecord, IsNotReadableWhileItIsWritten) {
   const MemoryBlock memory(2);
   FailureRecord& record = memory.block().failure();
-  record.state = 1;  // claimed by a process that is interrupted here
+  record.state = 1;  // its process is interrupted after the claim
   EXPECT_TRUE(failure_claimed(record));
   EXPECT_FALSE(failure_readable(record));
   EXPECT_FALSE(claim_failure(record, Status(Code::kAborted, "why not"), 0, 1));
@@ -39,7 +39,7 @@ TEST(FailureRecord, LongTextsAreCutAndUnknownCodesAreAborts) {
   EXPECT_TRUE(claim_failure(record, Status(Code::kAborted, text), 0, 0));
   EXPECT_EQ(read_failure(record).message(), text.substr(0, kHostText - 1));
   record.code = 1000;
-  std::fill(std::begin(record.text), std::end(record.text), 'y');  // no end
+  std::fill(std::begin(record.text), std::end(record.text), 'y');  // no terminator
   EXPECT_EQ(read_failure(record).code(), Code::kAborted);
   EXPECT_EQ(read_failure(record).message(), std::string(kHostText, 'y'));
 }

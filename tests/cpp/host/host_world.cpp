@@ -22,7 +22,7 @@ size_t blocks_of(Kind kind, uint32_t ranks) {
   return kind == Kind::kAllgather || kind == Kind::kReduceScatter ? ranks : 1;
 }
 
-// Small numbers in every element type, so that no float is a NaN.
+// Fills with small numbers of the element type, so that no float is a NaN.
 void fill(std::vector<std::byte>& data, Element element, uint64_t seed) {
   Rng rng(seed);
   const size_t size = element_size(element), count = data.size() / size;
@@ -98,7 +98,7 @@ HostCall make_exchange(uint64_t seed, uint32_t index, Member rank, uint32_t rank
   return call;
 }
 
-// Of every third seed half are exchanges: the calls of the others are those of old.
+// In every third seed, half of the calls are exchanges. The other calls must not change.
 HostCall make_call(uint64_t seed, uint32_t index, Member rank, uint32_t ranks) {
   if (seed % 3 == 2 && index % 2 == 1) return make_exchange(seed, index, rank, ranks);
   Rng rng(seed * 1000003 + index);
@@ -106,7 +106,7 @@ HostCall make_call(uint64_t seed, uint32_t index, Member rank, uint32_t ranks) {
                                       16'384, 65'528, 65'536, 65'544, 131'072, 300'008};
   HostCall call;
   wire::Descriptor& d = call.descriptor;
-  constexpr uint64_t kStreamed = 6;  // kinds; exchanges have calls of their own
+  constexpr uint64_t kStreamed = 6;  // number of kinds; exchanges are made separately
   d.kind = static_cast<Kind>(1 + rng.next() % kStreamed);
   call.element = kElements[rng.next() % std::size(kElements)];
   const size_t size = element_size(call.element);
@@ -141,7 +141,7 @@ HostCall make_call(uint64_t seed, uint32_t index, Member rank, uint32_t ranks) {
 
 namespace {
 
-// Elements [from, to) of what `rank` gets of a reduction, folded from rank `first` on.
+// Folds elements [from, to) of the result of `rank` in a reduction, starting with rank `first`.
 void fold_elements(const std::vector<HostCall>& all, uint32_t rank, uint32_t first, size_t from,
                    size_t to, std::byte* out) {
   const auto ranks = static_cast<uint32_t>(all.size());
@@ -209,7 +209,7 @@ Post make_post(HostCall& call, Sequence sequence, Nanos now, bool ends) {
   p.done = [&call](const Status& status) {
     call.ended++;
     call.status = status;
-    // Nobody may need the memory any more: who reads it later gets nonsense.
+    // No rank may need the memory any more; a later read gets other bytes.
     call.result = call.output;
     std::fill(call.output.begin(), call.output.end(), std::byte{0xEE});
     for (auto& input : call.inputs) std::fill(input.begin(), input.end(), std::byte{0xEE});
@@ -262,12 +262,13 @@ struct HostWorld::Node final : HostPort {
   std::unique_ptr<HostCore> core;
   std::vector<std::unique_ptr<HostCall>> calls;
   bool asleep = true, killed = false;
-  // Between its last look and its arming; somebody rang since it began to look.
+  // `looked`: it has polled and not armed its needs yet. `rung`: a peer woke it since that poll
+  // began.
   bool looked = false, rung = false;
 
   Node(HostWorld& w, Member m) : world(w), self(m) {}
 
-  // Where memory can be mapped, two of three tensors are.
+  // If memory can be mapped, two of three tensors are.
   uint64_t place_of(const Slice& slice) override {
     const uint64_t address = HostPort::place_of(slice);
     const bool mapped = world.peers_ == PeerMemory::kMapped && (address >> 6) % 3 != 0;

@@ -1,4 +1,4 @@
-// What other threads leave for whoever drives a lane.
+// Posts and requests that other threads pass to the thread that drives a lane.
 #include "host/inbox.h"
 
 #include <gtest/gtest.h>

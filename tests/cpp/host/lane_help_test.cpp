@@ -1,6 +1,6 @@
-// Callers that help, host threads, and other threads that post, fail, close and stop meanwhile: two
-// ranks in one process, each with host threads of its own. What a thread sanitizer can say about
-// the hand-over of a lane.
+// Callers that help, host threads, and other threads that post, fail, close and stop at the same
+// time: two ranks in one process, each with its own host threads. Lets a thread sanitizer check how
+// threads hand over a lane.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -32,7 +32,7 @@ struct HelpRank {
   std::shared_ptr<Counters> counters = std::make_shared<Counters>();
   std::shared_ptr<HostLane> lane;
 
-  // As McastWork::wait() does.
+  // Waits like McastWork::wait().
   void wait(const HelpRun& run) const {
     while (!run.over) {
       const bool helped = lane->help([&] { return run.over.load(); }, monotonic() + 200 * kMilli);
@@ -74,7 +74,7 @@ class LaneHelp : public testing::Test {
     }
   }
 
-  // A broadcast by `root` of bytes that are `content`.
+  // A broadcast from `root`; its bytes have the value `content`.
   static Post broadcast(HelpRun& run, Member self, Sequence sequence, Member root,
                         std::byte content) {
     if (self == root) run.memory.assign(kHelpBytes, content);
@@ -125,7 +125,7 @@ TEST_F(LaneHelp, AwaitedAndOtherPostsOfTwoRanksDeliver) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Of two threads that wait for operations of one lane one drives; both end.
+// If two threads wait for operations of one lane, one of them drives it, and both operations end.
 TEST_F(LaneHelp, TwoThreadsOfARankWait) {
   constexpr Sequence kPosts = 200;
   for (Sequence s = 0; s < kPosts; s += 2) {
@@ -150,7 +150,7 @@ TEST_F(LaneHelp, TwoThreadsOfARankWait) {
   }
 }
 
-// What ends an operation that the other rank never calls, while a caller helps.
+// An operation that the other rank never calls ends while a caller helps.
 class LaneHelpEnds : public LaneHelp {
  protected:
   void wait_until_helper_sleeps() {
@@ -186,7 +186,7 @@ TEST_F(LaneHelpEnds, CloseByForceEndsAHelper) {
   EXPECT_TRUE(until([&] { return closed == 1; }, "the close to end"));
 }
 
-// The engine's end joins the host threads; a caller that helps goes on by itself.
+// The engine's end joins the host threads; a caller that helps continues without them.
 TEST_F(LaneHelpEnds, HelperGoesOnWithoutHostThread) {
   expect_end(
       [&] {

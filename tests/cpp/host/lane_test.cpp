@@ -1,5 +1,5 @@
-// Handing a lane from whoever drives it to the host thread, one step at a time: the test is the
-// driver, the peer and the host thread in turn, in one thread.
+// Hands a lane from its driver to the host thread one step at a time. The test plays the driver,
+// the peer and the host thread in turn, in one thread.
 #include "host/lane.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace mcast::test {
 namespace {
 
 constexpr size_t kBytes = 100;
-constexpr uint32_t kManyRanks = 1u << 20;  // no machine has a core for each
+constexpr uint32_t kManyRanks = 1u << 20;  // no machine has as many cores
 
 class SteppedLane final : public HostLane {
  public:
@@ -35,7 +35,7 @@ class SteppedLane final : public HostLane {
   }
 };
 
-// The other rank: no thread, no process of its own.
+// The other rank, without a thread or a process of its own.
 class Peer final : public HostPort {
  public:
   Peer(const ControlBlock& block, uint8_t lane) : core(params(lane), block, *this, counters_) {}
@@ -82,7 +82,7 @@ class HostLaneTest : public testing::Test {
     params.name = "g";
     params.lane = which_;
     params.size = 2;
-    // The registry's threads do not know the lane: turns of a host thread are the test's.
+    // The registry's threads do not know the lane; the test calls the host thread's polls itself.
     lane_shared_ = shared;
     lane_ = std::make_unique<SteppedLane>(params, 20 * kSecond, Patience(true), shared, *registry_,
                                           counters_, [this](const Status&) { told_ = true; });
@@ -92,7 +92,7 @@ class HostLaneTest : public testing::Test {
     if (registry_) registry_->stop();
   }
 
-  // A broadcast by the other rank, as rank `m` calls it.
+  // A broadcast from the other rank, as called by rank `m`.
   Post broadcast(std::vector<std::byte>& memory, bool root, int& ended) {
     const Slice whole{std::make_shared<Region>(memory.data(), kBytes, nullptr), 0, kBytes};
     Post p;
@@ -124,11 +124,11 @@ class HostLaneTest : public testing::Test {
   std::unique_ptr<SteppedLane> lane_;
   std::vector<std::byte> ours_{kBytes}, theirs_{kBytes, std::byte{7}};
   int ended_ = 0, theirs_ended_ = 0;
-  bool told_ = false;  // the listener, of the failure
+  bool told_ = false;  // the failure listener was called
   Status status_;
 };
 
-// Else the host thread would sleep for the rest of its tick.
+// Otherwise the host thread would sleep for the rest of its tick.
 TEST_F(HostLaneTest, ARingBeforeTheDriverHasLetGoIsNotLost) {
   lane_->enqueue(broadcast(ours_, false, ended_));
   uint32_t before = 0;
@@ -136,12 +136,12 @@ TEST_F(HostLaneTest, ARingBeforeTheDriverHasLetGoIsNotLost) {
     peer_publishes();
     ASSERT_EQ(peer_->woken.size(), 1u);
     EXPECT_EQ(peer_->woken[0], std::pair(Member{0}, HostWaiter::kThread));
-    EXPECT_GT(lane_->turn(), monotonic());  // the host thread, rung: the lane is driven
+    EXPECT_GT(lane_->turn(), monotonic());  // host thread: rung, but the lane is driven
     before = rings();
   };
   lane_->run();
   EXPECT_EQ(ended_, 0);
-  ASSERT_GT(rings(), before);  // so it does not sleep, and takes another turn
+  ASSERT_GT(rings(), before);  // so it does not sleep and polls again
   lane_->turn();
   EXPECT_EQ(ended_, 1);
   EXPECT_EQ(ours_, theirs_);
@@ -164,7 +164,7 @@ TEST_F(HostLaneTest, AFailureBeforeTheDriverHasLetGoIsNotLost) {
   EXPECT_EQ(status_.code(), Code::kAborted) << status_.to_string();
 }
 
-// Else the lane would stay locked in a process that lives, for which its peers wait.
+// Otherwise the lane would stay locked in a live process for which its peers wait.
 TEST_F(HostLaneTest, MemoryThatEndsInATurnEndsTheProcess) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");  // a forked child has no control block
   lane_->enqueue(broadcast(ours_, false, ended_));
@@ -173,7 +173,8 @@ TEST_F(HostLaneTest, MemoryThatEndsInATurnEndsTheProcess) {
   EXPECT_DEATH(lane_->help([] { return true; }, kNever), "std::bad_alloc");
 }
 
-// Callbacks run outside of the core: they may post and close, and find the group refusing posts.
+// Callbacks run outside the core: they may post and close, and may find that the group refuses
+// posts.
 TEST_F(HostLaneTest, ACallbackMayPostAndClose) {
   std::vector<std::byte> memory(kBytes);
   int again = 0, closed = 0;
@@ -196,7 +197,7 @@ TEST_F(HostLaneTest, ACallbackMayPostAndClose) {
   EXPECT_EQ(closed, 1);
 }
 
-// A caller that has waited long enough lets go like any other.
+// A helper that has waited long enough releases the lane like any other driver.
 TEST_F(HostLaneTest, ARingBeforeAHelperHasLetGoIsNotLost) {
   lane_->enqueue(broadcast(ours_, false, ended_));
   uint32_t before = 0;
@@ -212,7 +213,7 @@ TEST_F(HostLaneTest, ARingBeforeAHelperHasLetGoIsNotLost) {
   EXPECT_EQ(ended_, 1);
 }
 
-// What came before the driver's last look needs no further turn.
+// The driver's last poll covers requests made before it, so no further poll is needed.
 TEST_F(HostLaneTest, ATurnThatTheDriverMakesUpForRingsNobody) {
   lane_->enqueue(broadcast(ours_, false, ended_));
   bool looked = false;
@@ -233,7 +234,7 @@ TEST_F(HostLaneTest, ATurnThatTheDriverMakesUpForRingsNobody) {
   EXPECT_EQ(ended_, 1);
 }
 
-// A peer is woken when what it has said to need is there, not before, and once.
+// A peer is woken when the data that it has armed for is there, not before, and only once.
 TEST_F(HostLaneTest, APeerIsWokenForWhatItWaitsFor) {
   Post post = broadcast(ours_, true, ended_);
   post.descriptor.root = 0;
@@ -256,7 +257,7 @@ TEST_F(HostLaneTest, APeerIsWokenForWhatItWaitsFor) {
   EXPECT_EQ(counted(Counter::shm_sleeps), 0u) << "nobody has helped";
 }
 
-// Who helps sleeps until somebody rings, or until its patience or a tick ends.
+// A helper sleeps until it is woken, or until its patience or a tick ends.
 TEST_F(HostLaneTest, AHelperWithNothingToDoSleeps) {
   lane_->enqueue(broadcast(ours_, false, ended_));
   lane_->help([] { return false; }, monotonic() + 5 * kMilli);
@@ -271,7 +272,7 @@ TEST_F(HostLaneTest, AHelperWithNothingToDoSleeps) {
   EXPECT_EQ(counted(Counter::shm_sleeps), sleeps) << "there was something to do";
 }
 
-// The other rank runs on the core that the helper gives away.
+// The other rank runs on the core that the helper yields.
 TEST_F(HostLaneTest, HelperYieldsToTheRankItWaitsFor) {
   registry_->note_ranks(kManyRanks);
   int yields = 0;
@@ -288,7 +289,7 @@ TEST_F(HostLaneTest, HelperYieldsToTheRankItWaitsFor) {
   EXPECT_TRUE(peer_->woken.empty()) << "no need is armed while the helper looks itself";
 }
 
-// Another program takes the core for a time slice: waits do not yield for a while.
+// Another program takes the core for a time slice; later waits do not yield for a while.
 TEST_F(HostLaneTest, HelperStopsYieldingToOtherPrograms) {
   registry_->note_ranks(kManyRanks);
   Nanos yields = 0;
@@ -309,7 +310,7 @@ TEST_F(HostLaneTest, HelperStopsYieldingToOtherPrograms) {
   EXPECT_EQ(counted(Counter::waits_yielded) + counted(Counter::waits_braked), kWaits);
 }
 
-// A group of 2 in a job of many: its ranks do not spin on cores that others need.
+// A group of 2 in a job of many ranks: its ranks do not spin on cores that others need.
 TEST_F(HostLaneTest, RegistryCountsTheRanksOfTheJob) {
   registry_->note_ranks(1);
   const bool before = registry_->core_each();
@@ -320,7 +321,7 @@ TEST_F(HostLaneTest, RegistryCountsTheRanksOfTheJob) {
   if (std::getenv("LOCAL_WORLD_SIZE") == nullptr) EXPECT_TRUE(before);
 }
 
-// Whoever posts and waits looks for itself: peers wake nobody for it in between.
+// A caller that posts and waits polls itself, so peers do not wake anyone for it in between.
 TEST_F(HostLaneTest, AwaitedPostArmsNoNeed) {
   lane_->enqueue(broadcast(ours_, false, ended_));
   lane_->run(Sequence{0});
@@ -331,7 +332,7 @@ TEST_F(HostLaneTest, AwaitedPostArmsNoNeed) {
   EXPECT_EQ(counted(Counter::shm_sleeps), 0u);
 }
 
-// Its next turn is that of the host thread's tick.
+// The next poll is that of the host thread's tick.
 TEST_F(HostLaneTest, AwaitedPostThatNobodyWaitsForIsTheHostThreads) {
   lane_->enqueue(broadcast(ours_, false, ended_));
   lane_->run(Sequence{0});
@@ -344,7 +345,7 @@ TEST_F(HostLaneTest, AwaitedPostThatNobodyWaitsForIsTheHostThreads) {
   EXPECT_EQ(ended_, 1);
 }
 
-// What another thread has posted meanwhile may have no caller that waits.
+// A post that another thread makes meanwhile may not have a caller that waits.
 TEST_F(HostLaneTest, PostBesideAnAwaitedOneIsTheHostThreads) {
   std::vector<std::byte> memory(kBytes);
   int other = 0;
@@ -361,7 +362,8 @@ TEST_F(HostLaneTest, PostBesideAnAwaitedOneIsTheHostThreads) {
   EXPECT_EQ(peer_->woken[0], std::pair(Member{0}, HostWaiter::kThread));
 }
 
-// The caller finds its operation over and does not come: others in flight are the host thread's.
+// The caller finds its operation complete and does not wait. The other operations in flight are
+// left to the host thread.
 TEST_F(HostLaneTest, AwaitedPostThatIsOverLeavesTheRestToTheHostThread) {
   std::vector<std::byte> memory(kBytes);
   int other = 0;
@@ -380,7 +382,7 @@ TEST_F(HostLaneTest, AwaitedPostThatIsOverLeavesTheRestToTheHostThread) {
   EXPECT_EQ(peer_->woken[0], std::pair(Member{0}, HostWaiter::kThread));
 }
 
-// With the host thread itself, which has gone to sleep for good.
+// Runs a real host thread, which has gone to sleep for an unlimited time.
 TEST_F(HostLaneTest, AwaitedPostThatNobodyWaitsForEndsWhereTheHostThreadIsCold) {
   static std::atomic<Nanos> ahead;
   static std::atomic<int> readings;
@@ -398,8 +400,8 @@ TEST_F(HostLaneTest, AwaitedPostThatNobodyWaitsForEndsWhereTheHostThreadIsCold) 
   const auto lane = std::make_shared<HostLane>(params, 20 * kSecond, Patience(true), lane_shared_,
                                                *registry, counters_, [](const Status&) {});
   ASSERT_TRUE(until([] { return readings > 0; }, "the host threads to begin"));
-  ahead = 10 * kSecond;  // nothing was posted for so long
-  // A thread that is warm reads the clock every tick.
+  ahead = 10 * kSecond;  // as if nothing was posted for that long
+  // A warm host thread reads the clock every tick.
   ASSERT_TRUE(until(
       [] {
         const int before = readings;
@@ -451,7 +453,7 @@ TEST_F(MessageLaneTest, AMessageBeforeTheDriverHasLetGoIsNotLost) {
   expect_got(*r, 1, 7);
 }
 
-// Nobody drives the lane, nothing is waited for there.
+// No thread drives the lane or waits there.
 TEST_F(MessageLaneTest, ARingThatIsFullIsEmptiedByTheHostThread) {
   constexpr int kSends = 20'000;
   MessageRuns sends;
@@ -475,7 +477,7 @@ TEST_F(MessageLaneTest, ARingThatIsFullIsEmptiedByTheHostThread) {
   EXPECT_GT(counted(Counter::messages_kept), 10'000u);
 }
 
-// A caller that waits for a message alone sleeps, and is woken at its own bell.
+// A caller that waits only for a message sleeps, and is woken by its own futex.
 TEST_F(MessageLaneTest, AHelperThatWaitsForAMessageSleeps) {
   const auto r = a_receive(0, 1, 3, 1000);
   lane_->enqueue(post_of(r));

@@ -1,4 +1,4 @@
-// Sockets at paths: who may take whose place, and who removes what.
+// Sockets at paths: which process may replace which, and which one removes them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -68,7 +68,7 @@ TEST_F(LocalListeners, OneThatNobodyListensAtIsTaken) {
   const pid_t child = fork();
   if (child == 0) {
     const auto left = LocalListener::open(path(), how_);
-    _exit(left.ok() ? 0 : 1);  // as if it were killed: the file stays
+    _exit(left.ok() ? 0 : 1);  // as if killed: the file stays
   }
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
@@ -103,15 +103,15 @@ TEST_F(LocalListeners, WhatFailsLeavesNothing) {
   EXPECT_EQ(file.st_gid, 54321u);
 }
 
-// Of this thread alone, until it goes.
+// Changes the user of this thread alone, until it is destroyed.
 class AnotherUser {
  public:
   explicit AnotherUser(uid_t uid) { EXPECT_EQ(syscall(SYS_setresuid, -1, uid, -1), 0); }
   ~AnotherUser() { EXPECT_EQ(syscall(SYS_setresuid, -1, 0, -1), 0); }
 };
 
-// It may pose as the engine: whoever connects gives it tensors, and in guarded groups the right to
-// speak for its host.
+// Another user's process could pose as the engine: clients that connect give it their tensors, and
+// in guarded groups the right to act for its host.
 TEST_F(LocalListeners, AnotherUsersProcessIsNotTakenForTheEngine) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, to be two users";
   constexpr uid_t kOther = 65534;
@@ -138,7 +138,7 @@ TEST_F(LocalListeners, AnotherUsersProcessIsNotTakenForTheEngine) {
   EXPECT_TRUE(connect_to(path(), SOCK_SEQPACKET).ok()) << "the folder's owner's";
 }
 
-// Whoever is named is trusted alone: this process's user, the folder's owner and root are not.
+// Only the named user is trusted, not this process's user, the folder's owner or root.
 TEST_F(LocalListeners, OnlyTheNamedUserIsTrusted) {
   const auto listener = LocalListener::open(path(), how_);
   ASSERT_TRUE(listener.ok()) << listener.status().to_string();

@@ -10,7 +10,7 @@ namespace mcast::test {
 
 class MemoryBlock {
  public:
-  // Pages that nobody uses are never there, as in a segment.
+  // Unused pages are never populated, as in a segment.
   explicit MemoryBlock(uint32_t ranks)
       : ranks_(ranks),
         memory_(::mmap(nullptr, ControlBlock::bytes(ranks), PROT_READ | PROT_WRITE,

@@ -1,4 +1,5 @@
-// A ring by itself: bytes, order, its end, waiting for room, and what no correct rank writes.
+// A ring by itself: bytes, order, its end, waiting for room, and records that no correct rank
+// writes.
 #include "host/message_ring.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +17,7 @@ namespace {
 
 class RingTest : public testing::Test {
  protected:
-  static constexpr uint32_t kMembers = 200;  // of so many rings are small
+  static constexpr uint32_t kMembers = 200;  // with this many members, rings are small
   const size_t bytes_ = ControlBlock::ring_bytes(kMembers);
   const MemoryBlock memory_{kMembers};
   MessageRingWriter writer_{memory_.block().ring(3, 7), bytes_};
@@ -83,7 +84,7 @@ TEST_F(RingTest, TheLongestFitsWhereverTheEndIs) {
   }
 }
 
-// Told once, when half of it is free.
+// A writer that waits is notified once, when half of the ring is free.
 TEST_F(RingTest, WhoWaitsForRoomIsToldAtTheHalf) {
   constexpr size_t kRecord = 496;
   size_t records = 0;
@@ -116,8 +117,8 @@ TEST_F(RingTest, ARecordBeyondWhatWasWrittenIsNotRead) {
   }
 }
 
-// Whatever the number of ranks: the longest record has room for a useful piece, and the addresses
-// of all rings stay within some GiB.
+// With any number of ranks, the longest record has room for a useful piece, and the address space
+// of all rings stays within some GiB.
 TEST(Rings, AreSmallerWhereThereAreMoreOfThem) {
   for (const uint32_t ranks : {2u, 8u, 32u, 64u, 128u, 256u, kHostMembers}) {
     const size_t bytes = ControlBlock::ring_bytes(ranks);
@@ -129,7 +130,7 @@ TEST(Rings, AreSmallerWhereThereAreMoreOfThem) {
   }
 }
 
-// What a thread sanitizer can say about the order of counts and bytes.
+// Lets a thread sanitizer check the order of counts and bytes.
 TEST_F(RingTest, BetweenTwoThreads) {
   constexpr uint32_t kRecords = 20'000;
   std::thread other([&] {

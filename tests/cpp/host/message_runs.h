@@ -1,5 +1,4 @@
-// Sends and receives of tests, each with its memory, of which nobody may need anything when it is
-// over.
+// Sends and receives for tests, each with its own memory, which no rank may need after its end.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,12 +15,12 @@
 namespace mcast::test {
 
 struct MessageRun {
-  uint64_t id = 0;  // of a send: seeds its bytes
+  uint64_t id = 0;  // seeds the bytes of a send
   bool receives = false;
   Member rank = 0, peer = 0;
   uint32_t tag = 0;
-  std::vector<std::byte> memory, got;  // got: when it was over
-  size_t there = 0;                    // bytes, when that was last told
+  std::vector<std::byte> memory, got;  // got: the content at the end
+  size_t there = 0;                    // bytes at the last progress report
   std::shared_ptr<std::atomic<Member>> source = std::make_shared<std::atomic<Member>>(kNoMember);
   int ends = 0;
   Status status;
@@ -68,7 +67,8 @@ inline MessagePost post_of(const std::shared_ptr<MessageRun>& run, Nanos timeout
   post.completed_step = 100'000;
   post.on_completed = [run](uint64_t there) {
     EXPECT_TRUE(run->ends == 0 && there > run->there && there < run->memory.size());
-    // Nothing is written again: what is changed now and not back would be seen in the end.
+    // Completed bytes must not be written again: a byte that is changed here and not restored would
+    // show at the end.
     for (size_t at = run->there; at < there; at++) run->memory[at] ^= std::byte{0x5A};
     run->there = there;
   };
@@ -82,7 +82,7 @@ inline MessagePost post_of(const std::shared_ptr<MessageRun>& run, Nanos timeout
   return post;
 }
 
-// That the receive has the bytes of send `id` of rank `from`.
+// Checks that the receive has the bytes of send `id` of rank `from`.
 inline void expect_got(const MessageRun& run, Member from, uint64_t id) {
   ASSERT_EQ(run.ends, 1) << "receive of " << run.memory.size() << " bytes at rank " << run.rank;
   ASSERT_TRUE(run.status.ok()) << run.status.to_string();
@@ -90,7 +90,7 @@ inline void expect_got(const MessageRun& run, Member from, uint64_t id) {
   EXPECT_TRUE(run.got == message_bytes(id, run.got.size())) << "message " << id;
 }
 
-// Posted now.
+// Posts it now.
 inline std::shared_ptr<MessageRun> send(HostWorld& world, Member from, Member to, uint32_t tag,
                                         size_t bytes, uint64_t id, Nanos timeout = kNever) {
   auto run = a_send(from, to, tag, bytes, id);

@@ -1,5 +1,6 @@
-// What one turn of a rank leaves to the next: a driver that lets go is told when there is more to
-// do, and who waits for something short is not kept by what is long.
+// Work that one poll of a rank leaves to the next. A driver that releases the lane is notified if
+// there is more to do, and a caller that waits for something short is not delayed by a long
+// transfer.
 #include <gtest/gtest.h>
 
 #include "host/host_world.h"
@@ -19,7 +20,7 @@ HostCall small_broadcast(Member rank) {
   return call;
 }
 
-// An operation ends in the turn's third pass, beside a copy.
+// An operation ends in the third pass of the poll, beside a copy.
 void copy_beside_operations(bool large) {
   HostWorld world(2, PeerMemory::kRead, 1);
   const auto r = receive(world, 1, 0, 7, 3'000'000);
@@ -42,7 +43,8 @@ void copy_beside_operations(bool large) {
 TEST(HostMessageTurns, ACopyGoesOnAfterAnOperationOfALaterPass) { copy_beside_operations(true); }
 TEST(HostMessageTurns, ACopyGoesOnAfterATurnOfWhoPosts) { copy_beside_operations(false); }
 
-// As help(): one operation, a long copy under way, the operation's data come in the third pass.
+// As in help(): one operation, a long copy in progress, and the operation's data arrives in the
+// third pass.
 TEST(HostMessageTurns, ACopyGoesOnAfterTheOperationThatWasWaitedFor) {
   HostWorld world(2, PeerMemory::kRead, 1);
   const auto r = receive(world, 1, 0, 7, 64'000'000);
@@ -53,7 +55,7 @@ TEST(HostMessageTurns, ACopyGoesOnAfterTheOperationThatWasWaitedFor) {
   world.core(0).arm(HostWaiter::kThread);
   int reads = 0;
   world.on_read = [&] {
-    if (++reads == 5) {  // another process: rank 0 publishes its broadcast meanwhile
+    if (++reads == 5) {  // another process: rank 0 publishes its broadcast
       world.on_read = nullptr;
       world.post(0, small_broadcast(0));
       world.turn(0, false);
@@ -68,7 +70,7 @@ TEST(HostMessageTurns, ACopyGoesOnAfterTheOperationThatWasWaitedFor) {
   }
 }
 
-// Many granted pieces at a posting turn.
+// Many granted pieces become readable before a poll that posts.
 TEST(HostMessageTurns, PiecesThatHaveBecomeReadableAllLeave) {
   HostWorld world(2, PeerMemory::kSlots, 1);
   std::vector<std::shared_ptr<Region>> regions;
@@ -102,7 +104,7 @@ TEST(HostMessageTurns, AReceiveFromAnySourceTakesWhatTheSenderLeftBehind) {
   }
   for (const auto& s : sends) ASSERT_EQ(s->ends, 1);
   world.leave(0);
-  // HostLane::run(): drain, progress(false), watch (its tick has passed), deliver
+  // The order of HostLane::run(): drain, progress(false), watch (its tick has passed), deliver.
   const auto first = receive(world, 1, kNoMember, 299, 100);
   world.turn(1, false);
   world.core(1).check({});
@@ -114,7 +116,8 @@ TEST(HostMessageTurns, AReceiveFromAnySourceTakesWhatTheSenderLeftBehind) {
   EXPECT_TRUE(second->status.ok()) << second->status.to_string();
 }
 
-// The same without many: the sender writes and leaves between progress() and check() of one turn.
+// The same with few messages: the sender writes and leaves between progress() and check() of one
+// poll.
 TEST(HostMessageTurns, AReceiveFromAnySourceTakesWhatCameJustBeforeTheSenderLeft) {
   HostWorld world(2, PeerMemory::kRead, 1);
   const auto first = receive(world, 1, kNoMember, 1, 100);
@@ -131,8 +134,8 @@ TEST(HostMessageTurns, AReceiveFromAnySourceTakesWhatCameJustBeforeTheSenderLeft
   EXPECT_TRUE(second->ends == 1 && second->status.ok()) << second->status.to_string();
 }
 
-// Its ring is full, and a record that is short enough finds room all the same: the news of a copy,
-// which takes two passes.
+// Its ring is full, but a short enough record still fits: the report of a copy, which takes two
+// passes.
 TEST(HostMessageTurns, ARingThatIsFullIsWaitedForBesideACopy) {
   HostWorld world(2, PeerMemory::kRead, 1);
   const auto out = a_send(0, 1, 7, 1'000'000, 5);

@@ -1,5 +1,5 @@
-// Messages among ranks of one host where the other rank's memory is not what it should be: records
-// that no correct rank writes, memory that is gone or was given back.
+// Messages among ranks of one host if the other rank's memory is wrong: records that no correct
+// rank writes, memory that is gone or was given back.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -59,7 +59,7 @@ TEST(HostMessages, ARecordBeyondItsRingIsAFailure) {
   EXPECT_TRUE(says(*r, "a record goes beyond its ring")) << r->status.message();
 }
 
-// Memory that was given back while it was read is never taken for good.
+// Memory that was given back while it was read is never accepted.
 TEST(HostMessages, WhatWasReadAfterTheFailureIsNotBelieved) {
   for (const PeerMemory memory : {PeerMemory::kRead, PeerMemory::kMapped}) {
     HostWorld world(3, memory, 1);
@@ -69,7 +69,7 @@ TEST(HostMessages, WhatWasReadAfterTheFailureIsNotBelieved) {
     world.on_read = [&] {
       if (reads++ == 1) {
         world.core(0).fail(Status(Code::kAborted, "enough"), 0);
-        world.core(0).deliver();  // its memory is nonsense from now on
+        world.core(0).deliver();  // its memory is overwritten from now on
       }
     };
     const auto r = receive(world, 1, 0, 0, 2'000'000);

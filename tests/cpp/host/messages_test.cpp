@@ -1,5 +1,5 @@
 // send and receive among ranks of one host, under every schedule that a seed makes: whole bytes, in
-// order, no wake-up lost (a standstill ends the test), and one end for all of them.
+// order, no lost wake-up (a standstill ends the test), and one end for each of them.
 #include "host/messages.h"
 
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ TEST(HostMessages, CrossOnce) {
         const uint64_t lent =
             world.total(Counter::shm_direct_bytes) + world.total(Counter::shm_mapped_bytes);
         EXPECT_EQ(lent, memory != PeerMemory::kSlots && bytes >= 98'304 ? bytes : 0);
-        // Of what is lent after each copy of 512 KiB, else after pieces of 32 KiB.
+        // Reported after each copy of 512 KiB if memory is lent, otherwise after pieces of 32 KiB.
         const size_t longest = 3'000'000;
         EXPECT_EQ(r->there / 100'000, bytes < longest ? 0 : lent > 0 ? 26 : 29);
         for (const Member m : {0, 1, 2}) EXPECT_TRUE(world.core(m).idle());
@@ -62,8 +62,8 @@ TEST(HostMessages, AnySourceTakesWhatComesFirst) {
   expect_got(*runs[2], 1, 1);
 }
 
-// Each sends to the next and receives from the one before, with no receive posted when the messages
-// leave: what does not fit into a ring waits, and nothing waits for that.
+// Each rank sends to the next and receives from the one before, and no receive is posted when the
+// messages leave. Data that does not fit into a ring waits, and nothing else waits for it.
 TEST(HostMessages, RingsDoNotWaitForThemselves) {
   for (const PeerMemory memory : kMemories) {
     for (const size_t bytes : {100u, 30'000u, 2'000'000u}) {
@@ -85,7 +85,7 @@ TEST(HostMessages, RingsDoNotWaitForThemselves) {
   }
 }
 
-// A rank that waits for nothing makes room for those who send to it, far beyond its ring.
+// A rank without receives still makes room for senders, far beyond the size of its ring.
 TEST(HostMessages, WhoIsElsewhereKeepsWhatIsShort) {
   HostWorld world(2, PeerMemory::kSlots, 3);
   MessageRuns runs;
@@ -112,7 +112,8 @@ TEST(HostMessages, AreSentAheadOnlyAsFarAsTheAllowance) {
   for (uint64_t id = 0; id < 300; id++) expect_got(*receives[id], 0, id);
 }
 
-// Of one sender no more heads than 65,536 that no receive has taken; the first receive ends that.
+// A sender may have at most 65,536 heads for which no receive was posted. The first receive
+// allows the next ones.
 TEST(HostMessages, HeadsBeyondTheLimitWait) {
   constexpr uint64_t kHeads = 1u << 16;
   HostWorld world(2, PeerMemory::kSlots, 3);
@@ -131,7 +132,7 @@ TEST(HostMessages, HeadsBeyondTheLimitWait) {
 }
 
 struct Program {
-  // By sender, receiver and tag: lengths in the order of the sends.
+  // Lengths in the order of the sends, by sender, receiver and tag.
   std::map<std::array<Member, 3>, std::vector<size_t>> lines;
 };
 
@@ -152,7 +153,7 @@ uint64_t id_of(const std::array<Member, 3>& line, size_t k) {
   return 1 + line[0] + 10ull * line[1] + 100ull * line[2] + 1000 * k;
 }
 
-// Posts all of them in a random order, among operations, with steps between.
+// Posts all of them in a random order, among operations, with steps in between.
 struct Play {
   HostWorld& world;
   Program program;
@@ -217,7 +218,7 @@ TEST(HostMessages, RandomOnesAllArriveWhateverTheSchedule) {
   }
 }
 
-// Whatever happens to a rank in the middle: each ends once, well and whole or with the reason.
+// A rank fails or ends in the middle: each message ends once, either complete or with the reason.
 void disturb_messages(uint64_t seed, const std::function<void(HostWorld&, Member)>& event,
                       const std::string& text) {
   Rng rng(seed);
@@ -391,7 +392,7 @@ TEST(HostMessages, ARankLeavesWhenItsMessagesAreOver) {
   EXPECT_EQ(s->ends, 1);
 }
 
-// A source that is not all there yet goes through the ring, as far as it is.
+// A source that is only partly readable goes through the ring as far as it is readable.
 TEST(HostMessages, ASourceThatIsNotThereYetIsSentAsItComes) {
   HostWorld world(2, PeerMemory::kRead, 1);
   const auto s = a_send(0, 1, 0, 500'000, 4);

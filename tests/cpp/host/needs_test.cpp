@@ -1,4 +1,4 @@
-// Who is woken for what, seen from both sides of one need.
+// When a rank is woken for a need, seen from both sides of the need.
 #include "host/needs.h"
 
 #include <gmock/gmock.h>
@@ -25,7 +25,7 @@ class Wakes final : public HostPort {
   Nanos now() override { return 0; }
 };
 
-// Rank 0 sleeps, ranks 1 and 2 do something.
+// Rank 0 sleeps; ranks 1 and 2 act.
 class NeedsTest : public testing::Test {
  protected:
   void publish(Member m, uint64_t rounds) {

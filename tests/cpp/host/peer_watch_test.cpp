@@ -1,4 +1,4 @@
-// The silence of peers, by a clock of the test's; their answers are the test's too.
+// Detects silent peers. The clock and the peers' replies are the test's.
 #include "host/peer_watch.h"
 
 #include <gmock/gmock.h>
@@ -13,7 +13,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr Nanos kLimit = 8 * kSecond;  // a question a second
+constexpr Nanos kLimit = 8 * kSecond;  // one request per second
 
 class PeerWatchTest : public testing::Test {
  protected:
@@ -51,7 +51,7 @@ TEST_F(PeerWatchTest, AsksAtIntervalsWhileItAnswers) {
 
 TEST_F(PeerWatchTest, SilenceAddsUpToTheLimit) {
   Nanos silent = 0;
-  ASSERT_TRUE(look(kHostTick).ok());  // asked now
+  ASSERT_TRUE(look(kHostTick).ok());  // a request was just sent
   while (silent + kHostTick < kLimit) {
     silent += kHostTick;
     ASSERT_TRUE(look(kHostTick).ok()) << silent;

@@ -1,5 +1,5 @@
-// Whether another process lives, when the kernel interrupts or forbids the question. What it
-// answers is set by seccomp filters, in forked children that end with their test.
+// Tests whether another process lives, when the kernel interrupts or forbids the check. seccomp
+// filters set the results of the system calls, in forked children that end with their test.
 #include "host/process.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@
 namespace mcast::test {
 namespace {
 
-// From here on these system calls fail with `error` in this process.
+// Makes these system calls of this process fail with `error` from now on.
 bool forbid(const std::vector<uint32_t>& calls, int error) {
   std::vector<sock_filter> filter{
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -44,7 +44,7 @@ const std::vector<uint32_t> kPollCalls{
 
 constexpr int kGood = 0, kBad = 1, kNoFilter = 2;
 
-// Runs it in a forked child; what it returned.
+// Runs `body` in a forked child and returns its result.
 int in_child(const std::function<int()>& body) {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(body());
@@ -53,7 +53,7 @@ int in_child(const std::function<int()>& body) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// A process that lives until it is told to end.
+// A process that lives until it is ended.
 class Other {
  public:
   Other() : pid_(::fork()) {
@@ -91,7 +91,7 @@ TEST(PeerProcess, LivesUntilItsEndNotUntilItIsReaped) {
   EXPECT_FALSE(process.alive());
 }
 
-// A profiler's signal, a child's end: the thread that asks may handle one at any moment.
+// A profiler's signal or a child's end: the checking thread may handle one at any moment.
 TEST(PeerProcess, ASignalWhileItIsAskedIsNotItsEnd) {
   Other other;
   const int outcome = in_child([&] {
@@ -106,7 +106,7 @@ TEST(PeerProcess, ASignalWhileItIsAskedIsNotItsEnd) {
   EXPECT_EQ(outcome, kGood);
 }
 
-// Out of memory: no proof of an end, and an end is still seen.
+// Out of memory does not prove an end, and an end is still detected.
 TEST(PeerProcess, WherePollFailsASignalAsks) {
   const int outcome = in_child([] {
     Other other;
@@ -136,7 +136,7 @@ TEST(PeerProcess, WithoutPidfdASignalAsks) {
   }
 }
 
-// Another user's process may not be signalled: it is there.
+// Another user's process may not be signalled, but it exists.
 TEST(PeerProcess, WhatMayNotBeSignalledIsAlive) {
   Other other;
   const int outcome = in_child([&] {

@@ -1,4 +1,4 @@
-// Shared memory and its bells, within one process.
+// Shared memory and its futexes within one process.
 #include "host/segment.h"
 
 #include <fcntl.h>
@@ -37,7 +37,7 @@ TEST(Segment, OnlyWhatWasAnnouncedIsMapped) {
   ::close(null);
 }
 
-// A file that can still shrink would turn reads into SIGBUS, one that can grow says nothing of its
+// A file that can still shrink would turn reads into SIGBUS; one that can grow has no reliable
 // size.
 TEST(Segment, WhatIsNotSealedIsNotMapped) {
   const auto file = [](int seals) {

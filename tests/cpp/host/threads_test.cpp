@@ -1,5 +1,5 @@
-// HostCores of one control block on threads of their own: what a thread sanitizer can say about the
-// order in which slots, headers and tensors are written and read.
+// HostCores of one control block on their own threads: lets a thread sanitizer check the order in
+// which slots, headers and tensors are written and read.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -18,7 +18,7 @@ struct Shared {
   const uint32_t ranks;
   const MemoryBlock memory;
   std::vector<std::atomic<uint32_t>> bells;
-  std::atomic<uint32_t> over{0};  // ranks whose messages are
+  std::atomic<uint32_t> over{0};  // number of ranks whose messages are complete
 };
 
 class ThreadRank final : public HostPort {
@@ -54,7 +54,7 @@ class ThreadRank final : public HostPort {
   }
   Nanos now() override { return ++ticks_; }
 
-  // Until it is over; sleeps as a caller does.
+  // Runs until `over` holds; sleeps as a caller does.
   template <typename Over>
   void finish(Over over) {
     while (!over()) {
@@ -98,7 +98,7 @@ TEST(HostThreads, DeliverExactBytes) {
             Post p = make_post(*calls.back(), i, 0, false);
             if (p.reduce) p.reduce->factor = 0.5 + r;
             rank.core->post(std::move(p));
-            // Up to three in flight.
+            // At most three in flight.
             if (i >= 3) rank.finish(*calls[i - 3]);
           }
           for (const auto& call : calls) {
@@ -117,8 +117,8 @@ TEST(HostThreads, DeliverExactBytes) {
   }
 }
 
-// Each to each, of all lengths, more than rings hold; receives in an order of their own. A wake-up
-// that is lost would be a thread that sleeps for good.
+// Every rank sends messages of all lengths to every other, more than the rings hold, and receives
+// in an order of its own. A lost wake-up would leave a thread asleep forever.
 TEST(HostThreads, MessagesDeliverExactBytes) {
   constexpr uint32_t kRanks = 3, kMessages = 40;
   const auto bytes_of = [](uint64_t seed, uint32_t n) -> size_t {
@@ -150,7 +150,7 @@ TEST(HostThreads, MessagesDeliverExactBytes) {
               if (to == self) continue;
               post(sends, a_send(self, to, n % 2, bytes_of(seed, n), id_of(r, to, n)));
             }
-            // Those before are received while others are sent, the later tag first.
+            // Earlier messages are received while later ones are sent, the later tag first.
             for (Member from = 0; n % 2 == 1 && from < kRanks; from++) {
               if (from == self) continue;
               for (const uint32_t which : {n, n - 1}) {
@@ -190,7 +190,7 @@ TEST(HostThreads, AFailureReachesThoseWhoSleep) {
           rank.core->fail(Status(Code::kAborted, "aborted by rank 2: enough"), 2);
           return;
         }
-        // One of them waits for a message alone.
+        // One of them waits only for a message.
         const auto run = a_receive(static_cast<Member>(r), 2, 0, 10);
         if (r == 1) {
           rank.core->post_message(post_of(run));

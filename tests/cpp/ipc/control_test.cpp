@@ -1,5 +1,5 @@
-// Messages on the control socket: each kind is read as it was written, and refused where something
-// that it must have is missing or cannot be.
+// Messages on the control socket: each kind is read as it was written, and refused if a required
+// field is missing or invalid.
 #include "ipc/control.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace mcast::ipc {
 namespace {
 
-// Over the socket: as bytes.
+// Sends the message over the socket, as bytes.
 Control sent(const Control& message) {
   const auto bytes = bytes_of(message);
   EXPECT_FALSE(bytes.empty());
@@ -57,7 +57,7 @@ TEST(IpcControl, EachKindIsReadAsItWasWritten) {
   EXPECT_EQ(bytes_of(control_of(9, ask_read)), bytes_of(control_of(9, ask)));
 }
 
-// What came later: an engine that says nothing of it guards nothing.
+// An engine without the newer fields guards nothing.
 TEST(IpcControl, AnOlderWelcomeServesNoGuardedGroup) {
   Welcome welcome{kSecond, "sealed", "5f1c02aa", "mtu"};
   ASSERT_TRUE(read(Control{ControlType::kWelcome, 0, {"silence=7\n"}}, welcome));
@@ -168,7 +168,8 @@ TEST(IpcControl, TooLongOnesAreNotSent) {
   EXPECT_FALSE(bytes_of(control_of(1, StoreSet{"k", std::string(kMostControl - 30, 'x')})).empty());
 }
 
-// What fits is sent, one more is not, and the reason is said exactly where it is not.
+// The largest number of parts that fits is sent, one more is not, and the reason is reported
+// exactly in that case.
 TEST(IpcControl, HowManyPartsFit) {
   const auto check = [](const Control& head, const std::vector<std::string>& parts, size_t fits) {
     EXPECT_EQ(fitting(head, parts), fits);

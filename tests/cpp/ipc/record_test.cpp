@@ -1,4 +1,4 @@
-// Records of the rings: what is written is read again, and nothing else is accepted.
+// Records of the rings: they are read as they were written, and other bytes are not accepted.
 #include "ipc/record.h"
 
 #include <gtest/gtest.h>
@@ -141,7 +141,7 @@ TEST(IpcRecord, IsReadAsItWasWritten) {
   }
 }
 
-// One encoding of each: whatever is changed, what is accepted says something else.
+// Each record has one encoding: changed bytes that are accepted mean another record.
 TEST(IpcRecord, NoOtherBytesMeanTheSame) {
   for (const uint64_t seed : test::seeds(400)) {
     SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
@@ -188,7 +188,7 @@ TEST(IpcRecord, RunsStayWithinTheirSpace) {
   EXPECT_FALSE(parse_submission(bytes_of(Submission(post)))) << "more slices than a group has";
 }
 
-// A message is one slice, which is an input of a send and an output of a receive.
+// A message has one slice, which is an input of a send and an output of a receive.
 TEST(IpcRecord, AMessageIsOneSliceOfItsOwnRole) {
   const auto accepted = [](auto change) {
     MessageRecord message;
@@ -229,7 +229,7 @@ TEST(IpcRecord, SlicesAtEqualDistancesAreOneRun) {
   ASSERT_EQ(runs.size(), 1u);
   EXPECT_EQ(runs[0].count, 5u);
   EXPECT_EQ(runs[0].stride, 64u);
-  add_slice(runs, Space::kNone, Role::kOutput, 4096 + 5 * 64 + 8, 64);  // not where it should be
+  add_slice(runs, Space::kNone, Role::kOutput, 4096 + 5 * 64 + 8, 64);  // in a wrong place
   add_slice(runs, Space::kNone, Role::kOutput, 4096, 64);               // backwards
   add_slice(runs, Space::kNone, Role::kInput, 8192, 64);                // another role
   add_slice(runs, Space::kFirstArena, Role::kInput, 8192 + 64, 64);     // another space

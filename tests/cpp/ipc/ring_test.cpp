@@ -1,5 +1,5 @@
-// Rings between two processes: what goes in comes out, a full one says so, and no claim of the
-// other side makes one look outside of it.
+// Rings between two processes: records are read as they were written, a full ring reports it, and
+// no value of the other side makes one access memory outside of it.
 #include "ipc/ring.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kCapacity = size_t{64} << 10;
 
-// A ring between guards, whose words anybody may change.
+// A ring between guards, whose words any test may change.
 struct Memory {
   RingWords words{};
   std::vector<std::byte> bytes = std::vector<std::byte>(kCapacity + 128, std::byte{0xa5});
@@ -99,8 +99,8 @@ TEST(Ring, BetweenTwoThreads) {
       }
     }
   });
-  // The reader sleeps whenever it may: a wake-up that is lost would end the test by its limit. The
-  // writer may wake a reader that has announced to sleep and then sees that there is something.
+  // The reader sleeps whenever it may: a lost wake-up would run into the test's limit. The writer
+  // may wake a reader that has announced to sleep and then sees that there is data.
   RingReader reader(memory.place());
   uint32_t slept = 0;
   for (uint64_t i = 0; i < kRecords;) {
@@ -124,8 +124,8 @@ TEST(Ring, ClaimsThatCannotBe) {
     uint64_t tail;
     uint32_t length;
   };
-  // More than the ring holds, backwards, not whole words, less than a record; lengths of nothing,
-  // of less than a record, too long, not whole words, beyond what was written.
+  // Tails: more than the ring holds, backwards, not whole words, less than a record. Lengths: zero,
+  // less than a record, too long, not whole words, beyond the written part.
   for (const Case c : {Case{kCapacity + 8, 16}, Case{uint64_t(-8), 16}, Case{uint64_t{1} << 63, 16},
                        Case{17, 16}, Case{8, 8}, Case{64, 0}, Case{64, 8}, Case{64, 65536},
                        Case{64, 20}, Case{64, 72}, Case{64, 0xffffffff}}) {
@@ -134,7 +134,7 @@ TEST(Ring, ClaimsThatCannotBe) {
     memory.words.tail = c.tail;
     RingReader reader(memory.place());
     EXPECT_EQ(reader.read(), Found::kBroken) << c.tail << " " << c.length;
-    // Nothing mends it.
+    // A broken ring stays broken.
     memory.words.tail = 0;
     EXPECT_EQ(reader.read(), Found::kBroken);
     std::atomic<uint32_t> asleep{0};
@@ -151,7 +151,7 @@ TEST(Ring, ClaimsThatCannotBe) {
   }
 }
 
-// Bytes of ring and words change while it is read: the reader ends or goes on, in bounds.
+// Bytes of ring and words change while it is read: the reader stops or continues, within bounds.
 TEST(Ring, AnyByteMayChange) {
   for (const uint64_t seed : test::seeds(300)) {
     SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
