@@ -1,6 +1,6 @@
-// What ranks, stations and aggregators say to each other. The input's first byte chooses: a body,
-// which every parser gets, or an admission record. Whatever is accepted is written back as the same
-// bytes (bodies), or stays what it is (records, whose fields may come in any order).
+// Messages between ranks, stations and aggregators. The input's first byte selects a body, which
+// every parser gets, or an admission record. An accepted body is written back as the same bytes; an
+// accepted record, whose fields may be in any order, stays the same when it is written and read.
 #include <string>
 
 #include "fuzz.h"

@@ -1,5 +1,5 @@
-// Datagrams: whatever parses is written back as the same bytes, and only what has the right
-// checksum is believed. The one body that is parsed, an abort's, is in the frame target too.
+// Datagrams: one that parses is written back as the same bytes, and is only believed with the right
+// checksum. The one body that is parsed, an abort's, is in the frame target too.
 #include <array>
 #include <vector>
 
@@ -21,7 +21,7 @@ void check_abort(ConstBytes payload) {
   require(fuzz::equal(out.bytes(), payload), "an abort is written as it was read");
 }
 
-// The fault injector looks at bytes that nobody has verified.
+// The fault injector matches unverified bytes.
 void classify(ConstBytes datagram) {
   constexpr std::array<std::array<const char*, 2>, 5> kPredicates{
       {{"type", "data"}, {"last", "1"}, {"chunk", "0-7"}, {"member", "1"}, {"sequence", "1-3"}}};
@@ -50,7 +50,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   wire::DatagramHeader reread;
   require(wire::parse_datagram(again, reread) == wire::ParseError::kNone && reread == header,
           "the same header");
-  // A CRC finds every single flipped bit.
+  // A CRC detects every single flipped bit.
   const size_t bit = header.chunk % (size * 8);
   again[bit / 8] ^= std::byte{1} << bit % 8;
   require(!wire::verify_datagram(again), "a flipped bit is found");

@@ -1,4 +1,4 @@
-// How the group target changes a message that passes: as the input says.
+// Changes a message of the group target as the input specifies.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace mcast::fuzz {
 
 enum Forgery : unsigned { kEdit = 2, kCut = 3, kLengthen = 4, kAsIs = 5, kElsewhere = 6, kNew = 7 };
 
-// Another type, sequence and argument, and a body of the input's.
+// Replaces type, sequence, argument and body by bytes of the input.
 inline void make_new(Input& in, bool frame, Member from, std::vector<std::byte>& m) {
   m.resize(std::min(m.size(), frame ? wire::kFrameHeader : wire::kDatagramHeader));
   if (frame) {
@@ -23,7 +23,7 @@ inline void make_new(Input& in, bool frame, Member from, std::vector<std::byte>&
     m[6] = static_cast<std::byte>(wire::kDatagramVersion << 4 | (1 + in.byte() % 4));
   }
   m[16] = std::byte{in.byte()};
-  // The descriptor of the message before often is the one that is looked for.
+  // The descriptor of the message before is often the expected one.
   if (const uint8_t argument = in.byte(); argument < 255) {
     m[frame ? 20 : 24] = std::byte{argument};
   }
@@ -32,9 +32,9 @@ inline void make_new(Input& in, bool frame, Member from, std::vector<std::byte>&
 
 // `m` holds a whole header at least.
 inline void forge(Input& in, unsigned kind, bool frame, Member from, std::vector<std::byte>& m) {
-  if (kind <= kEdit) {  // up to three bytes, of the header or of what follows it
+  if (kind <= kEdit) {  // up to three bytes of the header or the body
     for (unsigned i = 0; i <= kind; i++) {
-      // Fields of the header and of the body's start are the telling ones.
+      // Fields of the header and the start of the body matter most.
       const size_t at = in.byte();
       m[at % (at < 192 ? std::min<size_t>(m.size(), 48) : m.size())] = std::byte{in.byte()};
     }
@@ -47,7 +47,7 @@ inline void forge(Input& in, unsigned kind, bool frame, Member from, std::vector
   }
 }
 
-// Only where there is room for one.
+// Does nothing if there is no room for a checksum.
 inline void make_checksum_right(std::vector<std::byte>& m) {
   if (m.size() >= 4) wire::store<uint32_t>(m.data(), crc32c(ConstBytes(m).subspan(4)));
 }

@@ -1,5 +1,5 @@
-// Frames and all their bodies: whatever a parser accepts is written back as the same bytes. Every
-// parser gets every body, whatever the frame's type says.
+// Frames and all their bodies: a body that a parser accepts is written back as the same bytes.
+// Every parser gets every body, whatever the frame's type is.
 #include <array>
 #include <vector>
 
@@ -13,7 +13,7 @@ using fuzz::require;
 
 namespace {
 
-// Writes by `put` and compares.
+// Writes with `put` and compares.
 template <typename Put>
 void same(ConstBytes body, ConstBytes payload, Put put) {
   wire::Writer out;

@@ -1,4 +1,4 @@
-// What the targets share: what a target demands, and an input that is used up from its start.
+// Common parts of the targets: requirements, and an input that is consumed from its start.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ inline void require(bool good, const char* what) {
   __builtin_trap();
 }
 
-// For targets whose input is a script: counts what the code under attack was handed, and tells at
-// the end.
+// For targets whose input is a script: counts the messages that the code under attack receives, and
+// prints the number at the end.
 inline void handed() {
   static uint64_t count = 0;
   static const bool told =
@@ -28,7 +28,7 @@ inline void handed() {
   if (told) count++;
 }
 
-// Past its end there are zeros.
+// Reads as zeros past its end.
 class Input {
  public:
   explicit Input(ConstBytes bytes) : bytes_(bytes) {}

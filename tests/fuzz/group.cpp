@@ -1,9 +1,9 @@
-// A whole group under attack. The input says what group it is, which operations it runs, and then
-// which of the messages that pass are changed, dropped, sent again or misdirected, and which forged
-// ones appear. Checksums are mostly made right again: whoever can do that is a member and may fail
-// the group, but everything ends in time, exactly once, and writes nowhere else. Of a sealed group
-// no datagram can be made by anybody else, so those that are added change nothing at all; its
-// frames are changed before they are sealed.
+// A whole group under attack. The input chooses the group and its operations, and then which of its
+// messages are changed, dropped, repeated or misdirected, and which forged ones are added. Most
+// checksums are corrected: only a member can do that, and it may fail the group, but everything
+// ends in time, exactly once, and writes nowhere else. In a sealed group only members can make
+// datagrams, so added datagrams change nothing at all; its frames are changed before they are
+// sealed.
 #include <gtest/gtest.h>
 
 #include "base/log.h"
@@ -16,8 +16,8 @@ namespace {
 
 using test::Cluster;
 
-// Short, as all limits here: what waits for one costs hundreds of turns. After it members ask each
-// other for up to two seconds who is late.
+// All limits here are short, since waiting for one costs hundreds of polls. After it, members
+// inquire for up to two seconds which ranks are late.
 constexpr Nanos kOpLimit = 2 * kSecond;
 constexpr Nanos kLimit = kOpLimit + 4 * kSecond;
 
@@ -32,17 +32,18 @@ class Attack {
     guarded_ = o.security != crypto::Mode::kOff;
     const bool lossy = (shape & 16u) != 0;
     o.net.faults.drop = lossy ? 0.1 : 0;
-    if (!lossy) o.net.jitter = 0;  // what arrives together takes one turn
+    if (!lossy) o.net.jitter = 0;  // what arrives together is handled in one poll
     o.group.liveness_limit = o.group.probe_timeout = kSecond;
     o.group.staging = o.group.retransmit = 32 * 1024;
-    // Turns that nobody asked for take most of the time, and may hide that one was forgotten.
+    // Polls without a reason would take most of the time, and could hide that one is missing.
     o.sleepy = true;
     cluster_ = std::make_unique<Cluster>(o);
     if ((shape & 32u) == 0) {
       attach();
       return;
     }
-    // Another group's creation is attacked too. It may then wait for good: the engine ends that.
+    // Another group's creation is attacked too. It may then wait indefinitely; the engine would end
+    // it.
     o.group.agreed.chunk = 704;
     o.group.multicast.required = (shape & 64u) != 0 && o.group.multicast.wanted && !lossy;
     attach();
@@ -98,16 +99,16 @@ class Attack {
     });
   }
 
-  // How many messages pass before the next one is taken.
+  // Reads how many messages pass before the next one is attacked.
   void next() { left_ = in_.empty() ? SIZE_MAX : in_.byte() & 31u; }
 
-  // One message passes; true: it is taken away. `channel`: null for datagrams.
+  // Handles one message; returns true if it is removed. `channel` is null for datagrams.
   bool act(size_t from, size_t to, const Channel* channel, ConstBytes message) {
-    // (Who believes in a forged roster of aggregators sends to where nobody is.)
+    // A member that believes a forged roster of aggregators sends to endpoints that do not exist.
     if (to >= cluster_->size() || left_ == SIZE_MAX || left_-- > 0) return false;
     handed();
     const uint8_t what = in_.byte();
-    // What is no member's, beside all that is.
+    // Attacks of a sealed group without its keys are harmless: they only add datagrams.
     harmless_ = harmless_ && guarded_ && channel == nullptr && (what & 64u) == 0;
     std::vector<std::byte> m(message.begin(), message.end());
     forge(in_, what & 7u, channel != nullptr, static_cast<Member>(from), m);
@@ -139,7 +140,7 @@ class Attack {
 }  // namespace mcast::fuzz
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  // What the cluster itself expects ends the program too.
+  // A failed expectation of the cluster ends the program too.
   GTEST_FLAG_SET(break_on_failure, true);
   mcast::set_log_level(mcast::LogLevel::kOff);
   mcast::fuzz::Attack(mcast::fuzz::bytes_of(data, size)).run();

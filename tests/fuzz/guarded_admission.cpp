@@ -1,8 +1,9 @@
-// Guarded groups and aggregators, each before somebody who does not play by the rules. The input's
-// first byte chooses: who asks (RegistrarCore), who is asked (Jobs), or how bytes are cut into
-// records. It says which records come when, with which proof, in true forms and in none. No station
-// is offered that nobody with the role's secret has named over that connection; nobody is asked
-// before it wants a proof; no station runs for an ask that was not proved over its connection.
+// Guarded groups and aggregators, each facing a peer that breaks the protocol. The input's first
+// byte selects the side that asks (RegistrarCore), the side that is asked (Jobs), or the splitting
+// of bytes into records. The input determines which records arrive when, with which proof,
+// well-formed or not. A station is only offered if a holder of the role's secret has named it over
+// that connection; an aggregator is not asked before it requests a proof; and a station only runs
+// for a request that was proved over its connection.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -32,12 +33,12 @@ std::shared_ptr<const crypto::JobSecret> secret_of(unsigned number) {
   return std::move(made).value();
 }
 
-// Keys that somebody may make a proof with; kRole: the right one.
+// Keys that a peer may use for a proof; kRole is the right one.
 enum Proof : unsigned { kNone, kRole, kJob, kOther };
 
 struct Secrets {
   std::shared_ptr<const crypto::JobSecret> job = secret_of(7), other = secret_of(8);
-  // As an aggregator has it: a secret that follows from the job's.
+  // A proof as an aggregator makes it, with a secret that follows from the job's.
   std::string prove(unsigned proof, const std::string& nonce, const char* what,
                     const std::string& text, const std::string& about = "") const {
     if (proof == kNone) return text;
@@ -79,12 +80,12 @@ std::string rest_of(fuzz::Input& in) {
   return text;
 }
 
-// What has come over one connection to an aggregator, for who asks.
+// The records that arrived over one connection to an aggregator, for the asking side.
 struct Wire {
   std::vector<std::string> coming;
-  std::string nonce;        // that its Challenge told; empty: none came that fits
-  bool challenged = false;  // by any
-  std::string asked;        // digest of the proved ask
+  std::string nonce;        // from its Challenge; empty: no valid one arrived
+  bool challenged = false;  // by any Challenge
+  std::string asked;        // digest of the proved request
 };
 
 class AskersLink final : public RecordLink {
@@ -221,7 +222,7 @@ class Asking {
   RegistrarCore core_;
 };
 
-// Takes its place, and does nothing.
+// Occupies a place and does nothing.
 class Idle final : public service::StationRunner {
  public:
   explicit Idle(int& running) : running_(running) { running_++; }
@@ -273,8 +274,8 @@ class Asked final : public service::Links {
   }
 
  private:
-  // What `torch-mcast secret aggregator` has made: a secret of its own, whose record key askers
-  // prove their asks with.
+  // The output of `torch-mcast secret aggregator`: a secret of its own, whose record key proves
+  // requests.
   static const std::shared_ptr<const crypto::JobSecret>& role() {
     static const auto it = secret_of(9);
     return it;
@@ -317,8 +318,8 @@ class Asked final : public service::Links {
     proved_ = false;
   }
 
-  // An ask with a proof: the right one, another connection's, of another key, of what is then
-  // changed, or none.
+  // A request with a proof: a correct one, that of another connection, one with another key, one
+  // that is changed afterwards, or none.
   std::string ask(const std::string& nonce, unsigned how) {
     wire::Ask ask = make_ask();
     if ((how & 3u) == 3) ask.security = "auth";
@@ -337,16 +338,16 @@ class Asked final : public service::Links {
 
   fuzz::Input in_;
   service::Options options_;
-  std::map<service::LinkId, std::string> nonces_;  // of links that are there
+  std::map<service::LinkId, std::string> nonces_;  // of open links
   service::LinkId next_ = 1;
   int running_ = 0;
-  bool proved_ = false;  // the record that comes now
+  bool proved_ = false;  // whether the current record is proved
   std::string asked_;    // its digest
   Nanos now_ = kSecond;
   std::unique_ptr<service::Jobs> jobs_;
 };
 
-// However the bytes come in, the records are the same.
+// The records do not depend on how the bytes are split.
 void cut(ConstBytes bytes, size_t at) {
   constexpr size_t kMost = 200;
   const std::string_view all =

@@ -1,8 +1,8 @@
-// What carries a guarded connection, at both its ends, with somebody in between: the handshake as
-// an endpoint answers it, then the records of a TCP connection, cut anywhere, or the messages of a
-// reliable connection of verbs. The input says who knows whom, what is sent and what is changed on
-// the way. Of what is changed nothing is believed, nor of what follows it; all that comes before
-// arrives as it was sent.
+// The carrier of a guarded connection at both of its ends, with an attacker in between: the
+// handshake as an endpoint answers it, then the records of a TCP connection, split anywhere, or the
+// messages of a reliable verbs connection. The input determines which end knows which, the messages
+// and the changes in transit. A changed message is never accepted, nor is anything after it;
+// everything before it arrives as it was sent.
 #include <array>
 #include <vector>
 
@@ -26,7 +26,7 @@ struct Ends {
   crypto::Identity acceptor = fuzz::make_end(1), connector = fuzz::make_end(2);
 };
 
-// What the acceptor has heard of the connector: as the input says.
+// The acceptor's knowledge of the connector, as the input determines it.
 struct Known {
   Known(uint8_t how, const Ends& ends) {
     address.uid = kConnector;
@@ -85,7 +85,8 @@ bool shake_hands(fuzz::Input& input, const Ends& ends, guarded::Acceptor& accept
 
 using Frames = std::vector<std::vector<std::byte>>;
 
-// The receiving end of a TCP connection: what it takes, and what it holds back at first.
+// The receiving end of a TCP connection: the frames that it takes, and the ones that it holds back
+// at first.
 struct Taker {
   Frames& taken;
   bool& holds;
@@ -101,7 +102,7 @@ struct Taker {
   Bytes room() const { return scratch; }
 };
 
-// Frames of the input as they wait to be sent, and where each ends among the sealed bytes.
+// Queues frames of the input for sending, and records where each ends among the sealed bytes.
 Frames queue_up(fuzz::Input& input, bool numbered, SendQueue& queue, std::vector<size_t>& ends) {
   Frames frames(input.byte() % 6u);
   size_t sealed = 0;
@@ -129,7 +130,7 @@ void over_tcp(fuzz::Input& input, StreamChains from, StreamChains to) {
   if (goodbye) queue.append(encode_prefix(kGoodbyeLength));
   require(sender.seal_from(queue, numbered) && queue.empty(), "sealing goes on");
   std::vector<std::byte> bytes(sender.waiting().begin(), sender.waiting().end());
-  size_t good = bytes.size();  // so many are as they were sent
+  size_t good = bytes.size();  // this many arrive as they were sent
   if ((how & 4u) != 0 && !bytes.empty()) {
     good = (input.byte() * 8u + (how >> 5)) % bytes.size();
     bytes[good] ^= static_cast<std::byte>(1u << (how >> 2 & 7u));
@@ -188,7 +189,7 @@ void over_verbs(fuzz::Input& input, StreamChains from, StreamChains to) {
   }
 }
 
-// Any bytes in place of a first record.
+// Replaces the first record by any bytes.
 void noise(ConstBytes raw, const guarded::Acceptor& acceptor) {
   TcpGuard tcp;
   verbs::RcGuard rc;

@@ -1,6 +1,7 @@
-// Datagrams of a guarded group: what parses is written back as the same bytes; a receiver that
-// holds the keys refuses whatever it is not sent by a member, and after that still takes what is.
-// Inputs with the right filter, as only members can make them, go as far as the tag.
+// Datagrams of a guarded group: one that parses is written back as the same bytes. A receiver that
+// holds the keys refuses everything that no member has sent, and still accepts members' datagrams
+// afterwards. Inputs with the right filter, which only members can make, reach the check of the
+// tag.
 #include <memory>
 #include <vector>
 
@@ -38,7 +39,7 @@ struct Pair {
   Nanos now = 0;
 };
 
-// True: taken.
+// Returns true if it is accepted.
 bool take(Pair& pair, ConstBytes datagram, size_t* size = nullptr) {
   wire::GuardedHeader header;
   ConstBytes payload;
@@ -60,7 +61,7 @@ void attack(Pair& pair, ConstBytes input) {
                           static_cast<uint32_t>(siphash13(key, ConstBytes(member).subspan(4, 36))));
     require(!take(pair, member), "a header alone is not believed");
   }
-  pair.now += kSecond;  // a window without a forgery
+  pair.now += kSecond;  // a window without forgeries
   std::vector<std::byte> out(input.size() + 64);
   const size_t payload = std::min<size_t>(input.size(), 1024);
   wire::DatagramHeader header;

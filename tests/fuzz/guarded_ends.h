@@ -1,4 +1,4 @@
-// What targets of guarded connections share: the two ends of one, and somebody between them.
+// Common parts of the targets of guarded connections: both ends, and an attacker between them.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace mcast::fuzz {
 
-// A rank of the one job that there is, with a pair of its own.
+// A rank of the only job, with its own key pair.
 inline crypto::Identity make_end(unsigned number) {
   using crypto::Suite;
   require(crypto::load_library().ok(), "libcrypto is there");
@@ -27,7 +27,8 @@ inline crypto::Identity make_end(unsigned number) {
           crypto::EpochLimits()};
 }
 
-// Replaces bytes as the input says: place, value, again while the next byte is odd. True: changed.
+// Replaces bytes as the input specifies: place, value, and again while the next byte is odd.
+// Returns true if the message was changed.
 inline bool meddle(Input& input, Bytes message) {
   if (input.byte() % 4 != 1) return false;
   const std::vector<std::byte> before(message.begin(), message.end());

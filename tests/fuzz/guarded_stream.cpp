@@ -1,6 +1,6 @@
-// A guarded connection from Challenge to records, with somebody in between: the input says which of
-// the messages are changed, and how. Whatever is changed is noticed before a frame is believed, and
-// bytes that are no message at all end a handshake or a connection, nothing else.
+// A guarded connection from Challenge to records, with an attacker in between. The input determines
+// which messages are changed and how. A change is detected before a frame is accepted, and invalid
+// bytes only end a handshake or a connection.
 #include <array>
 #include <vector>
 
@@ -15,7 +15,7 @@ using fuzz::require;
 
 namespace {
 
-// Whether both ends believe that they are connected; then no message was changed.
+// Returns whether both ends consider themselves connected; then no message was changed.
 bool shake_hands(fuzz::Input& input, Acceptor& acceptor, Connector& connector) {
   std::array<std::byte, kHelloHead> hello_head{};
   std::array<std::byte, kAckHead> ack_head{};
@@ -73,7 +73,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     records(input, backwards ? acceptor.chains() : connector.chains(),
             backwards ? connector.chains() : acceptor.chains());
   }
-  // Any bytes in place of each message.
+  // Replaces each message by any bytes.
   const ConstBytes raw = fuzz::bytes_of(data, size);
   const auto padded = [&raw]<size_t N>(std::array<std::byte, N> out) {
     for (size_t i = 0; i < N && i < raw.size(); i++) out[i] = raw[i];

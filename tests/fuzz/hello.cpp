@@ -1,5 +1,5 @@
-// How a connection of the UDP and of the verbs transport begins, how its bytes are cut into frames,
-// and the address of an endpoint that is striped over interfaces.
+// The start of a connection of the UDP and verbs transports, the splitting of its bytes into
+// frames, and the address of an endpoint that is striped over interfaces.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -36,7 +36,7 @@ void check_hello(ConstBytes bytes) {
 void check_verbs(ConstBytes bytes) {
   if (const auto hello = verbs::decode_hello(bytes)) {
     const auto again = verbs::encode(*hello);
-    // Of the two bytes of padding nobody reads anything.
+    // The two bytes of padding are ignored.
     require(fuzz::equal(ConstBytes(again).first(30), bytes.first(30)), "a verbs hello");
   }
   if (const auto refusal = verbs::decode_refusal(bytes)) {
@@ -52,7 +52,7 @@ void check_verbs(ConstBytes bytes) {
 void check_verbs(ConstBytes) {}
 #endif
 
-// However the bytes come in, the frames are the same.
+// The frames do not depend on how the bytes are split.
 void check_frames(ConstBytes bytes, size_t cut) {
   constexpr size_t kLongest = 300;
   using Frames = std::vector<std::vector<std::byte>>;

@@ -1,7 +1,6 @@
-// What an engine of the host reads from a client that may be hostile, and the other way round: the
-// words and bytes of a ring that change while it is read, records, control messages. The input's
-// first byte chooses which. What is accepted and written again is the same; nothing is read beside
-// the ring.
+// Data that a host engine reads from a client that may be hostile, and the reverse: words and bytes
+// of a ring that change while it is read, records, control messages. The input's first byte selects
+// one. Accepted data is the same when it is written again; no byte outside the ring is read.
 #include <vector>
 
 #include "fuzz.h"
@@ -17,7 +16,7 @@ namespace {
 
 constexpr size_t kCapacity = size_t{64} << 10;
 
-// The input is the writer: it stores words and bytes anywhere, between reads.
+// The input plays the writer: it stores words and bytes anywhere, between reads.
 void read_ring(fuzz::Input in) {
   static std::vector<std::byte> memory(kCapacity);
   RingWords words{};
@@ -70,7 +69,7 @@ void read_control(ConstBytes packet) {
   again(Memory());
 }
 
-// The length in front is made right: a ring's reader has seen to that.
+// The length at the front is corrected, since a ring's reader has checked it.
 void read_records(ConstBytes bytes) {
   std::vector<std::byte> record(4 + bytes.size());
   std::copy(bytes.begin(), bytes.end(), record.begin() + 4);

@@ -1,11 +1,11 @@
-// One member of a group, alone: a GroupCore whose peers are the input. It says which operations
-// this member posts, and which datagrams and frames arrive in what order, from whom and when;
-// headers name operations that exist more often than not, and checksums are right, since whoever
-// can do that is a member. Whatever comes, every operation ends once, at the latest when the group
-// is given up, and nothing is written beside the memory of the operations. Many times as fast as
-// the group target, which has several members and a network. The group may be a sealed one: then
-// datagrams are made with the senders' keys, and changed, cut or sent again as the input says: what
-// is changed is never taken for theirs.
+// One member of a group alone: a GroupCore whose peers are the input. The input determines which
+// operations this member posts, and which datagrams and frames arrive in which order, from which
+// member and when. Most headers name operations that exist, and checksums are right, since only a
+// member can make them. Whatever arrives, every operation ends once, at the latest when the group
+// is abandoned, and nothing is written outside the memory of the operations. It is many times
+// faster than the group target, which has several members and a network. The group may be sealed:
+// then datagrams are made with the senders' keys, and changed, truncated or repeated as the input
+// specifies; a changed one is never accepted.
 #include <array>
 #include <vector>
 
@@ -24,7 +24,7 @@ constexpr uint64_t kTag = 7;
 constexpr size_t kGuard = 32;
 constexpr std::byte kGuardByte{0xa5};
 
-// Takes everything, and keeps nothing.
+// Accepts everything and keeps nothing.
 class Sink final : public Port {
  public:
   Bytes lend(size_t size) override {
@@ -39,7 +39,7 @@ class Sink final : public Port {
   std::array<std::byte, 4096> out_;
 };
 
-// Memory of one operation, between guards.
+// Memory of one operation between guard bytes.
 struct Memory {
   explicit Memory(size_t n) : bytes(n + 2 * kGuard, kGuardByte) {
     region = std::make_shared<Region>(bytes.data() + kGuard, n, nullptr);
@@ -171,7 +171,7 @@ class Alone {
     core_.post(std::move(post), now_);
   }
 
-  // The hash of what the operation is here, or another.
+  // The hash of that operation here, or another value.
   uint32_t hash(uint32_t sequence, uint8_t how) {
     if (sequence < runs_.size() && how < 240) return runs_[sequence].hash;
     return how;
@@ -188,7 +188,7 @@ class Alone {
     h.descriptor = hash(h.sequence, in_.byte());
     h.chunk = in_.byte();
     size_t length = in_.byte();
-    // What a chunk of that operation is long.
+    // Uses the length of a chunk of that operation.
     if (length >= 128 && h.sequence < runs_.size()) {
       const uint64_t at = uint64_t{h.chunk} * kChunk, all = runs_[h.sequence].bytes;
       length = at < all ? std::min<uint64_t>(kChunk, all - at) : 1;
@@ -202,7 +202,7 @@ class Alone {
     core_.on_datagram(h, out, now_);
   }
 
-  // As its member seals it, or as somebody makes it of that.
+  // Seals it as its member, or changes it afterwards as an attacker.
   void guarded(const wire::DatagramHeader& h, ConstBytes payload) {
     std::vector<std::byte> out(wire::kGuardedHeader + payload.size() + wire::kDatagramTag);
     require(keys_[h.member].seal(out, h, payload) == out.size(), "a datagram");
@@ -228,7 +228,7 @@ class Alone {
     const uint8_t how = in_.byte();
     h.argument = (what & 4u) != 0 ? how : hash(h.sequence, how);
     std::vector<std::byte> body;
-    if ((what & 8u) != 0) {  // begins as many do: descriptor, member
+    if ((what & 8u) != 0) {  // the usual beginning: descriptor, member
       body.resize(4);
       wire::store<uint32_t>(body.data(), hash(h.sequence, how));
     }
@@ -258,8 +258,8 @@ class Alone {
   bool ring_ = false;
   Nanos now_ = kSecond;
   std::vector<Run> runs_;
-  std::vector<crypto::SealKey> keys_;  // of a sealed group, by member
-  std::vector<std::byte> last_;        // datagram that came, as it was sealed
+  std::vector<crypto::SealKey> keys_;  // by member; of a sealed group
+  std::vector<std::byte> last_;        // the last datagram as it was sealed
   GroupCore core_;
 };
 

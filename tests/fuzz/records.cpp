@@ -1,9 +1,9 @@
-// What ranks tell each other through the store. The input's first byte chooses: a rank's record,
+// Records that ranks exchange through the store. The input's first byte selects a rank's record,
 // the records of several ranks (separated by a zero byte) with the conclusion from them, a roster,
-// or where a rank's memory is. Whatever is accepted stays the same when it is written and read
-// again, and leads to an agreement for every rank. With its highest bit it is what a guarded
-// group's store holds: nothing is believed without its MAC, and what has one, as who knows the
-// secret can make it, opens no group.
+// or the place of a rank's memory. An accepted one stays the same when it is written and read
+// again, and leads to an agreement for every rank. If the byte's highest bit is set, the input is
+// the content of a guarded group's store: nothing is accepted without its MAC, and with a MAC that
+// a holder of the secret can make, it opens no group.
 #include <string>
 #include <vector>
 
@@ -72,12 +72,12 @@ void check_conclusion(const std::string& texts) {
   const Result<Roster> roster = conclude(records);
   if (!roster.ok()) return;
   require(roster->ranks.size() == records.size(), "every rank is in the roster");
-  // As the others read it.
+  // As the other ranks read it.
   require(Roster::decode(roster->encode()).ok(), "a conclusion can be read");
   check_roster(roster->encode());
 }
 
-// A store of one value, whatever is asked for.
+// A store with one value for all keys.
 struct OneValue final : KeyValueStore {
   std::string value;
   Status set(const std::string&, const std::string&) override { return {}; }
@@ -114,7 +114,8 @@ struct GuardedRank {
     good = two_ranks.encode();
     require(Roster::decode(good).ok(), "a roster");
   }
-  // What rank 0 would publish with this roster and these wraps, if it had seen this rank's record.
+  // The conclusion that rank 0 would publish with this roster and these wraps, if it had read this
+  // rank's record.
   std::string conclusion(const std::string& roster, std::string_view wraps) const {
     wire::Writer out;
     out.put<uint32_t>(static_cast<uint32_t>(roster.size()));

@@ -1,6 +1,6 @@
 // Text that people write: settings by option and by environment, fault rules, interface patterns,
-// secrets.
-// The input's first byte chooses which. What is accepted, written and read again is the same.
+// secrets. The input's first byte selects one. Accepted text stays the same when it is written and
+// read again.
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -23,7 +23,7 @@ using fuzz::require;
 
 namespace {
 
-// Lines of name=value; names that begin with MCAST_ are of the environment.
+// Lines of name=value; names that begin with MCAST_ come from the environment.
 void check_settings(const std::string& text) {
   std::map<std::string, std::string> options, environment;
   for (size_t at = 0; at < text.size();) {

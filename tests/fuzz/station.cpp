@@ -1,7 +1,7 @@
-// A station that hostile ranks feed. The input says what group it serves, who sends what, and when
-// time passes; frames are mostly right in form, so that they get past the parsers. Whatever comes,
-// nothing breaks, memory stays within what was admitted, results go to owners that have posted, at
-// most one for each segment, and no operation or job is left behind for good.
+// A station that receives from hostile ranks. The input determines its group, the messages and
+// their senders, and the passing of time; most frames are well-formed, so that they get past the
+// parsers. Whatever arrives, nothing breaks, memory stays within the admitted amount, results go to
+// owners that have posted, at most one per segment, and no operation or job remains in the end.
 #include <map>
 #include <memory>
 #include <set>
@@ -101,7 +101,7 @@ class Attack : public Outlet, public Planner {
     }
   }
 
-  // An operation of a few that ranks mostly agree on.
+  // Opens one of a few operations, on which ranks mostly agree.
   void open(Member rank) {
     const uint8_t which = in_.byte();
     wire::AggOpen open;
@@ -121,7 +121,7 @@ class Attack : public Outlet, public Planner {
     send(rank, {wire::FrameType::kAggOpen, 1, rank, kTag, sequence, d.hash()}, body.bytes());
   }
 
-  // To the latest operations; `right`: with the length that the entry has.
+  // Contributes to one of the latest operations; with `right`, the entry's length is used.
   void contribute(Member rank, bool right) {
     const uint8_t where = in_.byte();
     const uint32_t behind = where & 3u;
@@ -140,7 +140,7 @@ class Attack : public Outlet, public Planner {
     send(rank, {wire::FrameType::kReduceData, 1, rank, kTag, sequence, d.hash()}, body.bytes());
   }
 
-  // Of the latest operations: some ranks do not contribute.
+  // Excludes some ranks from one of the latest operations.
   void leave_out(Member rank) {
     const uint8_t which = in_.byte();
     const uint32_t behind = which & 1u;
@@ -208,7 +208,7 @@ class Attack : public Outlet, public Planner {
   JobParams params_;
   Counters counters_;
   Nanos now_ = kStart;
-  std::vector<size_t> waiting_;  // by rank: bytes that the medium has not taken
+  std::vector<size_t> waiting_;  // by rank: bytes not yet delivered
   size_t queued_ = 0;
   std::map<Member, uint64_t> opened_;
   std::map<Sequence, wire::Descriptor> descriptors_;

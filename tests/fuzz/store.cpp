@@ -1,8 +1,8 @@
-// A job's store at an engine of the host, as strangers see it. The first byte chooses: any bytes,
-// in pieces, for the reader of records; or a script of clients that come, ask, wait and go while
-// time passes, whose records are altered on their way now and then. Every question has one answer,
-// at once or later, which a record can hold; values are what was put there last; and when all have
-// gone nothing is left.
+// A job's store at a host engine, as strangers see it. The first byte selects any bytes, in pieces,
+// for the reader of records; or a script of clients that connect, send requests, wait and leave
+// while time passes, whose records are sometimes altered in transit. Every request gets one reply,
+// at once or later, which a record can hold; values are those that were stored last; and when all
+// clients have left, nothing remains.
 #include <charconv>
 #include <map>
 #include <string>
@@ -98,7 +98,7 @@ class Script {
     StoreReader reader;
     reader.feed(bytes);
     const auto read = reader.next();
-    if (!read) return;  // cut off, or more bytes are needed
+    if (!read) return;  // disconnected, or more bytes are needed
     handed();
     if (!known) require(table_.admit(client, static_cast<uint32_t>(client)), "room");
     table_.on_taken(client);
@@ -151,7 +151,7 @@ class Script {
     follow(values(client), asked.question, answer.parts);
   }
 
-  // What the answer must be, and what is there from now on.
+  // Checks the reply and updates the expected values.
   static void follow(std::map<std::string, std::string>& there, const StoreRecord& question,
                      const std::vector<std::string>& answer) {
     const auto& parts = question.parts;
