@@ -1,8 +1,8 @@
-// A file is taken apart into #include lines (from the original text, since their names may be
-// string literals) and code without comments and literals. Includes are held against the order of
-// the folders and the lists of headers that a folder must not see; code is searched for whole
-// identifiers that a folder must not use. This sees no types and follows no includes: a rule is
-// broken where the name is written, and every file is looked at, so nothing is missed by that.
+// A file is split into #include lines (from the original text, since their names may be string
+// literals) and code without comments and literals. Includes are checked against the order of the
+// folders and the lists of headers that a folder must not include; code is searched for whole
+// identifiers that a folder must not use. The checker sees no types and follows no includes: a rule
+// is broken where the name is written, and since every file is checked, nothing is missed.
 #include "layers/layer_rules.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ constexpr std::string_view kCore = "csrc/core/";
 constexpr std::string_view kDpa = "csrc/dpa/", kDpaCounting = "csrc/dpa/rv64/";
 constexpr size_t kMaxLines = 800;
 
-// What says when, for people, and waits for nothing.
+// Files that print dates for people and base no wait on them.
 constexpr std::string_view kTellsTheDate[] = {"torch_mcast/_trace.py"};
 
 // Lowest first. A file includes its own folder and lower ones.
@@ -25,44 +25,42 @@ constexpr std::array<std::string_view, 12> kOrder = {
     "base",       "wire", "crypto", "transport", "protocol", "aggregation",
     "collective", "host", "ipc",    "engine",    "service",  "simulation"};
 
-// Folders of state machines: no sockets, threads or clocks; what they need of these they are given.
+// Folders of state machines: no sockets, threads or clocks; their callers provide what they need of
+// these.
 constexpr std::string_view kStateMachines[] = {"wire", "ipc", "protocol", "aggregation",
                                                "collective"};
 
-// Virtual time must come from nowhere else.
+// Virtual time must be the only source of time here.
 constexpr std::string_view kVirtualTime[] = {"transport/sim/", "simulation/"};
 
-// In host/ the state machine lies beside what drives it. These files may see processes, threads and
-// clocks; all others are a state machine and include none of these.
+// In host/ the state machine and its drivers share a folder. These files may use processes, threads
+// and clocks; all others belong to the state machine and include none of these.
 constexpr std::string_view kHostDrivers[] = {
     "arena_pool", "attachment",   "directory", "futex",         "inbox",
     "lane",       "local_socket", "mailbox",   "peer_registry", "peer_watch",
     "process",    "published",    "segment",   "shared",        "thread"};
 
-// Likewise in crypto/: what reads secrets, holds pages or loads the library.
+// Likewise in crypto/: files that read secrets, hold pages or load the library.
 constexpr std::string_view kCryptoDrivers[] = {"arena", "library", "secret"};
 
 // The files of engine/, without their endings, lowest row first. A file includes headers of its own
 // row and lower ones.
 constexpr std::string_view kEngineOrder[] = {
-    "clock connection_room fault_classifier group other_groups retired_tags",  // facts
-    "own_memory",                                                              // that it copies
-    "ignored_meter",                                                           // what nobody reads
+    "clock connection_room fault_classifier group other_groups retired_tags",  // values and rules
+    "own_memory",                                                              // copies of memory
+    "ignored_meter",  // datagrams that no socket reads
     "client_arenas client_creation client_feed client_link client_staging stats_record "
-    "store_client",                                      // to one
-    "admission admission_link name_lookup record_link",  // an aggregator, as a group knows it
-    "egress_share context",  // what an engine of the host gives a client
-    "rendezvous roster transport_choice network_choice security guarded_store",  // what ranks agree
-                                                                                 // on
-    "lane lane_driver lane_early lane_group lane_loop lane_thread lane_cpu lane_pool",  // what
-                                                                                        // drives
-                                                                                        // groups
-    "exchange group_base group_posts",            // what all groups do alike
-    "split",                                      // carrying one out by others
-    "registrar registrar_core registrar_thread",  // asking aggregators
+    "store_client",                                      // the client of a host engine
+    "admission admission_link name_lookup record_link",  // an aggregator, as a group sees it
+    "egress_share context",                              // given to clients by a host engine
+    "rendezvous roster transport_choice network_choice security guarded_store",         // agreement
+    "lane lane_driver lane_early lane_group lane_loop lane_thread lane_cpu lane_pool",  // drivers
+    "exchange group_base group_posts",            // common to all groups
+    "split",                                      // operations carried out by other groups
+    "registrar registrar_core registrar_thread",  // requests to aggregators
     "network_group network_open network_stations host_group rails subgroups",
-    "client_group client_messages",  // one that an engine of the host carries out
-    "network_memory resources",      // what groups share
+    "client_group client_messages",  // groups run by a host engine
+    "network_memory resources",      // shared by groups
     "bootstrap bootstrap_host bootstrap_split",
     "group_maker",
     "engine",
@@ -86,7 +84,7 @@ std::optional<size_t> layer_of(std::string_view name) {
   return static_cast<size_t>(at - kOrder.begin());
 }
 
-// The row of kEngineOrder; `path`: of a file, below csrc/core/.
+// The row of kEngineOrder for the file `path`, relative to csrc/core/.
 std::optional<size_t> engine_row(std::string_view path) {
   constexpr std::string_view kEngine = "engine/";
   if (!starts_with(path, kEngine)) return std::nullopt;
@@ -124,7 +122,7 @@ struct Include {
   bool quoted;
 };
 
-// The target of "#include <x>" and `#include "x"`, blanks anywhere a compiler allows them.
+// Targets of "#include <x>" and `#include "x"`, with blanks anywhere a compiler allows them.
 std::vector<Include> find_includes(std::string_view text) {
   std::vector<Include> found;
   for (const auto& [number, line] : split_lines(text)) {
@@ -149,7 +147,7 @@ bool is_torch_or_python(std::string_view header) {
   return header == "Python.h" || ends_with(header, "/Python.h");
 }
 
-// Sockets, threads, clocks, RDMA: what a state machine must not see.
+// Sockets, threads, clocks, RDMA: headers that a state machine must not include.
 bool is_environment(std::string_view header) {
   for (const std::string_view prefix :
        {"netinet/", "arpa/", "net/", "linux/", "infiniband/", "rdma/"}) {
@@ -181,7 +179,7 @@ bool is_environment(std::string_view header) {
   return contains(kHeaders, header);
 }
 
-// "host/lane.h": yes. `inner`: below csrc/core.
+// Returns true for "host/lane.h". `inner`: path relative to csrc/core.
 bool is_host_driver(std::string_view inner) {
   if (!starts_with(inner, "host/")) return false;
   const std::string_view file = inner.substr(inner.find('/') + 1);
@@ -227,7 +225,7 @@ class Checker {
 
   void check_style() {
     if (ends_with(path_, ".cpp") || ends_with(path_, ".c")) {
-      // The paragraph: comment lines from the first line on, with more in them than a name.
+      // The first paragraph: comment lines from the first line on, which must say more than a name.
       size_t letters = 0;
       for (const auto& [number, line] : split_lines(text_)) {
         if (!starts_with(line, "//")) break;
@@ -247,8 +245,8 @@ class Checker {
     }
   }
 
-  // A clock that somebody can set goes back, or ahead by years: a deadline that is counted by it
-  // comes at once or never.
+  // A clock that can be set may jump backwards, or ahead by years: a deadline on it passes
+  // immediately or never.
   void check_clocks() {
     const std::string why = "a clock that can be set; deadlines and durations are monotonic";
     if (starts_with(path_, "csrc/")) {
@@ -280,8 +278,8 @@ class Checker {
     forbid("core has no exceptions; return a Status", {"throw"});
   }
 
-  // Freestanding: what a compiler brings without a library, and its own headers. The driver that
-  // counts instructions uses the tests' model of a NIC.
+  // Freestanding code may include the compiler's own headers and those of its folder. The driver
+  // that counts instructions uses the tests' NIC model.
   void check_dpa() {
     static constexpr std::string_view kAllowed[] = {"stdint.h", "dpa.h", "mlx5_format.h",
                                                     "order.h"};
@@ -338,7 +336,7 @@ class Checker {
     return std::string_view::npos;
   }
 
-  // Short names are common as variables and members: only a call of the free function counts.
+  // Short names are common as variables and members; only a call of the free function counts.
   static bool needs_call(std::string_view word) {
     static constexpr std::string_view kCalls[] = {"time", "clock", "sleep", "usleep", "nanosleep"};
     return contains(kCalls, word);
@@ -350,7 +348,7 @@ class Checker {
     while (before > 0 && line[before - 1] == ' ') --before;
     if (before == 0) return true;
     const std::string_view head = line.substr(0, before);
-    // "Nanos time(": a declaration; "x.time(", "x->time(": a member of our own.
+    // "Nanos time(" is a declaration; "x.time(" and "x->time(" call one of our members.
     if (is_word(head.back())) return ends_with(head, "return");
     if (head.back() == '>' || head.back() == '&' || head.back() == '*') return false;
     return head.back() != '.';
@@ -371,7 +369,7 @@ class Checker {
   std::string_view path_;
   std::string_view text_;
   std::string code_;
-  std::string_view folder_;  // of csrc/core, else empty
+  std::string_view folder_;  // of csrc/core; empty for others
   bool state_machine_ = false;
   std::vector<std::string> broken_;
 };

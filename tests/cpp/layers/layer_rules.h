@@ -1,4 +1,4 @@
-// The rules of the house that a program can check from the text of one file, and the checker.
+// Project rules that a program can check from the text of one file, and the checker.
 #pragma once
 
 #include <span>
@@ -8,18 +8,19 @@
 
 namespace mcast::layers {
 
-// What one file breaks, as "path:line: why"; empty: nothing. `path` is relative to the repository
-// and decides which rules apply; `text` is the whole file.
+// The violations of one file, as "path:line: why"; empty if there are none. `path` is relative to
+// the repository and selects the rules; `text` is the whole file.
 std::vector<std::string> check_file(std::string_view path, std::string_view text);
 
-// `text` with comments and the contents of string and character literals replaced by blanks,
-// newlines kept, so that searching it finds code only.
+// `text` with comments and the contents of string and character literals replaced by blanks, and
+// newlines kept, so that a search finds code only.
 std::string code_only(std::string_view text);
 
-// Whether a file of csrc/core/engine has a row in the order of that folder; others need none.
+// Returns true if a file of csrc/core/engine has a row in the order of that folder. Files elsewhere
+// need none.
 bool has_place_in_engine(std::string_view path);
 
-// Files that the rules name, without their endings: what is not there any more has no rule.
+// Files that the rules name, without their endings. A name without a file has a useless rule.
 std::vector<std::string> files_with_a_place();
 
 // The folders of csrc/core, lowest first.

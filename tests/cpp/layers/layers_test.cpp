@@ -1,5 +1,5 @@
-// The source tree against the rules of the house, and the checker against texts that break each
-// one: a checker that finds nothing must be known to be able to find something.
+// Checks the source tree against the project's rules, and the checker against texts that break each
+// rule: a checker that reports nothing must be known to be able to report something.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ struct Source {
   std::string text;
 };
 
-// Everything we write, below the folders that hold it.
+// All our sources in the folders that hold code.
 std::vector<Source> read_tree() {
   const fs::path root(test::kSourceDir);
   std::vector<Source> sources;
@@ -81,14 +81,14 @@ TEST(Layers, TheRulesNameWhatIsThere) {
   }
 }
 
-// What decides in a protocol is tested by itself, in a file that is found by its name.
+// Each state machine of protocol/ has a test of its own, in a file with its name.
 TEST(Layers, EveryMachineHasATestUnderItsName) {
   const std::string machines = "csrc/core/protocol/", tests = "tests/cpp/protocol/";
   std::set<std::string> there;
   for (const Source& source : read_tree()) there.insert(source.path);
   for (const std::string& path : there) {
     if (path.rfind(machines, 0) != 0 || fs::path(path).extension() != ".h") continue;
-    if (path == machines + "announce.h") continue;  // names of choices, no machine
+    if (path == machines + "announce.h") continue;  // names of choices, not a state machine
     const std::string test = tests + fs::path(path).stem().string() + "_test.cpp";
     EXPECT_TRUE(there.count(test) > 0) << test;
   }
@@ -104,7 +104,7 @@ TEST(Layers, TheMedianFileOfTheCoreIsShort) {
   EXPECT_LT(lines[lines.size() / 2], 250u);
 }
 
-// One header of a folder, with one line of content.
+// A header of a folder with one line of content.
 std::vector<std::string> header(const std::string& folder, const std::string& line) {
   return check_file("csrc/core/" + folder + "/x.h", "#pragma once\n" + line + "\n");
 }
@@ -132,7 +132,7 @@ TEST(Checker, SocketThreadAndClockHeadersInStateMachines) {
   EXPECT_THAT(header("protocol", "#include <vector>"), IsEmpty());
 }
 
-// In host/ by file: what is not named as a driver is a state machine.
+// In host/, a file that is not listed as a driver belongs to the state machine.
 TEST(Checker, TheStateMachineOfHost) {
   const auto host = [](const std::string& file, const std::string& line) {
     return check_file("csrc/core/host/" + file, "#pragma once\n" + line + "\n");
@@ -167,7 +167,7 @@ TEST(Checker, EveryPairOfLayers) {
   for (size_t from = 0; from < order.size(); ++from) {
     for (size_t to = 0; to < order.size(); ++to) {
       const auto broken = header(order[from], "#include \"" + order[to] + "/y.h\"");
-      // State machines see less of the transports and ciphers than their place allows.
+      // State machines may use less of transport/ and crypto/ than the order of the folders allows.
       const bool narrowed =
           (order[to] == "transport" && (order[from] == "protocol" || order[from] == "aggregation" ||
                                         order[from] == "collective")) ||
@@ -237,7 +237,7 @@ TEST(Checker, ClockCalls) {
   }
 }
 
-// Clocks that can be set have no place anywhere, the monotonic one has where threads live.
+// Clocks that can be set are not allowed anywhere; the monotonic clock is, where threads are.
 TEST(Checker, ClocksThatCanBeSet) {
   for (const char* line :
        {"auto t = std::chrono::system_clock::now();", "clock_gettime(CLOCK_REALTIME, &ts);",

@@ -1,8 +1,8 @@
-// Addresses of the NIC have nothing to do with the machine's. The port's buffer is the simulated
-// endpoint's queue: datagrams stay there while no receive is posted, and overflow there. The NIC's
-// checksum over the payload (ICRC) is stood in for by ours, which the kernel does not look at. A
-// worker that has failed is made anew: its slices are dead, what was on its way is lost, and repair
-// brings it.
+// Addresses of the NIC are unrelated to those of the machine. The port's buffer is the simulated
+// endpoint's queue: datagrams stay there while no receive is posted, and may overflow it. Our own
+// checksum replaces the NIC's checksum over the payload (ICRC), and the kernel does not check it. A
+// worker that has failed is replaced: its slices are dead, data in flight is lost, and repair
+// delivers it.
 #include "offload/kernel_transport.h"
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ struct KernelTransport::Queues {
   alignas(1024) std::array<dpa_write_wqe, 2 * kMostSlots> writes{};
   alignas(64) std::array<dpa_cqe, kMostSlots> received{}, written{};
   std::array<dpa_data, kMostSlots> receives{};
-  // Most of it is never touched, so it is not cleared by hand.
+  // Most of it is never touched, so it is not cleared explicitly.
   struct Free {
     void operator()(uint8_t* memory) const { std::free(memory); }
   };
@@ -113,7 +113,7 @@ void KernelTransport::make_queues() {
   nic_observe(&n, nullptr);
 }
 
-// ---- the NIC and the hart, in the network's time ----
+// ---- the NIC and the hart, on the network's time ----
 
 void KernelTransport::plan() {
   if (std::exchange(planned_, true)) return;
@@ -171,7 +171,7 @@ void KernelTransport::on_datagram(ConstBytes datagram) {
 void KernelTransport::poll() {
   int taken = 0;
   {
-    // The control plane may look in the middle of a call.
+    // The control plane may run in the middle of a call.
     const dpa::Observing observing(&queues_->model, [this] {
       if (rng_.chance(0.1)) look();
     });
@@ -217,7 +217,7 @@ bool KernelTransport::landed(uint32_t horizon) const {
   return static_cast<int32_t>(p.landed - horizon) >= 0 || p.landed == p.horizon;
 }
 
-// Later words first: chunks come in order, so that what is found missing below one that was read
+// Reads later words first. Chunks arrive in order, so a chunk found missing below one that was read
 // has not been posted before it.
 void KernelTransport::look() {
   Looked now;
@@ -238,7 +238,7 @@ void KernelTransport::look() {
   looked_.push_back(std::move(now));
 }
 
-// What has landed of what was looked at.
+// Takes the words that were read and have landed.
 void KernelTransport::collect() {
   dpa_rest& rest = queues_->worker.rest;
   for (; !looked_.empty() && landed(looked_.front().horizon); looked_.pop_front()) {
@@ -383,7 +383,7 @@ bool KernelTransport::retire(const SliceName& name) {
   return false;
 }
 
-// As if its queue pair were destroyed: nothing of any slice is on its way after that.
+// Like destroying its queue pair: afterwards nothing of any slice is in flight.
 void KernelTransport::revoke(const SliceName& name) {
   if (Open* const o = find(name)) {
     if (!o->dead) start_anew();
@@ -430,8 +430,8 @@ class Harts final : public test::Surroundings, private SimNetwork::Listener {
   std::vector<KernelTransport*> at_;
 };
 
-// All clusters of this program, including those of the tests of tests/cpp/collective. They run a
-// quarter of their seeds, unless the environment selects a number.
+// Installed for all clusters of this program, including those of the tests of tests/cpp/collective.
+// They run a quarter of their seeds, unless the environment selects a number.
 const bool kInstalled = [] {
   if (std::getenv("MCAST_TEST_SEEDS") == nullptr) setenv("MCAST_TEST_SHARE", "25", 0);
   test::surround() = [](SimNetwork& network) { return std::make_unique<Harts>(network); };

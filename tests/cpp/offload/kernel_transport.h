@@ -1,8 +1,8 @@
-// The kernel of csrc/dpa as the receiver of an endpoint of the simulated network: what arrives goes
-// into the queues of the model of a NIC (dpa/nic_model.h), a hart runs the kernel at random times
-// of the network's, whatever the rank's lane does, and its writes are carried out later. The
-// control plane beside it, which the lane drives by receive(), opens and retires slices, and hands
-// on words of bitmaps and other datagrams once they have landed.
+// The kernel of csrc/dpa as the receiver of an endpoint of the simulated network. Incoming
+// datagrams go into the queues of the NIC model (dpa/nic_model.h), a hart runs the kernel at random
+// network times, independently of the rank's lane, and its writes are carried out later. The
+// control plane, which the lane drives by receive(), opens and retires slices, and passes on words
+// of bitmaps and other datagrams once they have landed.
 //
 // Threads: one.
 #pragma once
@@ -23,16 +23,16 @@ namespace mcast::offload {
 
 struct KernelOptions {
   int (*kernel)(dpa_worker*) = nullptr;
-  bool immediates = false;  // as in the paper: one slice, data of its root come with an immediate
-  double failing = 0;  // chance per turn of a hart that a write or a receive ends with an error
-  std::function<void(const std::string&)> on_broken;  // a rule
+  bool immediates = false;  // as in the paper: one slice, whose root's data has an immediate
+  double failing = 0;       // chance of an error of a write or receive per hart poll
+  std::function<void(const std::string&)> on_broken;  // called with the broken rule
 };
 
 struct KernelTotals {
   uint64_t slices = 0, refused = 0, retired = 0, revoked = 0;
   uint64_t placed = 0;     // chunks
   uint64_t handed_on = 0;  // datagrams
-  uint64_t foreign = 0;    // that were not: no room
+  uint64_t foreign = 0;    // dropped since there was no room
   uint64_t failures = 0;   // of workers
 };
 
@@ -41,15 +41,15 @@ class KernelTransport final : public Transport,
                               private Placer,
                               private DatagramSink {
  public:
-  // `totals` and the network outlive it.
+  // `totals` and the network must outlive it.
   KernelTransport(std::unique_ptr<Transport> inner, SimNetwork& network, uint64_t seed,
                   const KernelOptions& options, KernelTotals& totals);
   ~KernelTransport() override;
 
-  // Something has come for the endpoint.
+  // Called when a datagram has arrived for the endpoint.
   void on_news() { plan(); }
-  std::function<void()> gone;  // runs at the end
-  // Something is on its way to the lane.
+  std::function<void()> gone;  // runs in the destructor
+  // Returns true if data is on its way to the lane.
   bool busy() const;
 
   bool has_slices() const;
@@ -63,13 +63,13 @@ class KernelTransport final : public Transport,
   std::string describe() const override { return inner_->describe() + ", received by a hart"; }
 
  private:
-  static constexpr uint32_t kSlices = 8;   // a power of two; with the ring the model has 9 regions
-  static constexpr uint32_t kRest = 4096;  // datagrams, as many as a socket may well hold
-  // All that the NIC and the hart share but staging.
+  static constexpr uint32_t kSlices = 8;   // a power of two; the model needs one region more
+  static constexpr uint32_t kRest = 4096;  // datagrams, about as many as a socket holds
+  // Everything that the NIC and the hart share, except staging.
   struct Queues;
   struct Open {
     SliceName name;
-    uint64_t serial = 0;  // 0: the place is free
+    uint64_t serial = 0;  // 0: not used
     bool closing = false;
     bool dead = false;  // its worker has failed
     std::vector<uint64_t> bitmap, looked;
@@ -80,13 +80,13 @@ class KernelTransport final : public Transport,
     uint32_t word;
     uint64_t bits;
   };
-  // What the control plane has read, which is there once so many writes have landed.
+  // Words that the control plane has read. They are valid once `horizon` writes have landed.
   struct Looked {
     std::vector<Word> words;
     uint32_t rest = 0, horizon = 0;
   };
 
-  // Datagram: as it is, but for what comes.
+  // Datagram: forwarded, except for receiving.
   size_t max_datagram(const MulticastAddress& a) const override { return medium_.max_datagram(a); }
   size_t receive_budget() const override { return medium_.receive_budget(); }
   Status join(const MulticastAddress& a) override { return medium_.join(a); }
@@ -108,7 +108,7 @@ class KernelTransport final : public Transport,
   bool place(const PlacedStream& stream) override;
   bool retire(const SliceName& name) override;
   void revoke(const SliceName& name) override;
-  // From the medium, to the NIC.
+  // Passes a datagram of the medium to the NIC.
   void on_datagram(ConstBytes datagram) override;
 
   void make_queues();
@@ -138,15 +138,15 @@ class KernelTransport final : public Transport,
   uint64_t serial_ = 0;
   std::deque<Looked> looked_;
   uint32_t rest_looked_ = 0;
-  std::vector<Word> words_;                   // landed
+  std::vector<Word> words_;                   // words that have landed
   std::deque<std::vector<std::byte>> whole_;  // datagrams for the lane
-  bool port_waits_ = false;                   // at the port, since no receive is posted
+  bool port_waits_ = false;                   // a datagram waits for a posted receive
   bool planned_ = false;
 };
 
-// All endpoints of a cluster's network. Their totals are the program's.
+// Totals over all endpoints of all clusters of the program.
 KernelTotals& kernel_totals();
-// For clusters that are made from now on.
+// Options of clusters that are made from now on.
 KernelOptions& kernel_options();
 
 }  // namespace mcast::offload

@@ -1,5 +1,5 @@
-// Groups whose chunks the kernel of csrc/dpa receives: what the tests of tests/cpp/collective,
-// which this program runs too, do not ask.
+// Groups whose chunks the kernel of csrc/dpa receives: cases that the tests of
+// tests/cpp/collective, which this program runs too, do not cover.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ using ::testing::Not;
 
 constexpr size_t kChunk = 1408;
 
-// Everything since it was made.
+// Totals since it was made.
 class Since {
  public:
   uint64_t placed() const { return kernel_totals().placed - before_.placed; }
@@ -34,7 +34,7 @@ class Since {
   const KernelTotals before_ = kernel_totals();
 };
 
-// For clusters that are made while it lives.
+// Sets the options of clusters that are made during its lifetime.
 class With {
  public:
   explicit With(const KernelOptions& options) { kernel_options() = options; }
@@ -65,7 +65,7 @@ TEST(Offload, SmallOperationsToo) {
   EXPECT_EQ(since.retired(), 2u);
 }
 
-// Chunks that come before the post, and positions, are no slice's.
+// Chunks that arrive before the post, and positions, belong to no slice.
 TEST(Offload, WhatNoSliceWantsReachesTheGroup) {
   Cluster c(ranks(3));
   const Since since;
@@ -92,7 +92,7 @@ TEST(Offload, PositionsReachTheGroup) {
   EXPECT_EQ(c.group(2).counters().get(Counter::repair_chunks_received), 2u);
 }
 
-// The news goes by datagram alone: frames are lost.
+// Only the datagram reports the abort, since frames are dropped.
 TEST(Offload, AnAbortReachesTheGroup) {
   Cluster c(ranks(3));
   Runs runs;
@@ -104,7 +104,7 @@ TEST(Offload, AnAbortReachesTheGroup) {
   EXPECT_EQ(c.group(1).counters().get(Counter::aborts_received), 1u);
 }
 
-// A socket would hold eleven chunks; the hart goes on while the rank is stopped.
+// A socket would hold eleven chunks; the hart continues while the rank is stopped.
 TEST(Offload, AStoppedRankReceives) {
   ClusterOptions o = ranks(3);
   o.net.rate = 1.25e8;
@@ -123,7 +123,7 @@ TEST(Offload, AStoppedRankReceives) {
   EXPECT_EQ(since.placed(), 80u);
 }
 
-// A copy of every datagram, when its operation is over and its memory the caller's.
+// Every datagram is repeated when its operation is over and the caller owns the memory.
 TEST(Offload, LateDatagramsTouchNothing) {
   Cluster c(ranks(3));
   const Since since;
@@ -142,10 +142,10 @@ TEST(Offload, LateDatagramsTouchNothing) {
   c.run_for(20 * kMilli);
   EXPECT_EQ(since.placed(), placed);
   EXPECT_EQ(unwanted(), before + 50);
-  runs.clear();  // Guarded looks for late writes
+  runs.clear();  // Guarded checks for late writes
 }
 
-// Duplicates that the hart itself drops are in the group's account.
+// Duplicates that the hart drops are counted for the group.
 TEST(Offload, DuplicatesAreCounted) {
   ClusterOptions o = ranks(2);
   Cluster c(o);
@@ -158,8 +158,8 @@ TEST(Offload, DuplicatesAreCounted) {
       60u);
 }
 
-// Others do not learn that it is complete here while its device may write: the root's memory would
-// be its caller's, and what is repeated from there other bytes.
+// Other ranks are not notified of this rank's completion while its device may write. Otherwise the
+// root could return the memory to its caller, and repetitions would have other bytes.
 TEST(Offload, AnOperationIsCompleteWhenItsSlicesAreRetired) {
   Cluster c(ranks(3));
   const Since since;
@@ -177,7 +177,7 @@ TEST(Offload, AnOperationIsCompleteWhenItsSlicesAreRetired) {
   EXPECT_GT(told, 0u);
 }
 
-// The group fails while writes are on their way: the memory comes back when they have landed.
+// The group fails while writes are in flight: the memory is given back when they have landed.
 TEST(Offload, AFailedOperationKeepsItsMemoryUntilItsSlicesRetire) {
   uint64_t waited = 0;
   for (const uint64_t seed : seeds(40)) {
@@ -215,8 +215,8 @@ TEST(Offload, AGroupThatGoesHasItsSlicesRevoked) {
   c.run([&] { return all_done(runs); });
 }
 
-// A write or a receive ends with an error now and then: the worker is made anew, its slices are
-// lost, and repair brings what was on its way.
+// A write or a receive ends with an error now and then: the worker is replaced, its slices are
+// lost, and repair delivers the data in flight.
 TEST(Offload, OperationsEndWellWhenWorkersFail) {
   KernelOptions failing = kernel_options();
   failing.failing = 0.02;
@@ -234,7 +234,7 @@ TEST(Offload, OperationsEndWellWhenWorkersFail) {
 
 // ---- the faults of the public code ----
 
-// What is found of a broadcast to one receiver whose chunks are lost, repeated and out of order.
+// The findings for a broadcast to one receiver whose chunks are lost, repeated and out of order.
 std::set<std::string> findings(enum public_fault fault, double failing = 0) {
   std::set<std::string> found;
   KernelOptions options;

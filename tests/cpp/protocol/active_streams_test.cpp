@@ -1,4 +1,4 @@
-// ActiveStreams: listed once, in the order in which they came, until the visitor lets go of them.
+// ActiveStreams lists each stream once, in the order of arrival, until the visitor releases it.
 #include "protocol/active_streams.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ TEST(ActiveStreams, OneThatWasLetGoComesBackAtTheEnd) {
   EXPECT_EQ(active.list(), (std::vector<uint32_t>{0, 3, 2}));
 }
 
-// Against a plain list, with random calls.
+// Compares it with a plain list under random calls.
 TEST(ActiveStreams, AreAListWithoutRepetition) {
   for_seeds(seeds(50), [](uint64_t seed) -> std::string {
     Rng rng(seed);

@@ -1,4 +1,4 @@
-// BlockExchange: what is sent next and to whom, how far others may send, when it is over.
+// BlockExchange: the next piece and its receiver, how far others may send, and the end.
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -120,8 +120,8 @@ TEST(BlockExchange, GrantsLittleWhereNothingElseWouldCome) {
   EXPECT_EQ(grant->end, 13u);
 }
 
-// Machines of all ranks, with the messages of each pair in order and pairs in any: all blocks
-// arrive, and never more is on its way than the windows.
+// State machines of all ranks. The messages of each pair keep their order, the pairs do not. All
+// blocks arrive, and the data in flight never exceeds the windows.
 TEST(BlockExchange, AllBlocksArriveWhateverTheOrder) {
   struct Message {
     bool grant;

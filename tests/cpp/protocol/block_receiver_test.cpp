@@ -31,7 +31,7 @@ TEST(BlockReceiver, AHoleBeyondTheToleranceIsLostAtOnceAndOnce) {
   BlockReceiver r(100, {3, kMilli});
   r.accept(0, true, 10);
   r.accept(4, true, 10);
-  // Seen up to 5: holes below 5 - 3 = 2 are losses.
+  // Received up to 5: gaps below 5 - 3 = 2 are losses.
   EXPECT_EQ(detect(r, 10, false).lost, (Ranges{{1, 2}}));
   EXPECT_TRUE(detect(r, 10, false).lost.empty());
   EXPECT_EQ(r.lost(), 1u);
@@ -127,7 +127,7 @@ TEST(BlockReceiver, TheOwnBlockIsComplete) {
   EXPECT_TRUE(BlockReceiver(0, {1, kMilli}).complete());
 }
 
-// 6 TB of 1408-byte chunks: the bitmap alone is allocated.
+// 6 TB of 1408-byte chunks: only the bitmap is allocated.
 TEST(BlockReceiver, ArithmeticNearTwoToThe32) {
   constexpr Chunk kMany = 0xffffff00u;
   BlockReceiver r(kMany, {46, kMilli});

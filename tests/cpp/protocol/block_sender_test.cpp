@@ -1,4 +1,4 @@
-// BlockSender: window, credit, repetition, and how the window follows the path.
+// BlockSender: window, credit, repetition, and how the window adapts to the path.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -41,7 +41,7 @@ TEST(BlockSender, EagerThenCredit) {
   s.on_credit(0, 15, 0, 1);
   EXPECT_EQ(take(s), (ChunkRange{10, 15}));  // the receivers' limit
   s.on_credit(15, 100, 0, 2);
-  EXPECT_EQ(take(s), (ChunkRange{15, 35}));  // the own window
+  EXPECT_EQ(take(s), (ChunkRange{15, 35}));  // this member's own window
 }
 
 TEST(BlockSender, WithoutEagerNothingLeavesBeforeCredit) {
@@ -61,7 +61,7 @@ TEST(BlockSender, CreditNeverGoesBack) {
   EXPECT_EQ(s.high_water(), 10u);
 }
 
-// Receivers have other groups to share their sockets with, and later fewer of them.
+// Receivers share their sockets with other groups first, and with fewer of them later.
 TEST(BlockSender, TheLatestLimitCounts) {
   BlockSender s(sender(100, 0, 50));
   s.on_credit(0, 40, 0, 1);
@@ -145,7 +145,7 @@ TEST(BlockSender, PositionsBackOffThenOneByStream) {
     }
     at = s.deadline();
   }
-  // Somebody has not posted yet, and would forget it: nothing more until all have.
+  // A receiver has not posted yet and would forget it, so nothing is announced until all have.
   EXPECT_EQ(s.deadline(), kNever);
   EXPECT_EQ(s.position_due(kSecond), Announce::kNo);
   s.on_credit(1, 3, 0, kSecond);
@@ -168,13 +168,13 @@ TEST(BlockSender, SilentOnceAllMarksHaveReachedTheEnd) {
 TEST(BlockSender, NoPositionWhereEverybodyKnows) {
   BlockSender s(sender(100, 4, 4));
   take(s);
-  s.on_credit(4, 4, 0, 1);  // all drained, no leave to go on
+  s.on_credit(4, 4, 0, 1);  // all received, no credit to continue
   EXPECT_FALSE(s.can_send());
   EXPECT_EQ(s.deadline(), kNever);
   EXPECT_EQ(s.position_due(kSecond), Announce::kNo);
 }
 
-// Windows whose tail is lost, one after the other: each waits as long as the first.
+// Successive windows lose their tail; each announcement waits as long as the first.
 TEST(BlockSender, WhatAPositionHasBroughtAboutMakesTheNextNoLater) {
   const SenderParams p = sender(1000, 0, 4, 1, 1);
   BlockSender s(p);
@@ -190,8 +190,8 @@ TEST(BlockSender, WhatAPositionHasBroughtAboutMakesTheNextNoLater) {
   }
 }
 
-// A link that needs 5 ms for what receivers report at a time: soon nothing is announced in vain,
-// although at first every report comes after an announcement.
+// A link on which a receiver's report takes 5 ms: every report arrives after an announcement at
+// first, but soon no announcement is made needlessly.
 TEST(BlockSender, OnASlowLinkPatienceComesToOutlastAReport) {
   const SenderParams p = sender(1000, 0, 8, 1, 2);
   BlockSender s(p);
@@ -209,8 +209,8 @@ TEST(BlockSender, OnASlowLinkPatienceComesToOutlastAReport) {
   EXPECT_LE(announced, 6);
 }
 
-// The loop of a stream that loses half: whatever the cuts, it goes on, since receivers report after
-// a quantum and the window stays above it.
+// A stream that loses half of its chunks: whatever the cuts, it makes progress, since receivers
+// report after a quantum and the window stays above it.
 TEST(BlockSender, WindowNeverFallsBelowTheReportQuantum) {
   const SenderParams p = sender(1'000'000, 0, 800, 10, 200);
   BlockSender s(p);
@@ -232,8 +232,8 @@ TEST(BlockSender, WindowNeverFallsBelowTheReportQuantum) {
   EXPECT_GT(s.cuts(), 5u);
 }
 
-// A link of `rate` chunks per ns with `trip` to the receiver and back, and a queue; returns the
-// most chunks that were out.
+// A link of `rate` chunks per ns with a round trip of `trip` and a queue. Returns the maximum
+// number of chunks in flight.
 Chunk widest_on_link(double rate, Nanos trip, Chunk window, Chunk widest) {
   SenderParams p = sender(2'000'000, 0, window, window / 16, window / 4);
   p.widest = widest;
@@ -268,13 +268,14 @@ Chunk widest_on_link(double rate, Nanos trip, Chunk window, Chunk widest) {
 }
 
 TEST(BlockSender, WhatIsOnItsWayComesOnTopOfTheQueue) {
-  // 1 chunk per us. A short path holds little, and the window stays what may wait in a queue.
+  // 1 chunk per us. A short path holds little, and the window stays at the amount that may wait in
+  // a queue.
   EXPECT_LE(widest_on_link(1e-3, 20 * kMicro, 1600, 100'000), 1600u + 600u);
-  // A long one holds 20,000 chunks: the window comes to hold them, and the queue no more.
+  // A long path holds 20,000 chunks: the window grows to that size, and the queue does not.
   const Chunk most = widest_on_link(1e-3, 20 * kMilli, 1600, 100'000);
   EXPECT_GE(most, 20'000u);
   EXPECT_LE(most, 20'000u + 3 * 1600u);
-  // Never more than receivers can queue.
+  // Never more than the receivers can queue.
   EXPECT_LE(widest_on_link(1e-3, 20 * kMilli, 1600, 5000), 5000u);
 }
 

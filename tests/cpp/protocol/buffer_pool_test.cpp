@@ -1,4 +1,4 @@
-// BufferPool: buffers go round, and those that nobody uses are few.
+// BufferPool: buffers are reused, and only few unused ones are kept.
 #include "protocol/buffer_pool.h"
 
 #include <gtest/gtest.h>

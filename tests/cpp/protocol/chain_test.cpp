@@ -1,4 +1,4 @@
-// Chains: whose turn it is to send a large all-gather's block.
+// Chains: which root of a large all-gather sends next.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -35,7 +35,7 @@ TEST(Chains, ContiguousRunsThatCoverAllMembers) {
   }
 }
 
-// Roots with blocks of so many chunks, each waiting, sending or done.
+// Roots with blocks of this many chunks, each of them waiting, sending or done.
 struct Roots {
   std::vector<Chunk> left;
   std::vector<bool> started;
@@ -49,8 +49,9 @@ struct Roots {
   }
 };
 
-// Any order of progress: every root gets exactly one turn, in member order inside a chain, and of
-// all that have begun before a root does no more is left than `near`, however short blocks are.
+// In any order of progress, every root sends exactly once, in member order within a chain. When a
+// root begins, the roots that have begun before have at most `near` chunks left together, however
+// short the blocks are.
 TEST(Chains, EveryRootGetsOneTurn) {
   for (const uint64_t seed : test::seeds(500)) {
     SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
@@ -78,7 +79,7 @@ TEST(Chains, EveryRootGetsOneTurn) {
       }
     }
     ASSERT_EQ(order.size(), p) << "seed " << seed;
-    if (chunks <= near) continue;  // then also those that have not begun are passed
+    if (chunks <= near) continue;  // roots that have not begun are passed over too
     std::map<uint32_t, uint32_t> last;
     for (const uint32_t i : order) {
       const uint32_t c = chains.chain_of(static_cast<Member>(i));

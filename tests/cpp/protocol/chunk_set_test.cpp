@@ -1,4 +1,4 @@
-// ChunkSet, beside a set of numbers.
+// Compares ChunkSet with a set of numbers.
 #include <gtest/gtest.h>
 
 #include <set>

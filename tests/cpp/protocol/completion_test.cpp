@@ -1,4 +1,4 @@
-// CompletionTracker: what is complete where, and calls that differ.
+// CompletionTracker: which ranks have completed, and calls that differ.
 #include <gtest/gtest.h>
 
 #include <optional>

@@ -1,4 +1,4 @@
-// CreditTree: the least of a subtree goes up.
+// CreditTree: each subtree reports its minimum to its parent.
 #include <gtest/gtest.h>
 
 #include <utility>

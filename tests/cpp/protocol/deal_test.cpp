@@ -1,4 +1,5 @@
-// Deal: shares hold at every prefix, every segment is dealt once, and lists number what is dealt.
+// Deal: shares hold at every prefix, every segment is dealt once, and lists number the dealt
+// segments.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,14 +17,14 @@ namespace {
 
 constexpr double kOne = DealShape::kWhole;
 
-// Stations of any weights, which fold all, a part or nothing.
+// Stations of any weights that fold all segments, a part or none.
 DealShape any_shape(Rng& rng) {
   DealShape shape;
   shape.tag = rng.next();
   const uint64_t owners = 1 + rng.below(9), stations = rng.below(12);
   const auto segments = static_cast<uint32_t>(rng.below(300));
   for (uint64_t m = 0; m < owners; m++) shape.segments.push_back(segments);
-  // As in a tensor: the last ones are shorter, or empty.
+  // As in a tensor, the last shards are shorter or empty.
   if (rng.chance(0.5)) shape.segments.back() = static_cast<uint32_t>(rng.below(segments + 1));
   if (owners > 1 && rng.chance(0.3)) {
     shape.segments[owners - 2] = static_cast<uint32_t>(rng.below(segments + 1));
@@ -98,7 +99,7 @@ TEST(Deal, ListsNumberEverySegmentOnce) {
         ASSERT_EQ(deal.executor(e.owner, e.segment), j);
         ASSERT_LT(e.segment, deal.segments(e.owner));
         ASSERT_EQ(deal.number_of(e), q);
-        // By segment, then m - i mod P.
+        // Sorted by segment, then by m - i mod P.
         const uint32_t place =
             (e.owner + deal.owners() - e.segment % deal.owners()) % deal.owners();
         const uint64_t key = uint64_t{e.segment} << 16 | place;
@@ -150,7 +151,7 @@ TEST(Deal, WithoutStationsOwnersFoldAll) {
     for (uint32_t i = 0; i < deal.segments(m); i++) EXPECT_EQ(deal.executor(m, i), Deal::kOwner);
   }
   EXPECT_EQ(deal.number_of({0, 0}), std::nullopt);
-  // Nor of shards that are too short for one.
+  // Nor does it deal segments of shards that are too short for one.
   const Deal small({1, {3, 3, 3}, {{7, DealShape::kWhole}}});
   EXPECT_EQ(small.length(0), 0u);
   EXPECT_EQ(small.executor(2, 2), Deal::kOwner);
@@ -168,8 +169,8 @@ TEST(Deal, EqualStationsTakeTurns) {
   }
 }
 
-// Shards that only some stations can have a part of: those that have least, so that however few
-// shards there are no station has more than its share by more than one shard.
+// Each shard is long enough for only some stations: it goes to those with the least, so that even
+// with few shards no station has more than its share by more than one shard.
 TEST(Deal, ShortShardsAreSpreadEvenlyOverAllStations) {
   for (const uint32_t each : {1u, 3u}) {
     for (const uint32_t owners : {8u, 16u, 256u}) {

@@ -1,4 +1,4 @@
-// EagerWindow: what roots send ahead of credit is bounded by what late ranks can keep.
+// EagerWindow: the memory of late ranks bounds the data that roots send ahead of credit.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -42,8 +42,8 @@ TEST(EagerWindow, WhatIsNotSentAheadCostsNothing) {
   EXPECT_TRUE(w.open(99));
 }
 
-// Ranks that post at different times, roots that know of releases at different times: what the
-// receiver that is furthest behind must keep never passes the limit (but for a single operation).
+// Ranks post at different times, and roots learn of releases at different times. The data that the
+// slowest receiver must keep never exceeds the limit (except for a single operation).
 TEST(EagerWindow, NoReceiverIsSentMoreThanTheLimit) {
   for (const uint64_t seed : test::seeds(200)) {
     SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
@@ -56,7 +56,7 @@ TEST(EagerWindow, NoReceiverIsSentMoreThanTheLimit) {
     for (Op& op : calls) op = {rng.below(ranks), 1 + rng.below(300)};
     struct Rank {
       EagerWindow window;
-      size_t posted = 0, released = 0, sent = 0;  // sent: looked at for sending, in order
+      size_t posted = 0, released = 0, sent = 0;  // sent: considered for sending, in order
       size_t staged = 0;
     };
     std::vector<Rank> all;
@@ -73,7 +73,7 @@ TEST(EagerWindow, NoReceiverIsSentMoreThanTheLimit) {
         if (calls[me.sent].root == who) on_wire[me.sent] = true;
         me.sent++;
       }
-      // Complete everywhere: posted by all, and sent. A rank may learn of it late.
+      // Complete everywhere: posted by all ranks, and sent. A rank may learn of it late.
       size_t everywhere = 0;
       while (everywhere < ops && on_wire[everywhere] &&
              std::all_of(all.begin(), all.end(),

@@ -1,4 +1,4 @@
-// EarlyFrames: what comes before the post is kept, within bounds.
+// EarlyFrames keeps frames that arrive before the post, within bounds.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -11,7 +11,7 @@
 namespace mcast::test {
 namespace {
 
-// Contributions of every size: what the account lets out, the store takes.
+// Contributions of every size: the store accepts everything that the account allows to be sent.
 TEST(EarlyFrames, TakeWhatAnAccountLetsOut) {
   for (size_t payload = 1; payload <= 16384; payload = payload * 3 / 2 + 1) {
     UnaskedAccount account(2);

@@ -1,4 +1,4 @@
-// FetchClient: who is asked for what, and when again.
+// FetchClient: the donor of each request, and the time of the next one.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ using Ranges = std::vector<ChunkRange>;
 
 const FetchClient::Has kNothing = [](Member, Chunk) { return false; };
 
-const std::vector<Nanos> kSilent(16);  // by member: never heard
+const std::vector<Nanos> kSilent(16);  // by member: nothing received
 
 FetchParams params(Member self = 1, uint32_t members = 4) {
   FetchParams p;
@@ -78,7 +78,7 @@ TEST(FetchClient, NotHaveGoesToTheRootAtOnce) {
   const auto second = ask(f, 5);
   EXPECT_EQ(second.donor, 0);
   EXPECT_EQ(second.ranges, missing);
-  // The rest of the first is still open.
+  // The rest of the first request is still open.
   EXPECT_EQ(f.outstanding(), 2u);
   EXPECT_TRUE(f.on_data(first.id, 2, 0, {0, 2}, 6));
   EXPECT_EQ(f.outstanding(), 2u);
@@ -130,7 +130,8 @@ TEST(FetchClient, AnUnansweredRequestGoesToTheRootWithBackOff) {
   }
 }
 
-// A donor that is still sending has not got to ours: asking the root too would only add to it.
+// A donor that is still sending has not reached our request yet: a second request to the root would
+// only add load.
 TEST(FetchClient, ADonorThatIsStillSendingIsWaitedFor) {
   FetchClient f(params(1));
   f.want(0, {0, 2});
@@ -145,7 +146,7 @@ TEST(FetchClient, ADonorThatIsStillSendingIsWaitedFor) {
     due = f.deadline();
   }
   EXPECT_EQ(f.expire(due, heard), 1u) << "silent since";
-  // Who was heard before it was asked has not answered.
+  // A donor that was received from before the request has not replied to it.
   (void)ask(f, due);
   heard[0] = due;
   EXPECT_EQ(f.expire(f.deadline(), heard), 1u);
@@ -162,7 +163,7 @@ TEST(FetchClient, LateAnswersAreUnknown) {
   EXPECT_EQ(f.outstanding(), 0u);
 }
 
-// A false or mistaken answer must not pass for one: its chunks would never be asked for again.
+// A false or mistaken reply must not settle a request: its chunks would never be requested again.
 TEST(FetchClient, OnlyTheDonorSettlesAndOnlyWhatWasAsked) {
   FetchClient f(params(1));
   f.want(0, {5, 8});
@@ -235,8 +236,8 @@ TEST(FetchClient, OneRequestHasOneRootAndOneDonor) {
   EXPECT_EQ(b.root, 3);
 }
 
-// Any sequence of answers, partial answers, refusals, losses: every wanted chunk is asked for until
-// it is here, and then the client is idle.
+// Any sequence of replies, partial replies, refusals and losses: every wanted chunk is requested
+// until it has arrived, and then the client is idle.
 TEST(FetchClient, RandomConversationsEnd) {
   for (const uint64_t seed : test::seeds(300)) {
     SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
@@ -270,7 +271,7 @@ TEST(FetchClient, RandomConversationsEnd) {
       const FetchClient::Request answer = open[i];
       open.erase(open.begin() + static_cast<long>(i));
       now += 10 * kMicro;
-      if (rng.chance(0.1)) continue;  // lost for ever
+      if (rng.chance(0.1)) continue;  // lost permanently
       for (const ChunkRange& range : answer.ranges) {
         const Ranges one = {range};
         const uint64_t what = rng.below(4);

@@ -1,4 +1,4 @@
-// FloodWatch: what counts as a flood that does harm.
+// FloodWatch: which traffic counts as a harmful flood.
 #include <gtest/gtest.h>
 
 #include "protocol/flood_watch.h"
@@ -8,7 +8,7 @@ namespace {
 
 using Seen = FloodWatch::Seen;
 
-// Adds to the totals what came in a second, and looks.
+// Adds a second's traffic to the totals and checks them.
 class Watched {
  public:
   Seen second(FloodWatch::Totals more, Nanos time = kSecond) {
@@ -52,7 +52,8 @@ TEST(FloodWatch, NoiseWithoutHarmAndHarmWithoutNoiseAreNoFlood) {
   EXPECT_EQ(w.second(late), Seen::kCalm) << "what was repaired may come late, four times";
 }
 
-// Groups of the same hosts share addresses: who hears only another's data, on the ring, stays.
+// Groups of the same hosts share addresses: a member on the ring that receives only another group's
+// data stays at the address.
 TEST(FloodWatch, WhatOtherGroupsMaySendIsNoNoiseUnlessItDoesHarm) {
   const FloodWatch::Totals others{0, 20000, 0, 0, 20000}, both{0, 20000, 0, 0, 19001},
       junk{0, 20000, 0, 0, 19000}, harm{100, 20000, 100, 900, 20000};

@@ -1,4 +1,4 @@
-// Contributions for tests of folds, and the order in which they come.
+// Contributions for tests of folds, and the order of their arrival.
 #pragma once
 
 #include <bit>
@@ -15,7 +15,7 @@ namespace mcast::test {
 
 using Block = std::vector<std::byte>;
 
-// Values whose order of addition shows.
+// Values with which another order of additions gives another sum.
 inline Block fold_values(Element e, size_t count, Rng& rng) {
   Block block(count * element_size(e));
   for (size_t i = 0; i < count; i++) {
@@ -36,7 +36,7 @@ inline Block fold_values(Element e, size_t count, Rng& rng) {
           static_cast<uint16_t>(rng.below(2) << 15 | (10 + rng.below(11)) << 10 | rng.below(1024));
       std::memcpy(to, &bits, 2);
     } else if (e == Element::kFloat8E4M3 || e == Element::kFloat8E5M2) {
-      // Neither infinite nor NaN, also when a few are multiplied.
+      // Neither infinite nor NaN, not even as a product of a few.
       *to = static_cast<std::byte>(rng.below(2) << 7 | (0x30 + rng.below(0x18)));
     } else {
       const uint64_t bits = e == Element::kBool ? rng.below(2) : rng.next();

@@ -1,4 +1,4 @@
-// Hosts: who shares one, and which member leads for which owner.
+// Hosts: which ranks share a host, and which member is the leader for which owner.
 #include "protocol/hosts.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// IngressShare: a receiver's link shared by the two lanes.
+// IngressShare: the two lanes share a receiver's link.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,10 +9,10 @@
 namespace mcast::test {
 namespace {
 
-// A receiver behind a switch port of 125 MB/s that serves what is queued for it in proportion. The
-// multicast lane offers `multicast` bytes per second and may have 1 MB in flight; the reduce lane
-// asks for 25 KB at a time, at most 1 MB. The lanes' threads get their turns up to `late` apart,
-// and see then what has arrived meanwhile. Returns the reduce lane's rate in the last half second.
+// A receiver behind a switch port of 125 MB/s that serves its queues in proportion. The multicast
+// lane offers `multicast` bytes per second and may have 1 MB in flight; the reduce lane requests 25
+// KB at a time, at most 1 MB. The lanes' threads poll up to `late` apart and see then what has
+// arrived meanwhile. Returns the reduce lane's rate in the last half second.
 double reduce_rate(LanePolicy policy, double multicast, Nanos late = 0) {
   Rng rng(1);
   Nanos turn_m = 0, turn_r = 0;

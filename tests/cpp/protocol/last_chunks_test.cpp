@@ -1,5 +1,5 @@
-// Streams as long as chunks can be numbered: what is added to a position near the last one must not
-// begin again at 0.
+// Streams with the largest possible number of chunks: an addition to a position near the last one
+// must not wrap to 0.
 #include <gtest/gtest.h>
 
 #include "protocol/block_sender.h"
@@ -8,7 +8,7 @@
 namespace mcast {
 namespace {
 
-constexpr Chunk kLast = 0xffff0000;  // chunks of the longest block that is accepted
+constexpr Chunk kLast = 0xffff0000;  // chunks of the longest accepted block
 
 SenderParams longest() {
   SenderParams p;
@@ -21,7 +21,7 @@ SenderParams longest() {
   return p;
 }
 
-// Receivers that have everything at once, and let the root go on as far as their own numbers allow.
+// The receivers have all data at once and grant as much as their numbers allow.
 TEST(LastChunks, TheLongestStreamIsSentOnceAndToItsEnd) {
   BlockSender sender(longest());
   Nanos now = kMilli;
@@ -43,7 +43,7 @@ TEST(LastChunks, TheLongestStreamIsSentOnceAndToItsEnd) {
   EXPECT_FALSE(sender.can_send());
 }
 
-// The last window again, as often as it is asked for, and nothing beyond it.
+// Repeats the last window as often as requested, and nothing beyond it.
 TEST(LastChunks, RepetitionsEndWithTheStream) {
   SenderParams p = longest();
   BlockSender sender(p);

@@ -1,4 +1,4 @@
-// LeafDeal: a rack's contributions are shared by its leaves as their capacities are.
+// LeafDeal: a rack's contributions are divided among its leaves by their capacities.
 #include "protocol/leaf_deal.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,8 @@ TEST(LeafDeal, SharesEveryPrefixByCapacity) {
   EXPECT_FALSE(LeafDeal().any());
 }
 
-// Equal leaves begin about as many shards each, in every rack: short ones are spread too.
+// Equal leaves begin about the same number of shards in every rank's order, so short shards are
+// spread too.
 TEST(LeafDeal, ShardsBeginAtDifferentLeaves) {
   const LeafDeal deal(7, {{{3, 1000}, {4, 1000}}, {{5, 1000}, {6, 1000}}});
   for (const uint32_t rack : {0u, 1u}) {

@@ -1,4 +1,4 @@
-// Liveness: who is pinged, who is silent.
+// Liveness: which peers are pinged, and which are silent.
 #include <gtest/gtest.h>
 
 #include <vector>

@@ -74,7 +74,7 @@ TEST(MatchQueue, WhatIsWithdrawnTakesNothing) {
   EXPECT_EQ(q.waiting(), 0u);
 }
 
-// Beside a model that looks at everything in order.
+// Compares it with a model that checks everything in order.
 TEST(MatchQueue, DoesWhatListsDo) {
   struct Receive {
     uint64_t id;

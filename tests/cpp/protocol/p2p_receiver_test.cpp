@@ -1,4 +1,4 @@
-// P2pReceiver: heads and pieces that may not be, grants, accounts.
+// P2pReceiver: invalid heads and pieces, grants, accounts.
 #include "protocol/p2p_receiver.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// P2pSender: what leaves unasked, what is granted, accounts.
+// P2pSender: data sent unasked, grants, accounts.
 #include "protocol/p2p_sender.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// P2pSender and P2pReceiver, joined by streams that keep the order.
+// P2pSender and P2pReceiver, connected by streams that keep the order.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 
 using Taking = P2pReceiver::Verdict;
 
-// Ranks that send and receive at random: what waits, what comes early, what is withdrawn.
+// Ranks that send and receive at random, with waiting and early messages and withdrawn receives.
 class P2pWorld {
  public:
   P2pWorld(uint64_t seed, const P2pParams& params, size_t ranks)
@@ -42,14 +42,14 @@ class P2pWorld {
     if (rng_.chance(0.7)) deliver(a, b);
   }
 
-  // Nothing moves any more.
+  // Runs until nothing changes any more.
   void drain() {
     posting = false;
     for (int i = 0; i < 100'000 && !at_rest(); i++) step();
     ASSERT_TRUE(at_rest());
   }
 
-  // Ends everything where it is: each send that has not left is told once.
+  // Ends everything in its current state: each send that has not left is reported once.
   void abort() {
     std::set<uint64_t> open;
     for (const auto& [id, s] : sends_) {
@@ -69,7 +69,7 @@ class P2pWorld {
         ASSERT_TRUE(s.left);
       }
     }
-    // By who receives, tag, sender: the receives in the order of their posts.
+    // The receives in the order of their posts, by receiver, tag and sender.
     std::map<std::tuple<size_t, uint32_t, size_t>, uint64_t> last;
     for (const auto& [id, r] : receives_) {
       if (r.from == 0) continue;
@@ -107,7 +107,7 @@ class P2pWorld {
     Member source;
     uint32_t tag;
     bool withdrawn = false;
-    uint64_t from = 0;  // the send whose message it took
+    uint64_t from = 0;  // the send whose message it received
     std::vector<uint8_t> got;
   };
   enum class Kind { kHead, kData, kGrant, kCredit };
@@ -115,7 +115,7 @@ class P2pWorld {
     Kind kind;
     uint32_t number, tag;
     uint64_t total, offset;  // of a grant: end; of credit: both numbers
-    uint64_t send = 0;       // for the test
+    uint64_t send = 0;       // the matching send, for checks only
     std::vector<uint8_t> bytes;
   };
   struct Head {
@@ -244,7 +244,7 @@ class P2pWorld {
   const size_t ranks_;
   std::vector<MatchQueue> queues_;
   std::vector<std::deque<Frame>> ways_;
-  std::deque<P2pSender> out_;   // by way
+  std::deque<P2pSender> out_;   // by pair of ranks
   std::deque<P2pReceiver> in_;  // likewise
   std::vector<std::map<uint32_t, uint64_t>> taken_;
   std::vector<std::map<uint32_t, Head>> held_;

@@ -1,4 +1,4 @@
-// Small numbers for the machines of messages, so that a few bytes come to each limit.
+// Small limits for the state machines of messages, so that a few bytes reach each limit.
 #pragma once
 
 #include "protocol/p2p_sender.h"

@@ -1,4 +1,4 @@
-// The planner of in-network aggregation: its table, its reasons, and a search over every part.
+// The planner of in-network aggregation: its table, its reasons, and a search over all parts.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -50,8 +50,8 @@ void expect_rows(const std::vector<PlacedRow>& rows, OwnShard own, uint32_t rati
   }
 }
 
-// The least time over all parts, by trying every `stride`th and all around the best of these: times
-// are convex.
+// The minimum time over all parts: tries every `stride`th one and all around the best of these,
+// since times are convex.
 template <typename Times>
 double least_of_all(Times times, uint32_t stride) {
   uint32_t best = 0;
@@ -63,7 +63,7 @@ double least_of_all(Times times, uint32_t stride) {
   return least;
 }
 
-// The formulas of placement.cpp's head once more, in floating point and for any part.
+// The formulas at the top of placement.cpp, in floating point and for any part.
 struct PlacedLoads {
   double ranks, links, ratio, wide;
 
@@ -80,7 +80,7 @@ struct PlacedLoads {
     const double out = f * wide + (1 - f) * (c * wide + 1 / ranks);
     return std::max(std::max(in, out), f * ranks * wide / links);
   }
-  // The best time with an all_gather beside it.
+  // The minimum time with an all_gather beside it.
   double best(bool kept, bool careful, uint32_t stride) const {
     const double most = careful ? 1.125 * reduced(0, kept, false) + 1e-9 : 1e9;
     return least_of_all(
@@ -110,7 +110,7 @@ PlacementInput drawn_input(Rng& rng) {
   return input;
 }
 
-// What is wrong with how f is dealt out.
+// The error in the division of part f among stations, or "".
 std::string wrong_deal(const PlacementInput& input, const Placement& placement, uint64_t links) {
   const uint64_t dealt = std::accumulate(placement.stations.begin(), placement.stations.end(),
                                          uint64_t{placement.owner});
@@ -123,7 +123,7 @@ std::string wrong_deal(const PlacementInput& input, const Placement& placement, 
   return "";
 }
 
-// Holds a plan against every `stride`th part.
+// Compares a plan with every `stride`th part.
 std::string wrong_plan(const PlacementInput& input, uint32_t stride) {
   const Placement placement = place(input);
   const uint64_t links =

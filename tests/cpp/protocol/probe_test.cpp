@@ -1,4 +1,4 @@
-// ReachProbe: who joins, who hears whom, what is said of it.
+// ReachProbe: which ranks join, which receive which, and how the result is reported.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -176,7 +176,8 @@ TEST(ReachProbe, ProbesThinOutAndNoDeadlineStaysInThePast) {
   EXPECT_GT(p.deadline(), now);
 }
 
-// A verdict that others hold up for minutes, since the links are full: probes do not keep them so.
+// Other ranks delay a verdict for minutes because the links are full; probes must not keep them
+// full.
 TEST(ReachProbe, BeyondTheTimeLimitProbesBecomeRare) {
   for (const uint32_t members : {3u, 128u}) {
     ReachProbe p = started(0, members, 1);
@@ -190,7 +191,7 @@ TEST(ReachProbe, BeyondTheTimeLimitProbesBecomeRare) {
   }
 }
 
-// Whatever the size of the group: what arrives at a member, and the chances that each has.
+// For any size of the group: the probes that arrive at a member, and the attempts of each member.
 TEST(ReachProbe, TheRateOfAllTogetherIsBounded) {
   for (const uint32_t members : {2u, 64u, 256u, 1024u, 10'000u}) {
     uint64_t sent = 0;

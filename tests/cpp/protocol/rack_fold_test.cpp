@@ -1,4 +1,5 @@
-// RackFold: brackets by rack, with the same bits whoever folds a rack and whoever comes first.
+// RackFold: brackets by rack. The bits do not depend on who folds a rack or on the order of
+// arrival.
 #include "protocol/rack_fold.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +19,7 @@ constexpr Element kRackElements[] = {Element::kFloat64,  Element::kFloat32,   El
                                      Element::kBFloat16, Element::kInt32,     Element::kBool,
                                      Element::kUInt64,   Element::kFloat8E5M2};
 
-// Contributors in racks, what they contribute, and what must come of it.
+// Contributors in racks, their contributions, and the expected result.
 struct RackCase {
   FoldRule rule;
   Racks racks;
@@ -52,7 +53,7 @@ struct RackCase {
   size_t accumulator() const { return rule.accumulator_bytes(bytes()); }
   bool in_rack(uint32_t c, uint32_t rack) const { return racks.flat() || racks.rack_of(c) == rack; }
 
-  // One bracket, in the run's order.
+  // The sum of one bracket, in the run's order.
   Block sum(uint32_t rack) const {
     Block acc(accumulator());
     bool first = true;
@@ -88,7 +89,7 @@ TEST(RackFold, HasTheBitsOfTheBracketsWhoeverFoldsARack) {
     for (int again = 0; again < 2; again++) {
       Block acc(c.accumulator()), part(c.accumulator()), out(c.bytes());
       top.begin(c.rule, c.run, c.bytes(), acc.data());
-      if (rng.chance(0.2)) {  // given up in the middle
+      if (rng.chance(0.2)) {  // abandoned in the middle
         (void)top.add(static_cast<uint32_t>(rng.below(c.contributors)), 1, c.inputs[0]);
         top.begin(c.rule, c.run, c.bytes(), acc.data());
       }

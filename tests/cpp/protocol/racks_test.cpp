@@ -1,4 +1,4 @@
-// Racks: who shares one, in which order they and their sums are folded.
+// Racks: which hosts share a rack, and the order in which they and their sums are folded.
 #include "protocol/racks.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What the meters of rates make of operations and trains, against rates worked out by hand.
+// Compares the meters' rates of operations and trains with rates computed by hand.
 #include "protocol/rate_meter.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@ namespace {
 
 constexpr uint64_t kMega = 1'000'000;
 
-// So many operations of 1 MB, each under way for `time`, `gap` between them.
+// Runs this many operations of 1 MB, each of which takes `time`, with `gap` between them.
 Nanos run(RateMeter& meter, int operations, Nanos time, Nanos gap, Nanos from = kSecond) {
   for (int i = 0; i < operations; i++, from += time + gap) meter.add(kMega, from, from + time);
   return from;
@@ -32,7 +32,7 @@ TEST(RateMeter, TheBestBatchCounts) {
 
 TEST(RateMeter, OperationsAtOnceShareTheirTime) {
   RateMeter meter;
-  // Four at a time, all of which end within 400 ms of the first one's begin.
+  // Four at a time; all end within 400 ms of the start of the first one.
   for (int group = 0; group < 2; group++) {
     const Nanos from = kSecond * (group + 1);
     for (int i = 1; i <= 4; i++) meter.add(kMega, from, from + i * 100 * kMilli);

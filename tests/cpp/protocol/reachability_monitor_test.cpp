@@ -1,4 +1,4 @@
-// ReachabilityMonitor: what counts as evidence that a root is not heard any more.
+// ReachabilityMonitor: the evidence that a root's multicast no longer arrives.
 #include <gtest/gtest.h>
 
 #include "protocol/reachability_monitor.h"

@@ -1,4 +1,4 @@
-// ReduceOwner: contributions are folded in the order that is set, whatever order they come in.
+// ReduceOwner folds contributions in the agreed order, whatever the order of their arrival.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 Block noise(size_t bytes, uint64_t seed) {
   Block block(bytes);
   Rng rng(seed);
-  // Floats of moderate size, so that the order of additions shows.
+  // Floats of moderate size, so that another order of additions gives other bits.
   for (size_t i = 0; i + 4 <= bytes; i += 4) {
     const float value = static_cast<float>(rng.below(1'000'000)) / 977.0f - 400.0f;
     std::memcpy(block.data() + i, &value, 4);
@@ -79,7 +79,7 @@ void any_arrival_gives_the_bits_of(FoldOrder order) {
       }
       if (rng.chance(0.3)) owner.grant(owner.folded() + f.shape.window);
       ASSERT_LE(owner.granted(), owner.folded() + f.shape.window);
-      // What is said to be final is.
+      // Bytes that are reported as final are final.
       ASSERT_EQ(std::memcmp(to, want.data(), owner.final_bytes()), 0) << seed;
     }
     EXPECT_EQ(owner.final_bytes(), f.shape.bytes);
@@ -150,7 +150,7 @@ TEST(ReduceOwner, StagingIsBoundedByTheWindow) {
   Block out(f.shape.bytes);
   ReduceOwner owner(f.shape, f.inputs[3].data(), out.data(), pool);
   owner.grant(64);
-  // Member 0 is late: all that the others may send is staged.
+  // Member 0 is late: everything that the others may send is staged.
   for (const Member m : {Member{1}, Member{2}}) {
     uint32_t s = 0;
     while (owner.accept(m, s, 1, f.part(m, s))) s++;
@@ -159,7 +159,7 @@ TEST(ReduceOwner, StagingIsBoundedByTheWindow) {
   EXPECT_EQ(owner.folded(), 0u);
 }
 
-// A segment's fold without our contribution, of elements of four bytes.
+// A segment's fold without our contribution, with elements of four bytes.
 Block without_own(Fold& f, uint32_t segment) {
   Block sum;
   for (Member m = 0; m < f.shape.members; m++) {
@@ -174,8 +174,8 @@ Block without_own(Fold& f, uint32_t segment) {
   return sum;
 }
 
-// Some segments are folded elsewhere: their results are placed as they come, whole or without ours,
-// or never come and are taken over. The bits are the same.
+// Some segments are folded elsewhere: their results are placed when they arrive, whole or without
+// our contribution, or they never arrive and the owner takes over. The bits are the same.
 TEST(ReduceOwner, PlacesWhatIsFoldedElsewhereAndTakesOverWhatIsNot) {
   for (const uint64_t seed : seeds(60)) {
     SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
@@ -185,7 +185,7 @@ TEST(ReduceOwner, PlacesWhatIsFoldedElsewhereAndTakesOverWhatIsNot) {
     const bool kept = rng.chance(0.5);
     Fold f(members, self, 4 * (200 + rng.below(3000)), 64 * (1 + rng.below(8)),
            static_cast<uint32_t>(1 + rng.below(5)));
-    f.shape.element = Element::kInt32;  // the order does not show
+    f.shape.element = Element::kInt32;  // integers: any order gives the same bits
     const Block want = f.reference();
     const auto segments =
         static_cast<uint32_t>((f.shape.bytes + f.shape.segment - 1) / f.shape.segment);

@@ -1,4 +1,4 @@
-// RepairServer: what a root answers, and what it multicasts again.
+// RepairServer: the replies of a root, and its repetitions by multicast.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -75,7 +75,7 @@ TEST(RepairServer, RepeatsAChunkAFewTimesThenServesByStream) {
   }
 }
 
-// Against a model that counts askers per chunk.
+// Compares it with a model that counts requests per chunk.
 TEST(RepairServer, RandomRequestsAgainstAModel) {
   for (const uint64_t seed : test::seeds(300)) {
     SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));

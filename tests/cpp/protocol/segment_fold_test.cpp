@@ -1,4 +1,4 @@
-// SegmentFold: the bits depend on the order that is given, never on who comes first.
+// SegmentFold: the bits depend on the given order, never on the order of arrival.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -40,7 +40,7 @@ struct Case {
   size_t bytes() const { return count * element_size(rule.element); }
   size_t accumulator() const { return rule.accumulator_bytes(bytes()); }
 
-  // One after the other in the run's order, without SegmentFold.
+  // Adds one contribution after the other in the run's order, without SegmentFold.
   Block sum(const FoldRun& run) const {
     Block acc(accumulator());
     for (uint32_t i = 0; i < run.count; i++) {
@@ -57,7 +57,7 @@ struct Case {
   }
 };
 
-// Feeds everybody's contribution in any order; those that are no part of the run are refused.
+// Adds all contributions in any order; those outside the run are refused.
 void feed(SegmentFold& fold, const Case& c, const FoldRun& run, uint32_t folded, Rng& rng) {
   for (const uint32_t m : shuffled(c.contributors, rng)) {
     const uint32_t place = (m + c.contributors - run.first) % c.contributors;
@@ -87,7 +87,7 @@ TEST(SegmentFold, TheBitsAreThoseOfTheOrder) {
     Rng rng(seed);
     BufferPool pool;
     const auto k = static_cast<uint32_t>(1 + rng.below(9));
-    SegmentFold fold(k, pool);  // one for all: nothing of a segment stays for the next
+    SegmentFold fold(k, pool);  // one for all: no state of a segment may remain
     for_all_types([&](Element e, Reduction r) {
       const Case c(e, r, k, rng);
       const FoldRun run{first_folded(rng.chance(0.5) ? FoldOrder::kTurn : FoldOrder::kRank,
@@ -103,7 +103,7 @@ TEST(SegmentFold, TheBitsAreThoseOfTheOrder) {
   }
 }
 
-// Hosts' sums, as they were accumulated: the same as of what they were folded from, in that order.
+// Folding hosts' accumulated sums gives the same bits as folding their inputs in that order.
 TEST(SegmentFold, WideContributionsAreFoldedAsTheyWereAccumulated) {
   for (const uint64_t seed : seeds(40)) {
     SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
@@ -112,7 +112,7 @@ TEST(SegmentFold, WideContributionsAreFoldedAsTheyWereAccumulated) {
     const auto k = static_cast<uint32_t>(1 + rng.below(7));
     SegmentFold fold(k, pool);
     for_all_types([&](Element e, Reduction r) {
-      if (r == Reduction::kPremulSum) return;  // hosts have multiplied
+      if (r == Reduction::kPremulSum) return;  // hosts have multiplied already
       const Case c(e, r, k, rng);
       std::vector<Block> wide(k, Block(c.accumulator()));
       for (uint32_t i = 0; i < k; i++) {
@@ -133,8 +133,8 @@ TEST(SegmentFold, WideContributionsAreFoldedAsTheyWereAccumulated) {
   }
 }
 
-// What a station folds and its owner ends has the bits that the owner alone gives: last in its own
-// turn, or anywhere where the order does not show.
+// A segment that a station starts and its owner completes has the bits of the owner's fold alone:
+// with the owner last in its own order, or in any order where the order does not matter.
 TEST(SegmentFold, APartialResultIsGoneOnWithElsewhere) {
   for (const uint64_t seed : seeds(40)) {
     SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
@@ -198,7 +198,7 @@ TEST(SegmentFold, BuffersGoRound) {
       EXPECT_TRUE(fold.complete());
       EXPECT_EQ(pool.held(), 3u);
     }
-    // A segment that is given up.
+    // A segment that is abandoned.
     fold.begin(c.rule, {0, 4}, c.bytes(), acc.data());
     EXPECT_TRUE(fold.add(1, 1, c.inputs[1]));
     fold.begin(c.rule, {0, 4}, c.bytes(), acc.data());
@@ -209,7 +209,8 @@ TEST(SegmentFold, BuffersGoRound) {
   EXPECT_EQ(pool.held(), 3u);
 }
 
-// Contributors that are excused at any moment before they have come: the fold of the others.
+// Contributors are excluded at any moment before they contribute: the result is the fold of the
+// others.
 TEST(SegmentFold, GoesOnWithoutThoseThatAreExcused) {
   for (const uint64_t seed : seeds(300)) {
     SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
@@ -222,7 +223,7 @@ TEST(SegmentFold, GoesOnWithoutThoseThatAreExcused) {
     Case all(e, r, static_cast<uint32_t>(2 + rng.below(7)), rng);
     const FoldRun run{static_cast<uint32_t>(rng.below(all.contributors)),
                       all.contributors - static_cast<uint32_t>(rng.below(2))};
-    // In the order of the run: who contributes.
+    // The contributors that are present, in the order of the run.
     std::vector<uint32_t> present, events;
     for (uint32_t i = 0; i < run.count; i++) {
       const uint32_t c = (run.first + i) % all.contributors;

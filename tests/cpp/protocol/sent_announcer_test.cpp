@@ -1,4 +1,4 @@
-// SentAnnouncer: says how far a root has got, once it stops.
+// SentAnnouncer announces how far a root has got once it stops sending.
 #include <gtest/gtest.h>
 
 #include "protocol/announce.h"

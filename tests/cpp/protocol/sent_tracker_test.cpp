@@ -1,4 +1,4 @@
-// SentTracker: what this rank has not posted and not heard is asked for.
+// SentTracker: operations that this rank has neither posted nor received are requested.
 #include <gtest/gtest.h>
 
 #include <vector>

@@ -1,4 +1,4 @@
-// SkewLimiter: how far a root may be ahead, and what happens when the slowest stands still.
+// SkewLimiter: how far a root may be ahead, and the behaviour when the slowest one stops.
 #include <gtest/gtest.h>
 
 #include "protocol/block_sender.h"
@@ -21,7 +21,7 @@ TEST(SkewLimiter, DoesNotWaitForOneThatStandsStill) {
   EXPECT_EQ(limiter.deadline(), kMilli);
   EXPECT_EQ(limiter.end(5, kMilli), SkewLimiter::kNoLimit);
   EXPECT_EQ(limiter.end(5, kSecond), SkewLimiter::kNoLimit);
-  // It moves again, and counts again.
+  // It continues and counts again.
   EXPECT_EQ(limiter.end(6, kSecond), 16u);
 }
 

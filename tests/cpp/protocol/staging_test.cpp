@@ -1,4 +1,4 @@
-// Staging: chunks of operations that are not posted.
+// Staging: chunks of operations that are not posted yet.
 #include <gtest/gtest.h>
 
 #include <vector>

@@ -1,4 +1,4 @@
-// When stations rest and when they fold again, against times that the test makes up.
+// When stations rest and when they fold again, with times that the test defines.
 #include "protocol/station_trial.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@ using Key = StationTrial::Key;
 constexpr Key kSum{false, 1 << 20};
 constexpr Key kScatter{true, 1 << 20};
 
-// A group that does as the trial says, one operation after the other.
+// A group that follows the trial, one operation after the other.
 struct Compared {
   Nanos with, without;
   Key key = kSum;
@@ -33,7 +33,7 @@ struct Compared {
   void run(Nanos time) {
     for (const Nanos end = now + time; now < end;) operation();
   }
-  // Of a time the part, in per cent, in which stations rested.
+  // Per cent of a period in which stations rested.
   double resting(Nanos time) {
     Nanos rested = 0;
     for (const Nanos end = now + time; now < end;) {
@@ -68,7 +68,7 @@ TEST(StationTrial, FastStationsWorkAndLooksBecomeRare) {
   EXPECT_FALSE(c.trial.resting());
   const int before = c.changes;
   c.run(StationTrial::kLongestRest);
-  EXPECT_LE(c.changes - before, 2);  // there and back
+  EXPECT_LE(c.changes - before, 2);  // to the other state and back
 }
 
 TEST(StationTrial, ALittleSlowerIsNotSlow) {
@@ -88,7 +88,7 @@ TEST(StationTrial, WhatHasBecomeFasterIsFound) {
   EXPECT_FALSE(c.trial.resting());
 }
 
-// A rank that is late now and then makes some batches slow, in either state.
+// A rank that is occasionally late makes some batches slow, in either state.
 TEST(StationTrial, LateRanksDoNotDecide) {
   Compared c(10 * kMilli, 20 * kMilli);
   for (int i = 0; i < 20'000; i++) {
@@ -110,7 +110,8 @@ TEST(StationTrial, OtherStationsAreMeasuredAnew) {
   EXPECT_EQ(c.changes, before);
 }
 
-// Each is compared with its like: large ones in one state and small ones in the other say nothing.
+// Only equal operations are compared: large ones in one state and small ones in the other give no
+// result.
 TEST(StationTrial, OperationsOfOtherLengthsAreNotCompared) {
   StationTrial trial;
   trial.reset(0);

@@ -1,4 +1,4 @@
-// UnaskedAccount: what may be sent without being asked for.
+// UnaskedAccount: how much may be sent without a grant.
 #include <gtest/gtest.h>
 
 #include "protocol/unasked_account.h"
@@ -26,7 +26,7 @@ TEST(UnaskedAccount, WhoFindsNoRoomIsNotOvertaken) {
   EXPECT_TRUE(account.room(1, 9, small, false));
 }
 
-// One that could not be read when its turn came finds the account full of later ones, none of which
+// An operation that could not be read earlier finds the account full of later ones, none of which
 // is released before it.
 TEST(UnaskedAccount, TheOldestAlwaysHasRoom) {
   UnaskedAccount account(2);

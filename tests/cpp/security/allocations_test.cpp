@@ -1,5 +1,5 @@
-// What strangers send costs no memory: not even for a moment, whatever it is and however often.
-// Every allocation by `new` of this program is counted.
+// Datagrams of strangers allocate no memory, not even briefly, whatever they contain and however
+// often they arrive. Every allocation by `new` of this program is counted.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -20,7 +20,7 @@ void* counted(void* block) {
   return block;
 }
 
-// Not inline: the compiler would find that what `new` gave goes to free().
+// Not inlined: otherwise the compiler would see memory from `new` passed to free().
 [[gnu::noinline]] void give_back(void* block) noexcept { std::free(block); }
 
 using Bytewise = std::vector<std::byte>;
@@ -32,7 +32,7 @@ class Forgeries : public testing::TestWithParam<crypto::Mode> {
   Forgeries() {
     ClusterOptions o = ranks(2);
     o.security = GetParam();
-    o.budget.bytes = size_t{1} << 30;  // that each is opened: a siege within it costs less
+    o.budget.bytes = size_t{1} << 30;  // so that each is opened: a siege costs less
     o.accounts = [](Member) {
       LaneAccounts accounts;
       accounts.watch = true;
@@ -47,7 +47,7 @@ class Forgeries : public testing::TestWithParam<crypto::Mode> {
     capture();
   }
 
-  // From the probes on, by which the group is made.
+  // Captures datagrams, beginning with the probes that make the group.
   SimNetwork::Verdict see(size_t from, size_t to, ConstBytes d) {
     wire::GuardedHeader h;
     if (to != 0 || wire::parse_guarded(d, h) != wire::ParseError::kNone) {
@@ -60,8 +60,8 @@ class Forgeries : public testing::TestWithParam<crypto::Mode> {
     return fresh ? SimNetwork::Verdict::kDrop : SimNetwork::Verdict::kPass;
   }
 
-  // Rank 1 sends a block that is placed, and one that never reaches rank 0, whose headers are
-  // therefore as good as new.
+  // Rank 1 sends a block that is placed, and one that never reaches rank 0, so that its headers are
+  // still unused.
   void capture() {
     Cluster& c = *cluster_;
     const auto run = [&] {
@@ -71,7 +71,7 @@ class Forgeries : public testing::TestWithParam<crypto::Mode> {
     };
     const Runs first = run();
     ASSERT_TRUE(c.run([&] { return all_done(first); }));
-    c.run_for(kSecond);  // all of it has come
+    c.run_for(kSecond);  // all data has arrived
     withheld_ = true;
     second_ = run();
     ASSERT_TRUE(c.run([&] { return !fresh_.empty(); }));
@@ -79,11 +79,12 @@ class Forgeries : public testing::TestWithParam<crypto::Mode> {
     for (const Bytewise* d : {&own_, &control_, &placed_, &fresh_}) ASSERT_FALSE(d->empty());
   }
 
-  // Allocations while rank 0 takes `datagram` so often; all of them are counted under `cause`.
+  // Counts allocations while rank 0 receives `datagram` kTimes times; each is counted under
+  // `cause`.
   void expect_none(const char* what, const Bytewise& datagram, Cause cause) {
     Cluster& c = *cluster_;
     Lane& lane = c.lane(0);
-    // First of a kind it is logged, as are so many in a second.
+    // The first of a kind is logged, and so are many within a second.
     const size_t before = std::exchange(warm_, true) ? 100 : Monitor::kStorm + 100;
     uint64_t allocations = 0;
     const uint64_t refused = lane.monitor().count(cause);
@@ -138,7 +139,7 @@ void* operator new(size_t bytes, std::align_val_t alignment) {
   const auto unit = static_cast<size_t>(alignment);
   return mcast::test::counted(std::aligned_alloc(unit, (bytes + unit - 1) / unit * unit));
 }
-// (A sanitizer's own would not match the `delete` below.)
+// A sanitizer's own version would not match the `delete` below.
 void* operator new(size_t bytes, const std::nothrow_t&) noexcept { return std::malloc(bytes); }
 void operator delete(void* block) noexcept { mcast::test::give_back(block); }
 void operator delete(void* block, size_t) noexcept { mcast::test::give_back(block); }

@@ -1,6 +1,7 @@
-// Groups in auth and sealed under attack, with real keys, and epochs of 200 datagrams: captured
-// datagrams are replayed, changed, cut, sent ahead of the true ones, and forged without keys or
-// with another group's. Results stay exact to the byte, every refusal is counted under its cause.
+// Groups in modes auth and sealed under attack, with real keys and epochs of 200 datagrams.
+// Captured datagrams are replayed, changed, truncated, sent ahead of the true ones, and forged
+// without keys or with those of another group. Results stay exact to the byte, and every refusal is
+// counted under its cause.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +26,7 @@ class Attacks : public testing::TestWithParam<Mode> {
     o.net.seed = 11;
     return o;
   }
-  // Broadcasts, all-gathers, small ones and reductions; in all some thousand datagrams.
+  // Broadcasts, all-gathers, small ones and reductions: some thousand datagrams in total.
   static Runs all_kinds(Cluster& c) {
     Runs runs;
     uint64_t id = 0;
@@ -49,7 +50,7 @@ class Attacks : public testing::TestWithParam<Mode> {
     for (Member r = 0; r < c.size(); r++) sum += c.lane(r).monitor().count(cause);
     return sum;
   }
-  // What `f` makes of each datagram comes in front of it.
+  // Calls `f` before each datagram is delivered; `f` may inject forgeries.
   using Forge = std::function<void(size_t to, Captured datagram)>;
   static void before_each(Cluster& c, Forge f) {
     c.net().set_datagram_hook([f = std::move(f)](size_t from, size_t to, ConstBytes d) {
@@ -74,7 +75,7 @@ TEST_P(Attacks, LossAndDamageAreRepaired) {
   EXPECT_EQ(refused(c, Cause::source_moved), 0u) << "they came from where their members are";
 }
 
-// Attack 1 of the design: repetitions take new numbers, whatever they carry.
+// Attack 1 of the design: repetitions use new packet numbers, whatever they carry.
 TEST_P(Attacks, NoPacketNumberIsUsedTwice) {
   ClusterOptions o = options();
   o.epochs.packets = 40;
@@ -123,7 +124,7 @@ TEST_P(Attacks, ACaptureHoldsTensorsOnlyInClear) {
   EXPECT_EQ(found > 0, GetParam() == Mode::kAuth) << found;
 }
 
-// Attack 2: the true header with other bytes, ahead of every true datagram.
+// Attack 2: a true header with other bytes, ahead of every true datagram.
 TEST_P(Attacks, OtherBytesUnderATrueHeader) {
   Cluster c(options());
   before_each(c, [&](size_t to, Captured d) {
@@ -153,13 +154,13 @@ TEST_P(Attacks, EveryByteChangedOnce) {
   }
 }
 
-// Attack 3: everything again, at once and later: in the same operation, a later one, to the other
-// group. A rail is nothing else: a group with a tag and keys of its own.
+// Attack 3: everything is repeated, at once and later: in the same operation, in a later one, and
+// to another group. (A rail is also just a group with its own tag and keys.)
 TEST_P(Attacks, EverythingIsReplayed) {
   Cluster c(options());
   GroupParams other = c.group(0).core().params();
   other.multicast.guard = nullptr;
-  other.tag--;  // the cluster makes another of it
+  other.tag--;  // the cluster gives it another tag
   const size_t g = c.add_group(other);
   Rng rng(3);
   before_each(c, [&](size_t to, Captured d) {
@@ -168,7 +169,7 @@ TEST_P(Attacks, EverythingIsReplayed) {
       c.at(c.now() + static_cast<Nanos>(rng.below(static_cast<uint64_t>(later))),
            [&c, to, d] { c.net().inject(to, d); });
     }
-    // As if it were the other group's: the header is authenticated, so its tag fits no more.
+    // Pretends to be the other group's: the header is authenticated, so its tag is wrong then.
     wire::GuardedHeader h;
     if (wire::parse_guarded(d, h) != wire::ParseError::kNone) return;
     h.inner.group_tag =
@@ -187,10 +188,10 @@ TEST_P(Attacks, EverythingIsReplayed) {
   EXPECT_EQ(refused(c, Cause::forged), 0u) << "the keys were never asked for them";
 }
 
-// A datagram that was captured elsewhere, as it is and with the header that it would need here.
+// A datagram that was captured elsewhere, unchanged and with the header that it would need here.
 struct Elsewhere {
   const char* name;
-  void (*there)(ClusterOptions& options);  // how the other group differs from this one
+  void (*there)(ClusterOptions& options);  // difference of the other group
   Cause as_it_is;
 };
 constexpr uint64_t kOtherTag = 1u << 20;
@@ -211,7 +212,7 @@ constexpr Elsewhere kElsewhere[] = {
 
 class Played : public Attacks {
  protected:
-  // Some of what a group has sent to its rank 1.
+  // Some datagrams that a group has sent to its rank 1.
   static std::vector<Captured> capture(const ClusterOptions& o) {
     std::vector<Captured> all;
     Cluster c(o);
@@ -221,7 +222,7 @@ class Played : public Attacks {
     run_exactly(c);
     return all;
   }
-  // With tag, lane and mode of `here`; its filter and its tag stay what they were.
+  // With the tag, lane and mode of `here`; its filter and authentication tag stay unchanged.
   static Captured adapted(Captured d, const GroupParams& here, Mode mode) {
     wire::GuardedHeader h;
     EXPECT_EQ(wire::parse_guarded(d, h), wire::ParseError::kNone);
@@ -235,9 +236,9 @@ class Played : public Attacks {
 INSTANTIATE_TEST_SUITE_P(Modes, Played, testing::Values(Mode::kAuth, Mode::kSealed),
                          [](const auto& p) { return crypto::mode_name(p.param); });
 
-// Attack 3, from outside: what another group's host has captured on lane 0, on another rail, in
-// another epoch of the group, in another job. No byte of it gets in, each is counted under its
-// cause and as of the host that has sent it, and no key of a member is worn by it.
+// Attack 3 from outside: datagrams captured from another group's host on lane 0, on another rail,
+// in another epoch of the group, or in another job. No byte is accepted, each is counted under its
+// cause and its source, and no member's key is worn out.
 TEST_P(Played, ElsewhereIsRefusedByCauseAndSource) {
   for (const Elsewhere& other : kElsewhere) {
     SCOPED_TRACE(other.name);
@@ -279,8 +280,8 @@ TEST_P(Played, ElsewhereIsRefusedByCauseAndSource) {
   }
 }
 
-// What only comes in another order, a network's or an attacker's who holds it back, is a member's:
-// it is taken, and nobody is accused of a forgery.
+// A datagram that only arrives in another order, because of the network or of an attacker who
+// delays it, is authentic: it is accepted and not counted as a forgery.
 TEST_P(Attacks, AnotherOrderIsNoForgery) {
   Cluster c(options());
   Rng rng(5);
@@ -298,8 +299,8 @@ TEST_P(Attacks, AnotherOrderIsNoForgery) {
   }
 }
 
-// Everything comes back to its sender, and once more to its receivers, from a host that is no
-// member. None of it touches anything, and the host gives itself away.
+// Everything is sent back to its sender, and once more to its receivers, from a host that is not a
+// member. It changes nothing, and the host is reported.
 TEST_P(Attacks, ReflectedDatagramsChangeNothing) {
   ClusterOptions o = options();
   o.accounts = [](Member) {
@@ -325,7 +326,7 @@ TEST_P(Attacks, ReflectedDatagramsChangeNothing) {
   run_exactly(c);
   c.run_for(50 * kMilli);
   EXPECT_GT(reflected, 1000u);
-  // Positions and probes that are replayed have a cause of their own.
+  // Repeated positions and probes are counted under their own cause.
   EXPECT_GE(refused(c, Cause::source_moved) + refused(c, Cause::replayed), reflected);
   EXPECT_GE(refused(c, Cause::source_moved), reflected);
   for (Member r = 0; r < c.size(); r++) {
@@ -337,7 +338,7 @@ TEST_P(Attacks, ReflectedDatagramsChangeNothing) {
   }
 }
 
-// Attack 5: version 1 with all that it needs, as a stranger makes it who knows the tag.
+// Attack 5: a complete datagram of version 1 from a stranger who knows the tag.
 TEST_P(Attacks, ADatagramOfVersion1EndsNoJob) {
   Cluster c(options());
   const GroupParams& params = c.group(0).core().params();
@@ -357,7 +358,7 @@ TEST_P(Attacks, ADatagramOfVersion1EndsNoJob) {
   EXPECT_GT(refused(c, Cause::downgraded), 1000u);
 }
 
-// The same in version 2, with all but the keys: another secret's.
+// The same in version 2, complete except for the keys, which are those of another secret.
 TEST_P(Attacks, AnAbortWithOtherKeysEndsNoJob) {
   Cluster c(options());
   const GroupParams& params = c.group(0).core().params();
@@ -380,7 +381,7 @@ TEST_P(Attacks, AnAbortWithOtherKeysEndsNoJob) {
   EXPECT_GT(refused(c, Cause::forged_header), 1000u);
 }
 
-// A group whose members use up all epochs ends by name, everywhere.
+// If the members use up all epochs, the error on every rank names this reason.
 TEST_P(Attacks, TheEndOfAllEpochsIsNamed) {
   ClusterOptions o = options(3);
   o.epochs.packets = 20;
@@ -398,7 +399,7 @@ TEST_P(Attacks, TheEndOfAllEpochsIsNamed) {
   EXPECT_TRUE(named);
 }
 
-// Forgeries without end take a bounded share of work, and no memory.
+// Endless forgeries cost a bounded share of work, and no memory.
 TEST_P(Attacks, ASiegeWithTrueHeadersStaysWithinTheBudget) {
   ClusterOptions o = options();
   o.budget.bytes = 8 << 10;

@@ -1,5 +1,5 @@
-// Making guarded groups with real keys, a thread per rank, through a store in memory that others
-// can read and write.
+// Makes guarded groups with real keys, with a thread per rank, through a store in memory that
+// others can read and write.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -27,15 +27,16 @@ namespace mcast::test {
 
 using Values = std::map<std::string, std::string>;
 
-// What all ranks share. `tamper` may change what a rank reads. Once every rank that has not ended
-// waits for a key that nobody has set, one of them times out at once: no time limit is waited out.
+// Values that all ranks share. `tamper` may change a value that a rank reads. Once every live rank
+// waits for a key that is not set, one of them times out at once, so that no test waits for a time
+// limit.
 struct Board {
   std::mutex mutex;
   std::condition_variable news;
   Values values;
   uint64_t changes = 0;
-  size_t ranks = 0;    // those that have not ended
-  size_t waiting = 0;  // those that have not found their keys since the last change
+  size_t ranks = 0;    // that have not ended
+  size_t waiting = 0;  // those that found no keys since the last change
   void end_rank() {
     const std::lock_guard<std::mutex> lock(mutex);
     ranks--;
@@ -92,17 +93,17 @@ class BoardStore final : public KeyValueStore {
 
 struct Outcome {
   Status status;
-  Status later;      // of what ranks ask each other once they have agreed
+  Status later;      // of the exchange after the agreement
   std::string root;  // the group's key, if there is one
   std::string suite;
   std::string transport;
   uint64_t uid = 0;                              // of this rank's endpoint
   std::string keys;                              // of all ranks
   std::shared_ptr<const LaneIdentity> identity;  // this rank's
-  std::vector<bool> known;  // by rank: its record, read again, is the one that all agreed on
+  std::vector<bool> known;  // by rank: whether its record, read again, is the agreed one
 };
 
-// What rank 0 has published, as anybody with the secret reads it.
+// Rank 0's conclusion, as anyone with the secret can read it.
 struct Conclusion {
   struct Rank {
     crypto::PublicKey key;
@@ -130,7 +131,7 @@ struct Conclusion {
     for (Rank& rank : out.ranks) {
       texts.push_back(text(take(sizeof(crypto::Digest))));
       fill(rank.key);
-      take(sizeof(crypto::PublicKey));  // of the reduce lane
+      take(sizeof(crypto::PublicKey));  // key of the reduce lane
       fill(rank.wrapped);
     }
     EXPECT_EQ(at, all.size());
@@ -154,7 +155,7 @@ class Creation : public ::testing::Test {
     return {{"security", "sealed"}, {"secret_file", secret_file("a", 'a')}, {"job", "a job"}};
   }
 
-  // With endpoints on a device.
+  // The second round, with endpoints on a device.
   Result<Roster> second_round(const GroupSpec& spec, KeyValueStore& store, SecureCreation& security,
                               const SecureCreation::Identities& lanes, RankRecord& mine,
                               std::vector<RankRecord>& records) const {
@@ -184,7 +185,7 @@ class Creation : public ::testing::Test {
     return mine;
   }
 
-  // As ranks of one host tell each other how they share their memory.
+  // The exchange in which ranks of one host agree on how they share memory.
   Status agree_later(const GroupSpec& spec, KeyValueStore& guarded) const {
     Round round(guarded, "shared", spec.rank, spec.size);
     if (Status said = round.say("direct"); !said.ok()) return said;
@@ -196,7 +197,7 @@ class Creation : public ::testing::Test {
     return heard.ok() || round.over() ? heard.status() : round.give_up(heard.status(), "");
   }
 
-  // As GroupMaker and Bootstrap do it, without lanes.
+  // Creates the group as GroupMaker and Bootstrap do, without lanes.
   Outcome one(const GroupSpec& spec, KeyValueStore& store) const {
     RankRecord mine = record_of(spec);
     const Nanos now = monotonic_now(), deadline = now + spec.timeout;
@@ -287,12 +288,12 @@ class Creation : public ::testing::Test {
     }
   }
 
-  bool devices_ = false;  // all ranks have one, so endpoints on it are made in a second round
-  Member without_lanes_ = kNoMember;  // of one who cannot make them
+  bool devices_ = false;              // all ranks have one: a second round makes endpoints on it
+  Member without_lanes_ = kNoMember;  // a rank that cannot make them
   TemporaryFolder folder_;
   Board board_;
   std::string scope_ = "mcast/1/";
-  std::string shared_ = "direct";  // what rank 0 concludes later
+  std::string shared_ = "direct";  // rank 0's later conclusion
 };
 
 }  // namespace mcast::test

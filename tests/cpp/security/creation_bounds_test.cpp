@@ -1,5 +1,5 @@
-// What stands in the store costs no more to refuse than what belongs there: sizes are looked at
-// before anything else, and errors show little of what nobody has proved.
+// A refused value of the store costs no more than a valid one: sizes are checked before anything
+// else, and errors show only a part of unproved text.
 #include "security/creation.h"
 
 namespace mcast::test {
@@ -12,7 +12,7 @@ TEST_F(Creation, ARecordOfMoreBytesThanAnyRankWritesIsRefused) {
   expect_all(make({sealed(), sealed()}), "more than any rank writes");
 }
 
-// Not even what it says of a mistake is looked for in it.
+// It is not even searched for a reported mistake.
 TEST_F(Creation, WhatIsTooLongIsNotRead) {
   board_.tamper = [](Member reader, const std::string& key, std::string& value) {
     if (reader != 0 || key != "rank/1") return;
@@ -35,7 +35,7 @@ TEST_F(Creation, AConclusionOfMoreBytesThanAllRecordsIsRefused) {
   EXPECT_TRUE(outcomes[2].root.empty());
 }
 
-// Nothing proves the reason that a rank without a secret gives.
+// A rank without a secret cannot prove the reason that it gives.
 TEST_F(Creation, AReasonIsShownInPart) {
   const std::string reason = "why\x1b[2J" + std::string(4000, 'y');
   board_.tamper = [&reason](Member reader, const std::string& key, std::string& value) {

@@ -1,5 +1,5 @@
-// The creation of a guarded group: who agrees gets one key that nobody else has, and whoever does
-// not fit, or whatever was changed, is named on all ranks.
+// The creation of a guarded group. Ranks that agree get a key that no one else has; a rank that
+// does not match, or a changed value, is named on all ranks.
 #include "security/creation.h"
 
 namespace mcast::test {
@@ -24,7 +24,7 @@ TEST_F(Creation, AllRanksGetOneKeyThatNoOtherGroupHas) {
   EXPECT_EQ(all.find(first[0].root), std::string::npos);
 }
 
-// With a choice of transports keys are those of the endpoints that are used in the end.
+// With a choice of transports, the keys belong to the endpoints that are used in the end.
 TEST_F(Creation, KeysAreThoseOfTheTransportThatIsTaken) {
   devices_ = true;
   for (const Member without : {kNoMember, Member{0}, Member{2}}) {
@@ -86,11 +86,11 @@ TEST_F(Creation, AnotherSecretIsNamedWithoutWhatTellsItsDigits) {
   EXPECT_NE(outcomes[0].status.message().find("rank 2"), std::string::npos);
 }
 
-// Ranks of a host read each other's records once more, for where their memory is. A record of an
-// earlier run of the job has a right MAC.
+// Ranks of a host read each other's records again to find their memory. A record of an earlier run
+// of the job has a correct MAC.
 TEST_F(Creation, RecordsThatAreReadAgainAreThoseThatAllAgreedOn) {
   for (const bool devices : {false, true}) {
-    devices_ = devices;  // in two rounds
+    devices_ = devices;  // with two rounds
     const std::string round = devices ? "verbs/0" : "rank/0";
     std::string earlier;
     board_.values.clear();
@@ -111,8 +111,8 @@ TEST_F(Creation, RecordsThatAreReadAgainAreThoseThatAllAgreedOn) {
   }
 }
 
-// Somebody on the path sends a rank to the store of another job that has the same secret, and says
-// there whatever makes the records look alike.
+// An attacker redirects a rank to the store of another job with the same secret, and makes the
+// records there look alike.
 TEST_F(Creation, RanksOfTwoJobsWithOneSecretAreNotExchanged) {
   Settings other = sealed();
   other["job"] = "b job";
@@ -133,7 +133,7 @@ TEST_F(Creation, RanksOfTwoJobsWithOneSecretAreNotExchanged) {
     EXPECT_EQ(o.status.code(), Code::kMismatch);
     EXPECT_EQ(o.root, "");
   }
-  // Its keys are another job's.
+  // Its keys belong to another job.
   EXPECT_NE(outcomes[0].status.message().find("rank 1 has another secret than rank 0"),
             std::string::npos)
       << outcomes[0].status.message();
@@ -161,7 +161,7 @@ TEST_F(Creation, ARankWithoutASecretSaysSoToAll) {
 TEST_F(Creation, AChangedRecordIsRefusedByAll) {
   for (const char* field : {"external=", "nonce=", "x25519=", "budget=", "rack=", "suites="}) {
     scope_ = std::string("mcast/") + field + "/";
-    // The last character of its line.
+    // Changes the last character of its line.
     board_.tamper = [field](Member reader, const std::string& key, std::string& value) {
       if (reader != 0 || key != "rank/1") return;
       const size_t line = value.find(std::string("\n") + field);
@@ -174,14 +174,14 @@ TEST_F(Creation, AChangedRecordIsRefusedByAll) {
 }
 
 TEST_F(Creation, ARecordFitsNowhereElse) {
-  // At another rank's key.
+  // Stores it under another rank's key.
   board_.tamper = [this](Member, const std::string& key, std::string& value) {
     if (key == "rank/1" && board_.values.count(scope_ + "rank/2") > 0) {
       value = board_.values[scope_ + "rank/2"];
     }
   };
   expect_all(make({sealed(), sealed(), sealed()}), "the record of rank 1 was changed");
-  // Of an earlier incarnation.
+  // A value of an earlier incarnation.
   board_.tamper = nullptr;
   scope_ = "mcast/2/";
   for (const Outcome& o : make({sealed(), sealed()})) ASSERT_TRUE(o.status.ok());
@@ -212,8 +212,8 @@ TEST_F(Creation, WhatRankZeroConcludesIsItsOwn) {
   EXPECT_TRUE(outcomes[2].root.empty());
 }
 
-// Somebody keeps an authentic record of this very incarnation and shows it to rank 0 only: MACs are
-// right everywhere, but the transcript is not that of rank 1.
+// An attacker keeps an authentic record of this incarnation and shows it to rank 0 only: all MACs
+// are correct, but the transcript differs from rank 1's.
 TEST_F(Creation, RanksThatSawDifferentRecordsDoNotAgree) {
   auto thread_safe_first = std::make_shared<std::string>();
   {
@@ -234,7 +234,7 @@ TEST_F(Creation, RanksThatSawDifferentRecordsDoNotAgree) {
   EXPECT_TRUE(outcomes[1].root.empty());
 }
 
-// With the same secret, name, size and number of the incarnation, from a store that is new.
+// With the same secret, name, size and incarnation number, but from a new store.
 TEST_F(Creation, WhatWasSaidInAnEarlierRunIsOfAnotherRun) {
   shared_ = "slots";
   for (const Outcome& o : make({sealed(), sealed(), sealed()})) {
@@ -259,7 +259,8 @@ TEST_F(Creation, WhatWasSaidInAnEarlierRunIsOfAnotherRun) {
   }
 }
 
-// Attack 7, passive: somebody has the job's secret, all that ever was in the store, and a key pair.
+// Attack 7, passive: the attacker has the job's secret, everything that was ever in the store, and
+// a key pair.
 TEST_F(Creation, TheSecretAndTheStoreOpenNoGroup) {
   const auto outcomes = make({sealed(), sealed(), sealed()});
   for (const Outcome& o : outcomes) ASSERT_TRUE(o.status.ok()) << o.status.to_string();
@@ -271,10 +272,10 @@ TEST_F(Creation, TheSecretAndTheStoreOpenNoGroup) {
   const auto said = crypto::without_mac((*secret)->record(), {scope_, "rank/all", "g", 0, 3},
                                         board_.values[scope_ + "rank/all"]);
   ASSERT_TRUE(said) << "it is the secret";
-  // (The first character says that there is one.)
+  // The first character says that there is a conclusion.
   const Conclusion all = Conclusion::read(crypto::bytes_of(*said).subspan(1));
   ASSERT_EQ(all.ranks.size(), 3u);
-  // Whether a pair's shared key with some rank opens what is wrapped for rank r.
+  // Returns whether a pair's shared key with some rank opens the key that is wrapped for rank r.
   const auto opens = [&](const Result<crypto::Key>& shared, Member r) {
     if (!shared.ok()) return std::string();
     const auto key = crypto::wrap_key(all.transcript, *shared, (*secret)->mix(), r);
@@ -306,7 +307,7 @@ TEST_F(Creation, TrustInTheStoreNeedsNoSecretAndIsVisible) {
   }
   EXPECT_NE(board_.values[scope_ + "rank/0"].find("shared_secret="), std::string::npos);
   EXPECT_EQ(board_.values[scope_ + "rank/1"].find("shared_secret="), std::string::npos);
-  // Not trusted by one: it has a secret of its own, or none.
+  // One rank does not trust the store: it has its own secret, or none.
   scope_ = "mcast/2/";
   const auto mixed = make({trusting, sealed()});
   EXPECT_FALSE(mixed[0].status.ok());

@@ -1,4 +1,5 @@
-// Where a secret comes from, what is no secret, and what is left of it afterwards.
+// Sources of a secret, texts that are not a secret, and traces of a secret in the process
+// afterwards.
 #include "crypto/secret.h"
 
 #include <fcntl.h>
@@ -37,7 +38,7 @@ std::string text_of(const Result<SecretPages>& pages) {
 }
 
 TEST(Secret, TextsOfTheCommandAreRead) {
-  const std::string plain = "0123456789abcdef0123456789ABCDEF";  // as bytes
+  const std::string plain = "0123456789abcdef0123456789ABCDEF";  // of text bytes
   const std::string text = test::secret_text(bytes_of(plain));
   EXPECT_EQ(text,
             "mcast-secret-3031323334353637383961626364656630313233343536373839414243444546-"
@@ -46,7 +47,7 @@ TEST(Secret, TextsOfTheCommandAreRead) {
   EXPECT_EQ(text_of(parse_secret(" " + text + "\r\n")), plain);
 }
 
-// A secret that somebody has made up is found by trying; nothing says so later.
+// An invented secret can be found by trying, and nothing would report it later.
 TEST(Secret, MistakesAreNamedWithoutACharacterOfIt) {
   const std::string good = test::secret_text('a');
   std::string swapped = good, digit = good;
@@ -74,7 +75,8 @@ TEST(Secret, MistakesAreNamedWithoutACharacterOfIt) {
   }
 }
 
-// Ranks see that they have one secret; whoever has it not sees nothing, not even that two jobs do.
+// Ranks can check that they have the same secret. Others learn nothing from the check, not even
+// that two jobs have the same one.
 TEST(Secret, ChecksTellNothingToOthers) {
   const auto make = [](char digit, const char* job) {
     const auto bytes = parse_secret(test::secret_text(digit));
@@ -132,7 +134,7 @@ bool is_numbered(const Key& key, size_t n) {
   return std::memcmp(key.bytes().data(), want.data(), want.size()) == 0;
 }
 
-// More than one block has.
+// More than fits into one block.
 TEST(Arena, KeysShareTheirPages) {
   constexpr size_t kMany = 1500;
   std::vector<SecretKey> keys;
@@ -149,7 +151,7 @@ TEST(Arena, KeysShareTheirPages) {
         if (b != std::byte{0}) ::_exit(1);
       }
     }
-    // Its own lie elsewhere; what it has inherited may go.
+    // Its own keys are elsewhere; the inherited ones may be freed.
     auto own = SecretKey::make(Key(numbered(7)));
     keys.clear();
     ::_exit(own.ok() && is_numbered(**own, 7) ? 0 : 2);
@@ -197,7 +199,7 @@ TEST(Arena, KeysAreMadeAndGoOnManyThreads) {
   EXPECT_EQ(wrong, 0);
 }
 
-// Sanitizers take mlock() over and do nothing.
+// Sanitizers replace mlock() by a function that does nothing.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define MCAST_OWN_MLOCK
 #elif defined(__has_feature)
@@ -206,7 +208,7 @@ TEST(Arena, KeysAreMadeAndGoOnManyThreads) {
 #endif
 #endif
 #ifndef MCAST_OWN_MLOCK
-// In a child that may lock nothing (root may lock whatever the limit says).
+// Runs in a child that may not lock memory (root may lock any amount).
 TEST(Arena, PagesThatCannotBeLockedAreToldOnce) {
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
@@ -292,7 +294,7 @@ TEST(Secret, BadFilesAreRefusedByName) {
   set_log_sink(nullptr);
 }
 
-// In a child whose kernel has none to give: what may be guessed is no key.
+// Runs in a child whose kernel gives no random numbers: a predictable value must not become a key.
 TEST(Secret, WithoutRandomNumbersNoKeyIsMade) {
   const test::TemporaryFolder folder;
   const std::string path = folder.path() + "/secret";
@@ -321,7 +323,7 @@ TEST(Secret, WithoutRandomNumbersNoKeyIsMade) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
-// In children: what a process has taken out of its environment stays out.
+// Runs in children: a secret that was removed from the environment stays removed.
 TEST(Secret, TheEnvironmentLosesItAndAForkedChildHasNone) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -330,7 +332,7 @@ TEST(Secret, TheEnvironmentLosesItAndAForkedChildHasNone) {
     const auto found = find_secret(config(""));
     if (!found.ok() || (*found)->origin() != kSecretVariable) ::_exit(1);
     if (std::getenv(kSecretVariable) != nullptr) ::_exit(2);
-    if (std::strlen(value) != 0) ::_exit(3);  // overwritten where it was
+    if (std::strlen(value) != 0) ::_exit(3);  // overwritten in place
     if (find_secret(config(""))->get() != found->get()) ::_exit(4);
     const pid_t forked = ::fork();
     if (forked == 0) {
@@ -349,7 +351,7 @@ TEST(Secret, TheEnvironmentLosesItAndAForkedChildHasNone) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
-// Of who needs none. A setting it is not either: no copy of it lies among those.
+// In a process that needs no secret. It is not a setting either, so those hold no copy of it.
 TEST(Secret, TheEnvironmentLosesItUnread) {
   const pid_t child = ::fork();
   if (child == 0) {

@@ -1,7 +1,7 @@
-// An insider has all keys of its group: it makes datagrams in the name of another root, and changes
-// what it hands on by repair or along the ring. Without source_auth its bytes are delivered as that
-// root's, which shows that the attacks work; with it nobody takes them, and the error names the
-// root.
+// An insider has all keys of its group. It makes datagrams in the name of another root, and changes
+// data that it forwards by repair or along the ring. Without source_auth its bytes are delivered as
+// that root's, which shows that the attacks work. With it no rank accepts them, and the error names
+// the root.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 using crypto::Mode;
 using Captured = std::vector<std::byte>;
 
-// The insider repairs what rank 1 has lost, and hands on to rank 3 on the ring.
+// The insider repairs rank 1's losses, and forwards to rank 3 on the ring.
 constexpr Member kRoot = 0, kAsker = 1, kInsider = 2;
 constexpr uint32_t kRanks = 4;
 constexpr Nanos kLimit = 2 * kSecond;
@@ -46,7 +46,7 @@ class SourceAuthTest : public testing::TestWithParam<Case> {
   static ClusterOptions options(bool on, bool ring = false) {
     ClusterOptions o = ranks(kRanks, ring);
     o.security = std::get<0>(GetParam());
-    o.epochs.packets = 1 << 20;  // the insider's numbers are of the same epoch as the root's
+    o.epochs.packets = 1 << 20;  // the insider's numbers stay in the root's epoch
     o.group.agreed.source_auth = on;
     o.net.seed = 5;
     return o;
@@ -69,7 +69,8 @@ class SourceAuthTest : public testing::TestWithParam<Case> {
       return r->status.ok() && !r->check(kRanks).empty();
     }));
   }
-  // Nobody has taken a wrong byte; ranks that fail know whose block it is. Returns how many do.
+  // No rank has accepted a wrong byte, and failed ranks name the block's root. Returns the number
+  // of failed ranks.
   static size_t failed_by_name(const Runs& runs, ErrorId id, const Fields& fields) {
     EXPECT_EQ(wrong(runs), 0u);
     size_t failed = 0;
@@ -87,7 +88,7 @@ class SourceAuthTest : public testing::TestWithParam<Case> {
   }
 };
 
-// Ahead of chunk 0 of the root's block comes one that the insider has made.
+// A chunk 0 made by the insider arrives ahead of the root's chunk 0.
 void forge_datagrams(Cluster& c, Mode mode) {
   const GroupParams& params = c.group(kInsider).core().params();
   auto made = crypto::SealKey::make(c.datagram_root(kInsider, params.tag),
@@ -109,8 +110,8 @@ void forge_datagrams(Cluster& c, Mode mode) {
   });
 }
 
-// Bytes of the root's block that the insider hands on in frames of this type, whose body begins
-// with the root's number, are others; `head`: where they begin.
+// Changes the root's block in frames of this type that the insider forwards. Their body begins with
+// the root's number; `head` is the offset of the block's bytes.
 void change_frames(Cluster& c, wire::FrameType type, size_t head) {
   c.net().set_frame_hook([type, head](size_t from, size_t, Channel, ConstBytes frame) {
     wire::FrameHeader h;
@@ -151,7 +152,7 @@ TEST_P(ForgedDatagrams, AreDeliveredWithoutSourceAuth) {
 TEST_P(ForgedDatagrams, EndTheOperationByName) {
   Cluster c(options(true));
   forge_datagrams(c, std::get<0>(GetParam()));
-  // What is small has ended at its root by then.
+  // A small operation has ended at its root by then.
   EXPECT_GE(found(c, run_all(c)), what().small ? kRanks - 1 : kRanks);
 }
 
@@ -221,7 +222,7 @@ TEST_P(Digests, AreComparedOnceForEachBlockAndReceiver) {
   }
 }
 
-// The root or the receivers call it first, so either's limit passes first.
+// Either the root or the receivers call it first, so that either's limit passes first.
 TEST_P(Digests, WithheldOnesAreNamedAtTheLimit) {
   for (const bool root_first : {false, true}) {
     for (const bool ring : {false, true}) {
@@ -268,7 +269,7 @@ TEST_P(Digests, SecondOnesMisfitsAndUnaskedOnesAreMalformed) {
   const auto malformed = [](Cluster& of) {
     return of.group(kAsker).counters().get(Counter::malformed);
   };
-  // Rank 1 has called it, the root has not.
+  // Rank 1 has called it; the root has not.
   const Sequence next = c.group(kAsker).core().next_sequence();
   auto run = c.broadcast(kAsker, kRoot, 300001, 2, kLimit);
   send(c, 31, next);

@@ -1,4 +1,4 @@
-// What a group tells of its security where parts of it carry what it is asked for.
+// The security report of a group whose operations are carried out by parts of it.
 #include <gtest/gtest.h>
 
 #include "engine/split.h"

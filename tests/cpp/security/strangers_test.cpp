@@ -1,6 +1,6 @@
-// What somebody without a place in any group can do to a lane: leave frames, go without a word,
-// send datagrams that only look like the group's. It must cost bounded memory, and nothing of what
-// members do.
+// Actions of a stranger without a place in any group against a lane: leaving frames, disconnecting
+// silently, and sending datagrams that only look like the group's. They must cost bounded memory
+// and must not affect members.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -89,7 +89,7 @@ TEST(Strangers, PlacesOfEarlyFramesAreGivenBack) {
     lane.remove_group(tag);
   }
   EXPECT_EQ(lane.foreign(), 0u);
-  // And by time: what nobody came for makes room.
+  // Frames also expire by time, which frees their room.
   pair.send(early_frame(7, 4096), 40);
   const uint64_t dropped = lane.foreign();
   EXPECT_GT(dropped, 0u);
@@ -98,7 +98,8 @@ TEST(Strangers, PlacesOfEarlyFramesAreGivenBack) {
   EXPECT_EQ(lane.foreign(), 40u) << "those that were kept count now, the new ones do not";
 }
 
-// Coalescing and the pacing of reductions go by what arrives: forgers must not have a say.
+// Coalescing and the pacing of reductions depend on arriving data, which forgers must not
+// influence.
 TEST(Strangers, OnlyVerifiedDatagramsCountAsArrived) {
   ClusterOptions o;
   o.ranks = 2;
@@ -120,7 +121,7 @@ TEST(Strangers, OnlyVerifiedDatagramsCountAsArrived) {
   damaged.back() ^= std::byte{1};
   auto garbage = datagram(99, 1);
   garbage[4] = std::byte{0};
-  const size_t endpoint = 2;  // behind those of the ranks
+  const size_t endpoint = 2;  // after the ranks' endpoints
   for (const auto& bytes :
        {datagram(98, 1), datagram(99, 1, 1), datagram(99, 7), damaged, garbage, datagram(99, 0)}) {
     c.net().inject(endpoint, bytes);

@@ -1,7 +1,7 @@
-// Streams of guarded clusters, by real handshakes and records, with keys that go on after a few of
-// them. Somebody on the path changes, cuts, doubles, holds back, moves and turns round what passes,
-// and forges ends; who has another secret, or no guard, gets nowhere. What still ends well is exact
-// to the byte; what does not ends by name on all ranks, and is counted with its source.
+// Streams of guarded clusters with real handshakes and records, and keys that change after a few of
+// them. An attacker on the path changes, truncates, duplicates, delays, moves and reflects records,
+// and forges ends. A peer with another secret, or without a guard, is refused. Results are exact to
+// the byte; each failure ends by name on all ranks, and is counted with its source.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ using crypto::Mode;
 using sim::Frame;
 using testing::HasSubstr;
 
-// What one of these does to a record: whether it passes.
+// May change a record; returns whether it is delivered.
 using Attack = std::function<bool(size_t from, size_t to, Channel channel, Frame& record)>;
 
 class StreamAttacks : public testing::TestWithParam<Mode> {
@@ -59,7 +59,7 @@ class StreamAttacks : public testing::TestWithParam<Mode> {
     return message.sign == Frame::Sign::kBytes && message.size() > crypto::kRecordLength &&
            wire::load<uint32_t>(message.data()) == message.size() - crypto::kRecordLength;
   }
-  // `attack` sees records of rank 1 for rank 0, from the `skip`-th on.
+  // `attack` gets the records of rank 1 for rank 0, from the `skip`-th on.
   static void attack_records(Cluster& c, size_t skip, Attack attack) {
     auto left = std::make_shared<size_t>(skip);
     c.net().set_record_hook([=](size_t from, size_t to, Channel channel, Frame& message) {
@@ -68,7 +68,7 @@ class StreamAttacks : public testing::TestWithParam<Mode> {
       return attack(from, to, channel, message);
     });
   }
-  // Reductions that `attack` ends, by name everywhere and soon.
+  // Runs reductions that `attack` ends: every rank names the cause, and soon.
   void expect_end(const Attack& attack, Cause cause, const std::string& text) const {
     Cluster c(options());
     attack_records(c, 5, attack);
@@ -196,7 +196,7 @@ TEST_P(StreamAttacks, AReplayedOrReflectedRecordEndsTheConnection) {
   }
 }
 
-// In the middle of frames, by somebody who can make a FIN, but no record.
+// In the middle of frames, by an attacker who can make a FIN, but no record.
 TEST_P(StreamAttacks, AForgedEndIsALostPeer) {
   Cluster c(options());
   Runs runs = reductions(c);
@@ -208,7 +208,7 @@ TEST_P(StreamAttacks, AForgedEndIsALostPeer) {
   EXPECT_THAT(all, HasSubstr("closed its connection without a goodbye"));
 }
 
-// The same end with goodbyes is one in order.
+// The same end with goodbyes is orderly.
 TEST_P(StreamAttacks, AnEndInOrderIsNoLoss) {
   Cluster c(options(3));
   Runs runs;
@@ -259,7 +259,8 @@ TEST_P(StreamAttacks, ACaptureHoldsContributionsOnlyInClear) {
 
 // ---- handshakes ----
 
-// Each byte of each of the four messages once: nobody takes another's bytes, nobody waits for ever.
+// Changes each byte of each of the four messages once: a changed one is never accepted, and no end
+// waits forever.
 TEST_P(StreamAttacks, AChangedHandshakeIsRefusedOrNamed) {
   const std::pair<size_t, size_t> messages[] = {{crypto::kChallengeSize, 5},
                                                 {crypto::kGuardedHelloSize, 11},
@@ -291,7 +292,8 @@ TEST_P(StreamAttacks, AChangedHandshakeIsRefusedOrNamed) {
           std::all_of(runs.begin(), runs.end(), [](auto& r) { return r->status.ok(); });
       good += all;
       named += !all;
-      // Who is refused before he has proved anything comes again; later it is the peer's word.
+      // A peer that is refused before it has proved anything tries again; after that, the refusal
+      // is final.
       if (size == crypto::kGuardedHelloSize) {
         EXPECT_TRUE(all);
         EXPECT_EQ(refused(c, Cause::hello_refused), 1u);
@@ -306,7 +308,7 @@ TEST_P(StreamAttacks, AChangedHandshakeIsRefusedOrNamed) {
   EXPECT_GT(named, 0u);
 }
 
-// A Hello is good for one Challenge.
+// A Hello is valid for one Challenge only.
 TEST_P(StreamAttacks, AHelloOfBeforeIsRefused) {
   ClusterOptions o = options(2);
   Frame first;
@@ -381,7 +383,7 @@ class GuardedPair : public testing::Test {
     endpoint->guard({sim::seeded_identity(*sim::seeded_secret(secret).value(), spec).value()});
     return endpoint;
   }
-  // What becomes of a frame of the first for the other.
+  // Sends a frame from the first to the second endpoint and records the outcome.
   void send(Transport& a, Transport& b, StreamAddress at) {
     const std::vector<std::byte> frame(50);
     const ConstBytes parts[] = {frame};
@@ -447,7 +449,7 @@ TEST_F(GuardedPair, AnAggregatorsSecretIsNoRanks) {
   options.answer = 2 * kSecond;
   b->guard(options);
   Transport& rank = *a;
-  // Nobody has told the rank of it.
+  // The rank was not told of the aggregator.
   Transport& station = *b;
   send(station, rank, rank.stream().address(false));
   EXPECT_FALSE(first_.downs.empty());

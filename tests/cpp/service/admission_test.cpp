@@ -1,5 +1,5 @@
-// Who is served: each reason to refuse by name, with a text that says both sides, and what is
-// granted.
+// Admission: each reason to refuse has a name and a text that describes both sides; and the
+// parameters that are granted.
 #include "service/admission.h"
 
 #include <gmock/gmock.h>
@@ -42,7 +42,7 @@ TEST(Admission, AnotherVersionIsRefusedNamingBoth) {
   ask = some_ask(3);
   ask.protocol += 1;
   EXPECT_EQ(unread(encode(ask)).why, Refusal::version);
-  // Also where the rest cannot be read.
+  // Holds also if the rest of the record cannot be read.
   EXPECT_EQ(unread("record=ask\nversion=9.8.7\nprotocol=99\n").why, Refusal::version);
 }
 

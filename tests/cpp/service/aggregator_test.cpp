@@ -1,5 +1,5 @@
-// An aggregator over real loopback sockets: who gets in, what strangers cost, how jobs work beside
-// each other, and that everything they took is given back when they end.
+// An aggregator over real loopback sockets: which connections are accepted, the cost of strangers,
+// jobs that run side by side, and the release of their resources when they end.
 #include "service/aggregator.h"
 
 #include <gmock/gmock.h>
@@ -46,7 +46,7 @@ class AggregatorTest : public ::testing::Test {
     const auto* const no = std::get_if<wire::Refuse>(&*record);
     return no != nullptr ? *no : wire::Refuse{"none", "another record"};
   }
-  // Nothing: it was not accepted.
+  // Returns nothing if the group was not accepted.
   static std::optional<wire::Accept> acceptance(Asker& asker) {
     const auto record = asker.receive();
     if (!record || !std::holds_alternative<wire::Accept>(*record)) return std::nullopt;
@@ -55,7 +55,8 @@ class AggregatorTest : public ::testing::Test {
   static std::optional<wire::Accept> acceptance(Asker& asker, const wire::Ask& ask) {
     return asker.send(ask) ? acceptance(asker) : std::nullopt;
   }
-  // The group is served, and its ranks know the first station. Nothing: it was not accepted.
+  // The group is served, and its ranks know the first station. Returns nothing if it was not
+  // accepted.
   static std::optional<wire::Accept> serve(Asker& asker, Ranks& ranks) {
     const auto accept = acceptance(asker, ranks.ask());
     if (accept) ranks.meet(accept->stations[0]);
@@ -183,7 +184,7 @@ TEST_F(AggregatorTest, HalfAnAskIsWaitedForAFewSecondsOnly) {
   EXPECT_EQ(refused(Refusal::malformed), 1u);
 }
 
-// Connections that say half a record or nothing are bounded in number and time, and do not keep
+// Connections that send half a record or nothing are limited in number and time, and do not keep
 // others out.
 TEST_F(AggregatorTest, SilentConnectionsGiveWay) {
   start(test::loopback_options());
@@ -212,7 +213,7 @@ TEST_F(AggregatorTest, AJobOfThreeGetsExactResults) {
   for (uint32_t op = 0; op < 20; op++) {
     ASSERT_TRUE(ranks.reduce_scatter(op, 1 + op * 3, op)) << "operation " << op;
   }
-  StationReport station;  // tells of what was a moment ago
+  StationReport station;  // reports may be slightly out of date
   EXPECT_TRUE(eventually([&] {
     station = aggregator_->report().jobs[0].stations[0];
     return station.operations == 20 && station.open_operations == 0;
@@ -276,8 +277,8 @@ TEST_F(AggregatorTest, AStationCountsWhomItRefusesByCause) {
   ASSERT_TRUE(ranks.reduce_scatter(0, 4, 0));
 }
 
-// Nothing is allocated for what a rank says: with 2 bytes for each segment this one would need a
-// petabyte.
+// No memory is allocated for a size that a rank declares: with 2 bytes for each segment, this one
+// would need a petabyte.
 TEST_F(AggregatorTest, AnOperationBeyondAllBoundsIsDeclinedAndTheJobGoesOn) {
   auto made = Aggregator::start(test::loopback_options(), deal_work());
   ASSERT_TRUE(made.ok()) << made.status().to_string();
@@ -305,7 +306,7 @@ TEST_F(AggregatorTest, AnOperationBeyondAllBoundsIsDeclinedAndTheJobGoesOn) {
   EXPECT_TRUE(served(1));
 }
 
-// Two groups whose tags are equal: frames belong to whoever the stream says.
+// Two groups whose tags are equal: a frame belongs to the group of its stream.
 TEST_F(AggregatorTest, JobsWithEqualTagsDoNotMeet) {
   start(test::loopback_options());
   Ranks one(3, 5), two(2, 5);
@@ -320,7 +321,7 @@ TEST_F(AggregatorTest, JobsWithEqualTagsDoNotMeet) {
     ASSERT_TRUE(one.reduce_scatter(op, 4, op));
     ASSERT_TRUE(two.reduce_scatter(op, 6, 100 + op));
   }
-  // One of them misbehaves: the other does not notice.
+  // One of them violates the protocol; the other is not affected.
   one.send(0, Channel::kReduce, {wire::FrameType::kAbort, 1, 0, 5, 0, 0}, {});
   EXPECT_TRUE(one.lost(1));
   EXPECT_TRUE(served(1));
@@ -370,7 +371,7 @@ TEST_F(AggregatorTest, ARosterInAnothersNameEndsTheJob) {
   EXPECT_THAT(last_end(), HasSubstr("rank 1 sent a roster"));
 }
 
-// Whatever ends a job: its threads, descriptors and quota are as before.
+// However a job ends, its threads, descriptors and quota are released.
 TEST_F(AggregatorTest, WhatAJobTookIsGivenBackHoweverItEnds) {
   Options options = test::loopback_options();
   options.lanes = 2;
@@ -399,7 +400,7 @@ TEST_F(AggregatorTest, WhatAJobTookIsGivenBackHoweverItEnds) {
   lives("the group has ended", [](Asker& a, Ranks&) { EXPECT_TRUE(a.send(wire::Bye{})); });
   lives("all ranks have left", [](Asker&, Ranks& ranks) { ranks.leave(); });
   lives("all ranks have left", [](Asker& a, Ranks& ranks) {
-    a.hang_up();  // the job goes on while there are ranks
+    a.hang_up();  // the job continues while it has ranks
     EXPECT_TRUE(ranks.reduce_scatter(1, 2, 3));
     for (Member m = 0; m < 3; m++) ranks.part(m);
   });

@@ -1,5 +1,6 @@
-// The stations' deal is the ranks' deal: every segment that a station is dealt on one side is on
-// its list on the other, and all lists together are what the ranks do not fold themselves.
+// The stations' deal equals the ranks' deal: every segment that the ranks deal to a station is on
+// that station's list, and all lists together are the segments that the ranks do not fold
+// themselves.
 #include "service/deal_work.h"
 
 #include <gmock/gmock.h>
@@ -62,7 +63,8 @@ TEST(DealWork, StationsHaveTheListsThatRanksDealThem) {
   }
 }
 
-// Leaves and stations at the top: what a leaf sends is what the other waits for, in its numbers.
+// Leaves and stations at the top: the segments and numbers that a leaf sends are those for which
+// the top waits.
 TEST(DealWork, StationsOfATreeHaveListsThatMeet) {
   wire::Ask ask = test::some_ask(8);
   ask.racks = {"A", "B"};
@@ -105,7 +107,7 @@ TEST(DealWork, StationsOfATreeHaveListsThatMeet) {
   EXPECT_EQ(lists[1]->partners().size(), 3u);
 }
 
-// A rank says how long an operation is: a list is made only where there is room for it.
+// A rank declares the length of an operation; a list is made only if there is room for it.
 TEST(DealWork, AListThatFindsNoRoomIsNotMade) {
   wire::Ask flat = test::some_ask(8), tree = test::some_ask(8);
   tree.racks = {"A", "B"};
@@ -134,7 +136,7 @@ TEST(DealWork, AListThatFindsNoRoomIsNotMade) {
           EXPECT_THAT(list.status().message(), ::testing::HasSubstr("finds no room"));
         }
       }
-      // Of all ranks' shards together: 2^32 bytes.
+      // The shards of all ranks together have 2^32 bytes.
       EXPECT_GE(made, d.kind == wire::Kind::kAllreduce ? 9u : 6u) << "4 GiB are no matter";
       EXPECT_GE(refused, 24u);
       if (d.kind == wire::Kind::kReduceScatter) break;

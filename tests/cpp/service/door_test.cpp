@@ -1,5 +1,5 @@
-// Connections that have proved nothing, at the listeners of daemons. Time stands still here: what
-// happens is no matter of a limit that has passed.
+// Connections without any proof at the listeners of daemons. The time does not advance here, so no
+// outcome depends on a limit.
 #include "service/door.h"
 
 #include <gtest/gtest.h>
@@ -62,7 +62,7 @@ class DoorTest : public testing::Test {
     (void)::poll(list.data(), list.size(), 1);
     door_.serve(list, kSecond, guests_);
   }
-  // Whether the door hears what the host says.
+  // Returns true if the listener receives the host's record.
   bool heard(uint32_t host) {
     const Fd fd = connect_from(host);
     const std::string bytes = wire::framed("hello");

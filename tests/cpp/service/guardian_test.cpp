@@ -1,4 +1,4 @@
-// When something that beats counts as still.
+// When a process with a heartbeat counts as hanging.
 #include "service/guardian.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ TEST(StillWatch, WhatIsBeingStartedIsNotStill) {
   EXPECT_EQ(watch.look(1, 101 * kStep), kStep);
 }
 
-// A machine that was suspended, or a debugger that has stopped both.
+// The machine was suspended, or a debugger has stopped both.
 TEST(StillWatch, APauseOfTheWatcherIsOneStep) {
   StillWatch watch(kStep);
   EXPECT_EQ(watch.look(5, 0), 0);

@@ -1,5 +1,5 @@
-// Jobs driven by a clock of the test. Mostly the door is closed, and records are handed in as if
-// they had come through it.
+// Jobs driven by a clock of the test. Most tests do not open the listener, and pass records as if
+// they had arrived through it.
 #include "service/jobs.h"
 
 #include <gmock/gmock.h>
@@ -72,7 +72,7 @@ TEST_F(JobsTest, TheSameGroupMayAskAgainWhileItsOldJobIsStillThere) {
   EXPECT_EQ(report().jobs[0].number, 2u);
 }
 
-// Records to askers, as they leave.
+// Records the texts that are sent to askers.
 class Said final : public Links {
  public:
   void keep(LinkId) override {}
@@ -116,8 +116,8 @@ class GuardedJobs : public ::testing::Test {
                      AskGuard{"sealed", secret_, crypto::Key(std::array<std::byte, 32>{})}))};
 };
 
-// Somebody on the path passes on an ask of the same group over the same connection, in another
-// order or with another content: the answer to one is not taken for that to another.
+// An attacker on the path forwards a request of the same group over the same connection, in another
+// order or with other content. The reply to one request must not be valid for another.
 TEST_F(GuardedJobs, AnAcceptBelongsToTheAskThatItAnswers) {
   jobs_.on_link(1);
   const std::string challenge = nonce(), asked = signed_for(challenge);
@@ -222,7 +222,7 @@ TEST(JobsAtADoor, OneWithoutAnAskerLivesWhileItsRanksAreHeard) {
   }));
 }
 
-// In a process of its own, which may have few: 1 if the second job is let in.
+// Runs in a process of its own with few descriptors; exits with 1 if the second job is accepted.
 TEST(JobsDeathTest, DescriptorsOfOtherJobsAreTaken) {
   const auto second_is_let_in = [] {
     const Options options = test::loopback_options();

@@ -1,4 +1,4 @@
-// The command line of an aggregator: what is taken, and what is refused and how.
+// The command line of an aggregator: accepted options, and the errors of refused ones.
 #include "service/options.h"
 
 #include <gmock/gmock.h>

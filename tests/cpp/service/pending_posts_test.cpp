@@ -1,4 +1,4 @@
-// Posts that a client of an engine does not finish: what is kept of them, and how much at most.
+// Posts that a client of an engine does not finish: the parts that are kept, and their maximum.
 #include "service/pending_posts.h"
 
 #include <gmock/gmock.h>
@@ -53,7 +53,7 @@ TEST(PendingPosts, OfAGroupThatIsNotThereNothingIsKept) {
   std::optional<ipc::PostRecord> whole;
   EXPECT_EQ(posts.begin(begun(1, 1000), false), "");
   EXPECT_EQ(posts.begin(begun(2, 1000), true), "");
-  posts.pass_over(2);  // it is closed
+  posts.pass_over(2);  // the group is closed
   for (int i = 0; i < 1000; i++) {
     EXPECT_EQ(posts.add(part_of(1, 1000, true), whole), "");
     EXPECT_EQ(posts.add(part_of(2, 1000, true), whole), "");

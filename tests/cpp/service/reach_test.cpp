@@ -1,4 +1,5 @@
-// Where an engine goes for its clients, and what of their settings it takes.
+// The addresses to which an engine connects for its clients, and the client settings that it
+// accepts.
 #include "service/reach.h"
 
 #include <gmock/gmock.h>
@@ -22,7 +23,7 @@ TEST(ReachTest, NetworksOfTheInterfacesByDefault) {
   Reach reach({});
   EXPECT_TRUE(reach.may("127.0.0.1", 40000).ok());
   EXPECT_TRUE(reach.may("127.1.2.3", 1024).ok());
-  // Of a class that no interface has.
+  // An address of a class that no interface has.
   const Status far = reach.may("240.0.0.7", 40000);
   EXPECT_EQ(far.code(), Code::kInvalidArgument);
   EXPECT_THAT(far.message(), HasSubstr("the engine does not go to 240.0.0.7:40000"));

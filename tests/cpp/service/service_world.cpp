@@ -1,5 +1,5 @@
-// Contributions are small integers that depend on rank, segment and place, so that a sum that has
-// one too many, one too few or one of another place is another one.
+// Contributions are small integers that depend on rank, segment and place, so that a sum with a
+// missing, an additional or a misplaced contribution has another value.
 #include "service/service_world.h"
 
 #include <poll.h>
@@ -72,7 +72,7 @@ bool eventually(const std::function<bool()>& holds) {
   return until(holds, "a state of the aggregator");
 }
 
-// ---- askers ----
+// ---- connections that ask for admission ----
 
 Asker::Asker(uint16_t port) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
   const sockaddr_in to = ipv4_address({htonl(INADDR_LOOPBACK)}, port);
@@ -168,7 +168,7 @@ Ranks::Ranks(uint32_t count, uint64_t tag) : tag_(tag) {
   UdpTransportOptions options;
   options.interface = "=lo";
   options.rcvbuf = 1 << 20;
-  options.liveness_limit = 2 * kSecond;  // a station that does not let one in is tried as long
+  options.liveness_limit = 2 * kSecond;  // also the time for which a refusing station is retried
   for (uint32_t r = 0; r < count; r++) {
     auto rank = std::make_unique<Rank>();
     auto transport = make_udp_transport(options);

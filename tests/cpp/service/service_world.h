@@ -1,5 +1,5 @@
-// An aggregator in this process on loopback, askers with real sockets, and the ranks of a job as
-// raw stream endpoints that a test drives by hand.
+// An aggregator in this process on loopback, real sockets that ask it for admission, and the ranks
+// of a job as raw stream endpoints that a test drives by hand.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,20 +19,20 @@ namespace mcast::test {
 
 inline constexpr size_t kSegment = 4096;
 
-// Every segment of every shard, dealt to station 0 in order: of a reduce_scatter of int32.
+// A reduce_scatter of int32 with every segment of every shard dealt to station 0 in order.
 service::DealWork simple_deal();
 
 service::Options loopback_options();
 
-// One connection to an aggregator's door. Nothing waits for longer than some seconds.
+// One connection to an aggregator's listener. All waits end after some seconds.
 class Asker {
  public:
   explicit Asker(uint16_t port);
   bool send(const wire::Admission& record);
   bool send_raw(std::string_view bytes);
-  // The next record; nothing: the connection has ended, or nothing came in time.
+  // The next record, or nothing if the connection has ended or no record arrived in time.
   std::optional<wire::Admission> receive();
-  // The other side has closed.
+  // Returns true once the other side has closed.
   bool closed();
   void hang_up() { fd_.reset(); }
 
@@ -41,10 +41,10 @@ class Asker {
   wire::RecordReader in_{wire::kMaxAdmission};
 };
 
-// An ask that the aggregator takes.
+// A request that the aggregator accepts.
 wire::Ask some_ask(uint32_t ranks, uint64_t tag = 77);
 
-// The roster that ranks tell a station, which is alone in it.
+// The roster that ranks send to a station, which is the only one in it.
 wire::StationRoster roster_of(const wire::Accept::Station& station);
 
 // The ranks of one group, played by raw endpoints on loopback.
@@ -53,28 +53,28 @@ class Ranks {
   explicit Ranks(uint32_t count, uint64_t tag = 77);
   ~Ranks();
 
-  // With their uids.
+  // A request with the ranks' uids.
   wire::Ask ask() const;
-  // All ranks know the station, and tell it the roster.
+  // Connects all ranks to the station; they send it the roster.
   void meet(const wire::Accept::Station& station);
-  void part(Member rank);  // it vanishes
-  // Goodbye of all.
+  void part(Member rank);  // the rank vanishes without a goodbye
+  // All ranks send a goodbye.
   void leave();
 
-  // Everybody calls reduce_scatter of `segments` segments per rank; values by `seed`. True: every
-  // owner has every result, exact, in time.
+  // All ranks call reduce_scatter with `segments` segments per rank; the values depend on `seed`.
+  // Returns true if every owner gets every result in time and exact.
   bool reduce_scatter(Sequence sequence, uint32_t segments, uint32_t seed);
   void open(Member rank, Sequence sequence, uint32_t segments);
-  // Its contributions up to number `end`, as far as none have been sent.
+  // Sends the rank's contributions up to number `end` that were not sent before.
   void contribute(Member rank, Sequence sequence, uint32_t end, uint32_t segments, uint32_t seed);
-  // Numbers below this were asked for.
+  // The rank was granted the numbers below this.
   uint32_t granted(Member rank) const;
   void send(Member rank, Channel channel, wire::FrameHeader header, ConstBytes body);
-  // Until `done` or some seconds have passed.
+  // Runs until `done` or until some seconds have passed.
   bool pump(const std::function<bool()>& done);
-  // A rank has got an answer to its ping.
+  // Returns true if the rank gets a reply to its ping.
   bool ping(Member rank);
-  // The station's end has reached the rank.
+  // Returns true once the station's end has reached the rank.
   bool lost(Member rank);
 
   uint64_t tag() const { return tag_; }
@@ -86,7 +86,7 @@ class Ranks {
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
 
-// Until it holds, or for some seconds.
+// Waits until it holds, at most some seconds.
 bool eventually(const std::function<bool()>& holds);
 
 }  // namespace mcast::test

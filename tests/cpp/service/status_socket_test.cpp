@@ -1,4 +1,4 @@
-// Whoever asks for a status, however often: the thread that answers has other things to do.
+// However often the status is requested, the thread that replies still does its other work.
 #include "service/status_socket.h"
 
 #include <gmock/gmock.h>
@@ -18,7 +18,7 @@ namespace {
 using service::StatusSocket;
 using testing::HasSubstr;
 
-// All that it is sent, until the end.
+// Everything that is sent until the end.
 std::string read_to_end(int fd) {
   std::string text;
   char piece[4096];
@@ -57,7 +57,7 @@ TEST(StatusSocket, ATurnHasOneTextForAllWhoCome) {
   EXPECT_EQ(read_to_end(late->get()), "text 2");
 }
 
-// Who comes while a turn takes its text is a matter of the next one, at the latest.
+// A request that arrives while a poll writes its text is answered in the next poll at the latest.
 TEST(StatusSocket, ATurnEndsHoweverManyCome) {
   const TemporaryFolder folder;
   StatusSocket socket;
@@ -83,11 +83,11 @@ TEST(StatusSocket, ATurnEndsHoweverManyCome) {
     EXPECT_LE(asked, before + 1);
   }
   over = true;
-  socket.close();  // who waits for room gets none
+  socket.close();  // connections that wait for room get none
   for (std::thread& one : flood) one.join();
 }
 
-// Its beats are what its guardian looks at.
+// The guardian watches these beats.
 TEST(StatusSocket, AnEngineBeatsUnderAFloodOfReadersAndClients) {
   std::atomic<uint64_t> beats{0};
   service::HostEngineOptions options;
@@ -109,7 +109,7 @@ TEST(StatusSocket, AnEngineBeatsUnderAFloodOfReadersAndClients) {
   for (std::thread& one : flood) one.join();
   const std::string status = engine.path() + ".status";
   auto reader = connect_to(status, SOCK_STREAM);
-  while (!reader.ok()) reader = connect_to(status, SOCK_STREAM);  // no room yet
+  while (!reader.ok()) reader = connect_to(status, SOCK_STREAM);  // until there is room
   EXPECT_THAT(read_to_end(reader->get()), HasSubstr("\"limits\""));
 }
 

@@ -1,4 +1,4 @@
-// A job's store: what c10d expects of one, whatever records come, and whom it lets wait.
+// A job's store: the behaviour that c10d expects, arbitrary records, and clients that wait.
 #include "service/store_table.h"
 
 #include <gmock/gmock.h>
@@ -20,12 +20,12 @@ using Parts = std::vector<std::string>;
 
 class StoreTableTest : public testing::Test {
  protected:
-  // Clients of one host, unless `source` says otherwise.
+  // Opens a client; all have the same host unless `source` differs.
   void open(StoreTable::Client client, const std::string& name = "job", uint32_t source = 1) {
     ASSERT_TRUE(table_.admit(client, source));
     EXPECT_THAT(ask(client, StoreOp::kOpen, {"host", "7118", name, "0"}).parts, ElementsAre());
   }
-  // Its answer, which comes at once.
+  // Returns the reply, which is immediate.
   StoreRecord ask(StoreTable::Client client, StoreOp op, const Parts& parts) {
     EXPECT_TRUE(table_.on_record(client, {op, parts}, now_));
     return taken(client).value_or(StoreRecord{StoreOp::kFailed, {"no answer"}});
@@ -70,7 +70,7 @@ TEST_F(StoreTableTest, DoesWhatC10dExpects) {
   EXPECT_THAT(done(1, StoreOp::kCheck, {"a", "n"}), ElementsAre("1"));
   EXPECT_THAT(done(1, StoreOp::kCheck, {"a", "m"}), ElementsAre("0"));
   EXPECT_THAT(done(1, StoreOp::kCheck, {}), ElementsAre("1"));
-  // compare_set: of what is there, of what is not, and where it differs.
+  // compare_set with a present value, a missing one, and a different one.
   EXPECT_THAT(done(1, StoreOp::kCompareSet, {"n", "-2", "9"}), ElementsAre("9"));
   EXPECT_THAT(done(1, StoreOp::kCompareSet, {"n", "-2", "8"}), ElementsAre("9"));
   EXPECT_THAT(done(1, StoreOp::kCompareSet, {"new", "old", "x"}), ElementsAre("old"));
@@ -149,7 +149,7 @@ TEST_F(StoreTableTest, WhatNoRankSaysEndsTheConnection) {
   EXPECT_FALSE(table_.on_record(1, {StoreOp::kCount, {}}, now_)) << "one question at a time";
 }
 
-// One host alone gets half of the memory, and has it again when its values are gone.
+// One host alone gets half of the memory, and gets it again when its values are gone.
 TEST_F(StoreTableTest, IsBounded) {
   open(1);
   const std::string large(size_t{15} << 20, 'x');
@@ -172,7 +172,8 @@ TEST_F(StoreTableTest, IsBounded) {
   EXPECT_EQ(table_.bytes(), 0u);
 }
 
-// A host that makes up names, keeps all it can and connects without end takes its own share only.
+// A host that invents names, stores all it can and opens connections endlessly uses only its own
+// share.
 TEST_F(StoreTableTest, OneSourceLeavesRoomForOthers) {
   StoreTable::Client client = 1;
   for (; client < 20'000 && table_.admit(client, 7); client++) {
@@ -192,14 +193,14 @@ TEST_F(StoreTableTest, OneSourceLeavesRoomForOthers) {
   }
 }
 
-// The answer would be 4 TiB: it is summed, not built.
+// The reply would have 4 TiB: its size is summed before it is built.
 TEST_F(StoreTableTest, AQuestionThatNamesOneKeyOftenIsRefusedBeforeItsAnswerIsBuilt) {
   open(1);
   done(1, StoreOp::kSet, {"k", std::string(size_t{1} << 20, 'v')});
   Parts often{"0"};
   often.insert(often.end(), wire::kMostStoreParts - 1, "k");
   EXPECT_THAT(ask(1, StoreOp::kGet, often).parts[0], HasSubstr("longer than a store's record"));
-  // The same of clients that wait for one value: each of 15 MiB.
+  // The same with clients that wait for one value: each reply has 15 MiB.
   Parts wait{"0"};
   wait.insert(wait.end(), 15, "later");
   for (StoreTable::Client c = 2; c < 102; c++) {
@@ -231,7 +232,7 @@ TEST(SourceShares, LeaveForEachSourceAsMuchAsOneHas) {
   EXPECT_FALSE(shares.take(2, 1));
 }
 
-// Every question has an answer that a record can hold: who waited for none would wait for ever.
+// A reply that is too long becomes an error, because a client without a reply would wait forever.
 TEST_F(StoreTableTest, AnswersThatAreTooLongAreErrors) {
   open(1);
   const std::string large(size_t{9} << 20, 'x');
@@ -248,7 +249,7 @@ TEST_F(StoreTableTest, AnswersThatAreTooLongAreErrors) {
   EXPECT_LT(ask(1, StoreOp::kAdd, {large, "1"}).parts[0].size(), 200u) << "the key is cut";
 }
 
-// What keeping an entry takes is counted, and so are keys that are waited for.
+// The overhead of an entry is counted, and so are keys for which clients wait.
 TEST_F(StoreTableTest, SmallEntriesAreBoundedToo) {
   open(1);
   Parts many;
@@ -287,7 +288,7 @@ TEST(StoreRecord, AnyBytesAreRead) {
       bytes.erase(0, piece);
       while (auto record = reader.next()) read.push_back(*record);
     }
-    // Whatever was read is written as it came.
+    // An accepted record is written as the same bytes.
     for (const StoreRecord& r : read) EXPECT_EQ(wire::bytes_of(r).size() > 0, true);
   }
   wire::StoreReader reader;
@@ -302,13 +303,13 @@ TEST(StoreRecord, AnyBytesAreRead) {
   EXPECT_FALSE(huge.next());
   EXPECT_TRUE(huge.broken()) << "before anything of that length is waited for";
   EXPECT_EQ(wire::bytes_of({StoreOp::kSet, {"k", std::string(wire::kMostStoreRecord, 'x')}}), "");
-  // Each part takes memory beside its bytes.
+  // Each part takes memory in addition to its bytes.
   EXPECT_EQ(wire::bytes_of({StoreOp::kCheck, Parts(wire::kMostStoreParts + 1)}), "");
   wire::StoreReader parts;
   std::string many = wire::bytes_of({StoreOp::kCheck, Parts(wire::kMostStoreParts)});
   parts.feed(many);
   EXPECT_TRUE(parts.next());
-  many[5]++;  // the number of parts, and one more behind
+  many[5]++;  // the number of parts, and one more at the end
   many += std::string(4, '\0');
   many[0] += 4;
   parts.feed(many);

@@ -1,6 +1,6 @@
-// The transport contract over verbs on this machine's RDMA device: all endpoints in one process, so
-// it needs a device that loops multicast back. Not run by ctest; `tests/python/verbs/vm.py` has
-// one.
+// The transport contract over verbs on this machine's RDMA device. All endpoints are in one
+// process, so the device must loop multicast back. ctest does not run it;
+// `tests/python/verbs/vm.py` has such a device.
 #include "transport/transport_contract.h"
 #include "verbs/verbs_world.h"
 

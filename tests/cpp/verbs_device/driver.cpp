@@ -1,6 +1,6 @@
-// Collectives over the engine between machines, every byte checked: what the virtual machines of
-// the lab run to try the verbs transport (and, with MCAST_TRANSPORT=udp, the other one beside it).
-// Ranks find each other through files in a folder that all machines see.
+// Runs collectives over the engine between machines and checks every byte. The virtual machines of
+// the lab run it to test the verbs transport (and, with MCAST_TRANSPORT=udp, the UDP transport).
+// Ranks find each other through files in a folder that all machines share.
 //
 //   mcast_verbs_driver check [BYTES...]   broadcast, all_gather, reduce_scatter of each size
 //   mcast_verbs_driver until-lost         broadcasts until a rank is lost; its error must name it
@@ -8,7 +8,7 @@
 //
 // RANK, WORLD_SIZE as torchrun sets them; MCAST_VM_SHARE: the folder; MCAST_*: settings;
 // DRIVER_TIMEOUT: seconds to make the group, and for each operation. Results are lines "name=value"
-// on standard output; exit code 0 if everything was as it must be.
+// on standard output; the exit code is 0 if all checks passed.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -34,7 +34,7 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-// A value is a file, written beside and renamed.
+// A value is a file that is written under another name and renamed.
 class FileStore final : public KeyValueStore {
  public:
   explicit FileStore(fs::path folder) : folder_(std::move(folder)) {

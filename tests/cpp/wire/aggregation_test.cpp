@@ -1,5 +1,5 @@
-// Bodies and records of aggregation: what is written is read back, what is cut or lengthened is
-// refused, and what is accepted of any bytes has one encoding only.
+// Bodies and records of aggregation: they are read as they were written, truncated or extended ones
+// are refused, and bytes that are accepted have only one encoding.
 #include "wire/aggregation.h"
 
 #include <gmock/gmock.h>
@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Reads `good` and nothing that is shorter; `longer`: nor what has a byte more.
+// Reads `good` and refuses any prefix of it; with `longer`, also an additional byte.
 template <typename Parse>
 void only_whole(const Writer& good, Parse parse, bool longer = true) {
   EXPECT_TRUE(parse(good.bytes()));
@@ -314,7 +314,7 @@ TEST(AdmissionRecords, EveryFieldIsNeededAndNamed) {
       const std::string key = text.substr(at, text.find('=', at) - at);
       Admission back;
       const Status status = decode_admission(text.substr(0, at) + text.substr(end), back);
-      // Without its last line a list of stations is a shorter one.
+      // Without its last line, a list of stations is a valid shorter list.
       if (key != "station1") {
         ASSERT_FALSE(status.ok()) << key;
         EXPECT_THAT(status.message(), HasSubstr("\"" + key + "\""));

@@ -1,9 +1,9 @@
-// A seeded fuzzer on whole groups. Real datagrams and frames are caught on the simulated network,
+// A seeded fuzzer on whole groups. Real datagrams and frames are captured on the simulated network,
 // mutated, and injected into a running group. Without a valid checksum they change nothing: every
-// op still delivers exact bytes. With a valid checksum they may fail the group (whoever can forge a
-// frame is a member; docs/protocol.md says so), but never crash, write outside the regions, or
+// operation still delivers exact bytes. With a valid checksum they may fail the group (only a
+// member can forge a frame; see docs/protocol.md), but never crash, write outside the regions, or
 // hang.
-//   MCAST_TEST_SEED=1234 mcast_test_wire --gtest_filter='Attack*'
+// MCAST_TEST_SEED=1234 mcast_test_wire --gtest_filter='Attack*'
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -106,7 +106,8 @@ class Attacker {
     } else {
       const size_t edits = 1 + rng_.below(4);
       for (size_t i = 0; i < edits && !b.empty(); i++) {
-        // Fields of the header and of the body's start are the telling ones.
+        // Most mutations hit fields of the header and the start of the body, where they matter
+        // most.
         const size_t span = rng_.chance(0.8) ? std::min(b.size(), header + 24) : b.size();
         const size_t at = rng_.below(span);
         const uint8_t values[] = {0,
@@ -120,7 +121,7 @@ class Attacker {
         b[at] = std::byte{values[rng_.below(8)]};
       }
     }
-    // A copy is no mutation: nobody need count it.
+    // An identical copy is not a mutation and need not be counted.
     if (std::ranges::equal(b, original)) b.back() ^= std::byte{1};
     return b;
   }
@@ -130,7 +131,8 @@ class Attacker {
     if (attack_.forge && b.size() >= wire::kDatagramHeader) {
       wire::store<uint32_t>(b.data(), crc32c(ConstBytes(b).subspan(4)));
     }
-    // One that names its receiver as the sender looks like that one's echo, which is no offence.
+    // A datagram that names its receiver as the sender looks like the receiver's own echo, which is
+    // legal.
     wire::DatagramHeader header;
     const bool parses = wire::parse_datagram(b, header) == wire::ParseError::kNone;
     if (!parses || header.member != to) injected_++;

@@ -1,5 +1,6 @@
-// Codecs: what is written is read back; every truncation and every flipped bit is refused, by
-// structure or by checksum; bodies of any length are either exactly one message or nothing.
+// Codecs: messages are read as they were written; every truncation and every flipped bit is
+// refused, by structure or by checksum; a body of any length is either exactly one message or
+// invalid.
 #include <gtest/gtest.h>
 
 #include "base/element.h"
@@ -445,7 +446,7 @@ TEST(Parsers, RandomAndMutatedBytesNeverCrash) {
   for (int i = 0; i < 100000; i++) {
     auto bytes = noise(rng, rng.below(80));
     if (rng.chance(0.5) && bytes.size() > 8) {
-      // Past the first checks.
+      // Gets past the first checks.
       store<uint16_t>(bytes.data() + 4, kDatagramMagic);
       bytes[6] = static_cast<std::byte>(0x10 | (1 + rng.below(4)));
       bytes[7] = std::byte{0};

@@ -1,8 +1,8 @@
-// Answers to a repair request that are none: a third rank sends FetchData and NotHave frames under
-// the id of somebody else's request, for chunks that were not asked for or are long there, while
-// the donor's own answer is lost. Such an answer must not settle the request: the chunks would
-// never be asked for again, and the operation would stand still until its time limit.
-//   MCAST_TEST_SEED=7 mcast_test_wire --gtest_filter='ForgedAnswer*'
+// Forged replies to a repair request. A third rank sends FetchData and NotHave frames with the id
+// of another rank's request, for chunks that were not requested or have arrived long before, while
+// the donor's own reply is lost. A forged reply must not settle the request: the chunks would never
+// be requested again, and the operation would hang until its time limit.
+// MCAST_TEST_SEED=7 mcast_test_wire --gtest_filter='ForgedAnswer*'
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -43,7 +43,7 @@ class ForgedAnswer {
       wire::FrameHeader h;
       if (!wire::parse_frame(frame, h)) return true;
       if (from == asker_ && h.type == wire::FrameType::kFetch) answer_falsely(to, h, frame);
-      // The donors' own answers are lost until a request has passed its time limit.
+      // The donors' own replies are lost until a request has passed its time limit.
       return to != asker_ || h.type != wire::FrameType::kFetchData ||
              fetch_attempts(h.argument) > 0;
     });
@@ -67,7 +67,8 @@ class ForgedAnswer {
     const std::vector<ChunkRange>& asked = fetch.ranges;
     Member third = 0;
     while (third == asker_ || third == donor) third++;
-    // Mostly somebody else; sometimes the donor itself, with what was not asked of it.
+    // Usually a third rank forges it; sometimes the donor itself sends chunks that were not
+    // requested.
     const bool donor_itself = rng_.chance(0.3);
     Chunk count = 0;
     for (const ChunkRange& r : asked) count += r.size();

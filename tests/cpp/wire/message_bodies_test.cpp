@@ -1,4 +1,5 @@
-// Bodies of messages from one rank to one other: what is written is read back, all else is refused.
+// Bodies of messages between two ranks: they are read as they were written, anything else is
+// refused.
 #include <gtest/gtest.h>
 
 #include <vector>

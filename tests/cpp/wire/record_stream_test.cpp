@@ -1,5 +1,5 @@
-// Text records on a connection: whole ones come out in order however their bytes arrive, and a
-// length that cannot be ends the reading.
+// Text records on a connection: whole records are read in order however their bytes arrive, and an
+// impossible length ends the reading.
 #include "wire/record_stream.h"
 
 #include <gtest/gtest.h>
