@@ -1,6 +1,6 @@
-// Worlds with aggregators: groups are served by the real machines over the network, results are
-// those of the model's fold bit for bit, NICs carry what the model says, and aggregators may die,
-// end, stand still and come back while operations run.
+// Worlds with aggregators. The real state machines serve groups over the network, results equal the
+// model's fold bit for bit, NICs carry the bytes of the model, and aggregators may die, end, stop
+// and return while operations run.
 #include "simulation/aggregators.h"
 
 #include <gmock/gmock.h>
@@ -15,15 +15,15 @@ namespace {
 using sim::Operation;
 using wire::Kind;
 
-constexpr size_t kBytes = 3'000'000;  // 2.4 ms of a link
+constexpr size_t kBytes = 3'000'000;  // takes a link 2.4 ms
 
-// `workers` hosts with a rank each, then the aggregators.
+// `workers` hosts with one rank each, then the aggregators.
 sim::WorldSpec served(uint32_t workers, uint32_t aggregators, const std::string& fold = "rank",
                       const std::string& topology = "star") {
   sim::WorldSpec spec = world_of(workers + aggregators, topology);
   spec.hosts = workers;
   spec.config.fold = fold;
-  spec.config.incast = 128 << 10;  // small segments, so that little is enough to be dealt out
+  spec.config.incast = 128 << 10;  // small segments, so that few bytes can be dealt
   for (uint32_t i = 0; i < aggregators; i++) {
     sim::AggregatorSpec one;
     one.host = workers + i;
@@ -93,7 +93,7 @@ TEST(Aggregators, FoldForGroupsBitForBit) {
   }
 }
 
-// The station folds for the group: its bytes grow by an operation.
+// Bytes that aggregator i has folded; they grow by an operation's while it serves the group.
 uint64_t folded(sim::World& world, size_t i) {
   uint64_t bytes = 0;
   for (const auto& job : world.aggregators().report(i).jobs) {
@@ -114,7 +114,7 @@ TEST(Aggregators, OneThatDiesHarmsNobodyAndIsUsedAgain) {
     finish(world, world.post_all(g, all_reduce(2, kBytes)));
     world.aggregators().start(1);
     EXPECT_EQ(folded(world, 1), 0u);
-    // It is asked again a second after its loss, and the roster takes a moment.
+    // The group asks it again a second after its loss, and the roster takes a moment.
     world.run([] { return false; }, 3 * kSecond);
     finish(world, world.post_all(g, all_reduce(3, kBytes)));
     EXPECT_GT(folded(world, 1), kBytes / 16);
@@ -166,7 +166,7 @@ TEST(Aggregators, OneThatComesLateIsUsed) {
   leave(world, g);
 }
 
-// Rank 0 asks; when it dies the group fails, and the jobs end.
+// Rank 0 is the one that asks. When it dies, the group fails and the jobs end.
 TEST(Aggregators, JobsOfADeadGroupEnd) {
   sim::WorldSpec spec = served(5, 2);
   spec.config.liveness_limit = 2 * kSecond;
@@ -185,7 +185,7 @@ TEST(Aggregators, JobsOfADeadGroupEnd) {
       10 * kSecond));
 }
 
-// Clocks of aggregators are their own, and two runs of one specification are the same run.
+// Aggregators have their own clocks, and two runs of one specification are identical.
 TEST(Aggregators, AreDrivenByEventsAlone) {
   uint64_t hashes[2] = {};
   for (uint64_t& hash : hashes) {

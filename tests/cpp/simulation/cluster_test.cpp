@@ -1,6 +1,6 @@
 // Whole groups over fabrics: links with rates and queues, trains, streams with windows. Results are
-// compared byte by byte, traffic of a clean run with what the topology says, and the limits of what
-// ring and reductions queue are reached.
+// compared byte by byte and the traffic of a clean run with the topology, and the limits of the
+// queues of ring and reductions are reached.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -63,7 +63,7 @@ TEST(OnFabric, HostsWithSeveralRanksShareTheirLinks) {
   finish(c, some_of_all(c, 300'000));
 }
 
-// Trains are of one class, also where one cannot be sent when another begins.
+// Trains have one class only, also if one cannot be sent when another begins.
 TEST(OnFabric, AFullInterfaceIsWaitedFor) {
   for (const bool classes : {false, true}) {
     ClusterOptions o = on_fabric(4, "star", kGigabitRate);
@@ -119,7 +119,7 @@ TEST(OnFabric, TheSameSeedIsTheSameRun) {
   EXPECT_NE(hash(1), hash(2));
 }
 
-// Most that any member had queued for any other.
+// The maximum that any member had queued for any other.
 size_t most_queued(Cluster& c, Channel channel, const Runs& runs) {
   size_t most = 0;
   const auto watch = [&] {

@@ -1,5 +1,5 @@
-// Contents of large reductions: the result is the plain sum in the right order, what is wrong is
-// found out, and worlds whose ranks have ledgers reduce over them with every type and order.
+// Contents of large reductions: the result is the plain sum in the right order, errors are found,
+// and worlds whose ranks have ledgers reduce over them with every type and order.
 #include "simulation/contributions.h"
 
 #include <gmock/gmock.h>
@@ -17,7 +17,7 @@ using sim::Contributions;
 using wire::Kind;
 
 constexpr uint32_t kRanks = 5;
-constexpr size_t kVector = kRanks * 500'000;  // more than a period
+constexpr size_t kVector = kRanks * 500'000;  // longer than the period of the contents
 
 Contributions::Shape shape_of(bool in_turn, Kind kind = Kind::kAllreduce) {
   return {kind, 7, kRanks, kVector, Element::kFloat32, Reduction::kSum, in_turn};

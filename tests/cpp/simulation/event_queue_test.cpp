@@ -1,5 +1,5 @@
-// The event queue against a sorted list, and what small parts of the network model promise: trains
-// that count their bytes, losses at their rate and in their bursts, queues in their order.
+// Compares the event queue with a sorted list, and tests small parts of the network model: trains
+// count their bytes, losses have their rate and bursts, queues keep their order.
 #include "transport/sim/event_queue.h"
 
 #include <gtest/gtest.h>
@@ -81,7 +81,7 @@ TEST(Train, CountsWireBytesOfWhatIsLeft) {
   EXPECT_EQ(pool.make()->count, 0u) << "a train that is used again is empty";
 }
 
-// Else a stream whose timer doubles would lose each of the few packets that it sends.
+// Otherwise a stream whose timer doubles would lose each of the few packets that it sends.
 TEST(Loss, ABurstEndsWhereNothingIsSent) {
   Loss idle(0.3, 1000, 7), busy(0.3, 1000, 7);
   int lost = 0, most = 0, run = 0;

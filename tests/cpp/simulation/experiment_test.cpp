@@ -1,5 +1,5 @@
-// Experiments: what they say and refuse, that schedules move exactly the bytes of their edges, take
-// the time of a closed form on a clean star, and that equal experiments give equal reports.
+// Experiments: their reports and refusals. Schedules move exactly the bytes of their edges and take
+// the time of a closed form on a clean star, and equal experiments give equal reports.
 #include "simulation/experiment.h"
 
 #include <gmock/gmock.h>
@@ -24,7 +24,7 @@ Amount crossings_of(const OpResult& result, TrafficClass what, const std::string
   return sum;
 }
 
-// Links that a send crosses, as the network routes it.
+// Number of links that a send crosses, as the network routes it.
 class Crossings {
  public:
   explicit Crossings(const ExperimentSpec& spec)
@@ -83,8 +83,8 @@ TEST(Experiments, SchedulesMoveTheBytesOfTheirEdges) {
        {"hosts=9", "hosts=32 topology=fattree:radix=8", "hosts=64 topology=fattree:radix=32,pod=32",
         "hosts=47 topology=leafspine:leaves=4,spines=3,links=2"}) {
     const Crossings edges(spec_of(network));
-    // Links so long that a queue delays nothing beyond two round trips, when it would be sent
-    // again.
+    // Links are so long that no queue delays a segment by two round trips, after which it would be
+    // sent again.
     const std::string all = network + " delay=100us seed=5 ";
     const std::pair<std::string, uint64_t> cases[] = {
         {"op=all_gather algorithm=recursive-doubling block=", edges.doubling()},
@@ -119,7 +119,7 @@ TEST(Experiments, TheNumbersOfThePaper) {
   EXPECT_EQ(inner.packets, 24u * 187 * 2);
 }
 
-// Full links, and the latency of what fills them.
+// Full links, plus the latency of the path.
 TEST(Experiments, TimesOnACleanStarAreThoseOfClosedForms) {
   struct Case {
     const char* text;
@@ -153,7 +153,7 @@ TEST(Experiments, TheBoundIsWhatAHostMustReceive) {
   EXPECT_NEAR(bound("hosts=4 op=all_reduce size=64M rate=10gbit"), (96 << 20) * packet / 1.25, 1);
   EXPECT_NEAR(bound("hosts=4 op=all_gather+reduce_scatter block=1M planes=2"),
               (3 << 20) * packet / 12.5, 1);
-  // Exchanges: what a host must receive, or send.
+  // Exchanges: the bytes that one host must receive, or send.
   for (const char* op : {"all_to_all", "gather", "scatter"}) {
     EXPECT_NEAR(bound(std::string("hosts=4 size=64M op=") + op), (48 << 20) * packet / 12.5, 1);
   }
@@ -161,7 +161,7 @@ TEST(Experiments, TheBoundIsWhatAHostMustReceive) {
   EXPECT_NEAR(bound("hosts=4 ranks=2 op=gather size=8M"), (6 << 20) * packet / 12.5, 1);
 }
 
-// In units of all bytes at the rate of a worker's link: docs/aggregation.md has these fractions.
+// In units of all bytes at the rate of a worker's link; docs/aggregation.md has these fractions.
 TEST(Experiments, TheBoundWithAggregatorsIsThePlanners) {
   const double whole = (64 << 20) * (1 + 90.0 / 4148) / 12.5;
   const auto bound = [&](const std::string& more) {
@@ -243,7 +243,7 @@ TEST(Experiments, TheEngineMovesEachBlockOnceOverEachLinkOfItsTree) {
 }
 
 TEST(Experiments, TheEngineFillsACleanLink) {
-  // Ranks of one host share its link, and hand each other what their part of it brought.
+  // Ranks of one host share its link, and pass each other the parts that they receive.
   const std::pair<const char*, double> cases[] = {{"broadcast", 1.25},
                                                   {"all_gather", 1.25},
                                                   {"all_to_all", 1.25},

@@ -1,7 +1,7 @@
-// The fabric against a packet simulator on random small networks: with trains of one packet every
-// arrival, drop and byte is the same; with long trains bytes are, and times differ by no more than
-// trains that compete. And what else the fabric promises: turns of an interface's queues, limits,
-// marks, losses, hashes.
+// Compares the fabric with a packet simulator on random small networks. With trains of one packet
+// every arrival, drop and byte is equal; with long trains the bytes are equal, and times differ at
+// most by the trains that compete. Also tests the fabric's other guarantees: the order of an
+// interface's queues, limits, marks, losses, hashes.
 #include "transport/sim/fabric.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace {
 
 const MulticastAddress kAddress{5, 7000, false};
 
-// A fabric and what came out of it.
+// A fabric and its results.
 class FabricRun final : public FabricSink {
  public:
   explicit FabricRun(const FabricOptions& options) : fabric(options, events, *this) {}
@@ -78,7 +78,7 @@ struct Net {
   uint32_t hosts = 0;
 };
 
-// Slow links, so that no two things happen within a nanosecond by accident.
+// Slow links, so that no two events fall into the same nanosecond by accident.
 Net random_net(Rng& rng, bool queues) {
   Net net;
   net.hosts = static_cast<uint32_t>(2 + rng.below(12));
@@ -91,7 +91,7 @@ Net random_net(Rng& rng, bool queues) {
     port->delay = static_cast<double>(1 + rng.below(1'000'000));
     if (queues) port->queue = static_cast<double>(3000 + rng.below(20000));
   }
-  net.options.host_up.queue = 0;  // a host's queue is not its port's
+  net.options.host_up.queue = 0;  // a host's queue is not that of its port
   return net;
 }
 
@@ -116,7 +116,7 @@ std::vector<Sent> random_traffic(Rng& rng, uint32_t hosts, unsigned longest) {
   return all;
 }
 
-// Sends the same to both; `apart`: each packet is a train.
+// Sends the same packets to both networks; `apart`: each packet is its own train.
 struct Compared {
   FabricRun world;
   PacketNet packets;
@@ -203,7 +203,7 @@ TEST(Fabric, LongTrainsMoveTheSameBytesAtMuchTheSameTimes) {
     EXPECT_EQ(packets, both.packets.arrivals().size()) << "seed " << seed;
     double want = 0;
     for (const auto& arrival : both.packets.arrivals()) want = std::max(want, arrival.at);
-    // All queues work while there is work: the end moves by the order of trains only.
+    // All queues are served while there is work, so the end varies only with the order of trains.
     EXPECT_NEAR(static_cast<double>(end), want, 6 * both.longest_train) << "seed " << seed;
     for (const auto& [link, bytes] : both.packets.bytes()) {
       EXPECT_EQ(static_cast<double>(both.world.fabric.traffic()[link].all().bytes), bytes);
@@ -340,7 +340,7 @@ uint64_t hash_of(uint64_t seed) {
   return world.fabric.trace().value();
 }
 
-// A socket is charged for each datagram beside its bytes, so small ones fill it long before.
+// A socket is charged for each datagram in addition to its bytes, so small ones fill it earlier.
 TEST(SimNetwork, BookkeepingFillsAReceiversQueue) {
   for (const size_t bookkeeping : {size_t{0}, size_t{832}}) {
     SCOPED_TRACE(bookkeeping);
@@ -365,7 +365,7 @@ TEST(SimNetwork, BookkeepingFillsAReceiversQueue) {
     const uint64_t room = 16'000 * 8 / 5 / (96 + bookkeeping);
     EXPECT_EQ(net.totals().delivered, room);
     EXPECT_EQ(net.totals().overflowed, 300 - room);
-    // Who takes them has all of the room again.
+    // A receiver that takes them has the whole buffer again.
     struct : DatagramSink {
       void on_datagram(ConstBytes) override {}
     } sink;

@@ -1,6 +1,6 @@
-// Streams over the fabric: they lose nothing and keep their order whatever links lose, fill a link,
-// share it, slow down by losses as TCP does, say what is queued, stop for a reader that does not
-// read, and end as told.
+// Streams over the fabric. They lose nothing and keep their order whatever links lose, fill a link,
+// share it, slow down after losses as TCP does, report their queues, stop for a reader that does
+// not read, and end as requested.
 #include "transport/sim/flows.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 namespace mcast::sim {
 namespace {
 
-// One endpoint per host unless told otherwise.
+// One endpoint per host by default.
 class StreamWorld final : public FabricSink, public StreamsOwner {
  public:
   explicit StreamWorld(const FabricOptions& links, const FlowOptions& options = {})
@@ -143,7 +143,7 @@ TEST(Flows, TheRateUnderLossIsThatOfReno) {
   for (const double loss : {3e-4, 1e-3, 3e-3}) {
     FlowOptions options;
     options.interface = 1 << 30;
-    StreamWorld world(links(2, 0, 5e6), options);  // 20 ms there and back, no link is full
+    StreamWorld world(links(2, 0, 5e6), options);  // 20 ms round trip, no link is full
     world.keep = false;
     world.fabric.set_loss(world.down(1), loss, 1);
     const Nanos time = 600 * kSecond;
@@ -191,8 +191,8 @@ TEST(Flows, WhatTheMediumDoesNotTakeIsQueued) {
   }
 }
 
-// As Linux does it by tcp_autocorking: what is written while something of the stream waits at the
-// own interface leaves as whole segments, and the last part when the interface has let go.
+// As Linux does with tcp_autocorking: data written while data of the stream waits at this host's
+// interface leaves as whole segments, and the last part when the interface has sent it.
 TEST(Flows, SmallWritesWaitForEarlierOnesAtTheInterface) {
   const auto segments = [](bool cork) {
     FlowOptions options;
@@ -206,7 +206,7 @@ TEST(Flows, SmallWritesWaitForEarlierOnesAtTheInterface) {
     EXPECT_TRUE(world.events.empty());
     return world.flows.totals().segments;
   };
-  // 38 bytes, which leave at once; 40 behind them; 1448 and 512 when those have left.
+  // 38 bytes, which leave at once; 40 bytes behind them; 1448 and 512 bytes when those have left.
   EXPECT_EQ(segments(true), 4u);
   EXPECT_GT(segments(false), 10u);
 }

@@ -1,6 +1,6 @@
 // Guarded worlds: the same bytes at all ranks in every mode, the same run for the same seed, keys
-// that go on within it, another secret named on all ranks, guarded aggregators, and what an
-// experiment says all of it costs.
+// that change within it, a wrong secret that all ranks name, guarded aggregators, and an
+// experiment's report of the guard's cost.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -37,7 +37,7 @@ class GuardedWorld : public testing::Test {
     op.bytes = bytes;
     return op;
   }
-  // Of each kind one, and larger ones of those that have streams.
+  // Runs one operation of each kind, and larger ones of the kinds that have streams.
   static void carry_out(sim::World& world) {
     const auto g = world.make_group();
     ASSERT_TRUE(world.run([&] { return world.made(g); }, 60 * kSecond));
@@ -151,7 +151,8 @@ TEST_F(GuardedWorld, AggregatorsFoldWithTheirOwnSecret) {
   }
 }
 
-// What an experiment says of the cost, by what the same one sends without a guard.
+// Compares an experiment's report of the cost with the bytes of the same experiment without a
+// guard.
 TEST_F(GuardedWorld, ExperimentsTellTheCost) {
   const auto run = [](const std::string& words) {
     const auto spec =
@@ -179,7 +180,7 @@ TEST_F(GuardedWorld, ExperimentsTellTheCost) {
     const auto& data = result.sent[kData];
     EXPECT_EQ(data.packets, clear.sent[kData].packets);
     EXPECT_EQ(data.bytes, clear.sent[kData].bytes + 24 * data.packets);
-    // Of streams without their packets' headers. Connections for contributions begin with them.
+    // Bytes of streams without packet headers. Connections begin when contributions need them.
     const uint32_t header = sim::framing_of(spec).stream_overhead;
     const auto payload = [&](const sim::OpResult& r) {
       return r.sent[kReduce].bytes - r.sent[kReduce].packets * header;
@@ -187,7 +188,8 @@ TEST_F(GuardedWorld, ExperimentsTellTheCost) {
     const uint64_t frames = result.ranks_sent[kReduce].all.frames;
     EXPECT_EQ(frames, clear.ranks_sent[kReduce].all.frames);
     EXPECT_GE(payload(result), payload(clear) + 20 * frames);
-    // A few segments go again: a sender knows its round trips by the handshake, without a load.
+    // A few segments are sent again: the sender knows its round trip only from the handshake,
+    // without load.
     EXPECT_LE(payload(result), payload(clear) * 101 / 100);
   }
 }
@@ -210,7 +212,7 @@ TEST_F(GuardedWorld, PlansMayBeGuardedAndReadBackTheSame) {
   }
 }
 
-// A plan's laws hold, and its run repeats, whichever mode it gets.
+// A plan's invariants hold and its run repeats, in any mode.
 TEST_F(GuardedWorld, APlanKeepsTheLawsInEveryMode) {
   const std::string plan =
       "world seed=3 hosts=4 rate=1.25e+09\n"

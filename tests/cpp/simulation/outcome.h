@@ -1,4 +1,4 @@
-// Experiments as words, for tests: what cannot be read or carried out is a failure of the test.
+// Runs experiments from text, for tests: one that cannot be parsed or carried out fails the test.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ inline ExperimentSpec spec_of(const std::string& text) {
   return spec.ok() ? *spec : ExperimentSpec();
 }
 
-// `meter`: of the heap; null: none.
+// `meter`: measures the heap; null: none.
 inline OpResult outcome_of(const std::string& text, HeapMeter* meter = nullptr) {
   Watch watch;
   watch.meter = meter;

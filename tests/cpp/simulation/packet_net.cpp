@@ -1,5 +1,5 @@
-// A port sends the first packet of its queue; when that has left, the next one. A packet that does
-// not fit beside what waits, the rest of the one being sent included, is dropped.
+// A port sends the first packet of its queue, and the next one when that has left. A packet that
+// does not fit beside the waiting bytes, including the rest of the packet being sent, is dropped.
 #include "simulation/packet_net.h"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// A packet simulator to hold the fabric against: every packet alone, every port a queue of packets
-// with an event for each departure. Slow and plain; it shares routes with the fabric and nothing
-// else.
+// A packet simulator for comparison with the fabric: each packet is separate, and each port is a
+// queue of packets with an event for each departure. It is slow and simple, and shares only the
+// routes with the fabric.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What experiments say of each rank: what it sent by class, what waited for it, what it kept, its
-// heap by its place in the control tree.
+// An experiment's report about each rank: bytes sent by class, queues, staged data, and heap by its
+// place in the control tree.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -55,7 +55,7 @@ TEST(RanksReport, FramesAreCountedByWhatTheyAreFor) {
 }
 
 TEST(RanksReport, TheBusiestIsNamed) {
-  // Only its root sends a broadcast; the top of the control tree answers everybody.
+  // Only the root sends a broadcast; the top of the control tree replies to all ranks.
   const OpResult cast = outcome_of("hosts=9 size=4M op=broadcast root=5");
   const RanksSent& data = sent_of(cast, TrafficClass::kData);
   EXPECT_EQ(data.rank, 5u);
@@ -67,7 +67,8 @@ TEST(RanksReport, TheBusiestIsNamed) {
 }
 
 TEST(RanksReport, PeaksAreOfTheRankThatHadThem) {
-  // A small operation goes ahead of who calls it late; who calls in time stages nothing.
+  // A small operation arrives ahead of a rank that calls it late; a rank that calls in time stages
+  // nothing.
   const OpResult late = outcome_of("hosts=5 size=16K op=broadcast late=3:2ms");
   EXPECT_EQ(late.peaks.staging.rank, 3u);
   EXPECT_GE(late.peaks.staging.most, 16384u);
@@ -79,12 +80,12 @@ TEST(RanksReport, PeaksAreOfTheRankThatHadThem) {
   EXPECT_GT(clean.peaks.inbox.most, 4096u);
   EXPECT_LE(clean.peaks.inbox.most, 1024u * 1024 * 8 / 5);
   EXPECT_GT(clean.peaks.inbox.all, clean.peaks.inbox.most);
-  // Threads that sleep longer have more waiting for them.
+  // If threads sleep longer, more data waits for them.
   const OpResult sleepy = outcome_of("hosts=5 size=8M op=broadcast budget=1M wake=100us");
   EXPECT_GT(sleepy.peaks.inbox.most, clean.peaks.inbox.most);
 }
 
-// What was before does not count: a rank that called late, and all that was sent for it.
+// Earlier traffic does not count: a rank that called late, and all data that was sent for it.
 TEST(RanksReport, AccountsBeginWhenTheyAreMade) {
   World world(test::world_of(4, "star"));
   const auto g = world.make_group();
@@ -125,7 +126,7 @@ TEST(RanksReport, AccountsBeginWhenTheyAreMade) {
   EXPECT_GT(late.peaks.staging.most, 16384u);
 }
 
-// Books nothing: rank r has 1000 (r + 1) bytes, and at most 100 times as many after the reset.
+// Measures nothing: rank r has 1000 (r + 1) bytes, and at most 100 times as many after the reset.
 class MadeUpMeter final : public HeapMeter {
  public:
   uint32_t drive(uint32_t rank) override { return std::exchange(driven_, rank); }

@@ -1,5 +1,5 @@
-// Schedules without a network: sends arrive in any order that keeps each pair's, ranks begin when
-// they like. Whatever the order, a rank sends only what it has, every byte reaches every rank once,
+// Schedules without a network: sends arrive in any order that keeps each pair's, and ranks begin at
+// any time. In any order, a rank sends only data that it has, every byte reaches every rank once,
 // and every contribution is in a reduction's result once.
 #include "simulation/schedules/schedules.h"
 
@@ -18,7 +18,7 @@ namespace {
 constexpr Collective kCollectives[] = {Collective::kBroadcast, Collective::kAllGather,
                                        Collective::kReduceScatter, Collective::kAllReduce};
 
-// Ranks, what they have, and what is on its way.
+// Ranks, the data that they have, and the data in flight.
 class Play {
  public:
   Play(Schedule& schedule, Collective op, uint64_t seed)
@@ -53,8 +53,8 @@ class Play {
     bool begun = false;
     uint64_t received = 0;
     std::vector<uint64_t> early;
-    std::map<Place, uint64_t> has;  // whole bytes that came
-    std::map<Place, Ranks> folded;  // beside its own contribution
+    std::map<Place, uint64_t> has;  // whole bytes that arrived
+    std::map<Place, Ranks> folded;  // besides its own contribution
   };
 
   RankId pick(const std::set<RankId>& from) {
@@ -76,7 +76,7 @@ class Play {
     return op_ == Collective::kReduceScatter || op_ == Collective::kAllReduce;
   }
 
-  // What the sender has when it sends goes along.
+  // A send carries the data that the sender has at that moment.
   void take(RankId from, const Sends& sends) {
     for (const Send& send : sends) {
       ASSERT_NE(send.to, from);

@@ -1,5 +1,5 @@
-// Kinds of trouble that chance alone does not make, one small plan each: that it happens, what the
-// product does about it, and that no law speaks.
+// Kinds of trouble that random plans do not produce, with one small plan each: the trouble happens,
+// the product reacts, and no invariant is broken.
 #include <gtest/gtest.h>
 
 #include "base/log.h"
@@ -27,8 +27,8 @@ sim::RunEnd lawful_run(const std::string& text) {
   return run;
 }
 
-// Most of what comes by multicast is noise and most data is lost: the group goes to the ring and
-// leaves the address, and returns when the flood is over.
+// Most of the incoming multicast is noise and most data is lost. The group moves to the ring,
+// leaves the address, and returns after the flood.
 TEST_F(SwarmKinds, GroupsThatAreFlooded) {
   std::string text = "world hosts=3\nset probe_timeout=50\ngroup ranks=0,1,2\n";
   for (int at = 0; at < 8000; at += 400) {
@@ -46,7 +46,7 @@ TEST_F(SwarmKinds, GroupsThatAreFlooded) {
   EXPECT_EQ(run.groups[0].total(Counter::path_switches), 6u);
 }
 
-// While multicast arrives an owner that prefers it asks for an eighth of its contributions.
+// While multicast arrives, an owner that prefers it requests an eighth of its contributions.
 TEST_F(SwarmKinds, GrantsWaitWhileMulticastArrives) {
   for (const char* const policy : {"fair", "gather"}) {
     std::string text = std::string("world hosts=4\nset incast=65536 lane_policy=") + policy +
@@ -59,8 +59,8 @@ TEST_F(SwarmKinds, GrantsWaitWhileMulticastArrives) {
   }
 }
 
-// The top has heard that all is over, closes and ends; who waits for that news below a slow rank
-// gets the goodbye first.
+// The top has received the release, closes and ends. A rank that waits for the release below a slow
+// rank gets the goodbye first.
 TEST_F(SwarmKinds, RanksThatEndInOrder) {
   const uint64_t before = times_at(ReachPoint::goodbye_before_the_release);
   const sim::RunEnd run = lawful_run(
@@ -72,7 +72,7 @@ TEST_F(SwarmKinds, RanksThatEndInOrder) {
   EXPECT_GT(times_at(ReachPoint::goodbye_before_the_release), before);
 }
 
-// The others give the group up; a minute later their frames for it are no early ones any more.
+// The others give the group up; a minute later their frames for it no longer count as early.
 TEST_F(SwarmKinds, AGroupThatOneNeverMakes) {
   const uint64_t before = times_at(ReachPoint::frame_without_its_group);
   const sim::RunEnd run = lawful_run(

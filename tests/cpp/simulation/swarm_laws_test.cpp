@@ -1,4 +1,5 @@
-// The laws of the swarm: each speaks where a run breaks it, and of others it is silent.
+// Tests the invariants ("laws") of the randomized test: each reports a run that breaks it, and no
+// other run.
 #include <gtest/gtest.h>
 
 #include "simulation/swarm/laws.h"
@@ -8,8 +9,8 @@ namespace {
 
 using sim::Finding;
 
-// The streams of one lane are cut for seconds, in the middle of its operation: the other lane's
-// does not wait, and a law would tell.
+// The streams of one lane are cut for seconds in the middle of its operation. The other lane's
+// operation does not wait; otherwise a law would report it.
 TEST(SwarmLaws, ALaneDoesNotWaitForTheOther) {
   const sim::Plan plan = sim::parse(
                              "world hosts=3\ngroup ranks=0,1,2\n"
@@ -26,7 +27,7 @@ TEST(SwarmLaws, ALaneDoesNotWaitForTheOther) {
   EXPECT_EQ(findings[0].law, "time");
 }
 
-// Laws that never speak would pass everything: each is shown a run that breaks it.
+// Laws that never report would pass everything, so each is shown a run that breaks it.
 TEST(SwarmLaws, SpeakUp) {
   const sim::Plan plan = sim::parse(
                              "world hosts=3\ngroup ranks=0,1,2\nop kind=all_gather bytes=3000\n"
@@ -70,7 +71,8 @@ TEST(SwarmLaws, SpeakUp) {
       "balance");
 }
 
-// Who needs whom in an exchange, what fits, and what has crossed the network.
+// Dependencies between ranks in an exchange, matching lengths, and bytes that have crossed the
+// network.
 TEST(SwarmLaws, SpeakUpAboutExchanges) {
   const sim::Plan plan = sim::parse(
                              "world hosts=3\ngroup ranks=0,1,2\nop kind=all_to_all\n"
@@ -97,7 +99,7 @@ TEST(SwarmLaws, SpeakUpAboutExchanges) {
   run.groups[0].counters[static_cast<size_t>(Counter::exchange_bytes_received)]--;
   ASSERT_FALSE(sim::break_laws(plan, run).empty());
   EXPECT_EQ(sim::break_laws(plan, run)[0].law, "balance");
-  // Two whose blocks for each other differ do not both end well.
+  // If two ranks' blocks for each other differ, not both may succeed.
   sim::Plan odd = plan;
   odd.ops[0].odd = 1;
   odd.ops[0].odd_bytes = 7;
@@ -148,8 +150,8 @@ TEST(SwarmLaws, SpeakUpAboutMessages) {
   }
 }
 
-// A group that has changed to the ring and back; one that did so by halves, or not back; and what
-// nobody can have sent.
+// A group that has moved to the ring and back; one that did so only on some ranks, or did not
+// return; and bytes that no rank can have sent.
 TEST(SwarmLaws, SpeakUpAboutPaths) {
   std::string text = "world hosts=3\nset probe_timeout=50\ngroup ranks=0,1,2\n";
   for (int i = 0; i < 100; i++) {

@@ -1,10 +1,10 @@
-// The swarm: stored plans, fixed seeds, in a whole run (support/seeds.h) then fresh ones for some
-// seconds; and its own parts. What breaks a law is made smaller, printed with the command that
-// repeats it, and written to a file.
+// The swarm, a randomized test of whole worlds: runs stored plans, fixed seeds and, in a whole run
+// (support/seeds.h), fresh seeds for some seconds; also tests its own parts. A plan that breaks a
+// law (an invariant) is reduced, printed with the command that repeats it, and written to a file.
 //
 //   MCAST_SWARM_SEED=n      runs the plan of seed n and no other
 //   MCAST_SWARM_PLAN=file   runs that plan
-//   MCAST_SWARM_SECONDS=s   fresh seeds for so long (2), counted from MCAST_SWARM_BASE, else
+//   MCAST_SWARM_SECONDS=s   runs fresh seeds for this long (2), counted from MCAST_SWARM_BASE, else
 //                           from a random number that is printed first
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -57,8 +57,8 @@ uint64_t environment(const char* name, uint64_t otherwise) {
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
-// Memory is inaccessible after its operation: whoever touches it then ends the process, which must
-// still say which plan it was.
+// Memory is inaccessible after its operation, so a late access ends the process. It must still
+// print its plan then.
 std::array<char, 200> running;
 
 void on_crash(int signal) {
@@ -79,7 +79,7 @@ class Swarm : public testing::Test {
   }
 };
 
-// Of all plans of this process: how often each kind of fault has happened.
+// How often each kind of fault has happened, over all plans of this process.
 std::array<uint64_t, sim::kFaultKinds> happened{};
 
 std::vector<Finding> run_plan(const sim::Plan& plan) {
@@ -147,7 +147,7 @@ TEST_F(Swarm, StoredPlansBreakNoLaw) {
 
 TEST_F(Swarm, APlan) {
   const char* const file = std::getenv("MCAST_SWARM_PLAN");
-  if (file == nullptr) return;  // only for who asks for it
+  if (file == nullptr) return;  // runs only on request
   const Result<sim::Plan> plan = sim::parse(text_of(file));
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   for (const Finding& finding : run_plan(*plan)) {
@@ -166,7 +166,7 @@ TEST_F(Swarm, FixedSeedsBreakNoLaw) {
   }
 }
 
-// Each of the faults that are no event of a process does what it says, to somebody.
+// Each fault other than a process's end has its effect, and is counted.
 TEST_F(Swarm, EachFaultHappensAndIsCounted) {
   const std::string world =
       "world hosts=3\ngroup ranks=0,1,2\nop kind=broadcast bytes=200000\nop kind=barrier at=2ms\n"
@@ -200,7 +200,7 @@ TEST_F(Swarm, EachFaultHappensAndIsCounted) {
   }
 }
 
-// Ranks of a host share memory, large operations go by rails or subgroups, faults included.
+// Ranks of a host share memory, and large operations go by rails or subgroups, with faults.
 TEST_F(Swarm, GroupsWithParts) {
   for (const char* const text : {
            "world hosts=2 ranks=2\nset shared_memory=auto\ngroup ranks=0,1,2,3\n",
@@ -225,7 +225,7 @@ TEST_F(Swarm, GroupsWithParts) {
   }
 }
 
-// Exchanges of all kinds, with somebody who is late, beside multicast, and where ranks share hosts.
+// Exchanges of all kinds, with a late rank, beside multicast, and with several ranks on a host.
 TEST_F(Swarm, GroupsThatExchange) {
   const std::string ops =
       "op kind=all_to_all bytes=200000\nop kind=all_to_all bytes=70000 splits=4 late=1 by=3ms\n"
@@ -253,7 +253,8 @@ TEST_F(Swarm, GroupsThatExchange) {
   }
 }
 
-// Messages of all lengths, kept and waited for, from one and from anybody, beside operations.
+// Messages of all lengths, kept and waited for, from a given and from any source, beside
+// operations.
 TEST_F(Swarm, GroupsThatSendMessages) {
   const std::string what =
       "op kind=broadcast bytes=300000\nop kind=all_to_all bytes=70000\nop kind=all_reduce "
@@ -287,7 +288,7 @@ TEST_F(Swarm, GroupsThatSendMessages) {
       EXPECT_TRUE(!heals || kept > 0);
     }
   }
-  // Ranks of one host in shared memory carry none.
+  // Messages between ranks of one host in shared memory are not carried.
   const auto plan = sim::parse(
       "world hosts=1 ranks=2\nset shared_memory=auto\ngroup ranks=0,1\nop\nmessage bytes=9\n");
   const sim::RunEnd run = sim::carry_out(*plan, meter);
@@ -296,8 +297,8 @@ TEST_F(Swarm, GroupsThatSendMessages) {
   for (const sim::MessageEnd& end : run.messages) EXPECT_FALSE(end.carried || end.called);
 }
 
-// What becomes of aggregators costs time and nothing else: stations fold, die, end, stand still,
-// are cut off and decline, and every call ends well.
+// Faults of aggregators cost only time: stations fold, die, end, stop, are cut off and decline, and
+// every call succeeds.
 TEST_F(Swarm, GroupsWithAggregators) {
   const std::string world =
       "world hosts=5\nset incast=65536 aggregator_patience=300\naggregator\naggregator lanes=2\n";
@@ -338,8 +339,8 @@ TEST_F(Swarm, GroupsWithAggregators) {
   EXPECT_EQ(run.groups[0].total(Counter::agg_results), 0u);
 }
 
-// Multicast dies while calls go on, and comes back: all change to the ring, wait with what is
-// called meanwhile, and return some seconds later.
+// Multicast fails while calls continue, and recovers: all ranks move to the ring, delay the calls
+// made meanwhile, and return some seconds later.
 TEST_F(Swarm, GroupsThatChangeTheirPath) {
   const auto file =
       std::filesystem::path(kSourceDir) / "tests/cpp/simulation/plans/posts_wait_for_a_line.plan";
@@ -380,7 +381,7 @@ TEST_F(Swarm, FreshSeedsBreakNoLaw) {
     return;
   }
   const bool asked = std::getenv("MCAST_SWARM_BASE") || std::getenv("MCAST_SWARM_SECONDS");
-  if (!asked && !whole_run()) return;  // fresh seeds and seconds have no place in `make test`
+  if (!asked && !whole_run()) return;  // `make test` runs no fresh seeds
   const uint64_t base = environment("MCAST_SWARM_BASE", 1'000'000'000ull + std::random_device()());
   std::printf("fresh plans: MCAST_SWARM_BASE=%llu\n", static_cast<unsigned long long>(base));
   std::fflush(stdout);
@@ -393,7 +394,7 @@ TEST_F(Swarm, FreshSeedsBreakNoLaw) {
   std::printf("%llu fresh plans\n", static_cast<unsigned long long>(plans));
 }
 
-// ---- its parts ----
+// ---- parts of the randomized test ----
 
 TEST_F(Swarm, TheSamePlanIsTheSameRun) {
   if (one_plan_only()) return;
@@ -449,7 +450,7 @@ TEST(SwarmPlan, BadTextGivesOneClearLine) {
   EXPECT_THAT(why("group ranks=0"), HasSubstr("at least two ranks"));
 }
 
-// The plan of a failure becomes what it needs and nothing else.
+// The plan of a failure is reduced to the lines that it needs.
 TEST(SwarmShrink, LeavesWhatIsNeeded) {
   const auto fails = [](const sim::Plan& plan) {
     const bool kills = std::any_of(plan.faults.begin(), plan.faults.end(),

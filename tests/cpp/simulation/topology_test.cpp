@@ -1,6 +1,6 @@
 // Links and routes: the numbers of edges of the paper's topologies (ring, multicast tree, recursive
-// doubling), that every route and tree is connected and reaches exactly whom it should, and what a
-// specification may say.
+// doubling), connected routes and trees that reach exactly the right hosts, and valid
+// specifications.
 #include "transport/sim/topology.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,8 @@ uint64_t hops(const Router& router, HostId from, HostId to) {
   return router.unicast(0, from, to, 0).length;
 }
 
-// What a multicast of `from` crosses, and the hosts that it reaches, as the fabric forwards it.
+// The links that a multicast of `from` crosses, and the hosts that it reaches, as the fabric
+// forwards it.
 std::multiset<LinkId> flood(const Topology& topology, Router& router, HostId from,
                             std::multiset<HostId>* reached) {
   uint8_t root = 0;
@@ -84,7 +85,7 @@ double ratio(uint64_t all, uint32_t hosts, uint64_t tree) {
   return static_cast<double>(all) / static_cast<double>(hosts * tree);
 }
 
-// Section 8 of the design: radix 32, pods of 32 hosts as the paper's script has them, and of 256.
+// Section 8 of the design: radix 32, with pods of 32 hosts as in the paper's script, and of 256.
 TEST(Topology, EdgesOfTheFatTreeArePublishedOnes) {
   struct Row {
     uint32_t hosts;

@@ -41,7 +41,7 @@ std::vector<Operation> some_of_all(size_t bytes, uint32_t ranks) {
   return all;
 }
 
-// Makes a group of all ranks and has it carry these out, all posted at once.
+// Makes a group of all ranks that carries out these operations, all posted at once.
 void carry_out(sim::World& world, const std::vector<Operation>& operations) {
   const auto g = world.make_group();
   ASSERT_TRUE(world.run([&] { return world.made(g); }, 60 * kSecond));
@@ -70,7 +70,8 @@ TEST(World, OperationsGiveTheRightBytes) {
   }
 }
 
-// By default they fold within the host and move large blocks by rails; else each is by itself.
+// Ranks fold within the host and move large blocks by rails by default; otherwise each acts by
+// itself.
 TEST(World, HostsMayHaveSeveralRanks) {
   for (const char* shared : {"auto", "off"}) {
     for (const bool ledgers : {false, true}) {
@@ -87,8 +88,8 @@ TEST(World, HostsMayHaveSeveralRanks) {
   }
 }
 
-// Even and uneven blocks, empty ones, one rank that gets nearly all; on the network, within a host,
-// among hosts with several ranks, on the ring, and beside subgroups.
+// Even, uneven and empty blocks, and one rank that gets nearly everything; on the network, within a
+// host, among hosts with several ranks, on the ring, and beside subgroups.
 TEST(World, ExchangesGiveTheRightBytes) {
   std::vector<Operation> all;
   for (const size_t bytes : {0u, 1u, 1000u, 49'153u, 300'001u}) {
@@ -140,7 +141,7 @@ TEST(World, AWrongByteOfABlockIsFound) {
   }
 }
 
-// What a rank is shown is what its lanes have: contributions are the longer the fewer contribute.
+// A rank's stats show its lanes' values: the fewer ranks contribute, the longer the contributions.
 TEST(World, StatsShowTheSegmentOfThoseWhoContribute) {
   for (const char* shared : {"auto", "off"}) {
     SCOPED_TRACE(std::string("shared_memory ") + shared);
@@ -168,7 +169,7 @@ TEST(World, RanksOfOneHostNeedNoNetwork) {
   EXPECT_EQ(world.network().totals().frames, 0u);
 }
 
-// A host's link carries each stream once, whatever its number of ranks.
+// A host's link carries each stream once, whatever the number of its ranks.
 TEST(World, RailsBringAStreamToEachHostOnce) {
   sim::WorldSpec spec = world_of(3, "star");
   spec.ranks = 4;
@@ -184,7 +185,7 @@ TEST(World, RailsBringAStreamToEachHostOnce) {
       sim::sum_by_class(world.network().fabric().topology(), world.network().fabric().traffic())[1];
   const auto data = down.sum.of[static_cast<size_t>(sim::TrafficClass::kData)].bytes;
   EXPECT_GT(data, 2 * bytes);
-  EXPECT_LT(data, 2 * bytes + bytes / 5);  // headers
+  EXPECT_LT(data, 2 * bytes + bytes / 5);  // with headers
 }
 
 TEST(World, SubgroupsHaveLanesOfTheirOwn) {
@@ -244,7 +245,7 @@ TEST(World, LedgersTakeThePlaceOfMemory) {
   }
 }
 
-// Each is to the world as its settings are to a rank: a hundred times as fast here, as slow there.
+// One rank's clock is a tenth as fast as the world's, another's ten times as fast.
 TEST(World, ClocksMayDiffer) {
   sim::WorldSpec spec = world_of(6, "star");
   spec.clock = [](uint32_t rank) {
@@ -313,7 +314,7 @@ TEST(World, ASilentRankIsGivenUp) {
   }
 }
 
-// Nothing is left to happen when all groups are closed: no timer, no frame, nobody who spins.
+// After all groups are closed, nothing happens any more: no timer, no frame, no busy lane.
 TEST(World, AWorldWithoutGroupsStandsStill) {
   sim::World world(world_of(5, "leafspine:leaves=2,spines=2"));
   carry_out(world, some_of_all(200'000, 5));

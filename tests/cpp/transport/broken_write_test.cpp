@@ -1,5 +1,5 @@
-// A connection that the kernel lets nothing be written to any more, while nothing says that it has
-// ended: the peer is reported all the same, or its frames would be dropped without a word.
+// The kernel accepts no more data on a connection, without reporting its end. The peer must still
+// be reported as lost; otherwise its frames would be dropped silently.
 #include <gmock/gmock.h>
 #include <sys/socket.h>
 
@@ -17,7 +17,7 @@ class BrokenWriteTest : public TransportContract<UdpWorld> {
     return static_cast<UdpTransport&>(*node(i).transport).stream_stats();
   }
 
-  // Node 0 is connected to node 1 by the repair channel, which has carried a frame each way.
+  // Connects node 0 to node 1 by the repair channel, and sends a frame in each direction.
   void connect() {
     make_nodes(2);
     peer_ = introduce(0, 1);
@@ -28,7 +28,7 @@ class BrokenWriteTest : public TransportContract<UdpWorld> {
     ASSERT_TRUE(pump([&] { return node(0).frames.size() == 1; }));
     back_ = back;
   }
-  // The test's hand on node 0's connection: nothing can be written to it from now on.
+  // Changes node 0's connection from outside: from now on nothing can be written to it.
   void break_writes() {
     int broken = 0;
     for (int fd = 3; fd < 256; ++fd) {
@@ -42,7 +42,7 @@ class BrokenWriteTest : public TransportContract<UdpWorld> {
     }
     ASSERT_EQ(broken, 1);
   }
-  // Node 1 is not polled: what it would do about it is another matter.
+  // Does not poll node 1, whose reaction is not tested here.
   bool poll_first_until_down() {
     for (int i = 0; i < kIdleRounds && node(0).downs.empty(); ++i) {
       node(0).st().poll(node(0), world_.now());
@@ -77,13 +77,13 @@ TEST_F(BrokenWriteTest, WhatHadArrivedIsRead) {
   for (size_t i = 0; i < 5; ++i) EXPECT_EQ(node(0).frames[1 + i].data, pattern(1000, i));
 }
 
-// Queued behind a full connection, written by poll().
+// The frames are queued behind a full connection and written by poll().
 TEST_F(BrokenWriteTest, WhileFramesWaitToo) {
   connect();
   for (size_t i = 0; i < 400; ++i) node(0).send(peer_, Channel::kRepair, pattern(60'000, i));
   ASSERT_GT(node(0).st().queued(peer_, Channel::kRepair), 0u);
   break_writes();
-  // Room again, so that poll() writes: node 1's kernel takes what it reads.
+  // Makes room so that poll() writes: node 1's kernel takes what node 1 reads.
   for (int i = 0; i < kIdleRounds && node(0).downs.empty(); ++i) {
     poll_all();
     pass();

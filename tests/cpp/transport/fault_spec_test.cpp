@@ -1,4 +1,4 @@
-// The text of fault rules: what is accepted, and that errors point at the place.
+// The text of fault rules: accepted rules, and errors that point at the place of a mistake.
 #include "transport/fault_spec.h"
 
 #include <gmock/gmock.h>
@@ -47,7 +47,7 @@ TEST(FaultSpec, ReadsEveryKey) {
   EXPECT_EQ(duplicate.rate, 1);
   EXPECT_EQ(duplicate.count, UINT64_MAX);
   EXPECT_FALSE(duplicate.names_type());
-  EXPECT_NE(duplicate.seed, (*rules)[2].seed);  // rules do not mirror each other by default
+  EXPECT_NE(duplicate.seed, (*rules)[2].seed);  // by default, rules do not repeat each other
   EXPECT_EQ((*rules)[2].time, 2'500'000);
   EXPECT_TRUE((*rules)[2].outgoing);
   EXPECT_EQ((*rules)[3].hold, 3u);

@@ -1,5 +1,5 @@
-// A fork at every moment of a lane's work: the processor stops after each instruction of it, and
-// there a copy of the process is made which abandons the endpoint, as the child of a fork does.
+// A fork at every moment of a lane's work. The processor stops after each instruction, and a copy
+// of the process is made that abandons the endpoint, as the child of a fork does.
 #include <signal.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -26,10 +26,11 @@ namespace {
 Transport* g_transport = nullptr;
 uint64_t g_moments = 0, g_failed = 0;
 
-extern "C" char __executable_start, etext;  // the linker's: this program's own code
+extern "C" char __executable_start, etext;  // set by the linker: this program's own code
 
-// Not fork(): the interrupted instruction may hold the allocator's lock, which that waits for. What
-// libraries do in between changes nothing of ours that the call itself does not show.
+// Does not call fork(), which would wait for the allocator's lock if the interrupted instruction
+// holds it. Instructions in libraries are skipped: they change none of our state beyond their
+// effect as a whole.
 void fork_here(int, siginfo_t*, void* context) {
   const auto at =
       static_cast<uintptr_t>(static_cast<const ucontext_t*>(context)->uc_mcontext.gregs[REG_RIP]);
@@ -49,7 +50,8 @@ void fork_here(int, siginfo_t*, void* context) {
   }
 }
 
-// The processor's trap flag; around what the compiler may keep below the stack pointer.
+// Sets the processor's trap flag, without touching the area that the compiler may use below the
+// stack pointer.
 [[gnu::always_inline]] inline void step(bool on) {
   if (on) {
     asm volatile(

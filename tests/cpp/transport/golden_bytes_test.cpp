@@ -1,5 +1,5 @@
-// What unguarded groups put on the wire, byte for byte, from an implementation in Python by
-// docs/protocol.md: whatever guards are added beside it, version 1 stays what it is.
+// The bytes of unguarded groups on the wire, compared with an implementation in Python of
+// docs/protocol.md: guards must not change version 1.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Faults over a transport that simply hands everything back: each action's effect, rates, seeds,
+// Faults over a transport that returns everything that is sent: each action's effect, rates, seeds,
 // counts and predicates.
 #include "transport/interceptor.h"
 
@@ -13,7 +13,7 @@ namespace {
 using Buffer = std::vector<std::byte>;
 using ::testing::HasSubstr;
 
-// What is sent comes back: datagrams by receive(), frames by poll().
+// Returns what is sent: datagrams by receive(), frames by poll().
 class EchoTransport final : public Transport, private Datagram, private Stream {
  public:
   const char* name() const override { return "echo"; }
@@ -80,7 +80,7 @@ class EchoTransport final : public Transport, private Datagram, private Stream {
   std::deque<Buffer> datagrams_, frames_;
 };
 
-// The type of a message is its first byte.
+// The first byte of a message is its type.
 class ByLetter final : public FaultClassifier {
  public:
   bool knows(std::string_view predicate, std::string_view value) const override {
@@ -244,7 +244,7 @@ TEST(Interceptor, RateAndBurstLengthAreAsAsked) {
   for (const double burst : {1.0, 8.0}) {
     Rig rig("drop:rate=0.2,seed=3,burst=" + std::to_string(burst));
     constexpr int kMessages = 40000;
-    std::string pattern;  // '1' where lost
+    std::string pattern;  // '1' for a lost one
     int runs = 0, lost = 0;
     bool before = false;
     for (int i = 0; i < kMessages; ++i) {
@@ -255,7 +255,7 @@ TEST(Interceptor, RateAndBurstLengthAreAsAsked) {
       before = hit;
     }
     EXPECT_NEAR(static_cast<double>(lost) / kMessages, 0.2, 0.03) << burst;
-    // Independent hits make runs of mean 1 / (1 - rate).
+    // Independent losses form runs with a mean of 1 / (1 - rate).
     EXPECT_NEAR(static_cast<double>(lost) / runs, burst > 1 ? burst : 1.25, burst > 1 ? 1.2 : 0.1);
   }
 }
@@ -306,7 +306,7 @@ TEST(Interceptor, ARefusedDatagramIsTakenLaterAndWaitsAreShort) {
   EXPECT_TRUE(out.lend({1, 1}, 1).empty());
   EXPECT_FALSE(out.flush());
   EXPECT_TRUE(out.lend({1, 1}, 1).empty());
-  rig.transport->wait(kSecond);  // nobody would tell that there is room again
+  rig.transport->wait(kSecond);  // nothing would report the room
   EXPECT_EQ(rig.echo->waited, kMilli);
   rig.transport->wait(kSecond);
   EXPECT_EQ(rig.echo->waited, kSecond);

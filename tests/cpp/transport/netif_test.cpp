@@ -1,4 +1,4 @@
-// Interface patterns and the choice among made-up interfaces; one test looks at the real ones.
+// Interface patterns and the choice among invented interfaces; one test uses the machine's.
 #include "transport/udp/netif.h"
 
 #include <arpa/inet.h>
@@ -132,7 +132,7 @@ TEST(ChooseInterface, PrefersTheDefaultRouteThenMulticastThenLoopback) {
   all[4].default_route = true;
   EXPECT_EQ(chosen(all, ""), "ib0");
   EXPECT_EQ(chosen(all, "^ib"), "eth0");
-  all[4].multicast = false;  // a default route without multicast serves only if nothing else does
+  all[4].multicast = false;  // last resort: default route without multicast
   EXPECT_EQ(chosen(all, ""), "eth0");
   all[4].up = false;
   for (size_t i = 2; i < all.size(); ++i) all[i].up = false;
@@ -152,7 +152,7 @@ TEST(ChooseInterface, PrefersTheFastestWhereTheSpeedOfTheRouteIsKnown) {
   EXPECT_EQ(chosen(all, ""), "ib0") << "docker0 leads to no other host";
   all[4].speed = 1000;
   EXPECT_EQ(chosen(all, ""), "eth0") << "equally fast";
-  // The way to the store goes before the default route, whatever it is.
+  // The route to the store takes precedence over the default route.
   all[1].store_route = true;
   EXPECT_EQ(chosen(all, ""), "docker0");
 }

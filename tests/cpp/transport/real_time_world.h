@@ -1,5 +1,5 @@
-// What the contract suite's worlds over real transports share: real time, and addresses that no
-// other test program has.
+// Common part of the contract suite's worlds over real transports: real time, and addresses that no
+// other test program uses.
 #pragma once
 
 #include <unistd.h>
@@ -23,7 +23,7 @@ class RealTimeWorld {
   }
 
  protected:
-  // The process id keeps test programs that run at once apart.
+  // The process id gives test programs that run at the same time different addresses.
   static MulticastAddress own_address(int n, bool loopback) {
     const auto pid = static_cast<uint32_t>(::getpid());
     return {(pid << 8) + static_cast<uint32_t>(n), static_cast<uint16_t>(20000 + pid % 30000),

@@ -1,4 +1,4 @@
-// The table of transports: every row can be asked for by the setting, and nothing else can.
+// The table of transports: the setting selects any row, and accepts no other value.
 #include "transport/registry.h"
 
 #include <gtest/gtest.h>

@@ -8,7 +8,7 @@
 namespace mcast::testing {
 
 struct SimWorld {
-  // Without jitter datagrams keep their order, as the suite's byte comparisons want.
+  // Without jitter, datagrams keep their order, as the suite's comparisons require.
   static SimOptions options() {
     SimOptions o;
     o.jitter = 0;
@@ -47,7 +47,7 @@ struct FabricWorld : SimWorld {
 
 INSTANTIATE_TYPED_TEST_SUITE_P(Fabric, TransportContract, FabricWorld);
 
-// The same with guarded streams, whose keys go on after a few records.
+// The same with guarded streams, whose keys change after a few records.
 template <typename World, crypto::Mode kMode>
 struct GuardedWorld : World {
   std::unique_ptr<Transport> make() {
@@ -74,8 +74,9 @@ struct Ends final : StreamSink {
   std::vector<PeerId> down, strangers;
 };
 
-// As over sockets: the end of a process is no news to who has nothing to do with it, and told when
-// it turns to it; one that it has only heard of was a stranger.
+// As over sockets, the end of a process is not reported to an endpoint without a connection to it;
+// it is reported when that endpoint turns to it. An endpoint that has only received from it is told
+// that a stranger is gone.
 TEST(SimEnds, AreToldToWhoHasMetTheEndpoint) {
   SimWorld world;
   auto one = world.make(), other = world.make(), gone = world.make();

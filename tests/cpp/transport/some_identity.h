@@ -1,5 +1,5 @@
-// Identities of guarded endpoints for tests: each with a pair of its own, and keys that a few
-// records use up.
+// Identities of guarded endpoints for tests: each has its own key pair, and keys that a few records
+// use up.
 #pragma once
 
 #include <gtest/gtest.h>

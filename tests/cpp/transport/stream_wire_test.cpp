@@ -1,4 +1,4 @@
-// Hello, HelloAck and frame cutting: round trips, refusals, every way to split a byte stream.
+// Hello, HelloAck and frame splitting: round trips, refusals, every way to split a byte stream.
 #include "transport/udp/stream_wire.h"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ TEST(StreamWire, HelloRoundTrip) {
   EXPECT_EQ(back->listen_port, hello.listen_port);
   EXPECT_EQ(static_cast<char>(bytes[0]), 'M');
   EXPECT_EQ(static_cast<char>(bytes[3]), 'T');
-  for (size_t i : {0u, 3u, 4u, 5u, 6u, 7u, 30u, 31u}) {  // every byte that has a required value
+  for (size_t i : {0u, 3u, 4u, 5u, 6u, 7u, 30u, 31u}) {  // bytes with a required value
     auto bad = bytes;
     bad[i] ^= std::byte{0x80};
     EXPECT_FALSE(decode_hello(bad).has_value()) << i;
@@ -54,10 +54,10 @@ TEST(StreamWire, AHelloNamesItsPlaceInTheStripe) {
   ASSERT_TRUE(back.has_value());
   EXPECT_EQ(back->stripe, 2);
   EXPECT_EQ(back->stripes, 3);
-  hello.stripe = 3;  // beyond the last
+  hello.stripe = 3;  // beyond the last stripe
   EXPECT_FALSE(decode_hello(encode(hello)).has_value());
   hello.stripe = 1;
-  hello.channel = Channel::kControl;  // is not striped
+  hello.channel = Channel::kControl;  // this channel is not striped
   EXPECT_FALSE(decode_hello(encode(hello)).has_value());
 }
 

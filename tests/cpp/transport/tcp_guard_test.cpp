@@ -1,6 +1,6 @@
-// The buffer of sealed bytes: frames that are sealed at once and frames that wait in the queue,
-// while the kernel takes any part of what waits, arrive whole and in order, and no more waits than
-// may.
+// The buffer of sealed bytes. Frames that are sealed at once and frames that wait in the queue
+// arrive whole and in order while the kernel takes any part of the buffer, and the buffer stays
+// within its limit.
 #include "transport/udp/tcp_guard.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ struct Frames {
   Bytes room() const { return scratch; }
 };
 
-// The two directions that fit each other.
+// Two directions that match each other.
 crypto::StreamChains chains_of(bool sender) {
   const auto key = [](uint8_t of) { return crypto::Key(std::array<std::byte, 32>{std::byte{of}}); };
   return {key(sender ? 1 : 2), key(sender ? 2 : 1), crypto::Suite::kAes128Gcm,
@@ -96,7 +96,7 @@ TEST(TcpGuard, FramesKeepTheirOrderWhateverTheKernelTakes) {
   }
 }
 
-// A number that is not the next is no reason to wait before its record is opened.
+// A changed number must not make the receiver wait before it opens the record.
 TEST(TcpGuard, AChangedNumberIsForged) {
   ASSERT_TRUE(crypto::load_library().ok());
   for (size_t bit = 0; bit < 32; bit++) {

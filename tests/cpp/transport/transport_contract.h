@@ -53,7 +53,7 @@ TYPED_TEST_P(TransportContract, DatagramsOfEverySizeArriveWhole) {
   EXPECT_EQ(this->node(1).datagrams, sent);
 }
 
-// A transport that cannot gather says so, and the lent memory is still there to be filled.
+// A transport that cannot gather reports it, and the lent memory can still be filled.
 TYPED_TEST_P(TransportContract, GatheredOrCopiedADatagramArrivesWhole) {
   this->make_nodes(2);
   const auto to = this->world_.address(0);
@@ -229,7 +229,7 @@ TYPED_TEST_P(TransportContract, PartsOfAFrameAreJoined) {
   this->make_nodes(2);
   const PeerId peer = this->introduce(0, 1);
   const Buffer whole = pattern(5000, 9);
-  for (int round = 0; round < 3; ++round) {  // before, during and after the connection is made
+  for (int round = 0; round < 3; ++round) {  // before, during and after connecting
     std::vector<ConstBytes> parts;
     const ConstBytes bytes(whole);
     for (size_t at = 0; at < whole.size(); at += 200) parts.push_back(bytes.subspan(at, 200));
@@ -245,7 +245,7 @@ TYPED_TEST_P(TransportContract, PartsOfAFrameAreJoined) {
 TYPED_TEST_P(TransportContract, LargestFramesPass) {
   this->make_nodes(2);
   const PeerId peer = this->introduce(0, 1);
-  for (int i = 0; i < 40; ++i) {  // more than sockets hold: queued, partial writes and reads
+  for (int i = 0; i < 40; ++i) {  // more than sockets hold: queues, partial I/O
     this->node(0).send(peer, Channel::kControl, pattern(kMaxControlFrame, 1));
     this->node(0).send(peer, Channel::kRepair, pattern(kMaxBulkFrame, 2));
     this->node(0).send(peer, Channel::kReduce, pattern(kMaxBulkFrame, 3));
@@ -271,7 +271,7 @@ TYPED_TEST_P(TransportContract, SimultaneousConnectsLoseAndDoubleNothing) {
       back.push_back(pattern(200 + i, i));
       this->node(0).send(at0, Channel::kControl, there.back());
       this->node(1).send(at1, Channel::kControl, back.back());
-      // Different interleavings: who polls first and when.
+      // Different interleavings: which node polls first, and when.
       if (i == 3 && round % 3 == 1) this->node(1).st().poll(this->node(1), this->world_.now());
       if (i == 5 && round % 3 == 2) this->node(0).st().poll(this->node(0), this->world_.now());
     }
@@ -340,7 +340,7 @@ TYPED_TEST_P(TransportContract, AVanishedPeerIsReportedOnce) {
 TYPED_TEST_P(TransportContract, AGoodbyeDeliversEverythingAndIsGraceful) {
   this->make_nodes(3);
   const PeerId to_leaver = this->introduce(0, 2), to_zero = this->introduce(2, 0);
-  // The survivor's bytes are on their way too; they must not destroy the leaver's last ones.
+  // Bytes of the survivor are in flight too; they must not destroy the leaver's last ones.
   for (int i = 0; i < 50; ++i) {
     this->node(2).send(to_zero, Channel::kRepair, pattern(kMaxBulkFrame, 1));
     this->node(2).send(to_zero, Channel::kControl, pattern(100, 2));

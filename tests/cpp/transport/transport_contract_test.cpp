@@ -12,7 +12,7 @@ struct UdpWithoutOffloads : UdpWorld {
 struct UdpWithoutGro : UdpWorld {
   UdpWithoutGro() { options.gro = false; }
 };
-// Loopback groups on an endpoint whose chosen interface may be another one.
+// Loopback groups on an endpoint that may have chosen another interface.
 struct UdpLoopbackGroups : UdpWorld {
   UdpLoopbackGroups() { loopback = true; }
 };

@@ -1,7 +1,7 @@
 // Endpoints of a transport in one process, for the contract's suite
-// (transport/transport_contract.h, which says what a World is) and for tests of one transport.
-// Everything is driven from one thread: pump() polls all endpoints until a condition holds, or
-// gives up after a bounded number of idle rounds.
+// (transport/transport_contract.h, which defines a World) and for tests of one transport. One
+// thread drives everything: pump() polls all endpoints until a condition holds, or gives up after a
+// bounded number of idle rounds.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -119,7 +119,7 @@ class TransportContract : public ::testing::Test {
     }
     return done();
   }
-  // Polls until nothing has happened for a while: to show that something does not arrive.
+  // Polls until nothing has happened for a while, to show that something does not arrive.
   void settle(int rounds = 50) {
     for (int idle = 0; idle < rounds;) {
       if (poll_all() > 0) {

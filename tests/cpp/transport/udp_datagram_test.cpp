@@ -1,5 +1,4 @@
-// What is particular to UDP datagrams: offloads and their fallback, buffers, the limit of
-// addresses.
+// Particulars of UDP datagrams: offloads and their fallback, buffers, the limit of addresses.
 #include <gmock/gmock.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -15,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Credit goes out behind what waits at the interface.
+// Credit is sent behind the data that waits at the interface.
 TEST(UdpOptions, ASendBufferIsTwoMillisecondsOfAKnownLink) {
   const auto sndbuf = [](uint64_t rate, uint64_t asked) {
     Config config;
@@ -35,7 +34,7 @@ class UdpDatagramTest : public TransportContract<UdpWorld> {
   const UdpStats& stats(size_t i) {
     return static_cast<UdpTransport&>(*node(i).transport).datagram_stats();
   }
-  // The test's hand on the transport's own UDP sockets.
+  // Finds the transport's own UDP sockets.
   static std::vector<int> udp_sockets() {
     std::vector<int> out;
     for (int fd = 3; fd < 256; ++fd) {
@@ -58,7 +57,7 @@ class UdpDatagramTest : public TransportContract<UdpWorld> {
   }
 };
 
-// They reach the host, since it has joined the address, and nobody reads them.
+// The datagrams reach the host, since it has joined the address, and no socket reads them.
 TEST_F(UdpDatagramTest, CountsWhatComesForAnotherPort) {
   make_nodes(1);
   MulticastAddress joined = world_.address(0);
@@ -82,8 +81,8 @@ TEST_F(UdpDatagramTest, CountsWhatComesForAnotherPort) {
   EXPECT_GE(node(0).dg().ignored(), before + kTimes);
 }
 
-// By it whoever sends again what a member has sent is told apart (Lane): a datagram comes from an
-// address of its endpoint, whatever interface of a stripe it takes.
+// A datagram comes from an address of its endpoint, whichever interface of a stripe it uses. A lane
+// detects by the source that another host repeats a member's datagram.
 TEST_F(UdpDatagramTest, ComesFromWhereItsEndpointListens) {
   struct Sources final : DatagramSink {
     explicit Sources(Datagram& of) : medium(of) {}
@@ -134,15 +133,15 @@ TEST_F(UdpDatagramTest, BatchesTravelAsSuperPackets) {
 TEST_F(UdpDatagramTest, ABatchNeverExceedsTheLargestPayload) {
   make_nodes(2);
   ASSERT_TRUE(node(1).dg().join(world_.address(0)).ok());
-  const size_t size = 8972;  // seven of these fit in 65507 bytes
+  const size_t size = 8972;  // seven fit into 65507 bytes
   const auto sent = send_many(21, size);
   ASSERT_TRUE(pump([&] { return node(1).datagrams.size() == sent.size(); }));
   EXPECT_EQ(node(1).datagrams, sent);
   EXPECT_EQ(stats(0).send_calls, 3u);
 }
 
-// Two groups by one address, of which one has no other member on this host: each batch leaves as
-// its group wants it. (Loopback itself brings back what it is given, so all of it arrives here.)
+// Two groups share an address, and one of them has no other member on this host. Each batch is sent
+// with its group's setting. (Loopback always returns datagrams, so all of them arrive here.)
 TEST_F(UdpDatagramTest, EachBatchIsEchoedAsItsGroupWants) {
   make_nodes(2);
   ASSERT_TRUE(node(1).dg().join(world_.address(0)).ok());
@@ -189,7 +188,8 @@ TEST_F(UdpDatagramTest, OffloadsCanBeSwitchedOff) {
 
 TEST_F(UdpDatagramTest, FallsBackWhenTheKernelRefusesSegmentation) {
   make_nodes(1);
-  // Linux refuses UDP_SEGMENT with EINVAL on a socket that sends no checksums: a real refusal.
+  // Linux refuses UDP_SEGMENT with EINVAL on a socket that sends no checksums, so this is a real
+  // refusal.
   for (int fd : udp_sockets()) {
     const int on = 1;
     ASSERT_EQ(::setsockopt(fd, SOL_SOCKET, SO_NO_CHECK, &on, sizeof on), 0);
@@ -199,7 +199,7 @@ TEST_F(UdpDatagramTest, FallsBackWhenTheKernelRefusesSegmentation) {
   ASSERT_TRUE(stats(0).gso);
   auto sent = send_many(150, 700);
   ASSERT_TRUE(pump([&] { return node(1).datagrams.size() == sent.size(); }));
-  EXPECT_EQ(node(1).datagrams, sent);  // nothing lost, nothing twice
+  EXPECT_EQ(node(1).datagrams, sent);  // nothing lost or duplicated
   EXPECT_FALSE(stats(0).gso);
   EXPECT_EQ(stats(0).gso_fallbacks, 1u);
   EXPECT_EQ(stats(0).dropped_batches, 0u);
@@ -214,11 +214,11 @@ TEST_F(UdpDatagramTest, ABatchThatCannotBeSentIsDroppedAndCounted) {
   EXPECT_EQ(stats(0).dropped_datagrams, 70u);
   EXPECT_EQ(stats(0).dropped_batches, 2u);
   EXPECT_EQ(stats(0).send_errors, 2u);
-  EXPECT_TRUE(stats(0).gso);  // not segmentation's fault
+  EXPECT_TRUE(stats(0).gso);  // segmentation is not the cause
   EXPECT_EQ(stats(0).datagrams_sent, 0u);
 }
 
-// A port for each set of members: a rank of a large job is in groups with many.
+// Each set of members has its own port, and a rank of a large job is in many groups.
 TEST_F(UdpDatagramTest, HundredsOfPortsAreReadAndLeftOneByOne) {
   constexpr int kPorts = 300;
   make_nodes(2);
@@ -237,7 +237,7 @@ TEST_F(UdpDatagramTest, HundredsOfPortsAreReadAndLeftOneByOne) {
   };
   send_to_all();
   ASSERT_TRUE(pump([&] { return node(1).datagrams.size() == kPorts; }));
-  // Those that are read in every call, and others.
+  // Some that are read in every call, and others.
   for (const int i : {0, 1, 3, 5, kPorts - 1}) node(1).dg().leave(port(i));
   node(1).datagrams.clear();
   send_to_all();
@@ -248,7 +248,7 @@ TEST_F(UdpDatagramTest, HundredsOfPortsAreReadAndLeftOneByOne) {
   ASSERT_TRUE(pump([&] { return node(1).datagrams.size() == kPorts - 2; }));
 }
 
-// Else a rank in hundreds of groups would pay for all of them in each turn.
+// Otherwise a rank in hundreds of groups would pay for all of them in each poll.
 TEST_F(UdpDatagramTest, IdleSocketsCostNoCalls) {
   make_nodes(1);
   MulticastAddress at = world_.address(0);
@@ -275,7 +275,7 @@ TEST_F(UdpDatagramTest, AddressesBeyondTheLimitAreRefused) {
   EXPECT_TRUE(node(0).dg().join(at).ok());
 }
 
-// A program that took the port without SO_REUSEADDR: the group learns which address it was.
+// Another program uses the port without SO_REUSEADDR: the error names the address.
 TEST_F(UdpDatagramTest, APortInUseIsNamed) {
   make_nodes(1);
   const int other = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -342,7 +342,7 @@ TEST_F(UdpDatagramTest, BudgetAndSizesFollowTheSettings) {
   world_.options.max_mtu = 1500;
   make_nodes(1);
   const size_t before = node(0).dg().receive_budget();
-  EXPECT_GE(before, 100'000u);  // at least what was asked, less bookkeeping
+  EXPECT_GE(before, 100'000u);  // at least the request, less bookkeeping
   EXPECT_LE(before, 2 * 160'000 * 5 / 8);
   ASSERT_TRUE(node(0).dg().join(world_.address(0)).ok());
   EXPECT_EQ(node(0).dg().receive_budget(), before);

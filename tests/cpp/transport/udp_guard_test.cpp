@@ -1,5 +1,5 @@
 // The contract's suite over guarded endpoints, in both modes and striped, with keys that a few
-// records use up; and who comes to a guarded endpoint without what it takes.
+// records use up; and peers that connect to a guarded endpoint without the right keys.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 
@@ -31,9 +31,9 @@ using GuardedWorlds =
                      GuardedStripe<crypto::Mode::kAuth>, GuardedStripe<crypto::Mode::kSealed>>;
 INSTANTIATE_TYPED_TEST_SUITE_P(GuardedUdp, TransportContract, GuardedWorlds);
 
-// Somebody on the path of the one connection that comes to it, who goes on to `listener` with it.
-// The handshake passes; of what the connector says then `attack` gets every record, and says by
-// pass() and turn_round() what becomes of it.
+// An attacker on the path of the one connection that reaches it, which it continues to `listener`.
+// It lets the handshake pass. Then `attack` gets every record of the connector, and may forward it
+// by pass() or reflect it by turn_round().
 class Relay {
  public:
   using Attack = std::function<void(Relay&, size_t number, Buffer record)>;
@@ -62,7 +62,7 @@ class Relay {
       cut(size, [&](ConstBytes record) { attack_(*this, records_++, to_buffer(record)); });
     }
   }
-  // Where the connection onwards comes from.
+  // The local address of the onward connection.
   Source source() const {
     sockaddr_in at{};
     socklen_t length = sizeof at;
@@ -74,7 +74,7 @@ class Relay {
   static void say(const Fd& to, ConstBytes bytes) {
     if (!bytes.empty()) (void)::send(to.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
   }
-  // False: the other end is gone.
+  // Returns false if the other end is gone.
   static bool take(const Fd& from, Buffer& into) {
     std::array<std::byte, 4096> bytes;
     const ssize_t got = ::recv(from.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
@@ -108,16 +108,16 @@ class GuardedStream : public UdpStreamTest {
     guard(secret);
     make_nodes(1);
   }
-  // Only this node goes on, for so long.
+  // Polls only this node, for this long.
   void poll_only(size_t i, Nanos time) {
     for (const Nanos end = world_.now() + time; world_.now() < end;) {
       node(i).st().poll(node(i), world_.now());
       world_.shift += 50 * kMilli;
     }
   }
-  // Node 1 sends ten frames to node 0 past this attack, of which `arrived` arrive. `victim` loses
-  // the other, for that reason, and has counted what came from the relay under `cause`; kCount:
-  // that is nothing.
+  // Node 1 sends ten frames to node 0 through this attack, and `arrived` of them arrive. `victim`
+  // loses the other node for the given reason, and has counted the relay's data under `cause`;
+  // kCount: nothing was counted.
   void expect_end(const Relay::Attack& attack, size_t arrived, size_t victim, Cause cause,
                   const std::string& why) {
     nodes_.clear();
@@ -154,7 +154,7 @@ class GuardedStream : public UdpStreamTest {
     }));
     return bytes;
   }
-  // One of its own, whatever others do.
+  // Uses a connection of its own, so that the others do not matter.
   void expect_working(size_t a, size_t b) {
     const size_t before = node(b).frames.size();
     node(a).send(introduce(a, b), Channel::kRepair, pattern(50000, 9));
@@ -224,7 +224,7 @@ TEST_F(GuardedStream, AnUnguardedEndpointIsNamed) {
   EXPECT_THAT(node(0).downs[0].why.message(), ::testing::HasSubstr("is its security off?"));
 }
 
-// As long as an unguarded endpoint waits.
+// An unguarded endpoint waits as long.
 TEST_F(GuardedStream, WhoStandsStillBeforeItsChallengeIsWaitedFor) {
   make_guarded();
   make_guarded();
@@ -235,7 +235,7 @@ TEST_F(GuardedStream, WhoStandsStillBeforeItsChallengeIsWaitedFor) {
   expect_working(1, 0);
 }
 
-// Its place is given up, since strangers could keep it for ever, and it comes again.
+// Its place is released, since strangers could occupy it forever, and it connects again.
 TEST_F(GuardedStream, WhoStandsStillInsideOfItsHandshakeComesAgain) {
   for (const int polls : {0, 3}) {  // before its Hello, and after it
     const size_t a = nodes_.size(), b = a + 1;
@@ -254,7 +254,8 @@ TEST_F(GuardedStream, WhoStandsStillInsideOfItsHandshakeComesAgain) {
   }
 }
 
-// Who has the secret, and claims to be another endpoint, does not have that one's private key.
+// A process with the secret that claims to be another endpoint does not have that endpoint's
+// private key.
 TEST_F(GuardedStream, TheKeyOfTheRecordIsTheOnlyOne) {
   make_guarded();
   make_guarded();
@@ -265,8 +266,9 @@ TEST_F(GuardedStream, TheKeyOfTheRecordIsTheOnlyOne) {
   EXPECT_THAT(node(1).downs[0].why.message(), ::testing::HasSubstr("its proof is wrong"));
 }
 
-// Attack 7, active: whoever has the secret needs the private key too. The second of two that claim
-// to be one is refused, and counted with its source; and named, if its key is in the records.
+// Attack 7, active: an attacker with the secret needs the private key too. If two processes claim
+// one identity, the second is refused and counted with its source, and named if its key is in the
+// records.
 TEST_F(GuardedStream, TwoProcessesThatClaimToBeOneAreToldApart) {
   make_guarded();
   make_guarded();
@@ -294,8 +296,8 @@ TEST_F(GuardedStream, TwoProcessesThatClaimToBeOneAreToldApart) {
               ::testing::HasSubstr("two processes claim to be peer 127.0.0.1"));
 }
 
-// Attack 8, and records that are changed: each ends the connection by name on both sides. What does
-// not open, or cannot be a record, is counted under its cause with where it came from.
+// Attack 8, and changed records: each ends the connection on both sides with an error that names
+// the peer. A record that does not open, or is not valid, is counted under its cause and source.
 TEST_F(GuardedStream, AChangedRecordIsCountedWithItsSource) {
   const auto at = [](size_t place, const Relay::Attack& attack) {
     return [=](Relay& relay, size_t number, const Buffer& record) {
@@ -335,11 +337,11 @@ TEST_F(GuardedStream, AChangedRecordIsCountedWithItsSource) {
   const auto goodbye = [](Relay& relay, size_t, const Buffer&) {
     relay.pass(encode_prefix(kGoodbyeLength));
   };
-  // Not sealed, it is a length that cannot be.
+  // Unsealed, it is an invalid length.
   expect_end(at(1, goodbye), 1, 0, Cause::malformed, "sent a frame of 2147483647 bytes");
 }
 
-// Nothing came that could be counted: who cuts a connection, or lets it starve, only denies it.
+// There is nothing to count: an attacker who cuts or blocks a connection only denies service.
 TEST_F(GuardedStream, AnEndThatNobodySaidIsALostPeer) {
   const auto cut_at = [](size_t bytes) {
     return [bytes](Relay& relay, size_t number, const Buffer& record) {
@@ -353,7 +355,7 @@ TEST_F(GuardedStream, AnEndThatNobodySaidIsALostPeer) {
   expect_end(cut_at(30), 2, 0, Cause::kCount, "without a goodbye in the middle of a frame");
 }
 
-// Nothing but its uid is known of it, so there is nowhere to go if it ends before its Confirm.
+// Only its uid is known, so node 0 cannot connect to it if it ends before its Confirm.
 TEST_F(GuardedStream, WhoIsExpectedMayTryAgain) {
   make_guarded();
   const uint64_t uids[] = {77};

@@ -1,5 +1,5 @@
-// The interface's MTU changes under open sockets: each test runs in a forked child with a network
-// namespace, and so a loopback interface, of its own.
+// The interface's MTU changes under open sockets. Each test runs in a forked child with its own
+// network namespace, and so its own loopback interface.
 #include <net/if.h>
 #include <sched.h>
 #include <sys/ioctl.h>
@@ -64,7 +64,7 @@ class UdpMtuTest : public TransportContract<UdpWorld> {
     }
     EXPECT_EQ(status, 0);
   }
-  // Sends so many and expects them at the other node, unchanged.
+  // Sends `count` datagrams and expects them unchanged at the other node.
   void deliver(size_t count, size_t size) {
     std::vector<Buffer> sent;
     for (size_t i = 0; i < count; ++i) {
@@ -90,12 +90,12 @@ TEST_F(UdpMtuTest, DatagramsOfTheAgreedSizeGoOnInFragments) {
 
     set_up_loopback(1000);
     deliver(46, 1400);
-    deliver(1, 1400);  // no batch: never a matter of segmentation
+    deliver(1, 1400);  // a single one is never segmented
     EXPECT_EQ(node(0).dg().fragmented(), 47u);
     EXPECT_EQ(stats().dropped_datagrams, 0u);
-    EXPECT_EQ(g_shrunk, 1);  // once, however many datagrams
+    EXPECT_EQ(g_shrunk, 1);  // once for any number of datagrams
 
-    // Segmentation was not what the kernel refused.
+    // The kernel did not refuse segmentation.
     EXPECT_TRUE(stats().gso);
     EXPECT_EQ(stats().gso_fallbacks, 0u);
     const uint64_t before = stats().send_calls;

@@ -1,6 +1,6 @@
-// Attacks on the TCP endpoint by somebody who knows nothing, or has seen a Hello: connections that
-// say nothing, Hellos of thousands that nobody has added, sources that are not allowed. What they
-// may cost is bounded, and whoever belongs here still gets in.
+// Attacks on the TCP endpoint by a stranger who knows nothing or has seen a Hello: silent
+// connections, Hellos of thousands of unknown peers, sources that are not allowed. Their cost is
+// bounded, and members can still connect.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -63,13 +63,13 @@ TEST_F(UdpSiege, StrangersLeaveHalfOfThePlacesToMembers) {
   size_t held = 0;
   for (const auto& all : besiegers) held += open_of(all);
   EXPECT_EQ(held, HalfOpen::kStrangers);
-  // More than a stranger may have, and none of them has to go, nor has any stranger.
+  // More connections than a stranger may have. None of them is displaced, and no stranger's either.
   const std::vector<Fd> members = silent(HalfOpen::kPlaces - HalfOpen::kStrangers, INADDR_LOOPBACK);
   EXPECT_EQ(open_of(members), members.size());
   held = 0;
   for (const auto& all : besiegers) held += open_of(all);
   EXPECT_EQ(held, HalfOpen::kStrangers);
-  // Beyond that the greediest pays, which are the members by now.
+  // Beyond that, the host with most connections loses one, which is the members' host by now.
   const std::vector<Fd> more = silent(1, INADDR_LOOPBACK);
   EXPECT_EQ(open_of(more), 1u);
   EXPECT_EQ(open_of(members), members.size() - 1);
@@ -100,7 +100,7 @@ TEST_F(UdpSiege, AStrangerIsForgottenWithItsConnectionAndItsPlaceServesTheNext) 
   EXPECT_TRUE(node(0).downs.empty()) << "nobody that was added";
   const std::vector<PeerId>& ids = node(0).strangers_gone;
   EXPECT_EQ(std::set<PeerId>(ids.begin(), ids.end()).size(), 1u) << "one place for all of them";
-  // Whoever comes back is new; what it was is forgotten.
+  // A stranger that returns is new; its earlier state is forgotten.
   const Fd again = accepted_stranger(100);
   EXPECT_TRUE(raw_send(again, encode_prefix(1)));
   const std::byte byte{1};
@@ -169,10 +169,10 @@ TEST_F(UdpSiege, ConnectionsFromOutsideOfAllowAreReset) {
     return ::recv(allowed.get(), ack, sizeof ack, MSG_DONTWAIT | MSG_PEEK) ==
            static_cast<ssize_t>(kHelloAckSize);
   }));
-  expect_still_working();  // from 127.0.0.1, which is always in
+  expect_still_working();  // from 127.0.0.1, which is always allowed
 }
 
-// The kernel's filter: nothing of it costs this process anything.
+// The kernel filters these datagrams, so they cost this process nothing.
 TEST_F(UdpSiege, DatagramsFromOutsideOfAllowNeverArrive) {
   world_.options.allow = "10.99.0.0/16," + ipv4_text(kThird);
   make_nodes(1);

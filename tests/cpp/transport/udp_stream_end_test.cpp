@@ -1,5 +1,5 @@
-// What is particular to TCP streams at their limits and at their end: descriptors that run out,
-// connections that cross, goodbyes, and a fork.
+// Particulars of TCP streams at their limits and their end: exhausted descriptors, crossing
+// connections, goodbyes, and a fork.
 #include <gmock/gmock.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -12,8 +12,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Takes all but `free` of the descriptors below the soft limit, which `more` may be opened beyond.
-// In a process of their own: a hard limit that was lowered stays low.
+// Uses up all but `free` of the descriptors below the soft limit, beyond which `more` may be
+// opened. Must run in a process of its own, since a lowered hard limit stays low.
 void leave_descriptors(size_t free, uint64_t more) {
   const uint64_t soft = descriptor_use().open + 16;
   const struct rlimit limit { soft, soft + more };
@@ -48,7 +48,7 @@ TEST_F(UdpStreamTest, TheSoftLimitOfDescriptorsIsRaisedWhenItIsReached) {
   EXPECT_EXIT(
       {
         make_nodes(2);
-        // None for the connector's socket; none for the acceptor's.
+        // First none for the connector's socket, then none for the acceptor's.
         leave_descriptors(0, 400);
         node(0).send(introduce(0, 1), Channel::kControl, pattern(10, 1));
         if (!pump([&] { return !node(1).frames.empty(); })) std::exit(1);
@@ -120,7 +120,7 @@ TEST_F(UdpStreamTest, CloseBeforeTheConnectionStandsStillDelivers) {
 TEST_F(UdpStreamTest, ClosingSendsTheGoodbyeAndTheEndOfInput) {
   make_nodes(1);
   const Fd fd = accepted_peer(7);
-  ASSERT_TRUE(close(node(0)));  // our transport lives on: it is not its destruction that we see
+  ASSERT_TRUE(close(node(0)));  // our endpoint lives on: only the goodbye ends it
   Buffer received;
   ASSERT_TRUE(closed(fd, &received));
   const auto goodbye = encode_prefix(kGoodbyeLength);
@@ -135,8 +135,8 @@ TEST_F(UdpStreamTest, ALateConnectorFindsAClosingPeerGraceful) {
   EXPECT_TRUE(node(0).downs[0].graceful) << node(0).downs[0].why.to_string();
 }
 
-// Both Hellos are under way before either side looks: the side with the lower uid keeps its
-// connection, whichever side looks first.
+// Both Hellos are in flight before either side polls. The side with the lower uid keeps its
+// connection, whichever side polls first.
 TEST_F(UdpStreamTest, OneOfTwoCrossingConnectionsIsUsed) {
   for (size_t first : {0u, 1u, 0u, 1u, 0u, 1u}) {
     nodes_.clear();
@@ -165,7 +165,7 @@ TEST_F(UdpStreamTest, AForkedChildDoesNotHoldConnectionsOpen) {
   ASSERT_EQ(::pipe(pipe_ends), 0);
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
-  if (child == 0) {  // lives on, like a DataLoader worker, until the test closes the pipe
+  if (child == 0) {  // lives like a DataLoader worker until the pipe closes
     node(0).transport->abandon_after_fork();
     node(1).transport->abandon_after_fork();
     ::close(pipe_ends[1]);
@@ -173,7 +173,7 @@ TEST_F(UdpStreamTest, AForkedChildDoesNotHoldConnectionsOpen) {
     (void)!::read(pipe_ends[0], &byte, 1);
     ::_exit(0);
   }
-  // The parent's endpoints work on, also those of its epoll instances.
+  // The parent's endpoints continue to work, and so do their epoll instances.
   node(0).send(peer, Channel::kControl, pattern(10, 2));
   EXPECT_TRUE(pump([&] { return node(1).frames.size() == 2; }));
   node(1).transport.reset();

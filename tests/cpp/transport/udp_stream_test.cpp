@@ -1,5 +1,5 @@
-// What is particular to TCP streams at their beginning: the handshake against strangers, garbage
-// and silence, and connections that do not come about.
+// Particulars of TCP streams at their start: the handshake with strangers, garbage and silence, and
+// connections that fail.
 #include <gmock/gmock.h>
 
 #include <set>
@@ -23,7 +23,7 @@ TEST_F(UdpStreamTest, UidsDifferAndAddressesAreNumeric) {
   EXPECT_EQ(node(0).st().address(false).port, a.port);  // lo is the chosen interface
 }
 
-// Ports of loopback that nobody uses, below those that the kernel gives away.
+// Unused ports of loopback, below those that the kernel assigns.
 PortRange free_ports(uint16_t count) {
   for (;;) {
     const auto first = static_cast<uint16_t>(10000 + secure_random64() % 9000);
@@ -55,7 +55,8 @@ TEST_F(UdpStreamTest, ARangeThatIsTakenIsAnErrorUntilItsOwnerIsGone) {
   ASSERT_FALSE(second.ok());
   EXPECT_THAT(second.status().message(),
               HasSubstr("all 1 ports of port_range: Address already in use"));
-  // This connection is closed by the owner first: the kernel remembers it, and the port with it.
+  // The owner closes this connection first, so the kernel keeps the connection and its port for a
+  // while.
   const Fd peer = accepted_peer(77);
   node(0).transport.reset();
   const auto third = make_udp_transport(world_.options);
@@ -112,7 +113,7 @@ TEST_F(UdpStreamTest, HalfAHelloIsCountedAndSilenceTimesOut) {
     ASSERT_TRUE(raw_send(half, ConstBytes(hello).first(10)));
   }
   EXPECT_TRUE(pump([&] { return stats(0).hello_refused == 1; }));
-  { const Fd mute = raw_connect(node(0).st().address(true)); }  // closed without a word: no fault
+  { const Fd mute = raw_connect(node(0).st().address(true)); }  // closed silently: not an error
   const Fd silent = raw_connect(node(0).st().address(true));
   const Fd slow = raw_connect(node(0).st().address(true));
   ASSERT_TRUE(raw_send(slow, ConstBytes(hello).first(31)));
@@ -156,7 +157,7 @@ TEST_F(UdpStreamTest, BadFrameLengthsBringThePeerDown) {
                 HasSubstr("frame of " + std::to_string(length) + " bytes"));
   }
   EXPECT_EQ(stats(0).protocol_violations, 3u);
-  // The bulk channels allow a little more.
+  // The bulk channels allow slightly more.
   const Fd bulk = accepted_peer(++source, Channel::kRepair);
   const Buffer frame = pattern(kMaxBulkFrame, 1);
   ASSERT_TRUE(raw_send(bulk, encode_prefix(static_cast<uint32_t>(frame.size()))));
@@ -234,7 +235,7 @@ TEST_F(UdpStreamTest, RefusedConnectionIsReportedAfterTheLivenessLimit) {
   EXPECT_EQ(node(0).st().queued(peer, Channel::kControl), 0u);
 }
 
-// A firewall that reloads, a pod network that is programmed late.
+// A firewall that reloads, or a pod network that is set up late.
 TEST_F(UdpStreamTest, PeerOfAGroupBeingCreatedIsTriedUntilItsTimeLimit) {
   make_nodes(1);
   Fd reserved;
@@ -275,12 +276,12 @@ TEST_F(UdpStreamTest, CreatedGroupsPeerIsReportedAfterTheLivenessLimitAgain) {
 TEST_F(UdpStreamTest, AnImpostorOrAMuteListenerIsReported) {
   make_nodes(1);
   StreamAddress address{4711, "", 0};
-  const Fd listener = raw_listen(address);  // the kernel accepts, nobody ever answers
+  const Fd listener = raw_listen(address);  // the kernel accepts, but nothing replies
   const PeerId peer = node(0).st().add_peer(address);
   node(0).send(peer, Channel::kControl, pattern(10, 1));
   settle(20);
   EXPECT_TRUE(node(0).downs.empty());
-  // This process was stopped, the peer perhaps too: that was no patience.
+  // This process was stopped, and the peer perhaps too, so this time does not count.
   world_.shift += 2 * world_.options.liveness_limit;
   settle(20);
   EXPECT_TRUE(node(0).downs.empty());
@@ -289,7 +290,7 @@ TEST_F(UdpStreamTest, AnImpostorOrAMuteListenerIsReported) {
   EXPECT_EQ(node(0).downs[0].peer, peer);
   EXPECT_THAT(node(0).downs[0].why.message(), HasSubstr("did not answer"));
 
-  // An answer with the wrong uid: an attempt that failed.
+  // A reply with the wrong uid counts as a failed attempt.
   StreamAddress other{4712, "", 0};
   const Fd impostor = raw_listen(other);
   node(0).send(node(0).st().add_peer(other), Channel::kControl, pattern(10, 1));

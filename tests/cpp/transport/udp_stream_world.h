@@ -9,7 +9,7 @@
 
 namespace mcast::testing {
 
-// Real sockets, and a clock that a test can push forward.
+// Real sockets, and a clock that a test can advance.
 struct ShiftedWorld : UdpWorld {
   Nanos shift = 0;
   Nanos now() const { return UdpWorld::now() + shift; }
@@ -20,7 +20,7 @@ class UdpStreamTest : public TransportContract<ShiftedWorld> {
   const TcpStats& stats(size_t i) {
     return static_cast<UdpTransport&>(*node(i).transport).stream_stats();
   }
-  // `from`: an address of the loopback network, in host byte order; 0: what the kernel takes.
+  // `from`: an address of the loopback network in host byte order; 0: chosen by the kernel.
   static Fd raw_connect(const StreamAddress& to, uint32_t from = 0) {
     Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (from != 0) {
@@ -37,7 +37,7 @@ class UdpStreamTest : public TransportContract<ShiftedWorld> {
     return ::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
            static_cast<ssize_t>(bytes.size());
   }
-  // The transport has closed its end, and what it sent before that.
+  // Returns true if the transport has closed its end, and stores what it sent before.
   bool closed(const Fd& fd, Buffer* received = nullptr) {
     return pump([&] {
       std::byte bytes[64];
@@ -54,7 +54,7 @@ class UdpStreamTest : public TransportContract<ShiftedWorld> {
     hello.listen_port = 1;
     return hello;
   }
-  // Time passes in steps that do not look as if this process had been away.
+  // Advances the time in steps too short to look as if this process had been stopped.
   void pass(Nanos time) {
     const Nanos step = world_.options.liveness_limit / 16;
     for (; time > 0; time -= step) {
@@ -62,7 +62,7 @@ class UdpStreamTest : public TransportContract<ShiftedWorld> {
       settle(1);
     }
   }
-  // An address of 127.0.0.1 at which nobody listens, bound to `reserved` so that nobody else will.
+  // An address of 127.0.0.1 on which no socket listens, bound to `reserved` so that none will.
   static StreamAddress nobody(Fd& reserved) {
     StreamAddress address{4711, "127.0.0.1", 0};
     reserved = Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -73,12 +73,12 @@ class UdpStreamTest : public TransportContract<ShiftedWorld> {
     address.port = ntohs(at.sin_port);
     return address;
   }
-  // A raw connection that the transport takes for a peer that it was told of.
+  // A raw connection that the transport accepts as a known peer.
   Fd accepted_peer(uint64_t source, Channel channel = Channel::kControl) {
     node(0).st().add_peer({source, "127.0.0.1", 1});
     return accepted_stranger(source, channel);
   }
-  // The same of one that it was not told of.
+  // The same for an unknown peer.
   Fd accepted_stranger(uint64_t source, Channel channel = Channel::kControl) {
     Fd fd = raw_connect(node(0).st().address(true));
     Hello hello = hello_to(0, source);

@@ -1,5 +1,5 @@
 // Streams over several interfaces at once: order and bytes are those of one stream, the load is
-// shared, and one that waits does not take memory. The interfaces are addresses of loopback.
+// shared, and a waiting frame takes no memory. The interfaces are addresses of loopback.
 #include <gmock/gmock.h>
 #include <sys/socket.h>
 
@@ -31,7 +31,7 @@ TEST_F(StripeTest, FramesKeepTheirOrderBothWays) {
   Rng rng(3);
   for (size_t i = 0; i < 3000; ++i) {
     const size_t from = rng.below(2);
-    // Often tiny, sometimes as long as they may be.
+    // Often tiny, sometimes of maximum length.
     const size_t size = rng.chance(0.2) ? kMaxBulkFrame - rng.below(100) : 1 + rng.below(300);
     sent[from].push_back(pattern(size, i));
     node(from).send(from == 0 ? there : back, Channel::kReduce, sent[from].back());
@@ -84,7 +84,7 @@ TEST_F(StripeTest, ABrokenConnectionNamesTheAddressAndEndsThePeer) {
   EXPECT_THAT(node(0).downs[0].why.message(), HasSubstr("127.0.0."));
 }
 
-// What a path carries does not depend on what it was dealt or on how long the reader let it wait.
+// The measured rate of a path does not depend on its share of the data or on the reader's pauses.
 TEST(BusyRateOfAConnection, IsOfThePathAndNotOfTheDeal) {
   BusyRate rate;
   EXPECT_EQ(rate.value(), 0);
@@ -99,17 +99,17 @@ TEST(BusyRateOfAConnection, IsOfThePathAndNotOfTheDeal) {
   EXPECT_EQ(rate.value(), 0) << "too little to tell";
   for (int i = 0; i < 5; ++i) pass(100'000, 10'000, 0);
   EXPECT_DOUBLE_EQ(rate.value(), 1e7);
-  for (int i = 0; i < 50; ++i) pass(100'000, 10'000, 90'000);  // the reader waits for another
+  for (int i = 0; i < 50; ++i) pass(100'000, 10'000, 90'000);  // reader waits for another stripe
   EXPECT_DOUBLE_EQ(rate.value(), 1e7);
   for (int i = 0; i < 50; ++i) pass(0, 0, 0);  // nothing to send
   EXPECT_DOUBLE_EQ(rate.value(), 1e7);
-  for (int i = 0; i < 500; ++i) pass(25'000, 10'000, 0);  // it became slower: a second tells
+  for (int i = 0; i < 500; ++i) pass(25'000, 10'000, 0);  // slower now: a second is enough
   EXPECT_NEAR(rate.value(), 2.5e6, 1e4);
-  rate.update(acked + 1000, busy, blocked + 500);  // its times are not read in the same moment
+  rate.update(acked + 1000, busy, blocked + 500);  // its times are not read at the same moment
   EXPECT_NEAR(rate.value(), 2.5e6, 1e5);
 }
 
-// A peer of raw sockets, one connection per stripe, that sends what it likes.
+// A peer of raw sockets, with one connection per stripe, that sends arbitrary data.
 class RawStripes {
  public:
   explicit RawStripes(const StreamAddress& to) {
@@ -145,7 +145,8 @@ class RawStripes {
     EXPECT_EQ(::send(fds_[stripe].get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
               static_cast<ssize_t>(bytes.size()));
   }
-  // Frames 1, 2, ... on stripe 1 until the kernel takes no more; bytes taken since the beginning.
+  // Sends frames 1, 2, ... on stripe 1 until the kernel takes no more. Returns the total number of
+  // bytes taken.
   size_t push() {
     while (true) {
       if (rest_.empty()) {
@@ -172,7 +173,7 @@ class RawStripes {
 TEST_F(StripeTest, AFrameOutOfTurnWaitsWithoutMemory) {
   make_nodes(1);
   RawStripes peer(node(0).st().address(true));
-  // Frame 0 does not come for a while: nobody reads beyond the first of the others.
+  // Frame 0 is late: only the first of the others is read before it.
   size_t before = SIZE_MAX, taken = 0;
   while (before != taken) {
     before = taken;
@@ -180,7 +181,7 @@ TEST_F(StripeTest, AFrameOutOfTurnWaitsWithoutMemory) {
     settle();
   }
   EXPECT_TRUE(node(0).frames.empty());
-  EXPECT_LT(taken, 64u << 20);  // sockets' buffers; more would be memory of ours
+  EXPECT_LT(taken, 64u << 20);  // sockets' buffers; more would be our memory
   peer.send_all(0, RawStripes::frame(0, pattern(10, 0)));
   ASSERT_TRUE(pump([&] { return node(0).frames.size() >= (taken - 60'000) / 50'008; }));
   for (uint32_t i = 0; i < node(0).frames.size(); ++i) {

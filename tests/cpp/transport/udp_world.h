@@ -1,5 +1,5 @@
-// The contract suite's World over UDP and TCP, in real time: on loopback, or, to run it by hand
-// inside a network namespace, on the interface that MCAST_TEST_IFNAME names ("=eth0").
+// The contract suite's World over UDP and TCP in real time: on loopback or, if run by hand in a
+// network namespace, on the interface that MCAST_TEST_IFNAME names ("=eth0").
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace mcast::testing {
 struct UdpWorld : RealTimeWorld {
   UdpTransportOptions options;
 
-  bool loopback = true;  // of the multicast addresses
+  bool loopback = true;  // for the multicast addresses
 
   UdpWorld() {
     const char* const name = std::getenv("MCAST_TEST_IFNAME");
@@ -23,7 +23,7 @@ struct UdpWorld : RealTimeWorld {
     loopback = name == nullptr;
     options.rcvbuf = 2 << 20;
   }
-  // `stripe` addresses of the loopback network, each as if it were an interface of its own.
+  // `stripe` addresses of the loopback network, each used like an interface.
   std::unique_ptr<Transport> make_striped(size_t stripe) {
     const auto interfaces = list_interfaces();
     const auto lo = find_loopback(*interfaces);

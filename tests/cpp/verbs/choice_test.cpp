@@ -1,5 +1,5 @@
-// Which port: the grammar and the choice; which transport: all ranks' records; and the wire's
-// codecs.
+// The choice of a port and its grammar; the choice of a transport from all ranks' records; and the
+// codecs of the wire.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

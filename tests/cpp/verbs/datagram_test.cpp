@@ -1,4 +1,4 @@
-// The datagram endpoint when device and fabric misbehave, and what it tells them.
+// The datagram endpoint if device and fabric misbehave, and its calls to them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -84,7 +84,7 @@ TEST_F(VerbsDatagram, OwnDatagramsAreDroppedBySource) {
   EXPECT_EQ(stats(0).own_echo, 1u);
 }
 
-// Queue pair numbers are a device's own: other hosts' have the same.
+// Queue pair numbers are unique per device only: other hosts use the same numbers.
 TEST_F(VerbsDatagram, DatagramsOfANamesakeAreNotOwnOnes) {
   const auto check = [this](const char* what) {
     Node& a = add();
@@ -145,7 +145,7 @@ TEST_F(VerbsDatagram, ABrokenQueuePairIsMadeAnew) {
     poll();
     EXPECT_THAT(b.datagrams, Contains(pattern(64, 1)));
     EXPECT_EQ(b.datagrams.back(), pattern(64, 3));
-    // All receives are there again.
+    // All receives are posted again.
     const size_t entries = transports[1]->ud().receive_entries();
     const size_t before = b.datagrams.size();
     for (size_t i = 0; i < entries; ++i) {
@@ -259,7 +259,7 @@ TEST_F(VerbsDatagram, SendersThatHaveNotJoinedGetTheGroupsAddressToo) {
   EXPECT_FALSE(a.dg().flush()) << "the address is not known yet";
   poll();
   EXPECT_EQ(b.datagrams.size(), 1u);
-  a.dg().leave(group);  // of what was never joined: nothing
+  a.dg().leave(group);  // never joined: no effect
   ASSERT_TRUE(a.dg().join(group).ok());
   send(b, pattern(64, 2));
   poll();
@@ -286,7 +286,7 @@ TEST_F(VerbsDatagram, APortWithoutLinkTakesNoMoreGroupsUntilItIsBack) {
   EXPECT_TRUE(a.dg().join(group).ok());
 }
 
-// Lanes on two ports of a device share its events; whoever reads them reads for both.
+// Lanes on two ports of a device share its events; the one that reads them reads for both.
 TEST_F(VerbsDatagram, EventsOfAPortAreThatPortsOnly) {
   Node& one = add();
   fake().port_number = 2;

@@ -36,7 +36,7 @@ class VerbsDatagram : public ::testing::Test {
     }
   }
   void send(Node& n, const Buffer& data) { ASSERT_TRUE(offer(n, group, data)); }
-  // False: the endpoint takes none for this group now.
+  // Returns false if the endpoint accepts no datagram for this group now.
   static bool offer(Node& n, const MulticastAddress& to, const Buffer& data) {
     const Bytes lent = n.dg().lend(to, data.size());
     if (lent.size() != data.size()) return false;
@@ -53,7 +53,7 @@ class VerbsDatagram : public ::testing::Test {
   const MulticastAddress group{77, 4711, false};
 };
 
-// Puts back the process's memory lock limit.
+// Restores the process's memory lock limit.
 struct MemlockLimit {
   rlimit before{};
   explicit MemlockLimit(rlim_t soft) {

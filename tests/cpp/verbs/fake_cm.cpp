@@ -1,5 +1,5 @@
-// The half that stands for librdmacm: identifiers, events, connections, joins. An event waits in
-// its channel until it is fetched; those of an identifier that is destroyed go with it.
+// The half that replaces librdmacm: identifiers, events, connections, joins. An event waits in its
+// channel until it is fetched; the events of an identifier are deleted with it.
 #include <arpa/inet.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ FakeVerbs::Event& FakeVerbs::push(Id* id, rdma_cm_event_type type, int status, c
   event->status = status;
   const auto* at = static_cast<const std::byte*>(data);
   if (at != nullptr) event->data.assign(at, at + length);
-  // The kernel pads it to the size of the message.
+  // The kernel pads the data to the size of the message.
   if (at != nullptr) event->data.resize(196);
   event->param.conn.private_data = event->data.data();
   event->param.conn.private_data_len = static_cast<uint8_t>(event->data.size());
@@ -46,7 +46,7 @@ FakeVerbs::Event& FakeVerbs::push(Id* id, rdma_cm_event_type type, int status, c
 
 int FakeVerbs::get_cm_event(rdma_event_channel* channel, rdma_cm_event** out) {
   auto& c = *static_cast<Channel*>(channel);
-  // Events of identifiers that are gone went with them, their wake-ups did not.
+  // Events of deleted identifiers are deleted too, but their wake-ups remain.
   while (take(c.fd)) {
     if (c.events.empty()) continue;
     *out = c.events.front().release();
@@ -158,13 +158,13 @@ int FakeVerbs::connect(rdma_cm_id* raw, rdma_conn_param* param) {
     event.listen_id = &listener;
     return 0;
   }
-  push(&id, RDMA_CM_EVENT_REJECTED, 8);  // nobody listens
+  push(&id, RDMA_CM_EVENT_REJECTED, 8);  // no listener
   return 0;
 }
 
 int FakeVerbs::accept(rdma_cm_id* raw, rdma_conn_param* param) {
   Id& id = *static_cast<Id*>(raw);
-  if (id.partner == nullptr) return 0;  // gone meanwhile; its event is on the way
+  if (id.partner == nullptr) return 0;  // gone meanwhile; its event is pending
   Id& other = *id.partner;
   id.connected = other.connected = true;
   Qp& mine = *find(id.qp);

@@ -1,5 +1,5 @@
-// What tests do to the device in memory from outside, and see of it: what was held is let go,
-// events, breakage.
+// Functions by which tests act on the device in memory from outside: releasing held work, events,
+// breakage.
 #include <algorithm>
 #include <utility>
 

@@ -1,4 +1,4 @@
-// What FakeVerbs is made of, for its two halves (verbs and rdma_cm).
+// The state of FakeVerbs, for its two halves (verbs and rdma_cm).
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 
 namespace mcast::testing {
 
-// Descriptors that are readable as often as they were rung.
+// A descriptor that is readable once for each ring.
 inline int semaphore() { return ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE); }
 
 inline void ring(int fd) {
@@ -46,7 +46,7 @@ struct FakeVerbs::Cq : ibv_cq {
   size_t depth = 0;
   size_t promised = 0;  // entries that its queue pairs can fill
   bool armed = false;
-  bool overrun = false;  // it takes no more, and polling it fails
+  bool overrun = false;  // it takes no more, and polling fails
 };
 
 struct FakeVerbs::Qp : ibv_qp {
@@ -73,7 +73,7 @@ struct FakeVerbs::Id : rdma_cm_id {
   uint16_t port = 0, target = 0;
   bool joined = false;
   in_addr_t group = 0;
-  bool resolving = false;  // without an answer
+  bool resolving = false;  // not answered yet
 };
 
 struct FakeVerbs::Handle : ibv_ah {

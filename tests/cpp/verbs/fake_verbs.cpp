@@ -1,5 +1,5 @@
 // Delivery happens inside post_send(), so a test sees every consequence of a call when it returns,
-// except what goes through an event channel, which waits to be fetched as from the kernel.
+// except for event channels, whose events must be fetched as from the kernel.
 #include <arpa/inet.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ FakeVerbs::FakeVerbs() {
 
 FakeVerbs::~FakeVerbs() {
   ::close(context_.async_fd);
-  // An endpoint that was abandoned, as in the child of a fork, leaves everything behind on purpose.
+  // An abandoned endpoint, as in the child of a fork, leaves everything behind on purpose.
   if (!channels_.empty()) return;
   EXPECT_TRUE(qps_.empty()) << "queue pairs were left";
   EXPECT_TRUE(keys_.empty()) << "registrations were left";
@@ -81,7 +81,7 @@ std::vector<std::byte> FakeVerbs::routing_header(const ibv_gid& from) const {
     std::memcpy(bytes.data() + 8, from.raw, 16);
     return bytes;
   }
-  // RoCE v2 over IPv4: 20 bytes undefined, then the IP header.
+  // RoCE v2 over IPv4: 20 undefined bytes, then the IP header.
   bytes[20] = std::byte{0x45};
   std::memcpy(bytes.data() + 32, from.raw + 12, 4);
   return bytes;
@@ -173,7 +173,7 @@ int FakeVerbs::get_cq_event(ibv_comp_channel* channel, ibv_cq** cq) {
 
 void FakeVerbs::complete(Cq& cq, ibv_wc wc) {
   if (cq.entries.size() >= cq.depth) {
-    // Devices write over what is there and declare the queue broken.
+    // A device overwrites existing entries and puts the queue into the error state.
     ++overflows;
     cq.overrun = true;
     return;

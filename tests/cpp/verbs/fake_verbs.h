@@ -1,8 +1,8 @@
 // A device and a fabric in memory behind the table of functions: queue pairs, completion queues,
-// rdma_cm and multicast groups as the transport uses them, one thread, delivery at once. It is
-// strict where hardware is: keys and ranges are checked, a datagram without a posted receive is
-// lost, a message without one breaks the connection, state changes out of order are refused. Tests
-// make it misbehave through the public members.
+// rdma_cm and multicast groups as the transport uses them, with one thread and immediate delivery.
+// It is strict where hardware is: keys and ranges are checked, a datagram without a posted receive
+// is lost, a message without one breaks the connection, and state changes out of order are refused.
+// Tests make it misbehave through the public members.
 #pragma once
 
 #include <deque>
@@ -24,20 +24,20 @@ class FakeVerbs final : public verbs::Api {
 
   // The device.
   int devices = 1;
-  std::string address = "127.0.0.1";  // its interface's; no other binds to it
+  std::string address = "127.0.0.1";  // its interface's; only this one can be bound
   ibv_port_state port_state = IBV_PORT_ACTIVE;
   uint8_t link_layer = IBV_LINK_LAYER_ETHERNET;
   ibv_mtu mtu = IBV_MTU_4096;
   ibv_device_attr attr{};
   bool fork_copies_memory = true;
-  size_t locked_memory = SIZE_MAX;  // its limit
+  size_t locked_memory = SIZE_MAX;  // limit of locked memory
 
   // The fabric: what a join returns.
   uint32_t qkey = 0x1ee7;
   uint32_t multicast_qpn = 0xffffff;
   uint16_t mlid = 0xc001;
   uint8_t gid_index = 1;
-  bool ipv6 = false;                    // RoCE: headers are IPv6's, not IPv4's
+  bool ipv6 = false;                    // RoCE: IPv6 headers instead of IPv4 headers
   std::vector<uint16_t> pkeys{0xffff};  // InfiniBand: the port's table
   uint16_t partition = 0xffff;          // of the interface and its groups
 
@@ -47,8 +47,8 @@ class FakeVerbs final : public verbs::Api {
   size_t largest_registration = SIZE_MAX;  // beyond: ENOMEM
   int join_status = 0;                     // joins end with it
   bool join_silent = false;                // joins are never answered
-  std::set<in_addr_t> silent_groups;       // those of these groups neither
-  uint8_t port_number = 1;                 // behind the address; no other works
+  std::set<in_addr_t> silent_groups;       // joins of these groups are not answered either
+  uint8_t port_number = 1;                 // only this port has the address and works
   int attach_error = 0;
   int qp_error = 0;                                // create_qp fails with it
   bool connects_silent = false;                    // connect requests are never answered
@@ -57,56 +57,56 @@ class FakeVerbs final : public verbs::Api {
   ibv_wc_status datagram_status = IBV_WC_SUCCESS;  // of the next datagrams' completions
   ibv_wc_status read_status = IBV_WC_SUCCESS;
   ibv_wc_status receive_status = IBV_WC_SUCCESS;  // of the next arrivals
-  int cut_read = 0;                               // bytes that a read brings less
+  int cut_read = 0;                               // bytes by which a read is too short
   int refuse_posts = 0;                           // sends that post_send refuses with ENOMEM
   bool hold_sends = false;                        // datagrams stay in the device
-  bool hold_reads = false;                        // RDMA Reads do
-  uint32_t hold_completions_of = 0;               // sends of this queue pair report nothing yet
+  bool hold_reads = false;                        // RDMA Reads stay in the device
+  uint32_t hold_completions_of = 0;               // sends of this queue pair complete later
   std::function<bool(std::vector<std::byte>&)>
-      on_datagram;  // per receiver; false: lost; may change the bytes
+      on_datagram;  // per receiver; false: lost; may change it
   std::function<bool(std::vector<std::byte>&, uint32_t from)>
-      on_message;  // likewise of connections; from: the sender's queue pair
+      on_message;  // same for connections; from: sender's queue pair
 
-  // What happened.
+  // Counts of events.
   uint64_t lost_without_receive = 0;  // datagrams
   uint64_t wrong_partition = 0;       // datagrams
   uint64_t flushed_receives = 0;
   uint64_t overflows = 0;    // completion queue entries beyond its depth
-  uint64_t overcommits = 0;  // queue pairs that can fill more than is left of their queue
+  uint64_t overcommits = 0;  // queue pairs beyond their queue's capacity
   uint64_t unsignalled = 0;  // sends without a completion
   uint64_t send_posts = 0;
   uint64_t arms = 0;          // req_notify_cq
   std::vector<int> gathered;  // pieces of each datagram
   size_t registrations() const { return keys_.size(); }
-  size_t remote_registrations() const;     // that peers can read
-  uint64_t remote_registrations_ever = 0;  // also those that are gone
+  size_t remote_registrations() const;     // readable by peers
+  uint64_t remote_registrations_ever = 0;  // including deleted ones
   std::set<uint16_t> attached_lids() const;
   size_t queue_pairs() const { return qps_.size(); }
   std::vector<uint32_t> used_qkeys;
-  uint64_t destroyed_in_use = 0;  // address handles or regions that work requests still named
+  uint64_t destroyed_in_use = 0;  // handles or regions still named by work requests
 
-  // From outside.
-  void let_sends_go();  // those that were held
+  // Control from outside.
+  void let_sends_go();  // the held ones
   void let_reads_go();
   void let_completions_go();
-  std::vector<uint32_t> connection_numbers() const;  // of queue pairs, in the order they were made
+  std::vector<uint32_t> connection_numbers() const;  // of queue pairs, in order of creation
   size_t held_reads() const { return held_reads_.size(); }
   void raise(ibv_event_type type, uint32_t qp_number = 0, int port = 1);
-  // MULTICAST_ERROR for every member, of one group or (0) all.
+  // Raises MULTICAST_ERROR for every member of one group, or (0) of all groups.
   void fabric_takes_group_away(in_addr_t group = 0);
   void device_removal();  // rdma_cm's event for every identifier
-  // Breaks every connection as silence of the peer does.
+  // Breaks every connection, as a silent peer does.
   void break_connections(ibv_wc_status status);
-  // A message of a peer that does not keep to the protocol.
+  // Injects a message of a peer that breaks the protocol.
   void inject_message(const std::vector<std::byte>& bytes);
-  // The same to whom this queue pair is connected to.
+  // The same, to the peer of this queue pair.
   void inject_from(uint32_t qp_number, const std::vector<std::byte>& bytes);
-  // A datagram of another host, whose queue pair has the number of the one that gets it.
+  // Injects a datagram of another host whose queue pair has the receiver's number.
   void inject_namesake(const std::vector<std::byte>& payload);
-  // Every queue pair for datagrams goes into the error state, with an event or without.
+  // Puts every queue pair for datagrams into the error state, with or without an event.
   void break_datagrams(bool event);
   void take_receives_away();  // of every reliable connection
-  void time_out_resolves();   // of addresses that were not answered
+  void time_out_resolves();   // of unanswered addresses
   size_t completion_queues() const { return cqs_.size(); }
 
   int device_count() override;
@@ -171,7 +171,7 @@ class FakeVerbs final : public verbs::Api {
     std::byte* at;
     size_t size;
     int access;
-    std::unique_ptr<ibv_mr> region;  // ours: an abandoned one is never given back
+    std::unique_ptr<ibv_mr> region;  // an abandoned one is never freed
   };
 
   Event& push(Id* id, rdma_cm_event_type type, int status = 0, const void* data = nullptr,

@@ -1,5 +1,5 @@
-// Datagrams whose payload the device takes from the caller's memory: what leaves, and how long what
-// is held.
+// Datagrams whose payload the device reads from the caller's memory: the bytes that are sent, and
+// how long the memory is held.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -15,7 +15,7 @@ using ::testing::Each;
 
 constexpr size_t kHeader = 32;
 
-// Memory of a test, known by whether it still lives.
+// Memory of a test; `alive` shows whether it is still held.
 struct Source {
   std::shared_ptr<Buffer> memory;
   Slice block;
@@ -25,7 +25,7 @@ struct Source {
       : memory(std::make_shared<Buffer>(pattern(size, seed))),
         block{std::make_shared<Region>(memory->data(), size, memory), 0, size},
         alive(memory) {}
-  // The operation is over, the caller's tensor gone.
+  // Ends the operation and frees the caller's tensor.
   void drop() {
     block = {};
     memory.reset();
@@ -64,7 +64,7 @@ TEST_F(VerbsGather, HeaderAndPayloadLeaveAsOneDatagramOfTwoPieces) {
   const size_t size = verbs::kGatherPiece + 10000;
   const Source source(size);
   std::vector<Buffer> want;
-  // From a piece's first byte to over its end, and the region's last.
+  // From the first byte of a piece to beyond its end, and the end of the region.
   for (const size_t offset :
        {size_t{0}, size_t{1}, verbs::kGatherPiece - 1, verbs::kGatherPiece, size - 3000}) {
     ASSERT_TRUE(gather(source.block, offset, 3000));
@@ -97,7 +97,7 @@ TEST_F(VerbsGather, MemoryIsHeldUntilTheDeviceHasReadItAndNoLonger) {
   EXPECT_EQ(fake().destroyed_in_use, 0u);
 }
 
-// An operation may end, and its caller write, while a repetition of a chunk is still queued.
+// An operation may end and its caller may write while a repetition of a chunk is still queued.
 TEST_F(VerbsGather, WhatIsOverwrittenBeforeItLeftHasAWrongChecksum) {
   two();
   const Source source(3000);
@@ -190,7 +190,7 @@ TEST_F(VerbsGather, WhatIsDroppedOrRefusedLetsGo) {
   fake().refuse_posts = 0;
   EXPECT_TRUE(refused.alive.expired());
 
-  // To a group whose address never comes.
+  // Sent to a group whose address is never resolved.
   const MulticastAddress nowhere{78, 4711, false};
   fake().join_status = -ENETUNREACH;
   ASSERT_TRUE(gather(lost.block, 0, 2000, &nowhere));
@@ -295,8 +295,8 @@ TEST_F(VerbsGather, RegistrationsEndWithTheRegion) {
   EXPECT_EQ(fake().registrations(), registered);
 }
 
-// A datagram that is still on its way must not make the addresses mean what they meant: the
-// storage may have been given back and mapped anew (resize_, FSDP2) while the tensor lived on.
+// A datagram in flight must not keep an old registration of its addresses: the storage may have
+// been freed and mapped anew (resize_, FSDP2) while the tensor lived on.
 TEST_F(VerbsGather, OtherMemoryAtTheSameAddressIsRegisteredAnew) {
   two();
   constexpr size_t kSize = 1 << 16;

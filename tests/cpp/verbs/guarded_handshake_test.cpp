@@ -1,5 +1,5 @@
-// How guarded connections over verbs come about, and who does not get one: many at once, strangers,
-// other secrets and modes, messages that are changed, cut or lost on the way.
+// How guarded connections over verbs are made, and who does not get one: many at once, strangers,
+// other secrets and modes, messages that are changed, truncated or lost in transit.
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 
@@ -38,7 +38,7 @@ TEST_F(VerbsHandshake, TheAcceptorSpeaksFirstAndThenEachInTurn) {
   };
   peer = introduce(0, 1);
   node(0).send(peer, Channel::kControl, pattern(10, 1));
-  // Whatever the connector does, before the acceptor has had a turn nothing is sent.
+  // The connector sends nothing before the acceptor has polled.
   for (int i = 0; i < 10; i++) node(0).st().poll(node(0), now += kMilli);
   EXPECT_TRUE(sizes.empty());
   poll();
@@ -72,7 +72,7 @@ TEST_F(VerbsHandshake, MoreThanThereArePlacesForComeLaterAndNoneIsDropped) {
   for (const auto& n : nodes) EXPECT_TRUE(n->downs.empty());
 }
 
-// Their Hellos never come: each holds its place until its time is over, and none that is known.
+// Their Hellos never arrive: each holds its place until its time is over, and none of a known peer.
 TEST_F(VerbsHandshake, StrangersThatSayNothingKeepOnlyStrangersOut) {
   constexpr size_t kMany = verbs::kPlacesOfUnknown + 5;
   add_sealed(kMany + 2);
@@ -118,7 +118,7 @@ TEST_F(VerbsHandshake, WhoClaimsToBeAPeerHasTwoPlacesAndTouchesNothing) {
     }
   }
   EXPECT_EQ(stats(1).crowded_out, 1u);
-  // The peer itself is untouched, and reached.
+  // The peer itself is not affected, and can be reached.
   node(1).send(back, Channel::kControl, pattern(10, 2));
   poll(50);
   EXPECT_EQ(node(0).frames.size(), 1u);
@@ -187,7 +187,8 @@ TEST_F(VerbsHandshake, WithAndWithoutAGuardThereIsNoConnection) {
   }
 }
 
-// Who has the secret, and claims to be another endpoint, does not have that one's private key.
+// A process with the secret that claims to be another endpoint does not have that endpoint's
+// private key.
 TEST_F(VerbsHandshake, TheKeyOfTheRecordIsTheOnlyOne) {
   add_sealed(3);
   StreamAddress wrong = node(0).st().address(false);
@@ -195,7 +196,7 @@ TEST_F(VerbsHandshake, TheKeyOfTheRecordIsTheOnlyOne) {
   node(1).send(node(1).st().add_peer(wrong), Channel::kControl, pattern(10, 1));
   poll();
   EXPECT_THAT(down(1), HasSubstr("its proof is wrong"));
-  // The other way round: 0 knows 2 by another key.
+  // The reverse: node 0 knows node 2 by another key.
   StreamAddress other = node(2).st().address(false);
   other.key = wrong.key;
   node(0).st().add_peer(other);
@@ -228,7 +229,7 @@ TEST_F(VerbsHandshake, AKeyThatIsPublishedBetweenHelloAndConfirmCounts) {
   EXPECT_TRUE(node(1).frames.empty());
 }
 
-// Whoever changes a message ends that attempt; the next one works.
+// A changed message ends that attempt; the next one works.
 TEST_F(VerbsHandshake, AHelloOrAConfirmThatIsChangedOrCutIsRefused) {
   const auto cut = [](std::vector<std::byte>& bytes) {
     bytes.pop_back();
@@ -269,7 +270,7 @@ TEST_F(VerbsHandshake, AnAnswerThatIsChangedOrCutIsNamed) {
   }
 }
 
-// What was sent before cannot be used again: the Challenge is another.
+// A Hello cannot be used again, since the Challenge differs.
 TEST_F(VerbsHandshake, AReplayedHelloIsRefused) {
   add_sealed(3);
   std::vector<std::byte> hello;
@@ -288,7 +289,7 @@ TEST_F(VerbsHandshake, AReplayedHelloIsRefused) {
   expect_working(2, 1);
 }
 
-// Who has proved that it knows the secret, and no more, keeps nobody from connecting.
+// A peer that has only proved that it knows the secret keeps no one from connecting.
 TEST_F(VerbsHandshake, WhoWaitsForAConfirmThatNeverComesConnectsByItself) {
   add_sealed(2);
   const PeerId back = introduce(1, 0);
@@ -362,7 +363,7 @@ TEST_F(VerbsHandshake, WhoIsExpectedLaterIsToldToComeLater) {
   const uint64_t first[] = {node(1).st().address(false).uid};
   node(0).st().expect(first);
   node(2).send(introduce(2, 0), Channel::kControl, pattern(10, 2));
-  poll(3000);  // longer than refusals are borne with
+  poll(3000);  // longer than refusals are tolerated
   EXPECT_GT(stats(2).connect_retries, 10u);
   EXPECT_EQ(stats(0).hello_refused, 1u) << "told once";
   EXPECT_EQ(node(0).refusals.size(), 1u);
@@ -373,7 +374,7 @@ TEST_F(VerbsHandshake, WhoIsExpectedLaterIsToldToComeLater) {
   poll(400);
   ASSERT_EQ(node(0).frames.size(), 1u);
   EXPECT_EQ(node(0).frames[0].peer, ids[0]);
-  // Where it can be reached is known from its Hello.
+  // Its Hello contains the address at which it can be reached.
   node(0).send(ids[0], Channel::kControl, pattern(10, 3));
   poll();
   EXPECT_EQ(node(2).frames.size(), 1u);
@@ -386,7 +387,7 @@ TEST_F(VerbsHandshake, AnEndpointThatClosesOrHasEndedWithAPeerTakesNoRequest) {
   node(2).send(introduce(2, 1), Channel::kControl, pattern(10, 1));
   poll();
   EXPECT_THAT(down(2), HasSubstr("is another process than the one expected"));
-  // Node 0 has ended with node 1, whose next attempt comes from the same uid.
+  // Node 0 has dropped node 1, whose next attempt has the same uid.
   ASSERT_EQ(node(0).downs.size(), 1u);
   verbs::Hello hello;
   hello.source = node(1).st().address(false).uid;

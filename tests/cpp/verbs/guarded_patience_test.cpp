@@ -1,5 +1,5 @@
 // Guarded connections over verbs whose ends are stopped, busy or cut off in the middle of the
-// handshake: nothing of that ends a peer, loses a frame or brings one twice.
+// handshake: this ends no peer, and loses or duplicates no frame.
 #include <gmock/gmock.h>
 
 #include "verbs/guarded_world.h"
@@ -9,14 +9,14 @@ namespace {
 
 class VerbsPatience : public GuardedVerbs {
  protected:
-  // What node 0 sends: frames of all channels.
+  // Sends frames of all channels from node 0.
   void send_frames() {
     peer = introduce(0, 1);
     node(0).send(peer, Channel::kControl, pattern(10, 1));
     node(0).send(peer, Channel::kRepair, pattern(60000, 2));
     node(0).send(peer, Channel::kReduce, pattern(60000, 3));
   }
-  // Node 1 has them, each once.
+  // Expects each frame once at node 1.
   void expect_frames() {
     ASSERT_EQ(node(1).frames.size(), 3u);
     EXPECT_EQ(node(1).frames_on(Channel::kControl)[0], pattern(10, 1));
@@ -24,7 +24,7 @@ class VerbsPatience : public GuardedVerbs {
     EXPECT_EQ(node(1).frames_on(Channel::kReduce)[0], pattern(60000, 3));
     for (const auto& n : nodes) EXPECT_TRUE(n->downs.empty());
   }
-  // The messages of this size that have left.
+  // Counts the messages of this size that are sent.
   void count(size_t size) {
     seen = 0;
     fake().on_message = [this, size](std::vector<std::byte>& bytes, uint32_t) {
@@ -68,7 +68,8 @@ TEST_F(VerbsPatience, AConnectorMayBeStoppedAfterItsHello) {
   }
 }
 
-// So long that the acceptor has given it up: told "accepted", it finds the connection ended.
+// Stopped so long that the acceptor has given it up: after its "accepted", the connection has
+// ended.
 TEST_F(VerbsPatience, AConnectorThatWasGivenUpTriesAgain) {
   add_sealed(2);
   send_frames();
@@ -81,7 +82,7 @@ TEST_F(VerbsPatience, AConnectorThatWasGivenUpTriesAgain) {
   EXPECT_GT(stats(0).connect_retries, 0u);
 }
 
-// The lane's thread sits in the join: requests are heard there, and its clock stands.
+// The lane's thread waits in the join: requests are accepted there, but its clock does not advance.
 TEST_F(VerbsPatience, AJoinThatBlocksMayHoldUpAHandshake) {
   add_sealed(2);
   world.options.join_patience = 20 * kMilli;
@@ -101,7 +102,7 @@ TEST_F(VerbsPatience, AJoinThatBlocksMayHoldUpAHandshake) {
   EXPECT_EQ(stats(0).connect_retries, 0u);
 }
 
-// All that the acceptor says, to its goodbye, lies there when the connector looks again.
+// All of the acceptor's messages, including its goodbye, wait for the connector's next poll.
 TEST_F(VerbsPatience, WhatIsSaidWhileTheConnectorIsAwayIsHeard) {
   add_sealed(2);
   const PeerId back = introduce(1, 0);
@@ -123,7 +124,7 @@ TEST_F(VerbsPatience, WhatIsSaidWhileTheConnectorIsAwayIsHeard) {
   EXPECT_TRUE(node(0).downs[0].graceful) << node(0).downs[0].why.to_string();
 }
 
-// The end is known before the Confirm is looked at: nothing is behind that.
+// The end is known before the Confirm is read, so the Confirm is not used.
 TEST_F(VerbsPatience, AConfirmOfWhoHasGoneOpensNothing) {
   add_sealed(1);
   world.options.join_patience = 20 * kMilli;
@@ -142,7 +143,8 @@ TEST_F(VerbsPatience, AConfirmOfWhoHasGoneOpensNothing) {
   EXPECT_TRUE(node(1).downs.empty());
 }
 
-// Nobody can go to a peer of which only the uid is known: it has to be let in again.
+// No endpoint can connect to a peer of which only the uid is known: the peer must be accepted
+// again.
 TEST_F(VerbsPatience, WhoIsExpectedMayTryAgain) {
   add_sealed(2);
   const uint64_t uids[] = {node(1).st().address(false).uid};
@@ -158,8 +160,8 @@ TEST_F(VerbsPatience, WhoIsExpectedMayTryAgain) {
   EXPECT_TRUE(node(1).downs.empty());
 }
 
-// Told that its connection is not used, it goes on talking: no credit is returned for that, since
-// there are no keys to seal one with.
+// A connector keeps sending although it was told that its connection is not used. No credit is
+// returned, since there are no keys to seal it with.
 TEST_F(VerbsPatience, WhoWasToldToYieldHasNothingToSay) {
   const auto identity = some_identity(Mode::kSealed);
   add(identity);
@@ -196,7 +198,7 @@ TEST_F(VerbsPatience, WhoWasToldToYieldHasNothingToSay) {
   expect_working(0, 1);
 }
 
-// Of guarded endpoints, a reject proves nothing: what it says of a connection of its own neither.
+// Between guarded endpoints a reject proves nothing, nor does its claim of another connection.
 TEST_F(VerbsPatience, ARejectThatYieldsIsAnAttemptThatFailed) {
   add_sealed(2);
   rdma_event_channel* const channel = fake().create_event_channel();
@@ -218,7 +220,7 @@ TEST_F(VerbsPatience, ARejectThatYieldsIsAnAttemptThatFailed) {
   (void)fake().destroy_id(request);
   (void)fake().destroy_id(listener);
   fake().destroy_event_channel(channel);
-  introduce(0, 1);  // where it really is
+  introduce(0, 1);  // its real address
   poll(60);
   EXPECT_EQ(node(1).frames.size(), 1u);
   EXPECT_EQ(stats(0).yielded, 0u);

@@ -1,5 +1,5 @@
 // Whole groups over verbs on the device in memory, in all three modes, in virtual time: schedules
-// with losses by seed, every byte checked; and guarded ones under attack.
+// with losses by seed, every byte checked; and guarded groups under attack.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -45,7 +45,7 @@ class VerbsModes : public ::testing::TestWithParam<Mode> {
       if (guarded()) world.options.identity = some_identity(GetParam(), 1, limits);
       return world.make();
     };
-    // What makes the group is kept, too: its probes.
+    // Also captures the probes that make the group.
     world.fake->on_datagram = [this](std::vector<std::byte>& bytes) {
       captured.push_back({bytes.begin() + verbs::kGrh, bytes.end()});
       return true;
@@ -62,7 +62,7 @@ class VerbsModes : public ::testing::TestWithParam<Mode> {
       EXPECT_EQ(op->calls, 1);
     }
   }
-  // One operation, by its number.
+  // One operation, chosen by its number.
   OpRuns post(uint64_t id) {
     Rng choice(id);
     const auto root = static_cast<Member>(choice.below(cluster->size()));
@@ -131,11 +131,11 @@ TEST_P(VerbsModes, SchedulesAreExactWhateverIsLost) {
     EXPECT_EQ(refused(Cause::forged) + refused(Cause::forged_header) + refused(Cause::malformed),
               0u);
   };
-  one(2724122663);  // a datagram comes again after its operation was revived
+  one(2724122663);  // a datagram is repeated after its operation's revival
   for (const uint64_t seed : test::seeds(6)) one(seed);
 }
 
-// Of a guarded group nothing is registered for others, so repairs go by frames.
+// A guarded group registers no memory for peers, so repairs go by frames.
 TEST_P(VerbsModes, LargeBlocksAreRepairedByReadsOnlyWithoutAGuard) {
   make(3);
   rate = 0.05;
@@ -163,7 +163,7 @@ TEST_P(VerbsModes, OnlySealedIsUnreadableOnTheWay) {
   };
   world.fake->on_datagram = [&](std::vector<std::byte>& bytes) {
     keep(bytes);
-    return rng.chance(0.9);  // so that some goes by frames
+    return rng.chance(0.9);  // so that some data goes by frames
   };
   world.fake->on_message = [&](std::vector<std::byte>& bytes, uint32_t) {
     keep(bytes);
@@ -185,8 +185,8 @@ TEST_P(VerbsModes, OnlySealedIsUnreadableOnTheWay) {
   }
 }
 
-// What changes, cuts, repeats and forges datagrams changes no byte of a result, and is counted
-// under its cause, with who it came from.
+// Datagrams that are changed, truncated, repeated or forged change no byte of a result, and are
+// counted under their cause and source.
 TEST_P(VerbsModes, ForgedDatagramsAreCountedUnderTheirCause) {
   if (!guarded()) return;
   make(3);
@@ -219,7 +219,7 @@ TEST_P(VerbsModes, ForgedDatagramsAreCountedUnderTheirCause) {
   EXPECT_GT(refused(Cause::forged), 0u);
   EXPECT_GT(refused(Cause::forged_header), 0u);
   EXPECT_GT(refused(Cause::malformed), 0u);
-  // All of it again, from another host, and to the senders, too.
+  // Everything is repeated from another host, also to the senders.
   fake.on_datagram = nullptr;
   const uint64_t before = cluster->total(Counter::stale) + cluster->total(Counter::own_echo);
   const uint64_t placed = cluster->total(Counter::chunks_placed);
@@ -238,7 +238,7 @@ TEST_P(VerbsModes, ForgedDatagramsAreCountedUnderTheirCause) {
   check(broadcast(1, 100000, 3));
 }
 
-// A record that is changed ends the group by name, at all members.
+// A changed record ends the group on all members with an error that names the peer.
 TEST_P(VerbsModes, AChangedRecordEndsTheGroupByName) {
   if (!guarded()) return;
   make(3);

@@ -1,5 +1,5 @@
-// Records on guarded connections over verbs: what is in them, and what becomes of those that are
-// changed, cut, doubled, turned around or put in another order on the way.
+// Records on guarded connections over verbs: their contents, and the handling of records that are
+// changed, truncated, duplicated, reflected or reordered in transit.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ class VerbsRecords : public GuardedVerbs {
     nodes.clear();
     transports.clear();
   }
-  // Of node 0's connection, then of node 1's.
+  // Queue pair of node 0's connection (0) or node 1's (1).
   uint32_t qp(size_t i) { return fake().connection_numbers().at(i); }
   void expect_forged(size_t at) {
     EXPECT_THAT(down(at), HasSubstr("seems to have sent a record that does not open"));
@@ -129,7 +129,7 @@ TEST_F(VerbsRecords, CutLengthenedOrInClearTheyEndTheConnection) {
       [](std::vector<std::byte>& b) { return b.push_back({}), true; },
       [](std::vector<std::byte>& b) { return b.resize(19), true; },
       [](std::vector<std::byte>& b) { return b.clear(), true; },
-      // As an endpoint without a guard would say it.
+      // As an endpoint without a guard would send it.
       [](std::vector<std::byte>& b) {
         b.assign(kStreamHeader + 100, {});
         b[1] = std::byte{0x80};

@@ -14,7 +14,7 @@
 
 namespace mcast::testing {
 
-// Somebody without anything but rdma_cm, who says nothing after its request.
+// A process that only uses rdma_cm, and sends nothing after its request.
 class RawConnector {
  public:
   RawConnector(FakeVerbs& fake, uint16_t port) : fake_(fake) {
@@ -47,7 +47,7 @@ class RawConnector {
     param.private_data_len = static_cast<uint8_t>(request.size());
     (void)fake_.connect(id_, &param);
   }
-  // The last event, and what came with it.
+  // The last event and its data.
   std::pair<rdma_cm_event_type, Buffer> answer() {
     std::pair<rdma_cm_event_type, Buffer> last{};
     rdma_cm_event* event = nullptr;
@@ -98,11 +98,11 @@ class GuardedVerbs : public ::testing::Test {
       }
     }
   }
-  // Only this one has a turn.
+  // Polls only this node.
   void poll_only(size_t i, Nanos time) {
     for (const Nanos end = now + time; now < end;) node(i).st().poll(*nodes[i], now += kMilli);
   }
-  // A connection from 0 to 1 that has carried a frame.
+  // Makes a connection from 0 to 1 that has carried a frame.
   void connect() {
     peer = introduce(0, 1);
     node(0).send(peer, Channel::kControl, pattern(10, 1));
@@ -120,7 +120,8 @@ class GuardedVerbs : public ::testing::Test {
     ASSERT_EQ(node(b).frames.size(), before + 1);
     EXPECT_EQ(node(b).frames.back().data, pattern(50000, 9));
   }
-  // Of the first `times` messages of so many bytes each is dropped, or what `change` makes of it.
+  // Each of the first `times` messages of this size is passed to `change`, which may modify it; it
+  // is dropped if `change` returns false.
   using Change = std::function<bool(std::vector<std::byte>&)>;
   void change_first(size_t size, Change change, int times = 1) {
     fake().on_message = [size, change = std::move(change), times](std::vector<std::byte>& bytes,

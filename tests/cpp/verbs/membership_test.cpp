@@ -1,4 +1,4 @@
-// Memberships: what joins tell, and what happens when the fabric takes them away.
+// Memberships: the results of joins, and memberships that the fabric revokes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -142,7 +142,7 @@ TEST_F(VerbsMembership, APendingRejoinHoldsOnlyItsOwnGroup) {
     for (size_t i = 0; i < verbs::kSendEntries; ++i) want.push_back(pattern(32, i));
     return want;
   }());
-  // Nobody answers within the patience: asked again.
+  // There is no reply within the patience: it joins again.
   b.datagrams.clear();
   fake().silent_groups.clear();
   poll(300);

@@ -1,4 +1,5 @@
-// The cache of registrations: what it may share, and what it must forget; and forked processes.
+// The cache of registrations: which ones it may share, and which ones it must forget; and forked
+// processes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -15,7 +16,7 @@ constexpr size_t kSize = 1 << 20;
 
 class VerbsMemory : public ::testing::Test {
  protected:
-  // Pages that go when the last region over them does.
+  // Pages that are unmapped when the last region over them goes.
   static std::shared_ptr<void> map(void* at = nullptr) {
     void* const pages =
         ::mmap(at, kSize, PROT_READ | PROT_WRITE,
@@ -41,7 +42,7 @@ TEST_F(VerbsMemory, RegionsOverOneLivingAllocationShareARegistration) {
   EXPECT_EQ((*one)->rkey(), (*other)->rkey());
   EXPECT_EQ(fake.registrations(), 1u);
   EXPECT_EQ(cache.hits(), 2u);
-  // The second region carries on alone.
+  // The second region remains valid alone.
   first.reset();
   EXPECT_EQ((*cache.get(second))->rkey(), (*one)->rkey());
 }
@@ -110,7 +111,7 @@ TEST(VerbsFork, TheChildGivesBackNothingAndTheParentGoesOn) {
     return b.frames.size() == frames;
   };
   ASSERT_TRUE(exchange(1));
-  // A datagram on its way out of memory that the parent registered.
+  // A datagram in flight from memory that the parent registered.
   ASSERT_TRUE(a.dg().join({7, 7, false}).ok());
   auto memory = std::make_shared<Buffer>(pattern(2000, 1));
   const std::weak_ptr<Buffer> sending = memory;

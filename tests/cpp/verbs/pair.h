@@ -38,7 +38,7 @@ struct Pair {
       }
     }
   }
-  // A connection that has carried a frame.
+  // Makes a connection that has carried a frame.
   void connect() {
     nodes[0].send(peer, Channel::kControl, pattern(10, 1));
     poll();

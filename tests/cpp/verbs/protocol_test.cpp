@@ -89,7 +89,7 @@ TEST(VerbsProtocol, LargeBlocksAreGatheredSmallOnesCopied) {
     job.check(job.allgather(verbs::kGatherPiece + 5001, 4));
     EXPECT_GE(c.total(Counter::gathered_datagrams) - before, 3 * (verbs::kGatherPiece / 1024));
     job.cluster->run_for(kSecond);
-    // (With losses there are connections and grants to read that were not there before.)
+    // With losses there are additional connections and read grants.
     if (rate == 0) {
       EXPECT_EQ(job.world.fake->registrations(), registered) << "they end with the operation";
     }
@@ -158,13 +158,14 @@ TEST(VerbsProtocol, LossesAllOverABlockAreReadPieceByPiece) {
   EXPECT_EQ(job.cluster->total(Counter::repair_chunks_sent), 0u);
 }
 
-// Chunks that are read may also come otherwise; their donor must not end before the read does.
+// Chunks that are being read may also arrive otherwise; their donor must not end before the read
+// does.
 TEST(VerbsProtocol, NobodyIsCompleteBeforeItsReadsAreOver) {
   Lossy job(4);
   job.check(job.broadcast(0, 100000, 1));
   FakeVerbs& fake = *job.world.fake;
-  // Members 1 and 3 lose a chunk: 1 reads it from 2, 3 from the root. Neither read ends, both ask
-  // the root in time, which sends the chunk to all again.
+  // Members 1 and 3 lose a chunk: 1 reads it from 2, 3 from the root. Neither read ends, both time
+  // out and request it from the root, which sends the chunk to all again.
   int deliveries = 0;
   fake.on_datagram = [&deliveries](std::vector<std::byte>& bytes) {
     wire::DatagramHeader header;
@@ -195,7 +196,7 @@ TEST(VerbsProtocol, SmallOperationsAreRepairedByMessages) {
 
 TEST(VerbsProtocol, WithoutMemoryToRegisterPayloadsAreCopiedAndRepairsGoByMessages) {
   Lossy job(3);
-  job.check(job.broadcast(0, 100000, 1));  // the connections stand
+  job.check(job.broadcast(0, 100000, 1));  // the connections exist
   job.rate = 0.05;
   job.world.fake->registration_error = ENOMEM;
   job.check(job.broadcast(0, verbs::kGatherFrom, 2));

@@ -1,4 +1,4 @@
-// Peers over verbs that nobody has added: how many there may be, and what is left of them.
+// Unknown peers over verbs: how many there may be, and what remains of them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -35,7 +35,7 @@ TEST_F(VerbsStrangers, AThousandStrangersAndThenTheOldestGoes) {
   std::iota(first.begin(), first.end(), PeerId{1});
   EXPECT_EQ(nodes[1].strangers_gone, first);
   for (size_t i = 0; i < 5; i++) EXPECT_EQ(crowd[i]->answer().first, RDMA_CM_EVENT_DISCONNECTED);
-  // Their ids are given to others, and no member is touched.
+  // Their ids are reused, and no member is affected.
   EXPECT_TRUE(nodes[1].downs.empty());
   nodes[0].send(peer, Channel::kControl, pattern(10, 2));
   poll();

@@ -1,4 +1,4 @@
-// The stream endpoint when peers, fabric and device misbehave.
+// The stream endpoint if peers, fabric and device misbehave.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -76,7 +76,7 @@ TEST_F(VerbsStream, SilenceWhileConnectingEndsInBoundedTime) {
   EXPECT_THAT(down(0), HasSubstr("no connection"));
 }
 
-// Addresses and routes that nobody answers for: a switch that starts, a lost packet.
+// Addresses and routes are not answered: a switch that starts, or a lost packet.
 TEST_F(VerbsStream, SilenceWhileResolvingIsTriedAgain) {
   fake().resolves_silent = true;
   nodes[0].send(peer, Channel::kControl, pattern(10, 1));
@@ -102,7 +102,7 @@ TEST_F(VerbsStream, SilenceWhileResolvingEndsAtTheLivenessLimit) {
   EXPECT_THAT(down(0), HasSubstr("address resolution failed"));
 }
 
-// 255 connections that come about in one turn, then as much from each side as its credits allow.
+// 255 connections are made in one poll, then each side sends as much as its credits allow.
 TEST(VerbsStreams, EveryQueueHasRoomForAllThatItsConnectionsComplete) {
   constexpr size_t kPeers = 255;
   FakeVerbsWorld world;
@@ -130,7 +130,7 @@ TEST(VerbsStreams, EveryQueueHasRoomForAllThatItsConnectionsComplete) {
     for (int k = 0; k < 20; ++k) hub.send(peers[i - 1], Channel::kControl, pattern(8, i));
     for (int k = 0; k < 20; ++k) nodes[i].send(back[i - 1], Channel::kControl, pattern(8, i));
   }
-  poll(1, 3);  // the hub is busy elsewhere
+  poll(1, 3);  // the hub is busy
   EXPECT_EQ(world.fake->overflows, 0u);
   poll(0, 40);
   EXPECT_EQ(hub.frames.size(), 20 * kPeers);
@@ -153,7 +153,7 @@ TEST_F(VerbsStream, AnotherProcessAtTheAddressIsRefused) {
 TEST_F(VerbsStream, CreditsBoundWhatIsOnTheWay) {
   connect();
   for (int i = 0; i < 100; ++i) nodes[0].send(peer, Channel::kRepair, pattern(60000, i));
-  // Only this side is polled: it may send what the other has posted receives for, no more.
+  // Only this side is polled: it may use the receives that the other has posted, and no more.
   for (int i = 0; i < 50; ++i) nodes[0].st().poll(nodes[0], now);
   EXPECT_GT(nodes[0].st().queued(peer, Channel::kRepair), 98u * 60000);
   EXPECT_GT(transports[0]->stream_stats().credit_waits, 0u);
@@ -280,7 +280,7 @@ TEST_F(VerbsStream, AGrantOutlivesItsRegionUntilItIsDropped) {
   auto grant = transports[1]->stream().remote_memory()->expose({region, 0, region->size()}, 0);
   ASSERT_TRUE(grant.ok());
   region.reset();
-  // A late reader gets bytes without meaning, and the connection lives.
+  // A late read gets undefined bytes, and the connection lives.
   ASSERT_TRUE(
       transports[0]->stream().remote_memory()->read(peer, grant->address, grant->key, 4096, 1));
   poll();
@@ -295,7 +295,7 @@ TEST_F(VerbsStream, AGrantOutlivesItsRegionUntilItIsDropped) {
   EXPECT_NE(next->key, grant->key) << "same addresses, another allocation: registered anew";
 }
 
-// One repair must not pin all of a tensor, nor pin anything longer than it is needed.
+// A repair must not pin the whole tensor, nor pin anything longer than needed.
 TEST_F(VerbsStream, OnlyThePieceThatIsAskedForIsExposedAndOnlyWhileItIsGranted) {
   connect();
   auto memory = std::make_shared<Buffer>(3 * verbs::kGatherPiece + 9000);
@@ -334,7 +334,7 @@ TEST_F(VerbsStream, NoMoreIsExposedThanAQuarterOfTheMemoryLimitOrTheCap) {
     const size_t size = limit == SIZE_MAX ? verbs::kGatherPiece : 5000;
     std::vector<RemoteGrant> grants;
     while (grants.size() < 1000) {
-      // The device in memory does not look at what it registers.
+      // The device in memory does not access the memory that it registers.
       static std::byte byte;
       auto region = std::make_shared<Region>(&byte, size, nullptr);
       auto grant = remote.expose({region, 0, size}, 0);
@@ -374,7 +374,7 @@ TEST_F(VerbsStream, ABrokenQueuePairIsReportedByItsEvent) {
   EXPECT_EQ(nodes[0].downs.size() + nodes[1].downs.size(), 2u) << "the other side sees it end";
 }
 
-// Its event is not left for a later queue pair that gets the same number.
+// Its event is not kept for a later queue pair with the same number.
 TEST_F(VerbsStream, TheEventOfAQueuePairThatIsGoneIsForgotten) {
   connect();
   fake().raise(IBV_EVENT_QP_FATAL);
