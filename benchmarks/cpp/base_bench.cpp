@@ -1,5 +1,6 @@
-// What one datagram costs in the lowest layer: its checksum (alone, and with the copy that places
-// the payload) and its bit. Sizes: 1408 and 8896 bytes are the chunks of 1500- and 9000-byte MTUs.
+// The cost of one datagram in the lowest layer: its checksum (alone, and with the copy that places
+// the payload) and its bit. Sizes: 1408 and 8896 bytes are the chunks of MTUs of 1500 and 9000
+// bytes.
 #include <benchmark/benchmark.h>
 #include <sys/mman.h>
 
@@ -44,7 +45,7 @@ void BM_Memcpy(benchmark::State& state) {
 }
 BENCHMARK(BM_Memcpy)->Arg(1408)->Arg(8896);
 
-// Copy, then verify what was copied: the order of the placement rule.
+// Copies first and then verifies the copy, as placement must.
 void BM_MemcpyThenCrc32c(benchmark::State& state) {
   const auto from = random_bytes(static_cast<size_t>(state.range(0)));
   std::vector<std::byte> to(from.size());
@@ -56,7 +57,7 @@ void BM_MemcpyThenCrc32c(benchmark::State& state) {
 }
 BENCHMARK(BM_MemcpyThenCrc32c)->Arg(1408)->Arg(8896);
 
-// Chunks out of a receive buffer into a tensor that no cache holds.
+// Copies chunks from a receive buffer into a tensor that is not in any cache.
 template <typename Copy>
 void place(benchmark::State& state, Copy copy) {
   constexpr size_t kTensor = 64u << 20, kBuffer = 64u << 10;
@@ -78,8 +79,8 @@ void BM_PlacePastCaches(benchmark::State& state) { place(state, streaming_copy);
 BENCHMARK(BM_PlaceThroughCaches)->Arg(1408)->Arg(8896);
 BENCHMARK(BM_PlacePastCaches)->Arg(1408)->Arg(8896);
 
-// What memory gives to threads that do nothing but copy tensors past the caches, as ranks of a host
-// do out of each other's arenas: shared memory, so small pages. The bound of an all_gather there.
+// The memory bandwidth of threads that only copy tensors past the caches, as ranks of a host copy
+// from each other's arenas: shared memory, so small pages. It bounds an all_gather there.
 void BM_CopyOfTensors(benchmark::State& state) {
   constexpr size_t kTensor = 64u << 20, kPiece = 256u << 10;
   const auto map = [] {
@@ -101,7 +102,7 @@ void BM_CopyOfTensors(benchmark::State& state) {
 }
 BENCHMARK(BM_CopyOfTensors)->Threads(1)->Threads(2)->Threads(4)->UseRealTime();
 
-// Every bit of a map once, in the order given; the map is made anew outside the timing. The
+// Sets every bit of a map once in the given order; the map is created outside the timing. The
 // argument is the number of bits.
 void set_in_order(benchmark::State& state, const std::vector<uint32_t>& order) {
   for (auto _ : state) {
@@ -130,7 +131,7 @@ void BM_BitmapRandom(benchmark::State& state) {
 }
 BENCHMARK(BM_BitmapRandom)->Arg(1 << 16)->Arg(1 << 22);
 
-// The search for gaps in a map that is all set but every 1000th bit.
+// Searches for gaps in a map in which every 1000th bit is clear.
 void BM_BitmapClearRanges(benchmark::State& state) {
   const auto n = static_cast<uint64_t>(state.range(0));
   Bitmap bitmap(n);

@@ -1,6 +1,6 @@
-// One message of AES-128-GCM by either library; what a chunk costs under each mode and suite,
-// sealing and opening, beside the checksum that an unguarded one has (wire_bench); what a
-// stranger's datagram costs; what a new connection costs.
+// One message of AES-128-GCM with either library; the cost of a chunk under each mode and suite,
+// sealing and opening, beside the checksum of an unguarded chunk (wire_bench); the cost of a
+// stranger's datagram; and the cost of a new connection.
 #include <benchmark/benchmark.h>
 
 #include <array>
@@ -33,7 +33,7 @@ void label(benchmark::State& state) {
   state.SetBytesProcessed(state.iterations() * state.range(0));
 }
 
-// By libcrypto, and by what make() takes here.
+// With libcrypto, and with the library that make() chooses here.
 void SealMessage(benchmark::State& state) {
   if (!load_library().ok()) return state.SkipWithError("no libcrypto");
   const std::vector<std::byte> key(16), text(static_cast<size_t>(state.range(0)), std::byte{3});
@@ -84,7 +84,7 @@ void OpenChunk(benchmark::State& state) {
   label(state);
 }
 
-// A datagram whose sender has not the keys: what a flood costs for each.
+// A datagram whose sender does not have the keys: the cost of a flood per datagram.
 void RefuseStranger(benchmark::State& state) {
   const auto from = bench_guard(state, 0), to = bench_guard(state, 1);
   if (from == nullptr || to == nullptr) return state.SkipWithError("no libcrypto");
@@ -118,7 +118,7 @@ Identity bench_end(unsigned number) {
           mix_key(root), std::move(KeyPair::make(random)).value()};
 }
 
-// The two ends of one connection, all four messages. `range(0)` 1: only a stranger's Hello.
+// Both ends of one connection and all four messages. With `range(0)` 1, only a stranger's Hello.
 void ShakeHands(benchmark::State& state) {
   if (!load_library().ok()) return state.SkipWithError("no libcrypto");
   const Identity one = bench_end(1), two = bench_end(2);

@@ -1,5 +1,5 @@
-// Datagrams per second through UdpTransport on loopback, one thread that sends a burst and receives
-// it: the cost of both ends together, with and without segmentation offload, by datagram size.
+// Datagrams per second through UdpTransport on loopback. One thread sends a burst and receives it:
+// the cost of both ends together, with and without segmentation offload, by datagram size.
 // Counters: items = datagrams, bytes = UDP payload; lost = share that did not arrive (should be 0).
 #include <benchmark/benchmark.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
-// What a datagram costs a lane between the transport and the caller's memory: whose group, whose
-// operation, new or not, verified, placed. The transport hands over prepared datagrams, a burst per
-// turn; nothing is sent. For pairs of an old and a new build.
+// The cost of a datagram in a lane, between the transport and the caller's memory: finding its
+// group and operation, detecting duplicates, verifying and placing. The transport delivers prepared
+// datagrams, a burst per poll; nothing is sent. Used to compare an old and a new build.
 #include <benchmark/benchmark.h>
 
 #include <memory>
@@ -63,8 +63,8 @@ class Prepared final : public Transport {
   Nobody nobody_;
 };
 
-// A broadcast from rank 1, all of whose chunks come in order; afterwards, repeated, all of them
-// once more: then only what is done before the bytes are looked at is paid.
+// A broadcast from rank 1 whose chunks arrive in order. If repeated, all of them arrive once more,
+// which costs only the work before their bytes are read.
 void receive_chunks(benchmark::State& state) {
   const bool repeated = state.range(0) != 0;
   auto transport = std::make_unique<Prepared>();

@@ -1,6 +1,6 @@
-// Folding one contribution into the accumulator, for every element type and operator that has a
-// meaning: GB/s of source bytes, beside plain memcpy. Sizes: a segment as it arrives (in the cache)
-// and one that is far larger than the caches. benchmarks/reduce_kernels.py puts torch beside it.
+// Folds one contribution into the accumulator, for every valid pair of element type and operator:
+// GB/s of source bytes, compared with memcpy. Sizes: a segment as it arrives (in the cache), and
+// one far larger than the caches. benchmarks/reduce_kernels.py adds torch's figures.
 #include <benchmark/benchmark.h>
 
 #include <cstring>

@@ -1,6 +1,6 @@
 // The simulated network alone: a multicast of 64 MiB from one host to all others behind leaves and
-// spines, by hosts and by packets in a train, and one stream over a link. Counters: crossings and
-// deliveries of packets, and events of the queue, per second of wall time.
+// spines, by number of hosts and of packets in a train; and one stream over a link. Counters:
+// crossings and deliveries of packets, and events of the queue, per second of wall time.
 #include <benchmark/benchmark.h>
 
 #include <bit>

@@ -1,4 +1,4 @@
-// Codec and receive protocol per chunk: what a datagram costs before and after its bytes are
+// Codec and receive protocol per chunk: the cost of a datagram before and after its bytes are
 // copied.
 #include <benchmark/benchmark.h>
 
@@ -22,7 +22,7 @@ std::vector<std::byte> chunk_datagram(Chunk chunk, size_t payload) {
   return bytes;
 }
 
-// Header, payload copy and checksum into the send batch.
+// Writes header, payload copy and checksum into the send batch.
 void WriteDatagram(benchmark::State& state) {
   const std::vector<std::byte> payload(static_cast<size_t>(state.range(0)), std::byte{3});
   std::vector<std::byte> datagram(wire::kDatagramHeader + payload.size());
@@ -42,8 +42,8 @@ void VerifyDatagram(benchmark::State& state) {
 }
 BENCHMARK(VerifyDatagram)->Arg(1408)->Arg(8896);
 
-// Parse, bounds, bitmap test-and-set, loss bookkeeping and counters; no checksum, no copy. In
-// order, and with chunks in a pseudo-random order.
+// Parsing, bounds, test-and-set of the bitmap, loss bookkeeping and counters, without checksum and
+// copy. Chunks are in order or in a pseudo-random order.
 void ReceiveProtocolPerChunk(benchmark::State& state) {
   constexpr Chunk kChunks = 1u << 20;
   auto bytes = chunk_datagram(0, 64);
