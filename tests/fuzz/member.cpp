@@ -1,11 +1,11 @@
 // One member of a group alone: a GroupCore whose peers are the input. The input determines which
 // operations this member posts, and which datagrams and frames arrive in which order, from which
 // member and when. Most headers name operations that exist, and checksums are right, since only a
-// member can make them. Whatever arrives, every operation ends once, at the latest when the group
-// is abandoned, and nothing is written outside the memory of the operations. It is many times
-// faster than the group target, which has several members and a network. The group may be sealed:
-// then datagrams are made with the senders' keys, and changed, truncated or repeated as the input
-// specifies; a changed one is never accepted.
+// member can make them. Every operation must end once, at the latest when the group is abandoned,
+// and nothing may be written outside the memory of the operations. It is many times faster than the
+// group target, which has several members and a network. The group may be sealed: then datagrams
+// are made with the senders' keys, and changed, truncated or repeated as the input specifies; a
+// changed one is never accepted.
 #include <array>
 #include <vector>
 

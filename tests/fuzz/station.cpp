@@ -1,6 +1,6 @@
 // A station that receives from hostile ranks. The input determines its group, the messages and
 // their senders, and the passing of time; most frames are well-formed, so that they get past the
-// parsers. Whatever arrives, nothing breaks, memory stays within the admitted amount, results go to
+// parsers. The station must not break, memory stays within the admitted amount, results go to
 // owners that have posted, at most one per segment, and no operation or job remains in the end.
 #include <map>
 #include <memory>
