@@ -34,13 +34,12 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 ODD = re.compile(r"(What|Who|Whom|Whoever|Whatever|Where|Of|Nothing|Those|That|Such|Which|By)\b")
 SUFFIXES = (".h", ".cpp", ".c", ".py")
-FOLDERS = ("csrc", "tests/cpp", "tests/python", "torch_mcast")
+FOLDERS = ("csrc", "tests/cpp", "tests/fuzz", "benchmarks/cpp", "tests/python", "torch_mcast")
 # Percent of a folder's sentences. 1 is the goal. A higher limit is the share of a folder that has not been
 # rewritten yet, rounded up, so that it does not get worse.
 LIMITS: dict[str, float] = {
     "csrc/core/collective": 9.8,
     "csrc/core/engine": 10.3,
-    "tests/cpp": 9.6,
     "tests/python": 9.0,
     "torch_mcast": 7.1,
 }
