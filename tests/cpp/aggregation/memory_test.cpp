@@ -15,7 +15,7 @@ Sequence memory_call(StationWorld& w) {
 
 // The ranks declare how long their operations are. Lists stay within the reservation whatever they
 // declare.
-TEST(Memory, OfListsThatFindNoRoomIsNotTaken) {
+TEST(Memory, ListsBeyondTheReservationAreDeclined) {
   StationWorld w({.incast = 3 * 4 * 4096, .list_bytes = aggregation::kMostLists / 2 - 8});
   const Sequence first = memory_call(w), second = memory_call(w), third = memory_call(w);
   for (const Sequence op : {first, second, third}) w.open_all(op);
@@ -34,7 +34,7 @@ TEST(Memory, OfListsThatFindNoRoomIsNotTaken) {
   EXPECT_EQ(w.wrong(), "");
 }
 
-TEST(Memory, OfAdmissionIsWithinTheBound) {
+TEST(Memory, AdmissionReservesWithinTheBound) {
   for (const uint32_t ranks : {2u, 3u, 8u, 64u, 200u, 2500u}) {
     for (const size_t incast : {size_t{64} << 10, size_t{2} << 20, size_t{16} << 20}) {
       const size_t segment =

@@ -52,7 +52,7 @@ TEST(PartialResults, LeaveWhenTheOwnerHasSaidSo) {
   EXPECT_EQ(w.station().job()->blocks(), 0u);
 }
 
-TEST(PartialResults, OfOneContributorAreDeclined) {
+TEST(PartialResults, SingleContributorIsDeclined) {
   StationWorld w({.incast = 3 * 4 * 4096});
   const Sequence op = partial_call(w);
   w.open_all(op);
@@ -67,7 +67,7 @@ TEST(PartialResults, OfOneContributorAreDeclined) {
 }
 
 // Each declined operation occupies one of the kAhead places only until it is over.
-TEST(PartialResults, ThatAreDeclinedKeepNoPlace) {
+TEST(PartialResults, DeclinedOperationFreesItsPlace) {
   StationWorld w({.incast = 3 * 4 * 4096});
   for (uint32_t i = 0; i <= aggregation::Job::kAhead; i++) {
     const Sequence op = partial_call(w);
@@ -82,7 +82,7 @@ TEST(PartialResults, ThatAreDeclinedKeepNoPlace) {
   EXPECT_EQ(w.station().job()->operations(), 1u);
 }
 
-TEST(PartialResults, ThatCannotBeEndTheJob) {
+TEST(PartialResults, InvalidOneEndsTheJob) {
   const auto ends = [](const char* why, const std::vector<uint32_t>& host_of,
                        const std::function<void(StationWorld&, Sequence)>& what) {
     StationWorld w({.host_of = host_of, .incast = 3 * 4 * 4096});

@@ -52,7 +52,7 @@ TEST(Grants, BusyJobsShareTheWindow) {
   EXPECT_EQ(w.wrong(), "");
 }
 
-TEST(Grants, OnlyToWhoHasOpenedAndInOrderOfOperations) {
+TEST(Grants, OnlyToRanksThatOpenedInOrderOfOperations) {
   StationWorld w({.incast = 3 * 4 * 4096});
   const Sequence first = some_call(w), second = some_call(w);
   w.open(0, first);
@@ -97,7 +97,7 @@ TEST(Grants, OfALaterOperationWaitForTheWholeEarlierOne) {
 
 // In a sum of floats every contribution but the first waits for the contributions before it; in a
 // sum of integers none waits.
-TEST(Results, WhatIsCopiedUntilItsTurnIsCounted) {
+TEST(Results, StagedContributionsAreCounted) {
   for (const Element element : {Element::kFloat32, Element::kInt32}) {
     StationWorld w({.incast = 3 * 4 * 4096});
     const Sequence op =
@@ -227,7 +227,7 @@ TEST(Declines, CrossWhatIsUnderWay) {
   EXPECT_EQ(w.wrong(), "");
 }
 
-TEST(Declines, OfWhatNobodyCanFold) {
+TEST(Declines, OperationsThatCannotBeFolded) {
   StationWorld w({});
   const auto declined = [&w](Kind kind, unsigned element, unsigned reduction) {
     const Sequence op = some_call(w);
@@ -403,7 +403,7 @@ TEST(Ends, SoonAfterTheFirstStream) {
   EXPECT_EQ(*w.station().closed(), "rank 1 has left");
 }
 
-TEST(Ends, WhenNobodyComes) {
+TEST(Ends, WithoutAnyRank) {
   StationWorld w({});
   w.turn(Station::kLease - 1);
   EXPECT_FALSE(w.station().closed());
@@ -418,7 +418,7 @@ TEST(Ends, WhenNobodyComes) {
 
 // ---- reports of late ranks ----
 
-TEST(Idle, IsToldToMemberZero) {
+TEST(Idle, IsReportedToMemberZero) {
   StationWorld w({.incast = 3 * 2 * 4096, .deadline = 100 * kMilli});
   const Sequence op = some_call(w);
   w.open_all(op);
@@ -440,7 +440,7 @@ TEST(Idle, IsToldToMemberZero) {
   EXPECT_EQ(w.count(Counter::agg_idle), 1u);
 }
 
-TEST(Idle, APingIsAnsweredWithWhatIsWaitedFor) {
+TEST(Idle, PingReplyNamesTheMissingRanks) {
   StationWorld w({.incast = 3 * 2 * 4096});
   const Sequence op = some_call(w);
   const auto ping = [&w] {

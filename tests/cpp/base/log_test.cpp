@@ -127,7 +127,7 @@ class Pipe {
   int before_ = -1;
 };
 
-TEST_F(Log, APipeThatNobodyReadsHoldsNobodyUp) {
+TEST_F(Log, UnreadPipeDelaysNoThread) {
   set_log_sink(nullptr);
   const int kLines = 300;  // 1,000 bytes each: more than a pipe holds
   Pipe pipe;

@@ -138,7 +138,7 @@ TEST(Random, WithoutGetrandomTheDeviceIsUsed) {
   EXPECT_EQ(restricted_child({SYS_getrandom}, 0), 0);
 }
 
-TEST(Random, WithoutBothOneWarningSaysSo) {
+TEST(Random, WithoutBothItWarnsOnce) {
   EXPECT_EQ(restricted_child({SYS_getrandom, SYS_openat}, 1), 0);
 }
 

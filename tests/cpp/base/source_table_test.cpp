@@ -110,7 +110,7 @@ TEST_F(MonitorTest, TellsTheFirstOfACauseAtOnceAndLaterOnesByTheMinute) {
   EXPECT_EQ(with("damaged: 100 in 61 s"), 1u) << lines_.back();
 }
 
-TEST_F(MonitorTest, SixLinesAMinuteWhateverComes) {
+TEST_F(MonitorTest, AtMostSixLinesAMinute) {
   Monitor monitor;
   monitor.watch_sources(1);
   for (uint32_t i = 0; i < 1000; i++) monitor.note(Cause::foreign, {i + 1, 1}, i * kMilli);

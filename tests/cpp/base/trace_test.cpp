@@ -20,7 +20,7 @@ TEST(Trace, KeepsTheNewestInOrder) {
   for (uint32_t i = 0; i < 3; i++) EXPECT_EQ(events[i].sequence, i + 2);
 }
 
-TEST(Trace, OfCapacityZeroKeepsNothing) {
+TEST(Trace, CapacityZeroKeepsNothing) {
   Trace trace(0);
   trace.record(event(1));
   EXPECT_TRUE(trace.events().empty());

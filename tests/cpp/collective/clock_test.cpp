@@ -125,7 +125,7 @@ TEST(Clocks, OneThatJumpsAheadCostsNothing) {
   });
 }
 
-TEST(Clocks, AProcessThatIsAwayForMinutesIsLostToAllOrMissedByNobody) {
+TEST(Clocks, ProcessStoppedForMinutesIsLostToAllOrNone) {
   uint64_t lost = 0;
   const Seeds all = seeds(200);
   for_seeds(all, [&](uint64_t seed) -> std::string {
@@ -156,7 +156,7 @@ TEST(Clocks, AProcessThatIsAwayForMinutesIsLostToAllOrMissedByNobody) {
 }
 
 // A host or a whole job is suspended: no rank has missed anything.
-TEST(Clocks, ProcessesThatAreAllAwayForMinutesGoOn) {
+TEST(Clocks, AllProcessesStoppedForMinutesContinue) {
   for_seeds(seeds(100), [](uint64_t seed) -> std::string {
     ClockRun one(seed);
     const Nanos away = kMinute + static_cast<Nanos>(one.rng().below(kMinute));
@@ -174,7 +174,7 @@ TEST(Clocks, ProcessesThatAreAllAwayForMinutesGoOn) {
 
 // The time limits of a rank whose clock jumps have all passed. The rank inquires first. If all
 // ranks have called, the operations succeed; if one has not, all ranks name it.
-TEST(Clocks, OneThatJumpsBeyondTheTimeLimitEndsNothingThatIsUnderWay) {
+TEST(Clocks, JumpBeyondTheTimeLimitEndsNoRunningOperation) {
   for_seeds(seeds(200), [&](uint64_t seed) -> std::string {
     ClockRun one(seed, kMinute);
     one.begin([&] { one.cluster().jump(one.victim(), 2 * kMinute); });
@@ -182,7 +182,7 @@ TEST(Clocks, OneThatJumpsBeyondTheTimeLimitEndsNothingThatIsUnderWay) {
   });
 }
 
-TEST(Clocks, OneThatJumpsBeyondTheTimeLimitNamesWhoIsLate) {
+TEST(Clocks, JumpBeyondTheTimeLimitNamesTheLateRank) {
   for (const Member jumps : {0, 1, 3}) {
     for (const size_t bytes : {100, 300'000}) {
       Cluster c(ranks(4));

@@ -95,7 +95,7 @@ uint64_t positions_of(uint32_t ranks, Nanos wait) {
   return sent;
 }
 
-TEST(Announcements, ARankThatIsLateIsToldOnceHoweverLate) {
+TEST(Announcements, LateRankIsNotifiedOnce) {
   for (const uint32_t ranks : {2u, 9u, 33u}) {
     const uint64_t soon = positions_of(ranks, 100 * kMilli);
     EXPECT_LE(soon, 4u * ranks + 4u);
@@ -123,7 +123,7 @@ TEST(Announcements, SilentWhereAllMarksShowThatEverybodyKnows) {
 
 // A path of 10 Gbit/s with a round trip of 4 ms holds 5 MB. A switch port's queue is 2 MiB, so a
 // window of that size would use two fifths of the link.
-TEST(LongPath, TheWindowFollowsWhatThePathHolds) {
+TEST(LongPath, WindowGrowsToThePathsCapacity) {
   ClusterOptions o;
   o.ranks = 3;
   o.net.rate = 1.25e9;

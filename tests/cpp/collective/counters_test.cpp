@@ -74,7 +74,7 @@ TEST(Counters, ALaneWaitsForItsShareOfTheLink) {
 
 // Two of three receivers lack a chunk. Rank 1 requests it from its ring neighbour 2, which lacks it
 // too. The root, from which rank 2 requests it at once, multicasts it again for both.
-TEST(Counters, ANeighbourThatLacksTheChunkTooSaysSo) {
+TEST(Counters, NeighbourWithoutTheChunkRepliesNotHave) {
   Cluster c(ranks(3));
   c.net().set_datagram_hook([lost = 0](size_t from, size_t to, ConstBytes d) mutable {
     wire::DatagramHeader h;

@@ -9,7 +9,7 @@
 namespace mcast::test {
 namespace {
 
-TEST(Creation, OneRankThatDoesNotHearMakesAllUseTheRing) {
+TEST(Creation, OneDeafRankPutsTheGroupOnTheRing) {
   for (const bool require : {false, true}) {
     ClusterOptions o = ranks(4, true);
     Cluster c(o);
@@ -109,7 +109,7 @@ TEST(Creation, AProbeOfEachMemberIsEnough) {
 }
 
 // A probe is made if one member lacks the earlier result.
-TEST(Creation, WhatOneRankDoesNotKnowIsProbed) {
+TEST(Creation, ProbesIfOneRankLacksAResult) {
   Cluster c(ranks(5));
   for (Member r : {2, 4}) c.lane(r).remove_group(c.group(r).core().params().tag);
   const size_t g = c.add_group(ranks(5).group);
@@ -225,7 +225,7 @@ TEST(Creation, ARankThatIsLostWhileOthersWaitForAnotherIsNamed) {
 // A rank that has received the decision may fail in its first operation before other ranks have
 // received it. The creation still succeeds for them; only the operation fails. Holds on either
 // path, and whether datagrams or frames report the failure.
-TEST(Creation, WhatFailsBeforeTheDecisionIsHereIsNotTheMaking) {
+TEST(Creation, FailureBeforeTheDecisionArrivesFailsTheOperationOnly) {
   for (const bool ring : {false, true}) {
     for (const bool frames : {false, true}) {
       Cluster c(ranks(7, ring));

@@ -44,7 +44,7 @@ TEST(Delegated, EndsForAllWhenAllHaveEverything) {
   EXPECT_LE(e.cluster->spins(), 3u);
 }
 
-TEST(Delegated, WordThatComesBeforeThePostIsKept) {
+TEST(Delegated, ArrivalBeforeThePostIsKept) {
   ClusterOptions o;
   o.ranks = 2;
   Cluster c(o);

@@ -147,7 +147,7 @@ TEST(Exchanges, WhatIsGrantedWhileItWaitsForRoomHoldsUpNobody) {
   finish(c, runs);
 }
 
-TEST(Exchanges, ALaterOneDoesNotTakeTheRoomOfAnEarlierOne) {
+TEST(Exchanges, LaterOneLeavesRoomForAnEarlierOne) {
   Cluster c(ranks(3));
   Runs runs;
   for (const Member r : {Member{0}, Member{1}}) {
@@ -165,7 +165,7 @@ TEST(Exchanges, ALaterOneDoesNotTakeTheRoomOfAnEarlierOne) {
 }
 
 // Bounds all bytes that a root has requested at once, over several gathers.
-TEST(Exchanges, WhatIsOnItsWayToARootIsBounded) {
+TEST(Exchanges, BytesInFlightToARootAreBounded) {
   constexpr uint32_t kRanks = 24;
   ClusterOptions o = ranks(kRanks);
   o.group.agreed.incast = 512u << 10;
@@ -218,7 +218,7 @@ TEST(Exchanges, GoOnWhileMulticastArrives) {
   finish(c, runs);
 }
 
-TEST(Exchanges, WaitForWhatIsReadableLate) {
+TEST(Exchanges, WaitForLateReadableSources) {
   Cluster c(ranks(3));
   std::shared_ptr<Region> staged;
   c.adjust = [&](Member rank, Post& post) {
@@ -336,7 +336,7 @@ void inject(Cluster& c, wire::FrameType type, uint32_t argument, ConstBytes body
   c.net().inject_frame(1, 0, Channel::kReduce, frame);
 }
 
-TEST(Exchanges, WhatNoRankMaySendFailsTheGroup) {
+TEST(Exchanges, InvalidFrameFailsTheGroup) {
   const auto piece = [](uint64_t total, uint64_t offset, size_t bytes) {
     wire::Writer out;
     wire::put_exchange_head(out, total, offset);
@@ -397,7 +397,7 @@ TEST(Exchanges, MoreAheadThanIsAllowedIsAViolation) {
   EXPECT_TRUE(has(c.group(0).core().failure(), "sent ahead"));
 }
 
-TEST(Exchanges, WhatComesWhenItIsOverIsStale) {
+TEST(Exchanges, FrameAfterTheEndIsStale) {
   Cluster c(ranks(2));
   const Runs runs = exchange_all(c, Kind::kAllToAll, 0, 100, 1);
   ASSERT_TRUE(c.run([&] { return all_done(runs); }, kSecond));

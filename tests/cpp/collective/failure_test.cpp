@@ -284,7 +284,7 @@ class FailureRun {
 
 class Failures : public testing::TestWithParam<Fault> {};
 
-TEST(FailureTexts, WhoCannotConnectBlamesItselfAndSaysWhy) {
+TEST(FailureTexts, RankThatCannotConnectGivesItsReason) {
   ClusterOptions o;
   o.ranks = 3;
   Cluster c(o);

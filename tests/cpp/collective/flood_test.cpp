@@ -249,7 +249,7 @@ TEST_P(Flood, OneThatDoesNoHarmAndLossAloneChangeNothing) {
 
 // The group is on the ring for another reason. Noise too weak to move it there must not keep it
 // there.
-TEST_P(Flood, NoiseThatDoesNoHarmKeepsNobodyOnTheRing) {
+TEST_P(Flood, HarmlessNoiseDoesNotPreventTheReturn) {
   Cluster c(options());
   Flooder flooder(c, 5);
   const auto switched = [&c](uint64_t times) {
@@ -286,7 +286,7 @@ TEST_P(Flood, GroupsBesideThisOneAreNoFloodWhereItLoses) {
   for (Member r = 0; r < kRanks; r++) EXPECT_EQ(c.lane(r).foreign() + c.lane(r).neighbour(), 0u);
 }
 
-TEST_P(Flood, WhereTheRingIsForbiddenItCostsTimeOnly) {
+TEST_P(Flood, CostsOnlyTimeIfTheRingIsForbidden) {
   ClusterOptions o = options();
   o.group.multicast.required = true;
   Cluster c(o);

@@ -34,10 +34,10 @@ void expect_no_turns(bool multicast) {
   EXPECT_LT(visits_of_work(o, 40), alone + alone / 10);
 }
 
-TEST(IdleGroups, HaveNoTurnsWhileAnotherGroupWorks) { expect_no_turns(true); }
+TEST(IdleGroups, AreNotPolledWhileAnotherGroupWorks) { expect_no_turns(true); }
 
 // On the ring, rank 0 tries multicast again from time to time while there are operations.
-TEST(IdleGroups, HaveNoTurnsOnTheRingEither) { expect_no_turns(false); }
+TEST(IdleGroups, AreNotPolledOnTheRingEither) { expect_no_turns(false); }
 
 TEST(IdleGroups, WorkWhenTheyAreCalled) {
   ClusterOptions o;

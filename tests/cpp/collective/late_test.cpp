@@ -221,7 +221,7 @@ TEST(LateRank, OperationsThatWaitCostMemoryOnceAndNoTime) {
 
 // A rank that called ahead of a late root has all these operations open; a poll must not visit
 // them.
-TEST(LateRank, OperationsOfALateRootCostNoTurns) {
+TEST(LateRank, OpenOperationsOfALateRootAreNotVisited) {
   Late late(options(2), 1, 4);
   Cluster& c = late.c;
   Runs runs;
@@ -237,7 +237,7 @@ TEST(LateRank, OperationsOfALateRootCostNoTurns) {
 
 // The memory for copies that others may need is bounded. A rank that cannot keep more waits, and
 // continues later.
-TEST(LateRank, CopiesAreChargedWithWhatTheyCost) {
+TEST(LateRank, CopiesAreChargedAtTheirFullCost) {
   ClusterOptions o = options(2);
   o.group.retransmit = 100'000;
   Late late(o, 2000, 4);

@@ -89,7 +89,7 @@ INSTANTIATE_TEST_SUITE_P(Calls, CloserBeforeLateRank,
                                   std::to_string(std::get<2>(i.param));
                          });
 
-TEST(Leaving, WhatNobodyConfirmsFailsAtItsLimitWithTheRankThatIsLate) {
+TEST(Leaving, UnconfirmedOperationNamesTheLateRankAtItsLimit) {
   for (const Member closer : {0, 2}) {
     Cluster c(ranks(3));
     Closers closing(c);
@@ -107,7 +107,7 @@ TEST(Leaving, WhatNobodyConfirmsFailsAtItsLimitWithTheRankThatIsLate) {
   }
 }
 
-TEST(Leaving, WhoLeavesWithoutTheCallEndsTheWaitOfWhoHasMadeIt) {
+TEST(Leaving, RankThatLeavesWithoutTheCallFailsTheOthers) {
   for (const bool closes_first : {true, false}) {
     Cluster c(ranks(3));
     Closers closing(c);
@@ -124,7 +124,7 @@ TEST(Leaving, WhoLeavesWithoutTheCallEndsTheWaitOfWhoHasMadeIt) {
 }
 
 // Rank 2's goodbye arrives; the top's release to rank 1 is lost.
-TEST(Leaving, TheWordOfWhoLeavesBringsTheRelease) {
+TEST(Leaving, GoodbyeImpliesTheRelease) {
   ClusterOptions options = ranks(4);
   options.group.arity = 2;
   Cluster c(options);

@@ -123,7 +123,7 @@ TEST(Messages, CrossTheNetworkOnce) {
   }
 }
 
-TEST(Messages, ThatComeEarlyWaitForTheirReceives) {
+TEST(Messages, EarlyOnesWaitForTheirReceives) {
   Cluster c(ranks(3));
   MessageRuns runs;
   for (uint64_t id = 1; id <= 6; id++) {
@@ -142,7 +142,7 @@ TEST(Messages, ThatComeEarlyWaitForTheirReceives) {
   finish_messages(c, runs);
 }
 
-TEST(Messages, AnySourceTakesWhatComesFirst) {
+TEST(Messages, AnySourceTakesTheFirstArrival) {
   Cluster c(ranks(4));
   MessageRuns runs;
   for (int i = 0; i < 3; i++) runs.push_back(receive_message(c, 0, kAnyRank, 5, 1000));
@@ -245,7 +245,7 @@ TEST(Messages, BesideOperationsThatOthersHaveNotCalled) {
   finish(c, operations);
 }
 
-TEST(Messages, OfAnotherLengthFailOnBothRanks) {
+TEST(Messages, WrongLengthFailsOnBothRanks) {
   Cluster c(ranks(3));
   const MessageRuns runs = {send_message(c, 2, 0, 4, 100, 1), receive_message(c, 0, 2, 4, 101),
                             receive_message(c, 1, 0, 0, 1)};
@@ -281,7 +281,7 @@ TEST(Messages, LateOnesEndByTheirLimits) {
 }
 
 // The ranks are not neighbours in the tree or the ring, and have not exchanged anything before.
-TEST(Messages, TheEndOfWhoIsWaitedForIsNoticed) {
+TEST(Messages, EndOfAnAwaitedRankIsNoticed) {
   for (const bool any : {false, true}) {
     Cluster c(ranks(9));
     const auto r = receive_message(c, 1, any ? kAnyRank : Member{6}, 0, 10);
@@ -294,7 +294,7 @@ TEST(Messages, TheEndOfWhoIsWaitedForIsNoticed) {
 }
 
 // A stopped process keeps its connections; only its silence reveals it.
-TEST(Messages, WhoIsWaitedForAndSilentIsNamed) {
+TEST(Messages, SilentAwaitedRankIsNamed) {
   for (const bool sends : {false, true}) {
     Cluster c(ranks(9));
     const auto r = sends ? send_message(c, 1, 6, 0, 5'000'000, 1) : receive_message(c, 1, 6, 0, 10);
@@ -341,7 +341,7 @@ void close_rank(Cluster& c, Member r) {
   c.pause(r, true);
 }
 
-TEST(Messages, WhatARankHasSentBeforeItLeftIsReceived) {
+TEST(Messages, SendsBeforeTheGoodbyeAreReceived) {
   Cluster c(ranks(4));
   const MessageRuns sends = {send_message(c, 3, 1, 1, 100, 1), send_message(c, 3, 1, 2, 200, 2)};
   c.run_for(kMilli);
@@ -364,7 +364,7 @@ TEST(Messages, WhatARankHasSentBeforeItLeftIsReceived) {
   EXPECT_TRUE(s->done());
 }
 
-TEST(Messages, WhoLeavesWithoutSendingFailsWhoWaits) {
+TEST(Messages, RankThatLeavesWithoutSendingFailsItsReceiver) {
   for (const bool any : {false, true}) {
     Cluster c(ranks(2));
     const auto r = receive_message(c, 1, any ? kAnyRank : Member{0}, 1, 100);

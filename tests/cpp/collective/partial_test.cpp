@@ -121,7 +121,7 @@ TEST(Partial, StandInsSendTheDigestsOfTheirBlocks) {
 
 // The call happens at every moment around the inquiry. The rank contributes to all of the operation
 // or to none of it, and all ranks get the same mask.
-TEST(Partial, ExcuseCrossesPost) {
+TEST(Partial, PostCrossesItsExclusion) {
   size_t with = 0, without = 0;
   for (Nanos early = 0; early < 600 * kMicro; early += 20 * kMicro) {
     SCOPED_TRACE(early);

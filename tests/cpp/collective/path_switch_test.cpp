@@ -88,7 +88,7 @@ TEST(PathSwitch, APathThatLivesAgainIsUsedAgain) {
   }
 }
 
-TEST(PathSwitch, AMistakenWordChangesNothing) {
+TEST(PathSwitch, MistakenReportChangesNothing) {
   ClusterOptions options;
   options.ranks = 4;
   Cluster cluster(options);

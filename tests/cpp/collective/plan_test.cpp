@@ -47,7 +47,7 @@ TEST(Plans, TwoWindowsOfEachChainFitAReceiversQueue) { two_windows_fit(0); }
 TEST(Plans, WindowsOfAGuardedGroupFitToo) { two_windows_fit(wire::kGuardedExtra); }
 
 // The guard's bytes reduce the data in flight, and change nothing else.
-TEST(Plans, AGuardTakesRoomOfTheQueueOnly) {
+TEST(Plans, GuardBytesOnlyReduceDataInFlight) {
   Agreed agreed;
   agreed.members = 2;
   agreed.chunk = 64;

@@ -51,7 +51,7 @@ class ReadableEnds : public testing::TestWithParam<bool> {
   std::map<std::pair<Member, uint32_t>, uint64_t> ends_;
 };
 
-TEST_P(ReadableEnds, NothingBeyondLeaves) {
+TEST_P(ReadableEnds, BytesBeyondTheEndAreNotSent) {
   Cluster c(options());
   stage(c, 5);
   const Runs runs = broadcast_all(c, 1, kBlockBytes, 5);

@@ -9,7 +9,7 @@ namespace {
 
 using wire::Kind;
 
-TEST(Reductions, ALaterOneDoesNotTakeTheRoomOfAnEarlierOne) {
+TEST(Reductions, LaterOneLeavesRoomForAnEarlierOne) {
   ClusterOptions o;
   o.ranks = 3;
   Cluster c(o);
@@ -201,7 +201,7 @@ TEST(Reductions, GrantsAreFewAndWithinTheBound) {
   EXPECT_LE(most, 2u * (kRanks - 1));
 }
 
-TEST(Reductions, OneThatIsReadableLateFindsRoomBeforeThoseBehindIt) {
+TEST(Reductions, LateReadableSourceFindsRoomBeforeLaterOnes) {
   ClusterOptions o;
   o.ranks = 2;
   Cluster c(o);

@@ -297,7 +297,7 @@ TEST(Roster, ARankThatHasLeftHoldsUpNoCall) {
   }
 }
 
-TEST(Roster, DeadRankWhileTheLineIsDrawnFailsTheGroup) {
+TEST(Roster, RankThatDiesDuringTheCutoverFailsTheGroup) {
   RosterWorld w(ranks(4));
   FakeStation& a = w.add();
   w.c.net().set_frame_hook([&](size_t, size_t to, Channel, ConstBytes frame) {
@@ -315,7 +315,7 @@ TEST(Roster, DeadRankWhileTheLineIsDrawnFailsTheGroup) {
 }
 
 // Unexpected frames are counted and change nothing.
-TEST(Roster, WordsOutOfPlaceAreCounted) {
+TEST(Roster, UnexpectedFramesAreCounted) {
   RosterWorld w(ranks(3));
   FakeStation& a = w.add();
   w.propose({&a});

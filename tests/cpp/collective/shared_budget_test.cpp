@@ -89,7 +89,7 @@ TEST(SharedBudget, GroupsKeepToHalfOfTheQueueTogether) {
 
 // Blocks are shorter than a window. Roots continue when the other ranks have the data, so without a
 // limit all blocks could wait for the stopped rank.
-TEST(SharedBudget, RootsThatTakeTurnsWaitForTheOneThatStands) {
+TEST(SharedBudget, SequentialRootsWaitForAStoppedReceiver) {
   for (const size_t block : {64u << 10, 128u << 10, 256u << 10, 1u << 20}) {
     for (Nanos at = 0; at < 12 * kMilli; at += 1500 * kMicro) {
       ClusterOptions o = groups_over(8);
@@ -108,7 +108,7 @@ TEST(SharedBudget, RootsThatTakeTurnsWaitForTheOneThatStands) {
 
 // An operation whose root has not posted yet holds credit for a whole group's share, and returns it
 // as other groups begin.
-TEST(SharedBudget, GroupsThatWaitForTheirRootGiveBackWhatTheyWereTold) {
+TEST(SharedBudget, WaitingGroupsReturnTheirCredit) {
   constexpr uint32_t kGroups = 6;
   ClusterOptions o = groups_over(3);
   const Sent sent(o);

@@ -115,7 +115,7 @@ TEST(SleepyLanes, ASilentRankIsNoticedAtTheLimit) {
   EXPECT_LE(runs[0]->done_at - posted, kLiveness + kLiveness / 4);
 }
 
-TEST(SleepyLanes, WhereNothingIsInFlightThereAreFewTurns) {
+TEST(SleepyLanes, IdleLanesArePolledRarely) {
   Cluster c(sleepy(3));
   finish(c, allgather_all(c, 5000, 1));
   const uint64_t before = c.turns();

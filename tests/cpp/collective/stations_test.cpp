@@ -398,7 +398,7 @@ TEST(Stations, ThatBreakTheProtocolAreThrownOut) {
   }
 }
 
-TEST(Stations, ThatSendDamagedFramesAreThrownOut) {
+TEST(Stations, DamagedFrameEndsTheStation) {
   for (const bool parses : {true, false}) {
     Cluster c(with_stations(4));
     c.add_stations({65536});

@@ -34,7 +34,7 @@ AggregationReport report_of(Cluster& c, Member r) {
   return c.group(r).core().aggregation_report(c.clock(r));
 }
 
-TEST(Stragglers, AreToldOfAsLongAsTheyAre) {
+TEST(Stragglers, AreReportedWhileTheyAreLate) {
   Cluster c(with_stations(4));
   c.add_stations({65536, 65536});
   const auto d = large_sum(Kind::kAllreduce, kLarge);
@@ -80,7 +80,7 @@ TEST(Stragglers, AreNamedWithoutStationsToo) {
 }
 
 // A rank that has died is missed as dead, whatever stations report.
-TEST(Stragglers, ThatHaveDiedAreLost) {
+TEST(Stragglers, DeadRankIsReportedLost) {
   Cluster c(with_stations(4));
   c.add_stations({65536});
   const Runs runs = call_but(c, large_sum(Kind::kAllreduce, kLarge), 2, 10 * kSecond);

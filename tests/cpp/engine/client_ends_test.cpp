@@ -57,7 +57,7 @@ TEST(ClientEnds, ThreadsThatPostAtOnceDoNotOvertakeEachOther) {
 
 // A group that is destroyed waits until the others have what they need; then all its posts have
 // ended.
-TEST(ClientEnds, WhatFliesWhenTheGroupGoesHasEnded) {
+TEST(ClientEnds, PostsInFlightEndBeforeTheGroupIsDestroyed) {
   EngineProcess engine;
   for (const char* road : {"slots", "map", "copy"}) {
     SCOPED_TRACE(road);
@@ -87,7 +87,7 @@ TEST(ClientEnds, WhatFliesWhenTheGroupGoesHasEnded) {
   }
 }
 
-TEST(ClientEnds, WhoListensLateHearsThatTheEngineIsLost) {
+TEST(ClientEnds, LateListenerIsNotifiedOfTheLostEngine) {
   class Ear final : public ClientEar {
    public:
     void on_completed(ipc::Completed) override {}

@@ -219,7 +219,7 @@ TEST(ClientGroup, AKilledRankIsNamedByTheOthers) {
 }
 
 // A rank's posts end on the other ranks while its process is stopped.
-TEST(ClientGroup, AStoppedRankServesWhatItHasPosted) {
+TEST(ClientGroup, StoppedRanksPostsAreServed) {
   EngineProcess engine;
   expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
     auto group = hosted(engine, rank, 2, store);

@@ -78,7 +78,7 @@ TEST(ClientMessages, ManyMayBePostedBeforeOneIsWaitedFor) {
   }));
 }
 
-TEST(ClientMessages, WhatDoesNotFitOrDoesNotComeIsNamedOnBothRanks) {
+TEST(ClientMessages, WrongLengthOrMissingMessageIsNamedOnBothRanks) {
   EngineProcess engine;
   expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
     auto length = store.scoped("length"), limit = store.scoped("limit");
@@ -127,7 +127,7 @@ TEST(ClientMessages, AKilledEngineIsNamedByAllThatIsInFlight) {
   }
 }
 
-TEST(ClientMessages, AKilledRankIsNamedByWhoWaitsForIt) {
+TEST(ClientMessages, KilledRankIsNamedByTheWaitingRank) {
   EngineProcess engine;
   const auto ends = run_ranks(3, 60, [&](Member rank, DirectoryStore& store) {
     auto group = member_of(&engine, rank, 3, store);

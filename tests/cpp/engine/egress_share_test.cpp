@@ -129,7 +129,7 @@ TEST_F(EgressShareTest, RanksOfAJobHaveItsShareTogether) {
   EXPECT_NEAR(static_cast<double>(apart[0] + apart[1]), static_cast<double>(apart[2]), 2.2 * kMebi);
 }
 
-TEST_F(EgressShareTest, WhoHasGoneIsNotWaitedFor) {
+TEST_F(EgressShareTest, RemovedJobIsNotWaitedFor) {
   std::vector<Sender> two{{shares_->add(1, 1)}, {shares_->add(1, 1)}};
   (void)run(two, 100 * kMilli, 100'000, now_);
   two.pop_back();

@@ -126,7 +126,7 @@ TEST(EngineLimits, Clients) {
   }));
 }
 
-TEST(EngineLimits, NobodyAnswers) {
+TEST(EngineLimits, NoEngineAtThePath) {
   const auto link = ClientLink::connect("/nonexistent/engine.sock", 100 * kMilli);
   EXPECT_EQ(link.status().code(), Code::kUnavailable);
   EXPECT_THAT(link.status().message(), HasSubstr("cannot connect to /nonexistent/engine.sock"));

@@ -91,7 +91,7 @@ TEST(EngineQuotas, ArenasAreCounted) {
   }));
 }
 
-TEST(EngineQuotas, WhoBreaksTheRingOfWhatIsOverIsEnded) {
+TEST(EngineQuotas, ClientThatBreaksItsCompletionRingIsEnded) {
   EngineProcess engine;
   Hostile client(engine.path(), 1);
   ASSERT_TRUE(client.greet());
@@ -101,7 +101,7 @@ TEST(EngineQuotas, WhoBreaksTheRingOfWhatIsOverIsEnded) {
 }
 
 // A drain ends the engine, whatever a client sends meanwhile.
-TEST(EngineQuotas, WhoNeverPausesDoesNotHoldADrain) {
+TEST(EngineQuotas, BusyClientDoesNotDelayADrain) {
   EngineProcess engine;
   std::atomic<bool> over{false};
   Hostile client(engine.path(), 1);

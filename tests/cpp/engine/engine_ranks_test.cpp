@@ -227,7 +227,7 @@ TEST(EngineRanks, WhatAStoppedRankHasPostedEndsInMemory) {
 }
 
 // Times of the engine's clock are sent as durations and converted to this process's clock.
-TEST(EngineRanks, TheTraceTellsWhatTheEngineDid) {
+TEST(EngineRanks, TraceShowsTheEnginesWork) {
   EngineProcess engine;
   expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
     auto group = make_group("traced", rank, 2, store, at(engine));

@@ -72,7 +72,7 @@ TEST_F(EngineStoreTest, RanksOfTwoEnginesShareOne) {
   EXPECT_THAT(done(*b, StoreOp::kCheck, {"k"}), ElementsAre("1")) << "it goes on";
 }
 
-TEST_F(EngineStoreTest, WhoIsNotThereIsNamedAndWaitedFor) {
+TEST_F(EngineStoreTest, MissingEngineIsNamedAndWaitedFor) {
   service::HostEngineOptions options = with_stores(port_);
   options.peers = {{0xf0000001, 32}};  // 240.0.0.1
   EngineProcess engine(options);
@@ -250,7 +250,7 @@ TEST(StoreServerTest, UnfinishedQuestionsLeaveRoomForOtherHosts) {
   EXPECT_EQ(rank.ask({StoreOp::kGet, {"0", "k"}})->parts.at(0).size(), size_t{15} << 20);
 }
 
-TEST(StoreServerTest, WhoIsNotAllowedIsCutOff) {
+TEST(StoreServerTest, DisallowedClientIsDisconnected) {
   auto server =
       service::StoreServer::start(0, [](uint32_t from) { return from == INADDR_LOOPBACK + 2; });
   ASSERT_TRUE(server.ok());

@@ -197,7 +197,7 @@ TEST(Exchange, AllSeeThePlacesOfAll) {
   }
 }
 
-TEST(Exchange, WhoIsMissingIsToldToAll) {
+TEST(Exchange, MissingRankIsNamedOnAllRanks) {
   for (const Member missing : {0, 2}) {
     CountingStore store;
     for (int look = 0; look < 2; look++) {  // the first round publishes
@@ -217,7 +217,7 @@ TEST(Exchange, WhoIsMissingIsToldToAll) {
   }
 }
 
-TEST(Exchange, WhatRankZeroRefusesIsRefusedByAll) {
+TEST(Exchange, RankZerosErrorIsRefusedByAll) {
   CountingStore store;
   publish(store, 4);
   RankRecord odd = record_of(2);
@@ -263,7 +263,7 @@ TEST(Exchange, AnotherVersionOfRankZeroIsFoundOutAtOnce) {
       << roster.status().message();
 }
 
-TEST(Exchange, WhereAllHaveVerbsASecondRoundDecides) {
+TEST(Exchange, SecondRoundDecidesIfAllHaveVerbs) {
   for (const bool works : {true, false}) {
     CountingStore store;
     std::vector<std::vector<RankRecord>> known(3);

@@ -50,7 +50,7 @@ TEST_F(GuardedRegistrar, ProvesItselfAndBelievesAProof) {
   EXPECT_EQ(offers.next(), (Uids{10}));
 }
 
-TEST_F(GuardedRegistrar, WhoHasNoProofIsNotUsed) {
+TEST_F(GuardedRegistrar, AggregatorWithoutProofIsNotUsed) {
   const wire::Accept accept = admits({10});
   using Answer = std::function<std::string(const std::string& asked)>;
   const Answer answers[] = {
@@ -75,7 +75,7 @@ TEST_F(GuardedRegistrar, WhoHasNoProofIsNotUsed) {
   }
 }
 
-TEST_F(GuardedRegistrar, BeforeTheChallengeNothingIsSaidOrBelieved) {
+TEST_F(GuardedRegistrar, NothingIsSentOrAcceptedBeforeTheChallenge) {
   ASSERT_TRUE(registrar.enter(kGroup, job_).ok());
   const auto early = a.take();
   ASSERT_TRUE(early);
@@ -119,7 +119,7 @@ TEST_F(GuardedRegistrar, AnotherSecurityIsNamed) {
       "the reason to be reported"));
 }
 
-TEST_F(GuardedRegistrar, WhoAsksForNoProofIsNamed) {
+TEST_F(GuardedRegistrar, AggregatorWithoutChallengeIsNamed) {
   ASSERT_TRUE(registrar.enter(kGroup, job_).ok());
   const auto link = a.take();
   EXPECT_TRUE(until([&] { return contains(reason(registrar), "is its security off?"); },

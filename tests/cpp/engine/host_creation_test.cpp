@@ -48,7 +48,7 @@ Result<std::shared_ptr<Group>> create(Member rank, KeyValueStore& store,
   return Engine::instance().create_group(*spec, store);
 }
 
-TEST(HostCreation, WhoKeepsTheStoreMayEndAtOnce) {
+TEST(HostCreation, StoreOwnerMayEndAtOnce) {
   expect_all_good(run_ranks(3, 60, [](Member rank, DirectoryStore& store) {
     LastWordStore late(store, [&] {
       usleep(100'000 * rank);
@@ -63,7 +63,7 @@ TEST(HostCreation, WhoKeepsTheStoreMayEndAtOnce) {
   }));
 }
 
-TEST(HostCreation, WhoMissesTheLastWordFailsAll) {
+TEST(HostCreation, RankThatMissesTheFinalKeyFailsAll) {
   expect_all_good(run_ranks(3, 60, [](Member rank, DirectoryStore& store) {
     LastWordStore breaks(store, [] { return Status(Code::kUnavailable, "the store is gone"); });
     auto group = rank == 1 ? create(rank, breaks) : create(rank, store);
@@ -76,7 +76,7 @@ TEST(HostCreation, WhoMissesTheLastWordFailsAll) {
   }));
 }
 
-TEST(HostCreation, WhoEndsBeforeItIsNamed) {
+TEST(HostCreation, RankThatEndsBeforeTheFinalKeyIsNamed) {
   const auto ends = run_ranks(3, 60, [](Member rank, DirectoryStore& store) {
     LastWordStore last(store, []() -> Status { _exit(7); });
     auto group = rank == 1 ? create(rank, last) : create(rank, store);
@@ -89,7 +89,7 @@ TEST(HostCreation, WhoEndsBeforeItIsNamed) {
   EXPECT_EQ(ends[2].exit_code, 0);
 }
 
-TEST(HostCreation, WhoWaitsForTheOthersCanBeInterrupted) {
+TEST(HostCreation, WaitForTheOthersCanBeInterrupted) {
   expect_all_good(run_ranks(3, 60, [](Member rank, DirectoryStore& store) {
     LastWordStore late(store, [&] { return store.multi_get({"over"}, 20 * kSecond).status(); });
     const Nanos until = monotonic_now() + 300 * kMilli;
@@ -103,7 +103,7 @@ TEST(HostCreation, WhoWaitsForTheOthersCanBeInterrupted) {
 }
 
 // Rank 2 sleeps while it waits for rank 1; the others have failed the group when it checks again.
-TEST(HostCreation, WhatFailsAfterwardsIsOfTheGroup) {
+TEST(HostCreation, LaterFailureFailsTheGroupNotItsCreation) {
   expect_all_good(run_ranks(3, 60, [](Member rank, DirectoryStore& store) {
     LastWordStore late(store, [&] { return store.multi_get({"sleeps"}, 60 * kSecond).status(); });
     bool slept = rank != 2;

@@ -13,7 +13,7 @@ namespace {
 // Rank 0 knows that the barrier is over and fails the group. Rank 2 receives the failure at once on
 // the reduce lane, whose first operation is 0; the release of the barrier and the failure are late
 // on the multicast lane.
-TEST(LaneFailure, LeavesTheOtherLaneTimeToSayWhatIsOver) {
+TEST(LaneFailure, LeavesTheOtherLaneTimeToReportReleases) {
   expect_all_good(run_ranks(3, 60, [&](Member rank, DirectoryStore& store) {
     std::map<std::string, std::string> settings;
     if (rank == 2) {

@@ -45,7 +45,7 @@ TEST_P(EngineMessages, EndWithTheGroup) {
   }));
 }
 
-TEST_P(EngineMessages, WhoClosesWithOneInFlightSaysSo) {
+TEST_P(EngineMessages, CloseWithOneInFlightNamesIt) {
   expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
     auto group = make_group("g", rank, 2, store, {{"shared_memory", GetParam()}});
     if (!group) return false;

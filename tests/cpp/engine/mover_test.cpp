@@ -339,7 +339,7 @@ TEST_F(MoverTest, AnAllGatherOutOfPlaceAndInPlace) {
   }
 }
 
-TEST_F(MoverTest, WhatIsStagedIsReadAsFarAsItIsSaid) {
+TEST_F(MoverTest, StagedInputIsReadAsFarAsAllowed) {
   std::vector<std::byte> mine(1000, std::byte{5});
   std::vector<Slice> inputs(1), outputs;
   End end;
@@ -425,7 +425,7 @@ TEST_F(MoverTest, AnEndWaitsForTheCallThatIsUnderWay) {
 }
 
 // As for a barrier: an earlier operation that has ended for the group is still being copied.
-TEST_F(MoverTest, WhatComesAfterWaitsForWhatHasEnded) {
+TEST_F(MoverTest, LaterWorkWaitsForEndedOperations) {
   HungPage page;
   if (!page.hangs()) GTEST_SKIP() << "no userfaultfd here";
   End end;
@@ -447,7 +447,7 @@ TEST_F(MoverTest, WhatComesAfterWaitsForWhatHasEnded) {
   EXPECT_TRUE(at_once);
 }
 
-TEST_F(MoverTest, WhatIsInFlightBesideAHungPageFails) {
+TEST_F(MoverTest, TransfersBesideAHungPageFail) {
   HungPage page;
   if (!page.hangs()) GTEST_SKIP() << "no userfaultfd here";
   std::vector<Slice> inputs(1), other_inputs, outputs(1), none;

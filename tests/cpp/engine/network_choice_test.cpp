@@ -99,7 +99,7 @@ TEST(NetworkChoice, NearestOfEqualNetworksWins) {
   EXPECT_EQ(ipv4_text(best_address(own, kFast)->address), "10.1.0.2");
 }
 
-TEST(NetworkChoice, NetworkThatReachesNobodyIsPassedOver) {
+TEST(NetworkChoice, UnreachableNetworkIsSkipped) {
   auto records = two(slow(1) + "," + fast(1), slow(2) + "," + fast(2));
   records.push_back(rank_on("b", "10.0.0.2", slow(2) + "," + fast(2)));
   records.push_back(rank_on("a", "10.0.0.1", slow(1) + "," + fast(1)));

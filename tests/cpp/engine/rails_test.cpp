@@ -98,7 +98,7 @@ struct World {
   std::vector<Status> troubles;
 };
 
-TEST(Rails, CarryWhatIsLarge) {
+TEST(Rails, CarryLargeOperations) {
   World world({0, 0, 1, 1}, {}, 1);
   const Rails& r = *world.ranks[0];
   EXPECT_TRUE(r.carries(call(wire::Kind::kBroadcast, 0, 4 << 20)));

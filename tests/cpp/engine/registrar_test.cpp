@@ -182,7 +182,7 @@ TEST_F(RegistrarTest, NonsenseAndWrongPlacesEndAConnection) {
   }
 }
 
-TEST_F(RegistrarTest, WhereNobodyListensOrNobodyIsKnown) {
+TEST_F(RegistrarTest, MissingListenerOrUnknownHostIsUnreachable) {
   NetAddress nobody;
   {
     AggregatorStub gone;

@@ -162,7 +162,7 @@ TEST(RelayStore, AClaimThatTheStoreRefusesIsAnError) {
 }
 
 // A client of an earlier version would not reply.
-TEST(RelayStore, WhoDoesNotKnowClaimsIsNotAsked) {
+TEST(RelayStore, OldClientGetsNoClaims) {
   int asked = 0;
   service::RelayStore relay(1, [&asked](const ipc::Control&) { asked++; });
   EXPECT_EQ(owner_of(relay, "port/1/20000"), "this");

@@ -163,7 +163,7 @@ TEST(Agree, DifferentSettingsAreRefusedWithBothSides) {
                   "rank 1", "give all ranks the same Options and MCAST_* variables"});
 }
 
-TEST(Agree, RacksAreToldToAll) {
+TEST(Agree, AllRanksGetTheRacks) {
   auto records = three();
   EXPECT_TRUE(agreed(records, 1)->racks.empty());
   records[2].place.rack = "row3";

@@ -62,7 +62,7 @@ GroupStats full() {
   return s;
 }
 
-TEST(StatsRecord, WhatIsToldIsRead) {
+TEST(StatsRecord, FieldsAreReadAsWritten) {
   const GroupStats told = full();
   GroupStats read = shape(3);
   read.aggregation.report.waiting = AggregationReport::Waiting{};  // from the record before
@@ -117,7 +117,7 @@ TEST(StatsRecord, WhatIsToldIsRead) {
   EXPECT_FALSE(read.aggregation.report.waiting);
 }
 
-TEST(StatsRecord, WhatFindsNoRoomIsLeftOut) {
+TEST(StatsRecord, FieldsBeyondTheLimitAreLeftOut) {
   GroupStats told = full();
   told.repair_from_to.assign(5000, {1'000'000'007, 1'000'000'009});
   const std::string whole = encode_stats(told);

@@ -11,7 +11,7 @@ namespace {
 
 using wire::Kind;
 
-TEST(Subgroups, CarryWhatIsLarge) {
+TEST(Subgroups, CarryLargeOperations) {
   const Subgroups s(
       {std::make_shared<CopyGroup>("g/sub 0", 0, 2), std::make_shared<CopyGroup>("g/sub 1", 0, 2)});
   EXPECT_TRUE(s.carries(call(Kind::kBroadcast, 0, 4 << 20)));

@@ -64,7 +64,7 @@ TEST(ArenaPool, BlocksNeverOverlapAndKeepTheirBytes) {
   EXPECT_EQ(pool->allocate(1), nullptr);
 }
 
-TEST(ArenaPool, KnowsWhatIsNotItsOwn) {
+TEST(ArenaPool, KnowsForeignMemory) {
   const auto pool = pool_of(kMiB);
   std::byte outside{};
   EXPECT_FALSE(pool->release(&outside));

@@ -196,7 +196,7 @@ TEST(HostFailures, LateRanksAreNamedAtTheLimit) {
             Code::kTimeout);
 }
 
-TEST(HostFailures, ARankThatLeavesIsNamedAndWhatItHadCalledIsDone) {
+TEST(HostFailures, LeavingRankIsNamedAfterItsCallsAreDone) {
   HostWorld world(3, PeerMemory::kRead, 1);
   for (const Member m : {0, 1, 2}) world.post(m, barrier());
   ASSERT_TRUE(world.run());

@@ -28,7 +28,7 @@ TEST(LaneInbox, KeepsTheOrderAndEndsEmpty) {
   EXPECT_EQ(mail.failures[0].second, 3);
 }
 
-TEST(LaneInbox, WhatIsNotServedYetStays) {
+TEST(LaneInbox, UnservedRequestsStay) {
   LaneInbox inbox;
   LaneInbox::Mail mail;
   inbox.put(LaneInbox::Closing{1, false, {}});

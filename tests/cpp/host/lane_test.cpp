@@ -214,7 +214,7 @@ TEST_F(HostLaneTest, ARingBeforeAHelperHasLetGoIsNotLost) {
 }
 
 // The driver's last poll covers requests made before it, so no further poll is needed.
-TEST_F(HostLaneTest, ATurnThatTheDriverMakesUpForRingsNobody) {
+TEST_F(HostLaneTest, PollCoveredByTheDriverWakesNoOne) {
   lane_->enqueue(broadcast(ours_, false, ended_));
   bool looked = false;
   uint32_t before = 0;
@@ -235,7 +235,7 @@ TEST_F(HostLaneTest, ATurnThatTheDriverMakesUpForRingsNobody) {
 }
 
 // A peer is woken when the data that it has armed for is there, not before, and only once.
-TEST_F(HostLaneTest, APeerIsWokenForWhatItWaitsFor) {
+TEST_F(HostLaneTest, PeerIsWokenForItsNeed) {
   Post post = broadcast(ours_, true, ended_);
   post.descriptor.root = 0;
   Post theirs = broadcast(theirs_, false, theirs_ended_);
@@ -333,7 +333,7 @@ TEST_F(HostLaneTest, AwaitedPostArmsNoNeed) {
 }
 
 // The next poll is that of the host thread's tick.
-TEST_F(HostLaneTest, AwaitedPostThatNobodyWaitsForIsTheHostThreads) {
+TEST_F(HostLaneTest, AwaitedPostWithoutAWaiterIsTheHostThreads) {
   lane_->enqueue(broadcast(ours_, false, ended_));
   lane_->run(Sequence{0});
   EXPECT_LE(lane_->turn(), monotonic() + kHostTick);

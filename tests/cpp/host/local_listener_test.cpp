@@ -64,7 +64,7 @@ TEST_F(LocalListeners, OneAtAPathUnlessItIsReplaced) {
   EXPECT_EQ(files(), 0u);
 }
 
-TEST_F(LocalListeners, OneThatNobodyListensAtIsTaken) {
+TEST_F(LocalListeners, SocketWithoutAListenerIsReplaced) {
   const pid_t child = fork();
   if (child == 0) {
     const auto left = LocalListener::open(path(), how_);
@@ -90,7 +90,7 @@ TEST_F(LocalListeners, AFileThatIsNoSocketStays) {
   EXPECT_EQ(files(), 1u);
 }
 
-TEST_F(LocalListeners, WhatFailsLeavesNothing) {
+TEST_F(LocalListeners, FailedOpenLeavesNothing) {
   how_.backlog = 1;
   how_.group = 54321;
   const bool root = geteuid() == 0;

@@ -85,7 +85,7 @@ TEST_F(RingTest, TheLongestFitsWhereverTheEndIs) {
 }
 
 // A writer that waits is notified once, when half of the ring is free.
-TEST_F(RingTest, WhoWaitsForRoomIsToldAtTheHalf) {
+TEST_F(RingTest, WaitingWriterIsNotifiedWhenHalfIsFree) {
   constexpr size_t kRecord = 496;
   size_t records = 0;
   for (; writer_.fits(kRecord); records++) write(std::vector<std::byte>(kRecord), 0);

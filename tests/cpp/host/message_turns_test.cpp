@@ -40,12 +40,12 @@ void copy_beside_operations(bool large) {
     EXPECT_FALSE(world.core(1).arm(HostWaiter::kThread)) << "asleep with a copy to make";
   }
 }
-TEST(HostMessageTurns, ACopyGoesOnAfterAnOperationOfALaterPass) { copy_beside_operations(true); }
-TEST(HostMessageTurns, ACopyGoesOnAfterATurnOfWhoPosts) { copy_beside_operations(false); }
+TEST(HostMessageTurns, CopyContinuesAfterAnOperationOfALaterPass) { copy_beside_operations(true); }
+TEST(HostMessageTurns, CopyContinuesAfterAPostingPoll) { copy_beside_operations(false); }
 
 // As in help(): one operation, a long copy in progress, and the operation's data arrives in the
 // third pass.
-TEST(HostMessageTurns, ACopyGoesOnAfterTheOperationThatWasWaitedFor) {
+TEST(HostMessageTurns, CopyContinuesAfterTheAwaitedOperation) {
   HostWorld world(2, PeerMemory::kRead, 1);
   const auto r = receive(world, 1, 0, 7, 64'000'000);
   world.post(1, small_broadcast(1));
@@ -96,7 +96,7 @@ TEST(HostMessageTurns, PiecesThatHaveBecomeReadableAllLeave) {
 }
 
 // Rank 0 sends 300 messages and closes. Rank 1 then posts two receives from any source.
-TEST(HostMessageTurns, AReceiveFromAnySourceTakesWhatTheSenderLeftBehind) {
+TEST(HostMessageTurns, ReceiveFromAnySourceTakesMessagesOfALeftSender) {
   HostWorld world(2, PeerMemory::kRead, 1);
   MessageRuns sends;
   for (uint32_t i = 0; i < 300; i++) sends.push_back(send(world, 0, 1, i, 100, i));
@@ -118,7 +118,7 @@ TEST(HostMessageTurns, AReceiveFromAnySourceTakesWhatTheSenderLeftBehind) {
 
 // The same with few messages: the sender writes and leaves between progress() and check() of one
 // poll.
-TEST(HostMessageTurns, AReceiveFromAnySourceTakesWhatCameJustBeforeTheSenderLeft) {
+TEST(HostMessageTurns, ReceiveFromAnySourceTakesTheLastMessagesOfASender) {
   HostWorld world(2, PeerMemory::kRead, 1);
   const auto first = receive(world, 1, kNoMember, 1, 100);
   world.turn(1, true);

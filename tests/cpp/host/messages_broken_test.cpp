@@ -60,7 +60,7 @@ TEST(HostMessages, ARecordBeyondItsRingIsAFailure) {
 }
 
 // Memory that was given back while it was read is never accepted.
-TEST(HostMessages, WhatWasReadAfterTheFailureIsNotBelieved) {
+TEST(HostMessages, BytesReadAfterTheFailureAreNotDelivered) {
   for (const PeerMemory memory : {PeerMemory::kRead, PeerMemory::kMapped}) {
     HostWorld world(3, memory, 1);
     const auto s = send(world, 0, 1, 0, 2'000'000, 1);
@@ -81,7 +81,7 @@ TEST(HostMessages, WhatWasReadAfterTheFailureIsNotBelieved) {
   }
 }
 
-TEST(HostMessages, WhatCannotBeReadIsALostRank) {
+TEST(HostMessages, UnreadableMemoryIsALostRank) {
   HostWorld world(2, PeerMemory::kRead, 1);
   send(world, 0, 1, 0, 2'000'000, 1);
   ASSERT_TRUE(world.run());

@@ -49,7 +49,7 @@ TEST(HostMessages, CrossOnce) {
   }
 }
 
-TEST(HostMessages, AnySourceTakesWhatComesFirst) {
+TEST(HostMessages, AnySourceTakesTheFirstArrival) {
   HostWorld world(4, PeerMemory::kRead, 1);
   MessageRuns runs;
   for (int i = 0; i < 3; i++) runs.push_back(receive(world, 0, kAnyRank, 5, 200'000));
@@ -86,7 +86,7 @@ TEST(HostMessages, RingsDoNotWaitForThemselves) {
 }
 
 // A rank without receives still makes room for senders, far beyond the size of its ring.
-TEST(HostMessages, WhoIsElsewhereKeepsWhatIsShort) {
+TEST(HostMessages, RankWithoutReceivesKeepsShortMessages) {
   HostWorld world(2, PeerMemory::kSlots, 3);
   MessageRuns runs;
   for (uint64_t id = 0; id < 10'000; id++) runs.push_back(send(world, 0, 1, 1, 10, id));
@@ -272,7 +272,7 @@ TEST(HostMessages, AnAbortEndsThemOnAllRanks) {
   }
 }
 
-TEST(HostMessages, OfAnotherLengthFailOnAllRanks) {
+TEST(HostMessages, WrongLengthFailsOnAllRanks) {
   for (const PeerMemory memory : kMemories) {
     for (const size_t bytes : {100u, 300'000u}) {
       HostWorld world(3, memory, 1);
@@ -318,7 +318,7 @@ TEST(HostMessages, LateOnesEndByTheirLimits) {
   }
 }
 
-TEST(HostMessages, WhatARankHasSentBeforeItLeftIsReceived) {
+TEST(HostMessages, SendsBeforeTheGoodbyeAreReceived) {
   HostWorld world(3, PeerMemory::kRead, 1);
   send(world, 2, 1, 1, 100, 1);
   send(world, 2, 1, 2, 200, 2);
@@ -344,7 +344,7 @@ TEST(HostMessages, WhatARankHasSentBeforeItLeftIsReceived) {
   EXPECT_TRUE(says(*never, "rank 2 has left the group")) << never->status.message();
 }
 
-TEST(HostMessages, WhoLeavesWithoutSendingFailsWhoWaits) {
+TEST(HostMessages, RankThatLeavesWithoutSendingFailsItsReceiver) {
   for (const bool any : {false, true}) {
     HostWorld world(2, PeerMemory::kRead, 1);
     const auto r = receive(world, 1, any ? kAnyRank : Member{0}, 1, 100);
@@ -360,7 +360,7 @@ TEST(HostMessages, WhoLeavesWithoutSendingFailsWhoWaits) {
   }
 }
 
-TEST(HostMessages, WhoseEndNobodyWaitsForHarmsNothing) {
+TEST(HostMessages, EndOfAnUnrelatedRankHarmsNothing) {
   HostWorld world(4, PeerMemory::kRead, 1);
   const auto r = receive(world, 1, 0, 1, 100);
   world.kill(3);

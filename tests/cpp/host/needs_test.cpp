@@ -67,7 +67,7 @@ TEST_F(NeedsTest, OnlyTheMemberThatIsMeantWakes) {
   EXPECT_THAT(port_.woken, ElementsAre(Wake{0, HostWaiter::kThread}));
 }
 
-TEST_F(NeedsTest, RoomIsWhatTheSlowestHasConsumed) {
+TEST_F(NeedsTest, SlowestRankDeterminesTheRoom) {
   block_.state(0, 0).consumed = 9;
   ASSERT_TRUE(needs_.arm({}, 4, HostWaiter::kThread));
   consume(1, 7);
@@ -77,7 +77,7 @@ TEST_F(NeedsTest, RoomIsWhatTheSlowestHasConsumed) {
   EXPECT_THAT(port_.woken, ElementsAre(Wake{0, HostWaiter::kThread}));
 }
 
-TEST_F(NeedsTest, WhatIsThereAlreadyIsNotWaitedFor) {
+TEST_F(NeedsTest, AvailableDataIsNotWaitedFor) {
   for (const Member m : {0, 1, 2}) block_.state(0, m).published = 1;
   EXPECT_FALSE(needs_.arm(all(1), Needs::kNoRoom, HostWaiter::kCaller));
   EXPECT_EQ(block_.state(0, 0).need_published, 0u);

@@ -137,7 +137,7 @@ TEST(PeerProcess, WithoutPidfdASignalAsks) {
 }
 
 // Another user's process may not be signalled, but it exists.
-TEST(PeerProcess, WhatMayNotBeSignalledIsAlive) {
+TEST(PeerProcess, ProcessThatMayNotBeSignalledIsAlive) {
   Other other;
   const int outcome = in_child([&] {
     if (!forbid({SYS_pidfd_open, SYS_kill}, EPERM)) return kNoFilter;

@@ -27,7 +27,7 @@ TEST(Segment, IsMappedTwiceAndZeroed) {
   EXPECT_EQ(made->data()[8191], std::byte{9}) << "the mapping stays";
 }
 
-TEST(Segment, OnlyWhatWasAnnouncedIsMapped) {
+TEST(Segment, OnlyTheAnnouncedSegmentIsMapped) {
   auto made = Segment::create("mcast-test", 8192);
   ASSERT_TRUE(made.ok());
   EXPECT_FALSE(Segment::attach(::getpid(), made->fd(), 4096).ok());

@@ -66,7 +66,7 @@ TEST(IpcControl, AnOlderWelcomeServesNoGuardedGroup) {
   EXPECT_EQ(welcome.settings, "");
 }
 
-TEST(IpcControl, WhatMayHoldAnyBytesDoes) {
+TEST(IpcControl, ValuesMayHoldAnyBytes) {
   StoreSet set;
   const std::string any("a\0b\n=", 5);
   ASSERT_TRUE(read(sent(control_of(1, StoreSet{"key", any})), set));
@@ -121,7 +121,7 @@ TEST(IpcControl, WhatMayHoldAnyBytesDoes) {
   EXPECT_TRUE(arena.space == 17 && arena.bytes == 1u << 30);
 }
 
-TEST(IpcControl, WhatCannotBeIsRefused) {
+TEST(IpcControl, InvalidMessagesAreRefused) {
   const auto hello = [](const std::string& text) {
     Hello m;
     return read(Control{ControlType::kHello, 0, {text}}, m);

@@ -47,7 +47,7 @@ size_t random_length(std::mt19937_64& rng) {
 
 using Found = RingReader::Found;
 
-TEST(Ring, WhatGoesInComesOut) {
+TEST(Ring, RecordsAreReadAsWritten) {
   for (const uint64_t seed : test::seeds(50)) {
     SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
     std::mt19937_64 rng(seed);

@@ -66,7 +66,7 @@ TEST(Offload, SmallOperationsToo) {
 }
 
 // Chunks that arrive before the post, and positions, belong to no slice.
-TEST(Offload, WhatNoSliceWantsReachesTheGroup) {
+TEST(Offload, DatagramsOfNoSliceReachTheGroup) {
   Cluster c(ranks(3));
   const Since since;
   Runs runs;

@@ -45,7 +45,7 @@ TEST(BlockExchange, BeginsWithTheNextRankAndTakesTurns) {
   EXPECT_FALSE(x.next(any));
 }
 
-TEST(BlockExchange, WhoCannotBeSentToHoldsUpOnlyItself) {
+TEST(BlockExchange, BlockedPeerDelaysOnlyItself) {
   BlockExchange x({0, 10, 20, 40}, {kNo, 10, 10}, {kNo, kNo, kNo});
   const auto piece = x.next([](const BlockExchange::Piece& p) { return p.to != 1; });
   ASSERT_TRUE(piece);

@@ -192,7 +192,7 @@ TEST(BlockSender, WhatAPositionHasBroughtAboutMakesTheNextNoLater) {
 
 // A link on which a receiver's report takes 5 ms: every report arrives after an announcement at
 // first, but soon no announcement is made needlessly.
-TEST(BlockSender, OnASlowLinkPatienceComesToOutlastAReport) {
+TEST(BlockSender, PositionDelayAdaptsToASlowLink) {
   const SenderParams p = sender(1000, 0, 8, 1, 2);
   BlockSender s(p);
   s.on_credit(0, p.chunks, 0, 0);
@@ -267,7 +267,7 @@ Chunk widest_on_link(double rate, Nanos trip, Chunk window, Chunk widest) {
   return most;
 }
 
-TEST(BlockSender, WhatIsOnItsWayComesOnTopOfTheQueue) {
+TEST(BlockSender, WindowCoversPathAndQueue) {
   // 1 chunk per us. A short path holds little, and the window stays at the amount that may wait in
   // a queue.
   EXPECT_LE(widest_on_link(1e-3, 20 * kMicro, 1600, 100'000), 1600u + 600u);
@@ -279,7 +279,7 @@ TEST(BlockSender, WhatIsOnItsWayComesOnTopOfTheQueue) {
   EXPECT_LE(widest_on_link(1e-3, 20 * kMilli, 1600, 5000), 5000u);
 }
 
-TEST(BlockSender, AStreamBeginsWithWhatAnEarlierOneMeasured) {
+TEST(BlockSender, StreamStartsWithTheEarlierMeasurement) {
   SenderParams p = sender(100'000, 0, 100);
   p.widest = 1000;
   p.on_the_way = 300;

@@ -11,7 +11,7 @@
 namespace mcast {
 namespace {
 
-TEST(EagerWindow, HoldsWhatIsNotReleasedBelowTheLimit) {
+TEST(EagerWindow, KeepsUnreleasedDataBelowTheLimit) {
   EagerWindow w(100);
   for (int i = 0; i < 5; i++) w.on_post(40);
   EXPECT_TRUE(w.open(0));
@@ -36,7 +36,7 @@ TEST(EagerWindow, OneOperationAlwaysFits) {
   EXPECT_TRUE(w.open(1));
 }
 
-TEST(EagerWindow, WhatIsNotSentAheadCostsNothing) {
+TEST(EagerWindow, OperationsNotSentAheadCostNothing) {
   EagerWindow w(10);
   for (int i = 0; i < 100; i++) w.on_post(0);
   EXPECT_TRUE(w.open(99));

@@ -12,7 +12,7 @@ namespace mcast::test {
 namespace {
 
 // Contributions of every size: the store accepts everything that the account allows to be sent.
-TEST(EarlyFrames, TakeWhatAnAccountLetsOut) {
+TEST(EarlyFrames, AcceptAllThatAnAccountAllows) {
   for (size_t payload = 1; payload <= 16384; payload = payload * 3 / 2 + 1) {
     UnaskedAccount account(2);
     EarlyFrames early(2);

@@ -103,7 +103,7 @@ TEST(FetchClient, ARootWithoutTheChunkIsAskedAgainLater) {
   }
 }
 
-TEST(FetchClient, WhatComesByMulticastIsWaitedForThenAskedAgain) {
+TEST(FetchClient, WaitsForRepeatedMulticastThenRequestsAgain) {
   FetchClient f(params(1));
   f.want(0, {3, 4});
   const auto a = ask(f);
@@ -182,7 +182,7 @@ TEST(FetchClient, OnlyTheDonorSettlesAndOnlyWhatWasAsked) {
   EXPECT_EQ(ask(f, 4).ranges, (Ranges{{6, 8}}));
 }
 
-TEST(FetchClient, WhatCameMeanwhileIsLeftOut) {
+TEST(FetchClient, ArrivedChunksAreNotRequested) {
   FetchClient f(params(1));
   f.want(0, {0, 10});
   const auto has = [](Member, Chunk c) { return c != 3 && c != 4 && c != 9; };

@@ -54,7 +54,7 @@ TEST(FloodWatch, NoiseWithoutHarmAndHarmWithoutNoiseAreNoFlood) {
 
 // Groups of the same hosts share addresses: a member on the ring that receives only another group's
 // data stays at the address.
-TEST(FloodWatch, WhatOtherGroupsMaySendIsNoNoiseUnlessItDoesHarm) {
+TEST(FloodWatch, OtherGroupsDataIsNoNoiseUnlessHarmful) {
   const FloodWatch::Totals others{0, 20000, 0, 0, 20000}, both{0, 20000, 0, 0, 19001},
       junk{0, 20000, 0, 0, 19000}, harm{100, 20000, 100, 900, 20000};
   Watched w;

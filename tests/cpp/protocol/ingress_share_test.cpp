@@ -56,7 +56,7 @@ TEST(IngressShare, LeavesTheReduceLaneAloneWithoutMulticast) {
   }
 }
 
-TEST(IngressShare, GivesWhatMulticastLeaves) {
+TEST(IngressShare, UsesTheRateLeftByMulticast) {
   const double rate = reduce_rate(LanePolicy::kGather, 40e6);
   EXPECT_GT(rate, 70e6);
   EXPECT_LT(rate, 95e6);

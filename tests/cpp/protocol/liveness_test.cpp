@@ -60,7 +60,7 @@ TEST(Liveness, TheDeadlineIsTheNextPingOrTheVerdict) {
   EXPECT_EQ(l.silence(9, 60 * kSecond), 0);
 }
 
-TEST(Liveness, WhoHasNotBeenHeardOfYetIsNotMissed) {
+TEST(Liveness, PeerNotYetHeardIsNotMissed) {
   Liveness l({1, 2}, 8 * kSecond);
   EXPECT_TRUE(l.met(1));
   l.await_first_words();

@@ -13,7 +13,7 @@ namespace {
 constexpr Member kAnyOne = MatchQueue::kAnySource;
 using Sent = MatchQueue::Message;
 
-TEST(MatchQueue, TheOldestReceiveTakesWhatComes) {
+TEST(MatchQueue, OldestReceiveTakesTheMessage) {
   MatchQueue q;
   EXPECT_FALSE(q.post(10, 1, 7));
   EXPECT_FALSE(q.post(11, kAnyOne, 7));
@@ -32,7 +32,7 @@ TEST(MatchQueue, TheOldestReceiveTakesWhatComes) {
   EXPECT_TRUE(q.awaited().empty());
 }
 
-TEST(MatchQueue, AReceiveTakesWhatCameFirst) {
+TEST(MatchQueue, ReceiveTakesTheOldestMessage) {
   MatchQueue q;
   EXPECT_FALSE(q.arrive({3, 0}, 7));
   EXPECT_FALSE(q.arrive({1, 0}, 7));
@@ -59,7 +59,7 @@ TEST(MatchQueue, AnySourceBeforeASourceAndAfterIt) {
   EXPECT_EQ(q.arrive({1, 3}, 0), 13u);
 }
 
-TEST(MatchQueue, WhatIsWithdrawnTakesNothing) {
+TEST(MatchQueue, WithdrawnReceiveTakesNothing) {
   MatchQueue q;
   EXPECT_FALSE(q.post(10, 1, 0));
   EXPECT_FALSE(q.post(11, 1, 0));
@@ -75,7 +75,7 @@ TEST(MatchQueue, WhatIsWithdrawnTakesNothing) {
 }
 
 // Compares it with a model that checks everything in order.
-TEST(MatchQueue, DoesWhatListsDo) {
+TEST(MatchQueue, EqualsAListModel) {
   struct Receive {
     uint64_t id;
     Member source;

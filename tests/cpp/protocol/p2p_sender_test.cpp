@@ -94,7 +94,7 @@ TEST(P2pSender, HeadsWaitWhereTooManyAreUnclaimed) {
   EXPECT_TRUE(s.sent(*s.next(all_readable)));
 }
 
-TEST(P2pSender, WhatIsAbandonedIsToldOnce) {
+TEST(P2pSender, AbandonedMessagesAreReportedOnce) {
   P2pSender s(p2p_params());
   for (uint64_t id = 0; id < 3; id++) s.post(id, 0, 100);
   s.sent(*s.next(all_readable));

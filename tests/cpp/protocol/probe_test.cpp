@@ -71,7 +71,7 @@ TEST(ReachProbe, NoClockRunsBeforeAllHaveJoined) {
   EXPECT_FALSE(ok);
 }
 
-TEST(ReachProbe, SaysWhoIsMissingWhenThatIsNews) {
+TEST(ReachProbe, ReportsMissingRanksWhenTheyChange) {
   ReachProbe p(probe_of(0, 30, 3), 0);
   const auto here = [](uint32_t child) { return child == 1; };
   const auto all = [](uint32_t) { return true; };
@@ -110,7 +110,7 @@ TEST(ReachProbe, GoodWhenAllAreHeardHereAndBelow) {
   EXPECT_FALSE(p.verdict(11, ok, why)) << "once";
 }
 
-TEST(ReachProbe, NamesWhomItDoesNotHear) {
+TEST(ReachProbe, NamesRanksItDoesNotReceive) {
   ReachProbe p = started(2, 4, 0);
   bool ok = true;
   std::string why;

@@ -63,7 +63,7 @@ TEST(TrainMeter, AShortTrainIsMeasuredFromItsFirstPiece) {
   EXPECT_DOUBLE_EQ(meter.rate(), 10e6);
 }
 
-TEST(TrainMeter, WhatComesAtOnceIsNoInfiniteRate) {
+TEST(TrainMeter, SimultaneousPiecesGiveAFiniteRate) {
   TrainMeter meter(4 * kMega);
   EXPECT_EQ(meter.rate(), 0);
   meter.on_piece(kMega, kSecond);

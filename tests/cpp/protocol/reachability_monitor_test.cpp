@@ -6,7 +6,7 @@
 namespace mcast {
 namespace {
 
-TEST(ReachabilityMonitor, SeveralStreamsInARowOfWhichNothingIsHeard) {
+TEST(ReachabilityMonitor, SeveralSilentStreamsInARow) {
   ReachabilityMonitor d(2);
   EXPECT_FALSE(d.on_stream(0, 0, 30, false));
   EXPECT_FALSE(d.on_stream(0, 1, 30, false));

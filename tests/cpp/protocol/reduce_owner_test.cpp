@@ -176,7 +176,7 @@ Block without_own(Fold& f, uint32_t segment) {
 
 // Some segments are folded elsewhere: their results are placed when they arrive, whole or without
 // our contribution, or they never arrive and the owner takes over. The bits are the same.
-TEST(ReduceOwner, PlacesWhatIsFoldedElsewhereAndTakesOverWhatIsNot) {
+TEST(ReduceOwner, PlacesResultsFoldedElsewhereOrTakesOver) {
   for (const uint64_t seed : seeds(60)) {
     SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
     Rng rng(seed);

@@ -39,7 +39,7 @@ TEST(RepairServer, HoldsThenAnswersOneAskerByStream) {
   EXPECT_EQ(s.deadline(), kNever);
 }
 
-TEST(RepairServer, WhatTwoAskForIsMulticastAgain) {
+TEST(RepairServer, ChunkRequestedByTwoRanksIsMulticastAgain) {
   RepairServer s(100, kChunks);
   s.add(1, 1, {{0, 10}}, 0);
   s.add(2, 2, {{5, 15}}, 50);

@@ -31,7 +31,7 @@ TEST(SentTracker, AsksOnceForWhatIsRipeAndNotPosted) {
   EXPECT_EQ(t.deadline(), kNever);
 }
 
-TEST(SentTracker, NothingIsAskedForThatHasBeenPosted) {
+TEST(SentTracker, PostedOperationsAreNotRequested) {
   SentTracker t(2, kMilli);
   std::vector<SentTracker::Ask> asks;
   t.on_sent(0, 10, 10, 0);

@@ -79,7 +79,7 @@ TEST(StationTrial, ALittleSlowerIsNotSlow) {
   EXPECT_GT(all.resting(1000 * kSecond), 90);
 }
 
-TEST(StationTrial, WhatHasBecomeFasterIsFound) {
+TEST(StationTrial, FindsStationsThatBecameFaster) {
   Compared c(20 * kMilli, 10 * kMilli);
   c.run(100 * kSecond);
   ASSERT_TRUE(c.trial.resting());
@@ -131,7 +131,7 @@ TEST(StationTrial, OperationsOfOtherLengthsAreNotCompared) {
   EXPECT_FALSE(trial.resting());
 }
 
-TEST(StationTrial, WhatCannotBeDoneNowIsTriedLater) {
+TEST(StationTrial, PostponedChangeIsTriedLater) {
   StationTrial trial;
   trial.reset(0);
   Nanos now = StationTrial::kFirst;

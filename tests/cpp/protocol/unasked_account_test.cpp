@@ -6,7 +6,7 @@
 namespace mcast::test {
 namespace {
 
-TEST(UnaskedAccount, WhoFindsNoRoomIsNotOvertaken) {
+TEST(UnaskedAccount, WaitingOperationIsNotOvertaken) {
   UnaskedAccount account(2);
   const size_t small = UnaskedAccount::kMost / 8, large = small * 2;
   for (Sequence s = 0; s < 8; s++) {

@@ -13,7 +13,7 @@ TEST_F(Creation, ARecordOfMoreBytesThanAnyRankWritesIsRefused) {
 }
 
 // It is not even searched for a reported mistake.
-TEST_F(Creation, WhatIsTooLongIsNotRead) {
+TEST_F(Creation, ValuesThatAreTooLongAreNotRead) {
   board_.tamper = [](Member reader, const std::string& key, std::string& value) {
     if (reader != 0 || key != "rank/1") return;
     value.replace(value.find("security=sealed"), 15, "security=off");

@@ -73,7 +73,7 @@ TEST_F(Creation, MixedModesAreNamedWhoeverDiffers) {
   }
 }
 
-TEST_F(Creation, AnotherSecretIsNamedWithoutWhatTellsItsDigits) {
+TEST_F(Creation, AnotherSecretIsNamedWithoutItsDigits) {
   Settings other = sealed();
   other["secret_file"] = secret_file("b", 'b');
   const auto outcomes = make({sealed(), sealed(), other});

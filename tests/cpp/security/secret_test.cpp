@@ -209,7 +209,7 @@ TEST(Arena, KeysAreMadeAndGoOnManyThreads) {
 #endif
 #ifndef MCAST_OWN_MLOCK
 // Runs in a child that may not lock memory (root may lock any amount).
-TEST(Arena, PagesThatCannotBeLockedAreToldOnce) {
+TEST(Arena, PagesThatCannotBeLockedAreReportedOnce) {
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
@@ -234,7 +234,7 @@ TEST(Arena, PagesThatCannotBeLockedAreToldOnce) {
 }
 #endif
 
-TEST(ArenaDeathTest, NobodyTouchesWhatLiesBesideASecret) {
+TEST(ArenaDeathTest, AccessBesideASecretEndsTheProcess) {
   auto pages = SecretPages::make(100);
   volatile std::byte* const at = pages->bytes().data();
   EXPECT_DEATH((void)at[-1], "");

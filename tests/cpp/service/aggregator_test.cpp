@@ -410,7 +410,7 @@ TEST_F(AggregatorTest, WhatAJobTookIsGivenBackHoweverItEnds) {
   });
 }
 
-TEST_F(AggregatorTest, WhomAJobWaitsForIsTold) {
+TEST_F(AggregatorTest, LateRanksOfAJobAreReported) {
   start(test::loopback_options());
   Ranks ranks(3);
   Asker a = asker();
@@ -480,7 +480,7 @@ TEST_F(AggregatorTest, PortsAndPathsThatAreTakenAreNamed) {
   EXPECT_NE(::access(options.status.c_str(), F_OK), 0) << "its socket is gone";
 }
 
-TEST(StatusText, WhatIsCopiedIsAShareOfWhatIsFolded) {
+TEST(StatusText, StagedShareIsRelativeToFoldedBytes) {
   Report report;
   report.jobs.resize(1);
   report.jobs[0].stations.resize(1);

@@ -108,7 +108,7 @@ TEST(DealWork, StationsOfATreeHaveListsThatMeet) {
 }
 
 // A rank declares the length of an operation; a list is made only if there is room for it.
-TEST(DealWork, AListThatFindsNoRoomIsNotMade) {
+TEST(DealWork, ListBeyondTheRoomIsNotMade) {
   wire::Ask flat = test::some_ask(8), tree = test::some_ask(8);
   tree.racks = {"A", "B"};
   tree.rack_of = {1, 1, 2, 2, 1, 2, 0, 0};
@@ -144,7 +144,7 @@ TEST(DealWork, AListThatFindsNoRoomIsNotMade) {
   }
 }
 
-TEST(DealWork, WhatIsTooSmallIsNotDealt) {
+TEST(DealWork, SmallOperationIsNotDealt) {
   wire::Descriptor d;
   d.kind = wire::Kind::kAllreduce;
   d.element = static_cast<uint8_t>(Element::kFloat32);

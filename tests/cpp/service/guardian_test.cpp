@@ -18,7 +18,7 @@ TEST(StillWatch, CountsFromTheLastBeatOnly) {
   EXPECT_EQ(watch.look(6, 4 * kStep + kMilli), kStep + kMilli) << "woken early";
 }
 
-TEST(StillWatch, WhatIsBeingStartedIsNotStill) {
+TEST(StillWatch, ProcessThatIsStartingIsNotStill) {
   StillWatch watch(kStep);
   for (int i = 1; i < 100; i++) EXPECT_EQ(watch.look(0, i * kStep), 0);
   EXPECT_EQ(watch.look(1, 100 * kStep), 0);

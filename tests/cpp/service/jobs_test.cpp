@@ -46,7 +46,7 @@ class JobsTest : public ::testing::Test {
   Jobs jobs_{options_, door_, on_threads(options_, test::simple_deal(), [] {})};
 };
 
-TEST_F(JobsTest, OneThatNobodyAsksForAnyMoreEndsAfterAMinuteOfSilence) {
+TEST_F(JobsTest, JobWithoutAskerEndsAfterAMinuteOfSilence) {
   ASSERT_EQ(report().jobs.size(), 1u);
   pass(10 * Jobs::kLonely);
   EXPECT_TRUE(report().ended.empty()) << "its asker is there";
@@ -134,7 +134,7 @@ TEST_F(GuardedJobs, AnAcceptBelongsToTheAskThatItAnswers) {
   EXPECT_FALSE(proved(""));
 }
 
-TEST_F(GuardedJobs, AreForWhoProvesTheRolesSecretOnThisConnection) {
+TEST_F(GuardedJobs, RequireAProofOnThisConnection) {
   jobs_.on_link(1);
   const std::string first = nonce();
   jobs_.on_link(2);
@@ -162,7 +162,7 @@ TEST_F(GuardedJobs, AnotherSecurityIsRefusedByName) {
   EXPECT_THAT(said_.texts.back(), HasSubstr("security=sealed, the group with security=off"));
 }
 
-TEST_F(JobsTest, AGuardedGroupIsRefusedByWhoIsNotGuarded) {
+TEST_F(JobsTest, GuardedGroupIsRefusedByAnUnguardedAggregator) {
   wire::Ask ask = ranks_.ask();
   ask.security = "sealed";
   for (size_t r = 0; r < ask.uids.size(); r++) ask.keys.emplace_back().fill(std::byte{9});

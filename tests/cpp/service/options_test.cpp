@@ -60,7 +60,7 @@ TEST(AggregatorOptions, ListenIsHostOrPortOrBoth) {
   EXPECT_EQ(parse({"--listen", "*:80"})->options.host, "");
 }
 
-TEST(AggregatorOptions, WhatIsWrongIsNamedWithWhatIsAllowed) {
+TEST(AggregatorOptions, WrongOptionIsNamedWithTheAllowedValues) {
   const auto why = [](const std::vector<std::string>& arguments) {
     const auto line = parse(arguments);
     return line.ok() ? std::string("ok") : line.status().message();

@@ -37,7 +37,7 @@ TEST(PendingPosts, APostIsWholeWithItsLastPart) {
   EXPECT_EQ(posts.bytes(), sizeof(ipc::SliceRun));
 }
 
-TEST(PendingPosts, WhatNoSoundClientSays) {
+TEST(PendingPosts, InvalidSequencesAreErrors) {
   PendingPosts posts(2);
   std::optional<ipc::PostRecord> whole;
   EXPECT_EQ(posts.begin(begun(1, 1), true), "");
@@ -48,7 +48,7 @@ TEST(PendingPosts, WhatNoSoundClientSays) {
   EXPECT_THAT(posts.add(part_of(1, ipc::kMostSlices, true), whole), HasSubstr("too many slices"));
 }
 
-TEST(PendingPosts, OfAGroupThatIsNotThereNothingIsKept) {
+TEST(PendingPosts, PostsToAnUnknownGroupAreNotKept) {
   PendingPosts posts(4);
   std::optional<ipc::PostRecord> whole;
   EXPECT_EQ(posts.begin(begun(1, 1000), false), "");
@@ -63,7 +63,7 @@ TEST(PendingPosts, OfAGroupThatIsNotThereNothingIsKept) {
   EXPECT_TRUE(whole && whole->runs.empty());
 }
 
-TEST(PendingPosts, WhatIsNotFinishedIsBoundedForAllGroupsTogether) {
+TEST(PendingPosts, UnfinishedPostsAreBoundedForAllGroupsTogether) {
   PendingPosts posts(256);
   std::string why;
   uint32_t group = 0;

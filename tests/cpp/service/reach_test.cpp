@@ -30,7 +30,7 @@ TEST(ReachTest, NetworksOfTheInterfacesByDefault) {
   EXPECT_THAT(far.message(), HasSubstr("--peers"));
 }
 
-TEST(ReachTest, ThoseThatAreGivenAndThisHost) {
+TEST(ReachTest, OnlyGivenNetworksAndThisHost) {
   Reach reach(networks("192.0.2.0/25, 198.51.100.9"));
   EXPECT_TRUE(reach.may("192.0.2.7", 40000).ok());
   EXPECT_TRUE(reach.may("198.51.100.9", 40000).ok());
@@ -68,7 +68,7 @@ TEST(ClientSettings, FilesAndCpusAndTheEnginesTimeAreNotTheClients) {
   EXPECT_EQ(settings, (std::map<std::string, std::string>{{"eager", "4096"}}));
 }
 
-TEST(ClientSettings, WhatAnEngineDoesNotServeIsRefused) {
+TEST(ClientSettings, UnservedSecurityModeIsRefused) {
   EngineSecurity offered;
   offered.modes = {"auth", "sealed"};
   EngineContext engine;

@@ -31,7 +31,7 @@ std::string read_to_end(int fd) {
   }
 }
 
-TEST(StatusSocket, ATurnHasOneTextForAllWhoCome) {
+TEST(StatusSocket, OnePollSendsOneTextToAllReaders) {
   const TemporaryFolder folder;
   StatusSocket socket;
   ASSERT_TRUE(socket.open(folder.path() + "/status").ok());
@@ -58,7 +58,7 @@ TEST(StatusSocket, ATurnHasOneTextForAllWhoCome) {
 }
 
 // A request that arrives while a poll writes its text is answered in the next poll at the latest.
-TEST(StatusSocket, ATurnEndsHoweverManyCome) {
+TEST(StatusSocket, PollEndsUnderAFloodOfReaders) {
   const TemporaryFolder folder;
   StatusSocket socket;
   const std::string path = folder.path() + "/status";

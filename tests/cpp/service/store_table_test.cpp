@@ -88,7 +88,7 @@ TEST_F(StoreTableTest, DoesWhatC10dExpects) {
   EXPECT_THAT(done(1, StoreOp::kList, {}), ElementsAre("a", "n", "new", "newer", "q"));
 }
 
-TEST_F(StoreTableTest, WhoWaitsIsAnsweredWhenAllKeysAreThereOrItsTimeIsOver) {
+TEST_F(StoreTableTest, WaitEndsWhenAllKeysAreThereOrItsTimeIsOver) {
   for (StoreTable::Client c : {1, 2, 3, 4}) open(c);
   EXPECT_TRUE(table_.on_record(1, {StoreOp::kWait, {"0", "a", "b"}}, now_));
   EXPECT_TRUE(table_.on_record(2, {StoreOp::kGet, {"1000", "b"}}, now_));
@@ -127,7 +127,7 @@ TEST_F(StoreTableTest, StoresAreApartAndGoWithTheirLastClient) {
   EXPECT_THAT(done(4, StoreOp::kCount, {}), ElementsAre("0"));
 }
 
-TEST_F(StoreTableTest, WhatNoRankSaysEndsTheConnection) {
+TEST_F(StoreTableTest, InvalidRecordEndsTheConnection) {
   ASSERT_TRUE(table_.admit(2, 1));
   EXPECT_FALSE(table_.on_record(2, {StoreOp::kSet, {"a", "b"}}, now_)) << "not opened";
   EXPECT_FALSE(table_.on_record(2, {StoreOp::kOpen, {"a", "b"}}, now_));

@@ -62,7 +62,7 @@ TEST(Contributions, AnotherOrderAndAnotherOperationGiveOtherBits) {
   EXPECT_THAT(all.verdict(3, copy.data()), testing::HasSubstr("wrong byte 12345 "));
 }
 
-TEST(Contributions, ServeWhatHasEqualParts) {
+TEST(Contributions, ServeShapesWithEqualParts) {
   Contributions::Shape shape = shape_of(false);
   EXPECT_TRUE(Contributions::serve(shape));
   shape.bytes += 4;
@@ -72,7 +72,7 @@ TEST(Contributions, ServeWhatHasEqualParts) {
   EXPECT_FALSE(Contributions::serve(shape));
 }
 
-TEST(ContributionsDeathTest, NobodyWritesToInputs) {
+TEST(ContributionsDeathTest, WriteToAnInputEndsTheProcess) {
   const Contributions all(shape_of(false));
   EXPECT_DEATH(*all.input(0, 0, 64).data() = std::byte{1}, "");
 }

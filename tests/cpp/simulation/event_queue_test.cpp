@@ -37,7 +37,7 @@ TEST(EventQueue, HandsOutByTimeAndThenByOrder) {
   }
 }
 
-TEST(EventQueue, WhatIsPushedForThePastHappensNow) {
+TEST(EventQueue, PastEventsHappenNow) {
   EventQueue queue;
   queue.move_to(100);
   queue.push(50, EventKind::kAction, 1);
@@ -64,7 +64,7 @@ TEST(Fifo, KeepsOrderWhileItsMemoryIsUsedAgain) {
   }
 }
 
-TEST(Train, CountsWireBytesOfWhatIsLeft) {
+TEST(Train, CountsWireBytesOfRemainingPackets) {
   TrainPool pool;
   {
     const TrainRef train = pool.make();

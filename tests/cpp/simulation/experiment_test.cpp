@@ -216,7 +216,7 @@ TEST(Experiments, EqualOnesGiveEqualReports) {
   }
 }
 
-TEST(Experiments, WhatGoesWrongCostsTime) {
+TEST(Experiments, FaultsCostTime) {
   const auto took = [](const std::string& more) {
     return outcome_of("hosts=8 size=8M algorithm=ring-schedule " + more).took();
   };

@@ -276,7 +276,7 @@ TEST(Fabric, DropsMarksAndPeaksAreCounted) {
   EXPECT_GT(down.peak_waiting, 4000);
 }
 
-TEST(Fabric, ALosslessPortHoldsUpWhoFeedsItInsteadOfDropping) {
+TEST(Fabric, LosslessPortStopsItsSenderInsteadOfDropping) {
   FabricOptions options = star(3, 1e9);
   options.host_down.rate = 1e8;
   options.host_down.queue = 64000;

@@ -172,7 +172,7 @@ TEST(Flows, StreamsShareALink) {
   for (const uint64_t bytes : got) EXPECT_NEAR(static_cast<double>(bytes), third, 0.25 * third);
 }
 
-TEST(Flows, WhatTheMediumDoesNotTakeIsQueued) {
+TEST(Flows, BytesBeyondTheMediumAreQueued) {
   StreamWorld world(links(2, 1.25e8));
   EXPECT_EQ(world.flows.queued(0, 1, Channel::kRepair), 0u);
   world.send(0, 1, 64 << 10);
@@ -269,7 +269,7 @@ TEST(Flows, AnOutageIsOneForNeighboursOnAHostToo) {
   EXPECT_EQ(world.bytes, 200'000u);
 }
 
-TEST(Flows, EndsAreToldAfterTheLastFrame) {
+TEST(Flows, EndsAreReportedAfterTheLastFrame) {
   StreamWorld world(links(3, 1.25e8));
   world.send(0, 1, 1 << 20);
   world.flows.close(0, 1);
@@ -281,7 +281,7 @@ TEST(Flows, EndsAreToldAfterTheLastFrame) {
   EXPECT_EQ(world.bytes, 1u << 20);
 }
 
-TEST(Flows, WhatIsCutOrDeadArrivesNoMore) {
+TEST(Flows, CutOrDeadStreamsDeliverNothing) {
   for (const bool dead : {false, true}) {
     StreamWorld world(links(3, 1.25e8));
     world.send(0, 1, 1 << 20);

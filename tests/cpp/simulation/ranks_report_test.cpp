@@ -17,7 +17,7 @@ const RanksSent& sent_of(const OpResult& result, TrafficClass what) {
   return result.ranks_sent[static_cast<size_t>(what)];
 }
 
-TEST(RanksReport, WhatRanksSendIsWhatTheirHostsSend) {
+TEST(RanksReport, RanksSendAsMuchAsTheirHosts) {
   for (const char* text :
        {"hosts=12 topology=leafspine:leaves=3,spines=2 size=4M loss=1e-3",
         "hosts=6 size=4M op=broadcast order=random loss=1e-3", "hosts=6 size=4M algorithm=ring",

@@ -208,7 +208,7 @@ TEST(Schedules, BlocksAreEqualButForRounding) {
   }
 }
 
-TEST(Schedules, WhatHasNoScheduleSaysSo) {
+TEST(Schedules, MissingScheduleIsAnError) {
   EXPECT_EQ(make_schedule("chain", Collective::kAllGather, {4, 100, 0}), nullptr);
   EXPECT_EQ(make_schedule("mcast", Collective::kAllGather, {4, 100, 0}), nullptr);
 }

@@ -451,7 +451,7 @@ TEST(SwarmPlan, BadTextGivesOneClearLine) {
 }
 
 // The plan of a failure is reduced to the lines that it needs.
-TEST(SwarmShrink, LeavesWhatIsNeeded) {
+TEST(SwarmShrink, LeavesOnlyNeededLines) {
   const auto fails = [](const sim::Plan& plan) {
     const bool kills = std::any_of(plan.faults.begin(), plan.faults.end(),
                                    [](const auto& f) { return f.what == FaultKind::kKill; });

@@ -142,7 +142,7 @@ TEST(World, AWrongByteOfABlockIsFound) {
 }
 
 // A rank's stats show its lanes' values: the fewer ranks contribute, the longer the contributions.
-TEST(World, StatsShowTheSegmentOfThoseWhoContribute) {
+TEST(World, StatsShowTheContributorsSegment) {
   for (const char* shared : {"auto", "off"}) {
     SCOPED_TRACE(std::string("shared_memory ") + shared);
     const bool hosts = shared == std::string("auto");
@@ -337,7 +337,7 @@ TEST(World, TheSameSpecificationIsTheSameRun) {
   EXPECT_NE(one, hash(2));
 }
 
-TEST(Ledger, FindsWhatIsInTheWrongPlaceOrComesTwiceOrNotAtAll) {
+TEST(Ledger, FindsMisplacedDuplicateAndMissingBytes) {
   const auto reference = std::make_shared<const sim::Reference>(7, 3, 1000, 0);
   const auto verdict = [&](auto&& place) {
     sim::Ledger ledger(reference, 1);

@@ -66,7 +66,7 @@ TEST_F(BrokenWriteTest, BringsThePeerDownAndSaysWhy) {
   EXPECT_EQ(node(0).downs.size(), 1u);
 }
 
-TEST_F(BrokenWriteTest, WhatHadArrivedIsRead) {
+TEST_F(BrokenWriteTest, ArrivedFramesAreRead) {
   connect();
   for (size_t i = 0; i < 5; ++i) node(1).send(back_, Channel::kRepair, pattern(1000, i));
   node(1).st().poll(node(1), world_.now());

@@ -77,7 +77,7 @@ struct Ends final : StreamSink {
 // As over sockets, the end of a process is not reported to an endpoint without a connection to it;
 // it is reported when that endpoint turns to it. An endpoint that has only received from it is told
 // that a stranger is gone.
-TEST(SimEnds, AreToldToWhoHasMetTheEndpoint) {
+TEST(SimEnds, AreReportedToEndpointsWithAConnection) {
   SimWorld world;
   auto one = world.make(), other = world.make(), gone = world.make();
   const StreamAddress address = gone->stream().address(false);

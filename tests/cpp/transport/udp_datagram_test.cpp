@@ -58,7 +58,7 @@ class UdpDatagramTest : public TransportContract<UdpWorld> {
 };
 
 // The datagrams reach the host, since it has joined the address, and no socket reads them.
-TEST_F(UdpDatagramTest, CountsWhatComesForAnotherPort) {
+TEST_F(UdpDatagramTest, CountsDatagramsForAnotherPort) {
   make_nodes(1);
   MulticastAddress joined = world_.address(0);
   joined.loopback = true;

@@ -225,7 +225,7 @@ TEST_F(GuardedStream, AnUnguardedEndpointIsNamed) {
 }
 
 // An unguarded endpoint waits as long.
-TEST_F(GuardedStream, WhoStandsStillBeforeItsChallengeIsWaitedFor) {
+TEST_F(GuardedStream, PeerStoppedBeforeItsChallengeIsWaitedFor) {
   make_guarded();
   make_guarded();
   node(0).send(introduce(0, 1), Channel::kControl, pattern(10, 1));
@@ -236,7 +236,7 @@ TEST_F(GuardedStream, WhoStandsStillBeforeItsChallengeIsWaitedFor) {
 }
 
 // Its place is released, since strangers could occupy it forever, and it connects again.
-TEST_F(GuardedStream, WhoStandsStillInsideOfItsHandshakeComesAgain) {
+TEST_F(GuardedStream, PeerStoppedInItsHandshakeRetries) {
   for (const int polls : {0, 3}) {  // before its Hello, and after it
     const size_t a = nodes_.size(), b = a + 1;
     make_guarded();
@@ -356,7 +356,7 @@ TEST_F(GuardedStream, AnEndThatNobodySaidIsALostPeer) {
 }
 
 // Only its uid is known, so node 0 cannot connect to it if it ends before its Confirm.
-TEST_F(GuardedStream, WhoIsExpectedMayTryAgain) {
+TEST_F(GuardedStream, ExpectedPeerMayRetry) {
   make_guarded();
   const uint64_t uids[] = {77};
   node(0).st().expect(uids);
@@ -381,7 +381,7 @@ TEST_F(GuardedStream, WhoIsExpectedMayTryAgain) {
   }
 }
 
-TEST_F(GuardedStream, NothingIsSaidBeforeTheChallenge) {
+TEST_F(GuardedStream, NothingIsSentBeforeTheChallenge) {
   make_guarded();
   StreamAddress at;
   const Fd listener = raw_listen(at);

@@ -197,7 +197,7 @@ TEST_F(UdpSiege, DatagramsFromOutsideOfAllowNeverArrive) {
   EXPECT_EQ(node(0).datagrams[1], pattern(300, 1));
 }
 
-TEST(SourceFilterTest, TheProgramIsWhatTheListSays) {
+TEST(SourceFilterTest, ProgramMatchesTheList) {
   EXPECT_FALSE(SourceFilter().restricts());
   EXPECT_TRUE(SourceFilter().passes(1));
   Interface eth;

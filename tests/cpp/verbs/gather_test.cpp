@@ -98,7 +98,7 @@ TEST_F(VerbsGather, MemoryIsHeldUntilTheDeviceHasReadItAndNoLonger) {
 }
 
 // An operation may end and its caller may write while a repetition of a chunk is still queued.
-TEST_F(VerbsGather, WhatIsOverwrittenBeforeItLeftHasAWrongChecksum) {
+TEST_F(VerbsGather, DataOverwrittenBeforeSendingHasAWrongChecksum) {
   two();
   const Source source(3000);
   fake().hold_sends = true;
@@ -180,7 +180,7 @@ TEST_F(VerbsGather, FailedSendsLetGo) {
   }
 }
 
-TEST_F(VerbsGather, WhatIsDroppedOrRefusedLetsGo) {
+TEST_F(VerbsGather, DroppedOrRefusedDatagramsReleaseTheirMemory) {
   two();
   Source refused(2000), lost(2000, 2);
   fake().refuse_posts = 1000;
@@ -202,7 +202,7 @@ TEST_F(VerbsGather, WhatIsDroppedOrRefusedLetsGo) {
   EXPECT_EQ(sender().dropped_datagrams, 2u);
 }
 
-TEST_F(VerbsGather, LeavingLetsOutWhatIsQueued) {
+TEST_F(VerbsGather, LeavingSendsQueuedDatagrams) {
   two();
   Source source(2000);
   ASSERT_TRUE(gather(source.block, 0, 2000));
@@ -214,7 +214,7 @@ TEST_F(VerbsGather, LeavingLetsOutWhatIsQueued) {
   EXPECT_EQ(nodes[1]->datagrams.size(), 1u);
 }
 
-TEST_F(VerbsGather, ClosingLetsGoOfWhatNeverLeft) {
+TEST_F(VerbsGather, ClosingReleasesUnsentMemory) {
   two();
   Source posted(2000), queued(2000, 2);
   fake().hold_sends = true;

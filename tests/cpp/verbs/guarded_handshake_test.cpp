@@ -95,7 +95,7 @@ TEST_F(VerbsHandshake, StrangersThatSayNothingKeepOnlyStrangersOut) {
   }
 }
 
-TEST_F(VerbsHandshake, WhoClaimsToBeAPeerHasTwoPlacesAndTouchesNothing) {
+TEST_F(VerbsHandshake, ImpostorGetsTwoPlacesAndAffectsNoPeer) {
   add_sealed(2);
   const PeerId back = introduce(1, 0);
   const StreamAddress at = node(1).st().address(false);
@@ -290,7 +290,7 @@ TEST_F(VerbsHandshake, AReplayedHelloIsRefused) {
 }
 
 // A peer that has only proved that it knows the secret keeps no one from connecting.
-TEST_F(VerbsHandshake, WhoWaitsForAConfirmThatNeverComesConnectsByItself) {
+TEST_F(VerbsHandshake, AcceptorWithoutConfirmConnectsItself) {
   add_sealed(2);
   const PeerId back = introduce(1, 0);
   change_first(crypto::kGuardedAckSize, drop);
@@ -307,7 +307,7 @@ TEST_F(VerbsHandshake, WhoWaitsForAConfirmThatNeverComesConnectsByItself) {
   EXPECT_TRUE(node(1).downs.empty());
 }
 
-TEST_F(VerbsHandshake, WhoEndsBeforeItsConfirmIsNotWaitedFor) {
+TEST_F(VerbsHandshake, PeerThatEndsBeforeItsConfirmIsNotWaitedFor) {
   add_sealed(2);
   const PeerId back = introduce(1, 0);
   change_first(crypto::kGuardedAckSize, drop);
@@ -319,7 +319,7 @@ TEST_F(VerbsHandshake, WhoEndsBeforeItsConfirmIsNotWaitedFor) {
   EXPECT_THAT(down(1), HasSubstr("no connection to peer 127.0.0.1"));
 }
 
-TEST_F(VerbsHandshake, OfTwoAttemptsThatMeetOneIsUsed) {
+TEST_F(VerbsHandshake, OneOfTwoCrossingAttemptsIsUsed) {
   for (int lead = 0; lead < 12; lead++) {
     add_sealed(2);
     const size_t a = nodes.size() - 2, b = nodes.size() - 1;
@@ -338,7 +338,7 @@ TEST_F(VerbsHandshake, OfTwoAttemptsThatMeetOneIsUsed) {
   }
 }
 
-TEST_F(VerbsHandshake, OfTwoHellosThatCrossTheLowerUidsIsUsed) {
+TEST_F(VerbsHandshake, LowerUidWinsIfHellosCross) {
   add_sealed(2);
   std::vector<std::pair<uint32_t, std::vector<std::byte>>> held;
   fake().on_message = [&held](std::vector<std::byte>& bytes, uint32_t from) {
@@ -358,7 +358,7 @@ TEST_F(VerbsHandshake, OfTwoHellosThatCrossTheLowerUidsIsUsed) {
   EXPECT_EQ(stats(0).connect_retries + stats(1).connect_retries, 0u);
 }
 
-TEST_F(VerbsHandshake, WhoIsExpectedLaterIsToldToComeLater) {
+TEST_F(VerbsHandshake, PeerExpectedLaterIsToldToRetry) {
   add_sealed(3);
   const uint64_t first[] = {node(1).st().address(false).uid};
   node(0).st().expect(first);

@@ -103,7 +103,7 @@ TEST_F(VerbsPatience, AJoinThatBlocksMayHoldUpAHandshake) {
 }
 
 // All of the acceptor's messages, including its goodbye, wait for the connector's next poll.
-TEST_F(VerbsPatience, WhatIsSaidWhileTheConnectorIsAwayIsHeard) {
+TEST_F(VerbsPatience, MessagesToAStoppedConnectorAreReceived) {
   add_sealed(2);
   const PeerId back = introduce(1, 0);
   peer = introduce(0, 1);
@@ -125,7 +125,7 @@ TEST_F(VerbsPatience, WhatIsSaidWhileTheConnectorIsAwayIsHeard) {
 }
 
 // The end is known before the Confirm is read, so the Confirm is not used.
-TEST_F(VerbsPatience, AConfirmOfWhoHasGoneOpensNothing) {
+TEST_F(VerbsPatience, ConfirmOfAGonePeerOpensNothing) {
   add_sealed(1);
   world.options.join_patience = 20 * kMilli;
   add_sealed(1);
@@ -145,7 +145,7 @@ TEST_F(VerbsPatience, AConfirmOfWhoHasGoneOpensNothing) {
 
 // No endpoint can connect to a peer of which only the uid is known: the peer must be accepted
 // again.
-TEST_F(VerbsPatience, WhoIsExpectedMayTryAgain) {
+TEST_F(VerbsPatience, ExpectedPeerMayRetry) {
   add_sealed(2);
   const uint64_t uids[] = {node(1).st().address(false).uid};
   const auto ids = node(0).st().expect(uids);
@@ -162,7 +162,7 @@ TEST_F(VerbsPatience, WhoIsExpectedMayTryAgain) {
 
 // A connector keeps sending although it was told that its connection is not used. No credit is
 // returned, since there are no keys to seal it with.
-TEST_F(VerbsPatience, WhoWasToldToYieldHasNothingToSay) {
+TEST_F(VerbsPatience, YieldingConnectorGetsNoCredit) {
   const auto identity = some_identity(Mode::kSealed);
   add(identity);
   add_sealed(1);

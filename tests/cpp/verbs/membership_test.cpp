@@ -23,7 +23,7 @@ TEST_F(VerbsMembership, ARejectedJoinSaysWhy) {
   EXPECT_TRUE(a.dg().join(group).ok()) << "a later try is a fresh one";
 }
 
-TEST_F(VerbsMembership, AJoinThatNobodyAnswersEnds) {
+TEST_F(VerbsMembership, UnansweredJoinEnds) {
   Node& a = add();
   fake().join_silent = true;
   const Status silent = a.dg().join(group);
@@ -152,7 +152,7 @@ TEST_F(VerbsMembership, APendingRejoinHoldsOnlyItsOwnGroup) {
   EXPECT_EQ(b.datagrams, std::vector<Buffer>{pattern(64, 7)});
 }
 
-TEST_F(VerbsMembership, ALateAnswerToARejoinLetsOutWhatWaited) {
+TEST_F(VerbsMembership, LateReplyToARejoinSendsWaitingDatagrams) {
   Node& a = add();
   Node& b = add();
   ASSERT_TRUE(b.dg().join(group).ok());
@@ -177,7 +177,7 @@ TEST_F(VerbsMembership, AnAddressThatMovedToAnotherPortIsNotJoinedThere) {
   EXPECT_EQ(fake().attached_lids().size(), 1u);
 }
 
-TEST_F(VerbsMembership, AddressHandlesOutliveWhatIsOnItsWay) {
+TEST_F(VerbsMembership, AddressHandlesOutliveSendsInFlight) {
   for (const bool leave : {false, true}) {
     Node& a = add();
     ASSERT_TRUE(a.dg().join(group).ok());

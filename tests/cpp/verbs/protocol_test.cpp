@@ -160,7 +160,7 @@ TEST(VerbsProtocol, LossesAllOverABlockAreReadPieceByPiece) {
 
 // Chunks that are being read may also arrive otherwise; their donor must not end before the read
 // does.
-TEST(VerbsProtocol, NobodyIsCompleteBeforeItsReadsAreOver) {
+TEST(VerbsProtocol, NoRankIsCompleteBeforeItsReadsEnd) {
   Lossy job(4);
   job.check(job.broadcast(0, 100000, 1));
   FakeVerbs& fake = *job.world.fake;

@@ -45,7 +45,7 @@ TEST_F(VerbsStream, ReceivesThatAreMissingBreakTheConnectionInsteadOfHanging) {
   EXPECT_THAT(down(0), HasSubstr("receiver-not-ready"));
 }
 
-TEST_F(VerbsStream, NobodyListeningEndsAtTheLivenessLimit) {
+TEST_F(VerbsStream, MissingListenerEndsAtTheLivenessLimit) {
   nodes[1].transport.reset();
   nodes[0].send(peer, Channel::kControl, pattern(10, 1));
   poll(static_cast<int>(world.options.liveness_limit / kMilli) - 500);
@@ -150,7 +150,7 @@ TEST_F(VerbsStream, AnotherProcessAtTheAddressIsRefused) {
   EXPECT_EQ(transports[1]->stream_stats().hello_refused, 1u);
 }
 
-TEST_F(VerbsStream, CreditsBoundWhatIsOnTheWay) {
+TEST_F(VerbsStream, CreditsBoundBytesInFlight) {
   connect();
   for (int i = 0; i < 100; ++i) nodes[0].send(peer, Channel::kRepair, pattern(60000, i));
   // Only this side is polled: it may use the receives that the other has posted, and no more.

@@ -199,7 +199,7 @@ TEST(AggregationBodies, RosterReach) {
   only_whole(version, [&](ConstBytes b) { return parse_roster_version(b, v); });
 }
 
-TEST(AggregationBodies, WhatIsAcceptedOfNoiseHasOneEncoding) {
+TEST(AggregationBodies, AcceptedNoiseHasOneEncoding) {
   Rng rng(41);
   size_t accepted = 0;
   const auto same = [&](const Writer& out, ConstBytes body, size_t payload = 0) {
