@@ -200,7 +200,7 @@ TEST_F(Creation, ADowngradeIsNoticed) {
   expect_all(make({sealed(), sealed(), sealed()}), "rank 1 runs with security=off");
 }
 
-TEST_F(Creation, WhatRankZeroConcludesIsItsOwn) {
+TEST_F(Creation, ConclusionChangedInTheStoreIsNamed) {
   board_.tamper = [](Member reader, const std::string& key, std::string& value) {
     if (reader == 2 && key == "rank/all") value[value.size() / 2] ^= 1;
   };

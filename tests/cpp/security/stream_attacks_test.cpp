@@ -408,7 +408,7 @@ TEST_F(GuardedPair, AnUnguardedEndpointIsNamed) {
   EXPECT_TRUE(other_.frames.empty());
 }
 
-TEST_F(GuardedPair, WhatIsInClearIsHeardByNobody) {
+TEST_F(GuardedPair, UnguardedPeerGetsNoConnection) {
   auto a = make(Mode::kOff), b = make(Mode::kSealed);
   Transport& to = *b;
   send(*a, to, to.stream().address(false));

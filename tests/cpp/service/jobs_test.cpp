@@ -170,7 +170,7 @@ TEST_F(JobsTest, GuardedGroupIsRefusedByAnUnguardedAggregator) {
   EXPECT_EQ(report().refused[static_cast<size_t>(Refusal::security)], 1u);
 }
 
-TEST_F(JobsTest, NobodyIsLetInWhileItDrains) {
+TEST_F(JobsTest, RequestsFailWhileItDrains) {
   jobs_.drain();
   jobs_.on_record(kLink + 1, kLocalhost, encode(ranks_.ask()), now_);
   EXPECT_EQ(report().jobs.size(), 1u);
