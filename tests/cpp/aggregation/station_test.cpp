@@ -74,7 +74,7 @@ TEST(Grants, OnlyToRanksThatOpenedInOrderOfOperations) {
 
 // If the remaining window is too small for an operation's next grant, a later operation does not
 // get it.
-TEST(Grants, OfALaterOperationWaitForTheWholeEarlierOne) {
+TEST(Grants, LaterOperationWaitsForTheEarlierOne) {
   StationWorld w({.incast = 3 * 4 * 4096});
   const Sequence first = some_call(w);
   const Sequence second =
@@ -129,7 +129,7 @@ TEST(Results, WaitForTheirOwner) {
   EXPECT_EQ(w.wrong(), "");
 }
 
-TEST(Results, OfASlowOwnerHoldUpTheOthersByTheWindowOnly) {
+TEST(Results, SlowOwnerDelaysOthersByTheWindowOnly) {
   StationWorld w({.ranks = 3, .segment = 60 << 10, .incast = 4 << 20});
   const Sequence op =
       w.call(Kind::kReduceScatter, Element::kFloat32, Reduction::kSum, 40 * (60 << 10));
@@ -151,7 +151,7 @@ TEST(Results, OfASlowOwnerHoldUpTheOthersByTheWindowOnly) {
 
 // Forty owners on two hosts, each with nearly as many bytes queued as are allowed: together they
 // would hold more than 4 MiB. StationWorld checks the bound.
-TEST(Results, OfAllOwnersAreBoundedTogether) {
+TEST(Results, QueuesOfAllOwnersAreBoundedTogether) {
   test::StationOptions o{.ranks = 40, .segment = 60 << 10, .incast = 4 << 20, .share = 3};
   for (uint32_t r = 0; r < o.ranks; r++) o.host_of.push_back(r % 2);
   StationWorld w(o);
@@ -173,7 +173,7 @@ TEST(Results, OfAllOwnersAreBoundedTogether) {
   EXPECT_EQ(w.wrong(), "");
 }
 
-TEST(Declines, AreToldToEveryRankThatOpens) {
+TEST(Declines, ReachEveryRankThatOpens) {
   StationWorld w({});
   const Sequence op = some_call(w), next = some_call(w);
   w.refuse(op);
@@ -192,7 +192,7 @@ TEST(Declines, AreToldToEveryRankThatOpens) {
 }
 
 // The ranks call different operations: no rank's bytes are folded with another rank's.
-TEST(Declines, CrossWhatIsUnderWay) {
+TEST(Declines, CrossRunningContributions) {
   StationWorld w({.incast = 3 * 4 * 4096});
   const Sequence op = some_call(w), next = some_call(w);
   w.open(0, op);

@@ -108,7 +108,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, PathLine,
 
 // A rank that was away while the group moved to the ring and back finds two cut-overs, and makes
 // calls before, between and after them.
-TEST(PathLines, ARankBehindTwoOfThemCrossesBoth) {
+TEST(PathLines, RankBehindTwoCutoversPassesBoth) {
   for (const Member late : {1, 2, 3}) {  // not the top, which checks again while it has work
     ClusterOptions options;
     options.ranks = 4;

@@ -131,7 +131,7 @@ TEST(Roster, ASlowStationIsWaitedForAsPatientlyAsOneInForce) {
   }
 }
 
-TEST(Roster, WhatASubtreeReachesIsInItsAnswer) {
+TEST(Roster, ReplyCoversTheSubtree) {
   for (const Member deaf : {1, 4}) {
     RosterWorld w(ranks(5));
     FakeStation &a = w.add(), &b = w.add();

@@ -75,7 +75,7 @@ TEST(SleepyLanes, ATimeLimitIsKeptToTheMillisecond) {
 
 // A root collects requests for a moment, so its repeated multicast is due when nothing arrives. The
 // tail of a stream is such a case: everything else has arrived.
-TEST(SleepyLanes, WhatIsMulticastAgainLeavesAtOnce) {
+TEST(SleepyLanes, RepeatedMulticastLeavesAtOnce) {
   ClusterOptions o = sleepy(3);
   o.net.jitter = 0;
   o.group.liveness_limit = 80 * kSecond;  // pings would poll it too late

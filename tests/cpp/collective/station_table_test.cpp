@@ -62,7 +62,7 @@ TEST(StationTable, ALossOfOneSetIsNoneOfAnother) {
   EXPECT_FALSE(t.of(7)->find(8)->out);
 }
 
-TEST(StationTable, ALossMayComeBeforeTheLine) {
+TEST(StationTable, LossBeforeTheCutoverCounts) {
   StationTable t;
   EXPECT_TRUE(t.lose(2, 9));
   EXPECT_FALSE(t.lose(2, 9)) << "told once";

@@ -138,7 +138,7 @@ TEST_F(Streams, AnotherSecretModeOrSuiteIsRefusedByName) {
             (Outcome{"challenge", HandshakeError::kNotGuarded}));
 }
 
-TEST_F(Streams, OnlyWhoHasThePrivateKeyIsThePeer) {
+TEST_F(Streams, OnlyTheOwnerOfThePrivateKeyIsThePeer) {
   Handshake h{end_of(1), end_of(2), end_of(3).pair.public_key()};
   EXPECT_EQ(h.run(), (Outcome{"ack", HandshakeError::kMac}));
 }
@@ -182,7 +182,7 @@ class Roles : public Streams {
   Role role_ = Role::kRank;  // of the last connector that was accepted
 };
 
-TEST_F(Roles, RanksAndAggregatorsMeetAsWhatTheyAre) {
+TEST_F(Roles, RanksAndAggregatorsConnectInTheirRoles) {
   EXPECT_EQ(meet(rank_, other_rank_, Role::kRank), Outcome{});
   EXPECT_EQ(meet(station_, rank_, Role::kAggregator), Outcome{});
   EXPECT_EQ(role_, Role::kRank);

@@ -68,7 +68,7 @@ TEST_F(EgressShareTest, OneJobIsNeverHeld) {
   EXPECT_EQ(one[0].share->waits(), 0u);
 }
 
-TEST_F(EgressShareTest, WhoAsksForMoreDoesNotGetMore) {
+TEST_F(EgressShareTest, LargerRequestsGetNoLargerShare) {
   std::vector<Sender> two{{shares_->add(1, 1), UINT64_MAX, 0, 8}, {shares_->add(1, 1)}};
   const auto sent = run(two, 2 * kSecond, 100'000, now_);
   EXPECT_NEAR(static_cast<double>(sent[0]), static_cast<double>(sent[1]), 1.1 * kMebi);
@@ -88,7 +88,7 @@ TEST_F(EgressShareTest, PausesShorterThanTheSlackCostNothing) {
   EXPECT_GT(sent[0] + sent[1], uint64_t{380'000'000});
 }
 
-TEST_F(EgressShareTest, WhoSendsNothingHoldsNobodyForLong) {
+TEST_F(EgressShareTest, IdleJobDelaysOthersBriefly) {
   std::vector<Sender> two{{shares_->add(1, 1)}, {shares_->add(1, 1), 2 * kMebi, kSecond}};
   const auto sent = run(two, 3 * kSecond, 100'000, now_);
   EXPECT_LE(sent[1], 6 * kMebi + 1000);

@@ -148,7 +148,7 @@ TEST_F(EngineStoreTest, StrangersHarmNobody) {
 }
 
 // A connection may have one pending request. More would be served one after the other in one poll.
-TEST(StoreServerTest, WhoAsksAheadIsCutOff) {
+TEST(StoreServerTest, PipelinedRequestEndsTheConnection) {
   auto server = service::StoreServer::start(0);
   ASSERT_TRUE(server.ok());
   const std::string open = wire::bytes_of({StoreOp::kOpen, {"h", "1", "job", "0"}});

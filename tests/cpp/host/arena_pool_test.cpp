@@ -117,7 +117,7 @@ TEST(ArenaPool, KeepsNoMoreThanIsInUse) {
 }
 
 // Processes that map the segment cannot write to pages that became private, not even later.
-TEST(ArenaPool, WhatIsPrivateIsOutOfReach) {
+TEST(ArenaPool, PrivatePagesAreOutOfReach) {
   const auto pool = pool_of(16 * kMiB);
   auto peer = Segment::attach(::getpid(), pool->segment().fd(), 16 * kMiB);
   ASSERT_TRUE(peer.ok()) << peer.status().message();

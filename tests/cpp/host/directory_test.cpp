@@ -56,7 +56,7 @@ TEST(HostDirectory, AnAddressOfAnEngineSRankIsNothingButAToken) {
   }
 }
 
-TEST(Published, OnlyWhatIsThereIsFoundAndItIsHeld) {
+TEST(Published, OnlyLiveMemoryIsFoundAndItIsHeld) {
   auto memory = std::make_shared<std::vector<std::byte>>(1000, std::byte{7});
   const auto* const data = memory->data();
   const auto at = reinterpret_cast<uint64_t>(data);

@@ -383,7 +383,7 @@ TEST_F(HostLaneTest, AwaitedPostThatIsOverLeavesTheRestToTheHostThread) {
 }
 
 // Runs a real host thread, which has gone to sleep for an unlimited time.
-TEST_F(HostLaneTest, AwaitedPostThatNobodyWaitsForEndsWhereTheHostThreadIsCold) {
+TEST_F(HostLaneTest, AwaitedPostWithoutAWaiterEndsWithAColdHostThread) {
   static std::atomic<Nanos> ahead;
   static std::atomic<int> readings;
   ahead = 0;

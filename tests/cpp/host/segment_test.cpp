@@ -39,7 +39,7 @@ TEST(Segment, OnlyTheAnnouncedSegmentIsMapped) {
 
 // A file that can still shrink would turn reads into SIGBUS; one that can grow has no reliable
 // size.
-TEST(Segment, WhatIsNotSealedIsNotMapped) {
+TEST(Segment, UnsealedFileIsNotMapped) {
   const auto file = [](int seals) {
     const int fd = ::memfd_create("mcast-test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     EXPECT_EQ(::ftruncate(fd, 8192), 0);

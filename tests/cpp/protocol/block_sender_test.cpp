@@ -175,7 +175,7 @@ TEST(BlockSender, NoPositionWhereEverybodyKnows) {
 }
 
 // Successive windows lose their tail; each announcement waits as long as the first.
-TEST(BlockSender, WhatAPositionHasBroughtAboutMakesTheNextNoLater) {
+TEST(BlockSender, PositionInducedCreditDoesNotDelayNextPosition) {
   const SenderParams p = sender(1000, 0, 4, 1, 1);
   BlockSender s(p);
   s.on_credit(0, p.chunks, 0, 0);

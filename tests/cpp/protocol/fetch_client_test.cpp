@@ -164,7 +164,7 @@ TEST(FetchClient, LateAnswersAreUnknown) {
 }
 
 // A false or mistaken reply must not settle a request: its chunks would never be requested again.
-TEST(FetchClient, OnlyTheDonorSettlesAndOnlyWhatWasAsked) {
+TEST(FetchClient, OnlyTheDonorSettlesRequestedChunks) {
   FetchClient f(params(1));
   f.want(0, {5, 8});
   const auto r = ask(f);

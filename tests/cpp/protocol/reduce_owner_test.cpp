@@ -94,7 +94,7 @@ TEST(ReduceOwner, AnyArrivalGivesTheBitsOfTheTurn) {
   any_arrival_gives_the_bits_of(FoldOrder::kTurn);
 }
 
-TEST(ReduceOwner, TakesOnlyWhatWasGrantedInOrderAndWhole) {
+TEST(ReduceOwner, TakesOnlyWholeGrantedSegmentsInOrder) {
   Fold f(3, 1, 1000, 256, 2);
   BufferPool pool;
   Block out(1000);

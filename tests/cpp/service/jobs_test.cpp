@@ -177,7 +177,7 @@ TEST_F(JobsTest, RequestsFailWhileItDrains) {
   EXPECT_EQ(report().refused[static_cast<size_t>(Refusal::draining)], 1u);
 }
 
-TEST(JobsAtADoor, OneWithoutAnAskerLivesWhileItsRanksAreHeard) {
+TEST(JobsAtADoor, JobWithoutAskerLivesWhileItsRanksSend) {
   Options options = test::loopback_options();
   Door door;
   ASSERT_TRUE(door.open("127.0.0.1", 0).ok());

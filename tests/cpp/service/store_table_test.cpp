@@ -52,7 +52,7 @@ class StoreTableTest : public testing::Test {
   }};
 };
 
-TEST_F(StoreTableTest, DoesWhatC10dExpects) {
+TEST_F(StoreTableTest, BehavesAsC10dExpects) {
   open(1);
   open(2);
   done(1, StoreOp::kSet, {"a", std::string("\0x", 2)});
