@@ -214,7 +214,7 @@ MUTANTS = [
         "g_.counters.add(Counter::staging_drops);",
         "",
         "collective",
-        "LateRank.WhatGoes*",
+        "LateRank.DataBeyondTheLimit*",
     ),
     Mutant(
         "small-operations-sent-without-bound",
@@ -222,7 +222,7 @@ MUTANTS = [
         "if (!eager_.open(sequence)) {",
         "if (sequence + 1 == 0) {",
         "collective",
-        "LateRank.WhatItCannot*",
+        "LateRank.DataBeyondItsStaging*",
     ),
     Mutant(
         "unasked-contributions-without-bound",
@@ -254,7 +254,7 @@ MUTANTS = [
         "unasked_.give_back(static_cast<Member>(m), op.exchange->unasked[m]);",
         "unasked_.give_back(static_cast<Member>(m), 0 * op.exchange->unasked[m]);",
         "collective",
-        "Exchanges.WhatIsGranted*",
+        "Exchanges.BlockedGrant*",
     ),
     Mutant(
         "early-contribution-without-room-dropped",

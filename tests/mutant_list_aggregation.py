@@ -60,7 +60,7 @@ RANKS = [
         """  if (entry.owner != g_.self) return "a result that is another rank's";\n""",
         "",
         "collective",
-        "Stations.ThatBreak*",
+        "Stations.ProtocolViolation*",
     ),
     Mutant(
         "result-of-any-contributions-placed",
@@ -68,7 +68,7 @@ RANKS = [
         "result.contributors != contributors) {",
         "(result.contributors != contributors && contributors == 0)) {",
         "collective",
-        "Stations.ThatBreak*",
+        "Stations.ProtocolViolation*",
     ),
     Mutant(
         "reach-of-children-ignored",
@@ -194,7 +194,7 @@ SERVICE = [
         "    return job.ending && std::all_of(job.stations.begin(), job.stations.end(),",
         "    return job.number == 0 && std::all_of(job.stations.begin(), job.stations.end(),",
         "service",
-        "AggregatorTest.WhatAJobTook*",
+        "AggregatorTest.EveryEndOfAJob*",
     ),
     Mutant(
         "descriptors-of-jobs-not-counted",

@@ -65,7 +65,7 @@ ARENAS = [
         "if (link_->waiting() > 2 * size_t{limits_.operations} + kSpareCompletions)",
         "if (false)",
         "engine",
-        "EngineLimits.WhoReadsNo*",
+        "EngineLimits.ClientThatReadsNo*",
     ),
     Mutant(
         "empty-output-left-out",
@@ -89,7 +89,7 @@ ARENAS = [
         '    link_->tell(refusal(message.call, being_replaced()));\n    return "";',
         "",
         "engine",
-        "EngineDrain.AJob*:EngineDrain.WhoComes*",
+        "EngineDrain.AJob*:EngineDrain.NewClientIs*",
     ),
     Mutant(
         "engine-that-drains-left-with-its-groups",
@@ -97,7 +97,7 @@ ARENAS = [
         "if (!drain_limit_ || !ears_.empty() || ",
         "if (!drain_limit_ || ",
         "engine",
-        "EngineDrain.AJob*:EngineDrain.WhoComes*",
+        "EngineDrain.AJob*:EngineDrain.NewClientIs*",
     ),
     Mutant(
         "client-stays-with-an-engine-that-drains",
@@ -105,7 +105,7 @@ ARENAS = [
         "if (!lost().ok() || leave()) return;",
         "if (!lost().ok()) return;",
         "engine",
-        "EngineDrain.WhoComes*",
+        "EngineDrain.NewClientIs*",
     ),
     Mutant(
         "socket-of-the-next-engine-removed",
@@ -281,6 +281,6 @@ ARENAS = [
         "may_reach ? may_reach(address.host, address.port) : Status()",
         "may_reach ? Status() : Status()",
         "collective",
-        "Roster.WhatARank*",
+        "Roster.UnreachableStation*",
     ),
 ]

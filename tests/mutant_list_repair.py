@@ -97,6 +97,6 @@ LOSS_AND_REPAIR = [
         "static_cast<Chunk>((part.size() + chunk - 1) / chunk)",
         "static_cast<Chunk>(part.size() / chunk + 1)",
         "collective",
-        "LateRank.WhatWasLost*",
+        "LateRank.LostDataIsFetched*",
     ),
 ]

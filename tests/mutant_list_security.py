@@ -210,7 +210,7 @@ SECURITY = [
         "if (judged == Judged::kOwn && bytes <= seen_.echoes) {",
         "if (judged == Judged::kOwn) {",
         "collective",
-        "*Flood.WhatMembersHaveSent*",
+        "*Flood.RepeatedMemberDatagrams*",
     ),
     Mutant(
         "staged-data-taken-for-data-again",
@@ -242,7 +242,7 @@ SECURITY = [
         "std::min(ignored, elsewhere_)",
         "std::min<uint64_t>(0, elsewhere_)",
         "collective",
-        "*Flood.WhatComesToAllHosts*",
+        "*Flood.TrafficToAllHosts*",
     ),
     Mutant(
         "values-of-an-earlier-run-fit",
@@ -250,7 +250,7 @@ SECURITY = [
         "return agreed == nullptr || of_records(key) ? security_.secret().record() : *agreed;",
         "return security_.secret().record();",
         "security",
-        "Creation.WhatWasSaidInAnEarlierRun*",
+        "Creation.ValuesOfAnEarlierRun*",
     ),
     Mutant(
         "number-looked-at-before-its-record-is-opened",

@@ -127,7 +127,7 @@ TEST(Exchanges, AreSentAheadOnlyAsFarAsTheAllowance) {
   }
 }
 
-TEST(Exchanges, WhatIsGrantedWhileItWaitsForRoomHoldsUpNobody) {
+TEST(Exchanges, BlockedGrantDoesNotStallOtherPeers) {
   Cluster c(ranks(2));
   Runs runs;
   // The account has room for the first piece of one exchange; the other exchanges get their grants

@@ -149,7 +149,7 @@ TEST_P(Flood, AtAnotherPortOfTheAddressToo) {
 }
 
 // Datagrams that arrive at a host whether it has joined or not say nothing about the address.
-TEST_P(Flood, WhatComesToAllHostsKeepsNobodyFromTheAddress) {
+TEST_P(Flood, TrafficToAllHostsDoesNotPreventTheReturn) {
   Cluster c(options());
   lose_data(c);
   std::function<void()> pour = [&] {
@@ -170,7 +170,7 @@ TEST_P(Flood, WhatComesToAllHostsKeepsNobodyFromTheAddress) {
 }
 
 // The flood repeats a genuine datagram: of an operation that is over, and for rank 0 its own.
-TEST_P(Flood, WhatMembersHaveSentIsOneAgain) {
+TEST_P(Flood, RepeatedMemberDatagramsCountAsFlood) {
   Cluster c(options());
   lose_data(c);
   work(

@@ -78,7 +78,7 @@ TEST(LateRank, ThousandsOfSmallOperationsAheadAreKeptNotLost) {
   }
 }
 
-TEST(LateRank, WhatItCannotKeepIsHeldBackNotDropped) {
+TEST(LateRank, DataBeyondItsStagingIsHeldBackNotDropped) {
   ClusterOptions o = options(3);
   o.group.staging = 20'000;
   Late late(o, 400, 1000);
@@ -134,7 +134,7 @@ TEST(LateRank, BlocksShorterThanAChunkCountWhole) {
 }
 
 // All data is lost, and is fetched in a few requests before the operations are posted.
-TEST(LateRank, WhatWasLostIsFetchedManyOperationsAtATime) {
+TEST(LateRank, LostDataIsFetchedForManyOperationsAtATime) {
   // Blocks below a chunk, then blocks of whole chunks.
   for (const auto& [many, size] : {std::pair{2000, 100}, std::pair{1000, 2 * 1408}}) {
     Late late(options(3), static_cast<size_t>(many), static_cast<size_t>(size));
@@ -155,7 +155,7 @@ TEST(LateRank, WhatWasLostIsFetchedManyOperationsAtATime) {
 }
 
 // A sender ignores the limit on data sent ahead.
-TEST(LateRank, WhatGoesBeyondItsRoomIsDroppedAndCounted) {
+TEST(LateRank, DataBeyondTheLimitIsDroppedAndCounted) {
   ClusterOptions o = options(3);
   o.group.staging = 20'000;
   Cluster c(o);

@@ -67,7 +67,7 @@ TEST(Roster, ComesAfterTheLastOperationThatAnybodyHasStarted) {
 
 // One rank does not reach one of two stations: connections are reset, nothing is answered, or the
 // engine of its host may not connect to it.
-TEST(Roster, WhatARankCannotReachIsLeftOutWithTheReason) {
+TEST(Roster, UnreachableStationIsLeftOutWithTheReason) {
   for (const std::string why : {"reset by peer", "no answer for 0.5 s", "is too far"}) {
     for (const Member deaf : {0, 1, 4}) {
       ClusterOptions options = ranks(5);

@@ -377,7 +377,7 @@ std::vector<WrongFrame> wrong_frames(const Forged& forged, uint32_t hash) {
 }
 
 // A frame that no station may send ends that station, and affects nothing else.
-TEST(Stations, ThatBreakTheProtocolAreThrownOut) {
+TEST(Stations, ProtocolViolationEndsTheStation) {
   const auto d = sum(Kind::kAllreduce, Element::kFloat32, kVector);
   for (size_t i = 0; i < wrong_frames({}, 0).size(); i++) {
     Cluster c(with_stations(4));

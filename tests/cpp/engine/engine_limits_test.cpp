@@ -133,7 +133,7 @@ TEST(EngineLimits, NoEngineAtThePath) {
 }
 
 // Posts to an unknown group are answered, so there are always more answers.
-TEST(EngineLimits, WhoReadsNoCompletionsIsEnded) {
+TEST(EngineLimits, ClientThatReadsNoCompletionsIsEnded) {
   service::TenantLimits limits;
   limits.operations = 16;
   EngineProcess engine(limits);

@@ -166,7 +166,7 @@ TEST(EngineDrain, ASecondSignalEndsItAtOnce) {
   EXPECT_EQ(engine.end(0), 0);
 }
 
-TEST(EngineDrain, WhoComesIsToldAndAutoTakesThisProcess) {
+TEST(EngineDrain, NewClientIsTurnedAwayAndAutoUsesItsProcess) {
   EngineProcess engine(unwatched());
   expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
     auto old = hosted(engine.setting(), "old", rank, 2, store);

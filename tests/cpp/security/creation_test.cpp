@@ -235,7 +235,7 @@ TEST_F(Creation, RanksThatSawDifferentRecordsDoNotAgree) {
 }
 
 // With the same secret, name, size and incarnation number, but from a new store.
-TEST_F(Creation, WhatWasSaidInAnEarlierRunIsOfAnotherRun) {
+TEST_F(Creation, ValuesOfAnEarlierRunAreNamed) {
   shared_ = "slots";
   for (const Outcome& o : make({sealed(), sealed(), sealed()})) {
     ASSERT_TRUE(o.later.ok()) << o.later.to_string();

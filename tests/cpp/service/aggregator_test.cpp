@@ -372,7 +372,7 @@ TEST_F(AggregatorTest, ARosterInAnothersNameEndsTheJob) {
 }
 
 // However a job ends, its threads, descriptors and quota are released.
-TEST_F(AggregatorTest, WhatAJobTookIsGivenBackHoweverItEnds) {
+TEST_F(AggregatorTest, EveryEndOfAJobReleasesItsResources) {
   Options options = test::loopback_options();
   options.lanes = 2;
   start(options);
