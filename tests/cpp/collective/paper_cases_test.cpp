@@ -133,7 +133,7 @@ TEST(PaperCases, EveryDatagramLostForEver) {
   finish(c, runs, 120 * kSecond);
 }
 
-// ---- what else is lost ----
+// ---- other losses ----
 
 TEST(PaperCases, OnlyPositionsLost) {
   Cluster c(paper_ranks(4));

@@ -106,7 +106,7 @@ TEST(ClientGroup, MemoryIsWithdrawnFromAnEngineThatHangs) {
       const auto region = std::make_shared<Region>(data.data(), data.size(), nullptr);
       const auto block = [&](size_t r) { return Slice{region, r * kBlock, kBlock}; };
       auto posted = group->post_allgather(block(0), {block(0), block(1)}, std::move(options));
-      usleep(300'000);  // the engine takes the post; without that this test says nothing
+      usleep(300'000);  // the engine takes the post; otherwise nothing is tested
       first.stop();
       EXPECT_TRUE(store.set("stopped", "").ok());
       return posted;
