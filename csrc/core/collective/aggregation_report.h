@@ -1,5 +1,5 @@
-// What people are told of a group's reductions: what the planner has made of the last ones, whom
-// stations wait for, which have ended without late ranks. Plain data.
+// Report on a group's reductions for users: the planner's latest decisions, the ranks that stations
+// wait for, and the operations that ended without late ranks. Plain data.
 #pragma once
 
 #include <optional>
@@ -14,23 +14,23 @@ namespace mcast {
 
 struct AggregationReport {
   struct Station {
-    std::string address;    // for people
+    std::string address;    // for display
     uint32_t capacity = 0;  // 1/65536 of a rank's link
-    bool lost = false;      // before the operation: its part is folded by ranks
+    bool lost = false;      // before the operation started: ranks fold its part
   };
-  // Of the last large operation of a kind: all_reduce, reduce_scatter.
+  // The planner's decision for the latest large operation of a kind (all_reduce or reduce_scatter).
   struct Plan {
     wire::Kind kind = wire::Kind::kAllreduce;
     Sequence sequence = 0;
-    uint64_t bytes = 0;  // of a rank's whole input
+    uint64_t bytes = 0;  // of one rank's whole input
     Placement placement;
     std::vector<Station> stations;  // as in placement.stations
-    // At the top: what such operations have taken with stations and without; 0: not measured.
+    // Top member only: measured time of such operations with and without stations. 0: not measured.
     uint64_t with = 0, without = 0;  // ns
   };
   std::vector<Plan> plans;
 
-  // At the top only, and as long as stations tell of it: whom an operation waits for.
+  // Top member only, while stations report it: ranks that an operation waits for.
   struct Waiting {
     Sequence sequence = 0;
     std::vector<Member> ranks;  // ascending
@@ -38,14 +38,14 @@ struct AggregationReport {
   };
   std::optional<Waiting> waiting;
 
-  // Of results without late ranks (setting `partial`).
+  // Reductions that completed without late ranks (setting `partial`).
   struct Partial {
-    uint64_t operations = 0;  // that ended without some ranks' inputs
-    uint64_t excused = 0;     // of these, without this rank's
+    uint64_t operations = 0;  // completed without the inputs of some ranks
+    uint64_t excused = 0;     // the number of these that lack this rank's input
     struct Last {
       Sequence sequence = 0;
-      std::vector<Member> ranks;  // whose inputs are missing, ascending
-      uint32_t contributors = 0;  // the others
+      std::vector<Member> ranks;  // ranks whose inputs are missing, ascending
+      uint32_t contributors = 0;  // number of the other ranks
     };
     std::optional<Last> last;
   } partial;

@@ -1,4 +1,4 @@
-// What is said where a group is closed with operations in flight.
+// Status texts for a group that is closed while operations are in flight.
 #pragma once
 
 #include <cstddef>
@@ -8,12 +8,12 @@
 namespace mcast {
 
 struct LeftInFlight {
-  Status here;        // for the one who closes: kAborted, or kTimeout when it has waited
-  Status for_others;  // to the other ranks: kClosed, with the rank's name
+  Status here;        // for the caller that closes: kAborted, or kTimeout if it waited
+  Status for_others;  // for the other ranks: kClosed, with this rank's name
 };
 
-// `operations`: in flight; 0: all are over here, not confirmed. `force`: after an error or an
-// interrupt, nothing in flight was waited for.
+// `operations`: number in flight. 0: all are complete here but not yet confirmed by all ranks.
+// `force`: the group is closed after an error or an interrupt, without waiting for them.
 LeftInFlight left_in_flight(Member self, size_t operations, bool force);
 
 }  // namespace mcast

@@ -1,4 +1,4 @@
-// CompletionReports: who has which operations complete, on the control tree.
+// CompletionReports: reports on the control tree which operations are complete at which members.
 //
 // Threads: the lane's.
 #pragma once
@@ -12,14 +12,14 @@ class CompletionReports {
  public:
   explicit CompletionReports(GroupContext& context);
 
-  // An operation is posted; whoever has reported another call for it is told.
+  // An operation is posted here. Describes the call to a child that has reported a different one.
   void on_post(Sequence sequence, uint32_t hash);
-  // Every operation below `end` is complete here. `urgent`: somebody waits for the release.
+  // Every operation below `end` is complete here. `urgent`: a caller waits for the release.
   void complete_own(Sequence end, bool urgent, Nanos now);
   Sequence own_complete() const { return tracker_.own_complete(); }
-  // All below are complete everywhere: GroupCore releases them at the end of the event.
+  // All operations below are complete everywhere. GroupCore releases them at the end of the event.
   Sequence released() const { return tracker_.released(); }
-  // Of the whole subtree of a child.
+  // All operations below are complete in the whole subtree of this child.
   Sequence child_complete(uint32_t child) const { return tracker_.child_complete(child); }
 
   void report(Nanos now);

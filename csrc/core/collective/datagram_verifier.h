@@ -1,7 +1,7 @@
-// What makes the bytes of a datagram believable, apart from what a group does with them: a
-// checksum, or the guard of a guarded group. Both have size(), verify() and payload(); all is
-// inline, so that a group without a guard pays nothing for those that have one. A verifier lives as
-// long as the call that brings the datagram.
+// Verifiers authenticate a datagram, independently of how the group uses it: by checksum, or by the
+// guard of a guarded group. Both have size(), verify() and payload(). Everything is inline, so that
+// a group without a guard does not pay for the guarded case. A verifier lives as long as the call
+// that passes in the datagram.
 #pragma once
 
 #include <optional>
@@ -13,21 +13,21 @@
 
 namespace mcast {
 
-// What has become of a datagram, for who counts what arrives and what is refused.
+// Outcome of handling one datagram; used for the receive and refusal counters.
 enum class Judged : uint8_t {
-  kVerified,      // its checksum or tag is right, whatever it was good for
-  kUnread,        // not wanted, so not verified: late, repeated, crowded out
-  kOwn,           // our own, likewise
-  kMalformed,     // no such datagram can be
-  kDamaged,       // its checksum is wrong
-  kForeign,       // of another lane
-  kDowngraded,    // without the protection that the group has
-  kForgedHeader,  // its sender has not the group's keys
-  kForged,        // its tag is wrong
-  kReplayed,      // it was sent before what has been taken of its kind
+  kVerified,      // checksum or tag is correct, whether the data was needed or not
+  kUnread,        // not needed, so not verified: late, repeated, crowded out
+  kOwn,           // sent by this member; not verified either
+  kMalformed,     // no valid sender produces such a datagram
+  kDamaged,       // wrong checksum
+  kForeign,       // from another lane
+  kDowngraded,    // lacks the protection that the group has
+  kForgedHeader,  // the sender does not have the group's keys
+  kForged,        // wrong tag
+  kReplayed,      // older than datagrams of its kind that were accepted
 };
 
-// What a refusal is counted as; nothing: it is none.
+// Counter of a refusal; nullopt if the datagram was not refused.
 inline std::optional<Cause> cause_of(Judged judged) {
   switch (judged) {
     case Judged::kVerified:
@@ -57,13 +57,13 @@ class ChecksumVerifier {
   // datagram.size() >= kDatagramHeader.
   explicit ChecksumVerifier(ConstBytes datagram) : datagram_(datagram) {}
   size_t size() const { return datagram_.size() - wire::kDatagramHeader; }  // of the payload
-  // Counts what is wrong.
+  // Counts a failed check.
   Judged verify(Counters& counters) {
     if (wire::verify_datagram(datagram_)) return Judged::kVerified;
     counters.add(Counter::corrupt);
     return Judged::kDamaged;
   }
-  // After verify().
+  // Only after verify().
   ConstBytes payload() const { return datagram_.subspan(wire::kDatagramHeader); }
 
  private:
@@ -72,7 +72,7 @@ class ChecksumVerifier {
 
 class GuardVerifier {
  public:
-  // The guard has judged the header.
+  // The guard has already verified the header.
   GuardVerifier(crypto::DatagramGuard& guard, const wire::GuardedHeader& header,
                 ConstBytes datagram, Nanos now)
       : guard_(guard), header_(header), datagram_(datagram), now_(now) {}

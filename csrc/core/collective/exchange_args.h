@@ -1,4 +1,4 @@
-// What the poster of an exchange (all_to_all, gather, scatter) hands over.
+// Arguments of an exchange (all_to_all, gather, scatter), as its caller posts them.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@
 namespace mcast {
 
 struct ExchangeArgs {
-  // By rank: what goes there, what comes from there. The own ones are empty: whoever posts has
-  // copied that block. No output overlaps another slice.
+  // By rank: data to send to it, and memory for data from it. This member's own slices are empty:
+  // the caller has copied that block. No output overlaps another slice.
   std::vector<Slice> inputs, outputs;
 
-  // That come here.
+  // Total bytes to receive.
   uint64_t bytes() const {
     uint64_t sum = 0;
     for (const Slice& output : outputs) sum += output.length;

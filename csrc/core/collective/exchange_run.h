@@ -1,4 +1,4 @@
-// An exchange in flight at one member: its blocks, from which memory, into which.
+// An exchange in flight at one member: its blocks and their source and destination memory.
 #pragma once
 
 #include <algorithm>
@@ -10,22 +10,22 @@
 
 namespace mcast {
 
-// Bytes of a block that leave at once, at most: so many that their way hides that of the grant, and
-// not all that the account has.
+// Most bytes of a block that are sent without a grant: enough to cover the round trip of the grant,
+// but less than the whole unasked account.
 inline constexpr size_t kMostUnasked = 48u << 10;
 
 class ExchangeRun {
  public:
-  // `args` have a slice for each member. `incast`: bytes that a member may have asked others for.
+  // `args` has a slice for each member. `incast`: bytes that a member may have granted to others.
   ExchangeRun(const wire::Descriptor& descriptor, ExchangeArgs args, Member self, size_t incast);
 
-  // That may be granted and not here, of all exchanges in flight.
+  // Limit on bytes that are granted and not yet received, over all exchanges in flight.
   uint64_t most_outstanding() const { return most_outstanding_; }
 
   ConstBytes source(const BlockExchange::Piece& piece) const {
     return args_.inputs[piece.to].bytes().subspan(piece.offset, piece.bytes);
   }
-  // Whether it can be read: inputs may still be on their way here.
+  // Returns whether the piece can be read now; inputs may still be copied from a device.
   bool readable(const BlockExchange::Piece& piece) const {
     const Slice& input = args_.inputs[piece.to];
     const uint64_t end = input.offset + piece.offset + piece.bytes;
@@ -34,11 +34,11 @@ class ExchangeRun {
   bool complete() const { return machine.all_sent() && machine.all_here(); }
   std::byte* destination(Member from) const { return args_.outputs[from].data(); }
 
-  // The operation is over: lets go of the caller's memory.
+  // The operation is over: releases the caller's memory.
   void drop_memory() { args_ = {}; }
 
   BlockExchange machine;
-  std::vector<size_t> unasked;  // by member: what was charged to it (protocol/unasked_account.h)
+  std::vector<size_t> unasked;  // by member: bytes charged to it (protocol/unasked_account.h)
 
  private:
   ExchangeArgs args_;

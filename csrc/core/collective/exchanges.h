@@ -1,4 +1,4 @@
-// Exchanges: all_to_all, gather and scatter, block by block from the one rank to the other.
+// Exchanges: all_to_all, gather and scatter. Each block goes directly from one rank to another.
 //
 // Threads: the lane's.
 #pragma once
@@ -11,20 +11,20 @@ namespace mcast {
 
 class Exchanges {
  public:
-  // `unasked`, `ingress`: the lane's, which reductions use as well; they outlive this.
+  // `unasked` and `ingress` belong to the lane, are shared with reductions, and outlive this.
   Exchanges(GroupContext& context, UnaskedAccount& unasked, const IngressShare& ingress)
       : g_(context), unasked_(unasked), ingress_(ingress) {}
 
-  // At the post: sends what needs no grant.
+  // Called at the post: sends the pieces that need no grant.
   void begin(Operation& op, Nanos now) { (void)send_pieces(op, now); }
-  // Grants and sends what may be. True: more can be done at once.
+  // Grants and sends as much as the limits allow. Returns true if more can be done at once.
   bool pump(Operation& op, Nanos now);
 
   using Frame = wire::FrameHeader;
-  // The operation must be in flight here; who has not posted it keeps the frame.
+  // The operation must be in flight here; before its post, the frame is kept elsewhere.
   void on_frame(Operation& op, const Frame& header, ConstBytes body, Nanos now);
 
-  // The operation leaves the queue: what it has sent unasked is no longer charged.
+  // The operation leaves the queue: stops charging for the bytes that it sent without a grant.
   void give_back(const Operation& op);
 
  private:

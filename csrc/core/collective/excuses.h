@@ -1,11 +1,11 @@
-// Excuses: reductions that do not wait for late ranks (setting `partial`). When an operation has
-// waited for so long, member 0 asks all ranks about it. One that has not made the call takes part
-// in it without its input from then on: a stand-in, with memory of its own, does the rank's work.
-// The operation ends without the inputs of these ranks, with the same result everywhere; the late
-// call, when it comes, gets it too.
+// Excuses: reductions that complete without late ranks (setting `partial`). When an operation has
+// waited for that long, member 0 asks all ranks about it. A rank that has not made the call takes
+// part without its input from then on: a stand-in post, with its own memory, does the rank's work.
+// The operation completes without the inputs of these ranks, with the same result everywhere. The
+// late call gets the same result.
 //
-// Reductions to owners only, where every rank contributes by itself and all are in one rack: others
-// wait as ever.
+// Only reductions whose owners fold them, where every rank contributes individually and all ranks
+// are in one rack. Other reductions wait as before.
 //
 // Threads: the lane's.
 #pragma once
@@ -30,22 +30,24 @@ class Excuses {
   Excuses(GroupContext& context, Reductions& reductions, Stations& stations)
       : g_(context), reductions_(reductions), stations_(stations) {}
 
-  // With every turn: has an operation waited for too long?
+  // Called by every progress(): starts an inquiry if an operation has waited for too long.
   void drive(Nanos now);
   Nanos deadline() const { return waits_.asks; }
 
   using Frame = wire::FrameHeader;
-  // From a rank to member 0, or from member 0. A post: of the stand-in, to be made now.
+  // From a rank to member 0, or from member 0. Returns the stand-in's post if one must be made now.
   std::optional<Post> on_excuse(const Frame& header, ConstBytes body, Nanos now);
   void on_excused(const Frame& header, Nanos now);
   void on_partial(const Frame& header, ConstBytes body, Nanos now);
 
-  // A call that a stand-in has taken the place of.
+  // Whether a stand-in has been posted for this call.
   bool holds(Sequence sequence) const { return stand_ins_.count(sequence) > 0; }
   void adopt(Post call);
-  // What has ended of these is queued for its callback. With every turn, and after deliveries.
+  // Queues the callbacks of late calls whose operations have ended. Called by every progress() and
+  // after deliveries.
   void collect();
-  // False while a late call may wait for its input: collect() looks at it in every turn.
+  // Returns false while a late call may wait for its input: collect() checks it on every
+  // progress().
   bool idle() const { return stand_ins_.empty(); }
 
   const AggregationReport::Partial& report() const { return report_; }
@@ -75,22 +77,22 @@ class Excuses {
   Stations& stations_;
 
   struct {
-    Sequence complete = 0;           // here: all operations below
-    std::optional<Sequence> oldest;  // that is not
-    Nanos asks = kNever;             // when that has waited for too long
+    Sequence complete = 0;           // all operations below are complete here
+    std::optional<Sequence> oldest;  // the oldest operation that is not complete here
+    Nanos asks = kNever;             // when that operation has waited for too long
   } waits_;
-  // At member 0: the operation that ranks are asked about; one at a time, each once.
+  // Member 0 only: the operation that ranks are asked about. One at a time, and each only once.
   struct {
     bool open = false;
     Sequence sequence = 0;
     uint32_t hash = 0;
-    uint32_t missing = 0;         // answers
+    uint32_t missing = 0;         // replies that have not arrived
     std::vector<bool> answered;   // by rank
-    wire::PartialResult partial;  // as far as ranks have answered
+    wire::PartialResult partial;  // built from the replies so far
     Sequence next = 0;            // operations below have been asked about
   } inquiry_;
-  std::map<Sequence, StandIn> stand_ins_;  // that wait for their calls
-  size_t memory_ = 0;                      // of these
+  std::map<Sequence, StandIn> stand_ins_;  // stand-ins whose calls have not been made
+  size_t memory_ = 0;                      // bytes held by stand_ins_
   AggregationReport::Partial report_;
   RateLimit warnings_{kSecond};
 };

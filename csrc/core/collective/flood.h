@@ -1,11 +1,11 @@
-// Flood: what this member does about a flood of its multicast address. On multicast it notices that
-// the flood does harm, and PathSwitch takes the group to the ring. On the ring it leaves the
-// address, so that switches prune the flood, and joins again when the group asks whether multicast
-// reaches everybody: it then listens for a while, and is against multicast as long as the flood is
-// there.
+// Flood: this member's reaction to a flood of its multicast address. On the multicast path it
+// detects that the flood does harm, and PathSwitch moves the group to the ring. On the ring path it
+// leaves the address, so that switches prune the flood. It joins again when the group checks
+// whether multicast reaches all members: it then listens for a while, and objects to multicast as
+// long as the flood continues.
 //
-// Leaving is this member's own affair: nothing is multicast on the ring but probes, which follow
-// the question, and aborts, which also go by stream.
+// Leaving affects only this member: on the ring path, only probes and aborts are multicast. Probes
+// follow the question, and aborts are also sent by stream.
 //
 // Threads: the lane's.
 #pragma once
@@ -21,31 +21,32 @@ class Flood {
  public:
   explicit Flood(GroupContext& context) : g_(context) {}
 
-  // With every turn in which something is under way; on multicast, unless no other path is allowed.
-  // True: the address is flooded, and the group suffers from it.
+  // Called by every progress() with work in flight, on the multicast path, unless no other path is
+  // allowed. Returns true if the address is flooded and the group suffers from it.
   bool noticed(Nanos now);
-  // It is flooded, as this member has noticed or another group of the lane that uses it: it is left
-  // as soon as the group is on the ring.
+  // The address is flooded, as detected by this member or by another group of the lane that uses
+  // it. This member leaves it as soon as the group is on the ring.
   void believe() { believed_ = true; }
-  // The group is on the ring now, or on multicast again.
+  // The group has moved to the ring, or back to multicast.
   void on_path(bool ring, Nanos now);
-  // With every turn on the ring: leaves the address if it is flooded, whoever noticed.
+  // Called by every progress() on the ring: leaves the address if anyone has found it flooded.
   void leave_if_noisy(Nanos now);
 
-  // A round of asking begins, by whoever has left.
+  // A round of the path check begins: a member that left the address joins it again.
   void listen(Nanos now);
-  // It has not listened for long enough yet to say anything.
+  // Returns true while this member has not listened for long enough to answer.
   bool listening(Nanos now);
   Nanos deadline() const { return listen_until_; }
-  // What speaks against multicast here; empty: nothing.
+  // Reason why this member objects to multicast; empty if it does not object.
   std::string objection(Nanos now) const;
-  // The round is over; `multicast`: with success.
+  // The round is over. `multicast`: the group goes back to multicast.
   void end_round(bool multicast, Nanos now);
-  // There will be no round any more.
+  // There will be no further round.
   void stop() { listen_until_ = kNever; }
 
   static constexpr Nanos kListen = 200 * kMilli;
-  // Of what came when it left: that much still comes, so the flood goes on.
+  // The flood goes on if at least 1/kPart of the rate that was measured before leaving still
+  // arrives.
   static constexpr uint64_t kPart = 4;
 
  private:
@@ -56,11 +57,12 @@ class Flood {
   FloodWatch watch_;
   bool believed_ = false, left_ = false;
   uint64_t rate_ = 0;  // useless datagrams per second when it left
-  // While it is away: what the host ignores comes from elsewhere. Since when, and what by then.
+  // While not joined, datagrams that the host ignores have another origin. Time of leaving, and
+  // count then.
   Nanos away_since_ = 0;
   uint64_t ignored_before_ = 0;
-  // While it listens again: since when, to what had come by then, until when; what the host ignored
-  // in a second before.
+  // While listening again: start, count of datagrams at the start, end; and the rate of datagrams
+  // that the host ignored per second before the start.
   Nanos listen_since_ = 0, listen_until_ = kNever;
   uint64_t heard_before_ = 0, elsewhere_ = 0;
   Status joined_;

@@ -1,7 +1,8 @@
-// GroupContext: what the parts of a group share. Who is in it, the operations in flight, the path
-// that they take, the way out for frames and datagrams; and two notes to GroupCore, which acts on
-// them at the end of the event that it handles: the group has failed, an operation may be complete.
-// So no part calls back into another while it holds an operation, and none is destroyed under it.
+// GroupContext: state that the parts of a group share: the members, the operations in flight, their
+// path, and the sending of frames and datagrams. It also keeps two notes for GroupCore, which acts
+// on them at the end of the event that it handles: the group has failed; an operation may be
+// complete. So no part calls back into another one while it holds an operation, and none is
+// destroyed under it.
 //
 // Threads: the lane's, except readers of `counters`.
 #pragma once
@@ -27,19 +28,19 @@
 namespace mcast {
 
 enum class GroupState : uint8_t {
-  kNew,      // the path is not decided, nobody has been asked
-  kProbing,  // members join and find out whether multicast reaches them
+  kNew,      // the path is not decided and no probe has been sent
+  kProbing,  // members join and test whether multicast reaches them
   kOpen,
-  kSwitching,  // no operation is started until all agree on a line (line.h)
+  kSwitching,  // no operation starts until all agree on a cut-over (line.h)
   kFailed,
 };
 
 class GroupContext final : public MessageLink {
  public:
   using Frame = wire::FrameHeader;
-  // Operations that another rank may be ahead of this one: memory for what comes early.
+  // Operations that another rank may be ahead of this one. It limits the memory for early frames.
   static constexpr Sequence kFurthestAhead = 1u << 20;
-  // Batches of an operation that are sent before the receive side gets its turn.
+  // Batches of an operation that are sent before the receive side is polled again.
   static constexpr Chunk kBatchesPerTurn = 4;
 
   GroupContext(GroupParams params, Port& port, Counters& counters);
@@ -55,80 +56,83 @@ class GroupContext final : public MessageLink {
   std::vector<Status> gone;  // by member: why it can no longer be reached
   StationTable stations;
 
-  ReduceRun::Shared reductions;  // before the operations, which give back to it when they go
+  // Declared before the operations, which return memory to it in their destructors.
+  ReduceRun::Shared reductions;
   OperationQueue ops;
-  std::deque<Post> deferred;  // posts that wait for a line or for room
-  uint32_t unfinished = 0;    // operations whose result is not there
+  std::deque<Post> deferred;  // posts deferred by a cut-over or by lack of room
+  uint32_t unfinished = 0;    // operations without a result
   struct {
-    bool closing = false;          // this member posts nothing more, and goes when all is confirmed
-    bool all_here = true;          // no member has left or is gone: all can agree on something new
-    Nanos limit = 0, timeout = 0;  // the latest time limit of operations that were posted
+    bool closing = false;          // no further posts; leaves once everything is confirmed
+    bool all_here = true;          // no member has left or is gone, so all can agree on a change
+    Nanos limit = 0, timeout = 0;  // the latest time limit of the posted operations
   } leaving;
   uint32_t large_in_flight = 0;
-  // Results on their way to their callbacks, which GroupCore::deliver() runs.
+  // Results whose callbacks GroupCore::deliver() will run.
   std::vector<std::pair<std::function<void(const Status&)>, Status>> ended;
 
   Operation* find(Sequence sequence) { return ops.find(sequence); }
-  // Of the next post.
+  // Sequence of the next post.
   Sequence next_sequence() const { return ops.next() + static_cast<Sequence>(deferred.size()); }
   bool switching() const { return state == GroupState::kSwitching; }
-  // Whether this member needs others for what it has posted: for results, and, while it closes, for
-  // the word that all have theirs.
+  // Whether this member needs other members for its posted operations: for their results, and while
+  // it closes, for the confirmation that all members have theirs.
   bool needs_others() const { return unfinished > 0 || (leaving.closing && !ops.empty()); }
 
-  // The group fails at the end of this event: the first reason wins. `culprit`: for the others.
+  // Fails the group at the end of this event. The first reason wins. `culprit`: reported to others.
   void fail(const Status& why, Member culprit);
-  // As fail(), at `when`, unless a reason has been found until then. Of several the earliest.
+  // Like fail(), at time `when`, unless a reason is found before. The earliest of several wins.
   void fail_later(const Status& why, Nanos when);
   Nanos suspicion_until() const { return failure_.suspected_at; }
-  // Fails if fail_later() has said so, and it is time; at kNever it always is.
+  // Fails the group if the time given to fail_later() has passed. kNever: whatever that time is.
   void drive_suspicion(Nanos now);
   bool failed() const { return state == GroupState::kFailed; }
   const Status& failure() const { return failure_.why; }
   Member culprit() const { return failure_.culprit; }
-  // Runs once, at the failure, before the operations learn of it.
+  // Runs once, at the failure, before the operations are failed.
   std::function<void(const Status&)> on_failure;
-  // The operation, as in errors.
+  // Describes the operation, for errors.
   std::string op_text(const Post& post, Nanos now) const {
     return describe_failed(post, params.name, self, now);
   }
-  // True once after the failure: it is to be told.
+  // Returns true once after the failure, which must then be reported to the others.
   bool take_news_of_failure() { return std::exchange(failure_.is_news, false); }
 
-  // GroupCore looks whether it is, at the end of this event.
+  // Makes GroupCore check at the end of this event whether the operation is complete.
   void may_be_complete(const Operation& op) { maybe_complete_.noted.push_back(op.post.sequence); }
-  // Whether anything has been noted in this event.
+  // Whether this event has left a note.
   bool has_notes() const { return !maybe_complete_.noted.empty() || failure_.is_news; }
-  // Those, in the order in which they were noted. Valid until the next call.
+  // The noted operations, in the order of the notes. Valid until the next call.
   const std::vector<Sequence>& take_maybe_complete();
 
-  // To a member or a station over the stream: nothing to oneself and to who is gone.
+  // Sends a frame to a member or a station by stream. Ignored for this member and for peers that
+  // are gone.
   void send_frame(Member to, Channel channel, wire::FrameType type, Sequence sequence,
                   uint32_t argument, ConstBytes body = {}, ConstBytes payload = {});
   void send_to_children(wire::FrameType type, Sequence sequence, uint32_t argument,
                         ConstBytes body = {});
-  // To parent and children, except `except`.
+  // Sends to parent and children, except to `except`.
   void flood(wire::FrameType type, Sequence sequence, uint32_t argument, ConstBytes body,
              Member except);
-  // To all by multicast; false: the medium is full. `block`: of which the payload is a part, if the
-  // transport shall gather it from there.
+  // Multicasts to all. Returns false if the medium is full. `block`: the block that contains the
+  // payload, if the transport should gather the payload from it.
   bool send_datagram(wire::DatagramType type, Sequence sequence, uint32_t descriptor, Chunk chunk,
                      ConstBytes payload, bool last = false, bool in_order = false,
                      const Slice* block = nullptr);
-  // A chunk of the own block, likewise.
+  // Multicasts a chunk of this member's own block. Returns false if the medium is full.
   bool send_chunk(const Operation& op, Chunk chunk);
 
-  // The peer's descriptor of an operation that is posted here; false, and both told: not ours.
+  // Compares the peer's descriptor of an operation that is posted here. If it differs from ours,
+  // informs both and returns false.
   bool agrees(Member peer, Sequence sequence, uint32_t descriptor);
   void describe_to(Member to, Sequence sequence);
-  // `other` has called something else: the group fails.
+  // Fails the group: `other` has posted a different operation.
   void mismatch(Sequence sequence, Member other, const std::string& theirs);
-  // The sender has broken the protocol of the frame's operation: the group fails.
+  // Fails the group: the sender has broken the protocol of the frame's operation.
   void broke(const Frame& header, const char* what);
-  // An operation that is not posted here. False: too far ahead, the group fails.
+  // The operation is not posted here. Returns false and fails the group if it is too far ahead.
   bool early_allowed(const Frame& header);
 
-  // MessageLink: what one member sends to one other goes by the reduce channel.
+  // MessageLink: messages from one member to another use the reduce channel.
   Facts message_facts() const;
   void send_message(Member to, wire::FrameType type, uint32_t number, uint32_t argument,
                     ConstBytes body, ConstBytes payload = {}) override;
@@ -156,7 +160,7 @@ class GroupContext final : public MessageLink {
     Status why;
     Member culprit = kNoMember;
     bool is_news = false;
-    Status suspected;  // to be the reason from then on
+    Status suspected;  // becomes the reason at suspected_at
     Nanos suspected_at = kNever;
   } failure_;
   struct {

@@ -1,29 +1,29 @@
-// GroupCore: one group on one lane, as a state machine. It keeps the operations in flight, hands
-// every datagram and frame to the part that it is for, and runs the timers. No socket, no thread,
-// no clock: the same object runs under the simulator and under a lane thread.
+// GroupCore: one group on one lane, as a state machine. It keeps the operations in flight, passes
+// every datagram and frame to the part that handles it, and runs the timers. It uses no socket, no
+// thread and no clock, so the same object runs under the simulator and under a lane thread.
 //
-// Threads: one (the lane's), except stats readers of `counters`. Calls come in the order:
+// Threads: one (the lane's), except readers of the statistics in `counters`. Order of calls:
 // start_probe or adopt_path, then any of on_*/post/progress. Results are queued; user code (`done`
-// callbacks) runs in deliver() only, which the lane calls after its turn.
+// callbacks) runs in deliver() only, which the lane calls after it has progressed its groups.
 //
-//   part              what it does                                          file
-//   GroupContext      the operations, the path, the way out                 group_context.h
-//   SourceAuth        whether a block is the one that its root has sent     source_auth.h
-//   SmallOperations   small ones until they are sent; how far roots are     small_operations.h
-//   Reception         datagrams into memory or staging                      reception.h
+//   part              task                                                  file
+//   GroupContext      operations, path, sending                             group_context.h
+//   SourceAuth        checks that a block is the one that its root sent     source_auth.h
+//   SmallOperations   sends small operations; tracks positions of roots     small_operations.h
+//   Reception         puts datagrams into memory or staging                 reception.h
 //   Placing           streams that a device writes into memory              placing.h
-//   Repair            losses: asking, donating, reads, before the post      repair.h
-//   Multicast, Ring   the own block out, by either path; credit             multicast.h, ring.h
+//   Repair            lost chunks: requests, donors, reads, early repair    repair.h
+//   Multicast, Ring   sends this member's block on either path; credit      multicast.h, ring.h
 //   Reductions        contributions, grants, results                        reductions.h
-//   Exchanges         blocks from one rank to one other                     exchanges.h
-//   Messages          what one rank sends to one other, beside operations    messages.h
-//   Stations          segments that stations of aggregators fold; which     stations.h
-//                     stations, from which operation on                     roster_change.h
-//   CompletionReports what is complete here, and everywhere                 completion_reports.h
-//   Membership        who lives, left, is gone                              membership.h
-//   LateInquiry       who has not made the call                             late_inquiry.h
-//   Excuses           reductions that end without late ranks                excuses.h
-//   PathSwitch        does multicast reach everybody: at the creation,      path_probe.h
+//   Exchanges         blocks from one rank to another                       exchanges.h
+//   Messages          sends and receives between two ranks                  messages.h
+//   Stations          segments that stations of aggregators fold            stations.h
+//   RosterChange      the set of stations, and the operation that starts it roster_change.h
+//   CompletionReports operations complete here and everywhere               completion_reports.h
+//   Membership        members that are alive, left, gone                    membership.h
+//   LateInquiry       finds the ranks that have not made a call             late_inquiry.h
+//   Excuses           reductions that complete without late ranks           excuses.h
+//   PathSwitch        whether multicast reaches all members: at creation,   path_probe.h
 //                     and later; to the ring and back                       path_switch.h
 #pragma once
 
@@ -63,44 +63,47 @@ class GroupCore {
 
   // Begins the reach probe; `ready` runs once, with the path or the reason of failure.
   void start_probe(Nanos now, std::function<void(const Status&)> ready);
-  // Instead of a probe: what the group's other lane found out. `no_multicast`: as of GroupPath.
+  // Instead of a probe: takes the result of the group's other lane. `no_multicast`: as in
+  // GroupPath.
   void adopt_path(Path path, const std::string& reason, bool no_multicast = false);
-  // What somebody knows who has failed since: the group was made before, and is made here, too.
+  // Takes the path from a member that has failed since: the group had been created, so it is open
+  // here, too.
   void learn_path(Path path, Nanos now);
   Path path() const { return g_.path.first; }
   const std::string& path_reason() const { return g_.path.reason; }
   bool no_multicast() const { return g_.path.no_multicast; }
-  // Before the path is decided: who keeps it open, as far as this member can tell.
+  // Before the path is decided: names the members that delay the decision, as far as known here.
   std::string probe_text() const { return path_.creation().text(); }
 
-  // Stations without a roster: the same at all members, before the first operation of the set.
-  // at[i]: where set.stations[i] is.
+  // Installs stations without a roster. All members must install the same before the set's first
+  // operation. at[i]: address of set.stations[i].
   void use_stations(const StationSet& set, std::span<const StreamAddress> at);
 
   // Posts op `post.sequence` (consecutive from params.first_sequence). Always ends in exactly one
   // call of post.done, in deliver().
   void post(Post post, Nanos now);
-  // Post::delegated has become true; before or after the post.
+  // Post::delegated has become true, before or after the post.
   void arrived(Sequence sequence, Nanos now);
 
-  // A send or a receive. Always ends in exactly one call of post.done, in deliver().
+  // Posts a send or a receive. Always ends in exactly one call of post.done, in deliver().
   void post_message(MessagePost post, Nanos now);
 
-  // A datagram whose header parsed and whose tag and lane are ours; not yet verified.
+  // A datagram whose header parsed and whose tag and lane belong to this group; not yet verified.
   Judged on_datagram(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now);
-  // The same where the group has a guard.
+  // Like on_datagram(), for a group with a guard.
   Judged on_guarded(const wire::GuardedHeader& header, ConstBytes datagram, Nanos now);
-  // As of DatagramSink; on_placed() returns the bytes of the chunks, headers included.
+  // As in DatagramSink. on_placed() returns the bytes of the chunks, including headers.
   size_t on_placed(const SliceName& name, uint32_t word, uint64_t bits, Nanos now);
   void on_retired(const SliceName& name, const SliceCounts& counts, Nanos now);
-  // A frame for this group from `from`, header parsed and checksum verified.
+  // A frame of this group from `from`; header parsed and checksum verified.
   void on_frame(const wire::FrameHeader& header, ConstBytes body, Nanos now);
   // `peer`: a member or a station.
   void on_peer_down(Member peer, const Status& why, bool graceful, Nanos now);
-  // The bytes that Port::read() asked for.
+  // The bytes that Port::read() requested.
   void on_read(uint32_t token, ConstBytes bytes, Nanos now);
 
-  // Another group of the lane has left the multicast address of both, which is flooded.
+  // Another group of the lane has left the multicast address that both share, because it is
+  // flooded.
   void on_flood(Nanos now);
 
   // Timers and sending. `drained`: the transport's receive side was seen empty. Returns whether
@@ -108,17 +111,17 @@ class GroupCore {
   bool progress(Nanos now, bool drained);
   // When progress() must be called again at the latest.
   Nanos deadline(Nanos now) const;
-  // Runs the callbacks of operations that have ended since the last time. They may post; true: what
-  // they posted has ended, too, and waits for the next time.
+  // Runs the callbacks of operations that have ended since the last call. They may post. Returns
+  // true if an operation that they posted has already ended: its callback runs in the next call.
   bool deliver();
 
-  // Fails everything, tells the others. First reason wins.
+  // Fails all operations and informs the other members. The first reason wins.
   void fail(const Status& why, Member culprit, Nanos now);
-  // As fail(), at `when`, unless a reason has been found until then. Of several the earliest.
+  // Like fail(), at time `when`, unless a reason is found before. The earliest of several wins.
   void fail_later(const Status& why, Nanos when) { g_.fail_later(why, when); }
-  // What fail_later() was to do is done now, if anything.
+  // Fails now if fail_later() has scheduled a failure.
   void fail_early(Nanos now);
-  // Runs once, at the first failure, before the operations learn of it.
+  // Runs once, at the first failure, before the operations are failed.
   void set_failure_listener(std::function<void(const Status&)> listener) {
     g_.on_failure = std::move(listener);
   }
@@ -127,8 +130,8 @@ class GroupCore {
       std::function<void(const std::string& path, const std::string& why)> listener) {
     path_.set_listener(std::move(listener));
   }
-  // Of the reduce lane, at the top: the stations that fold for the group from some operation on, as
-  // far as all ranks reach them; all that are admitted now.
+  // Reduce lane, top member only: proposes the stations that fold for the group from some operation
+  // on, as far as all ranks reach them. `stations` are all that are admitted now.
   void propose_stations(std::vector<wire::StationEntry> stations, Nanos now);
   const StationTable& stations() const { return g_.stations; }
   AggregationReport aggregation_report(Nanos now) const;
@@ -138,47 +141,51 @@ class GroupCore {
   bool failed() const { return g_.failed(); }
   const Status& failure() const { return g_.failure(); }
 
-  // This member posts nothing more. Until it leaves it needs the others for the word that all that
-  // it has posted is complete everywhere, and at the last time limit of that the group fails.
+  // This member posts nothing more. Until leave() it waits for the confirmation that all its
+  // operations are complete everywhere; the group fails at the latest time limit of these
+  // operations.
   void close(Nanos now);
-  // Once quiet(): says that this member has left.
+  // Call once quiet() is true: informs the others that this member has left.
   void leave(Nanos now);
-  // The group goes: no device writes for it any more, and what ended waits for none.
+  // The group is being destroyed: no device writes for it any more, so ended operations need not
+  // wait for one.
   void abandon() { placing_.abandon(); }
-  // Nothing of ours is unconfirmed: the group may be dropped.
+  // True once every operation this member started has been confirmed everywhere; the group can then
+  // be destroyed.
   bool quiet() const;
-  // True while only events and deadline() give progress() something to do: nothing is under way
-  // that could go on by itself, for example once a connection takes more.
+  // True while progress() only needs to be called for events and at deadline(): no work could
+  // continue without an event, for example once a connection accepts more data.
   bool idle() const;
-  // What can be confirmed is: the oldest operation that is not over waits for other ranks, and
-  // those behind it with it.
+  // True if everything that can be confirmed is confirmed: the oldest unfinished operation, and all
+  // operations behind it, wait for other ranks.
   bool confirmed_so_far() const;
-  // The oldest operation that is not over, as in errors; empty if there is none.
+  // Describes the oldest unfinished operation for errors; empty if there is none.
   std::string unfinished_text(Nanos now) const;
 
-  // Moves large operations now: groups of a lane that do share its budget.
+  // True while large operations move data. Busy groups of a lane share its receive budget.
   bool busy() const { return g_.large_in_flight > 0; }
-  // Bytes of multicast that may pile up before anybody has to wait for this member to take them; 0
-  // unless much more than that is still to come.
+  // Bytes of multicast that may queue here before any sender must wait for this member. 0 unless
+  // much more than that is still to come.
   size_t headroom() const { return reception_.headroom(); }
-  // Bytes that are kept of operations that are not posted here; at most params().staging.
+  // Bytes staged for operations that are not posted here; at most params().staging.
   size_t staged_bytes() const { return reception_.staged_bytes(); }
-  // Most of them at once since this was asked last.
+  // Highest value of staged_bytes() since the last call.
   size_t take_staged_peak() { return reception_.take_staged_peak(); }
   uint32_t unfinished() const { return g_.unfinished; }
-  // Those, the ones that wait for a line, and messages that are not over.
+  // Number of unfinished operations, operations deferred by a pending cut-over, and unfinished
+  // messages.
   size_t waiting() const { return g_.unfinished + g_.deferred.size() + messages_.unfinished(); }
   Sequence next_sequence() const { return g_.next_sequence(); }
-  // Operations whose machines are here: neither settled nor complete everywhere.
+  // Operations whose state machines still exist: neither settled nor complete everywhere.
   size_t unsettled() const { return g_.ops.unsettled(); }
-  // Visits to operations so far: what driving the group has cost.
+  // Visits to operations so far; measures the cost of driving the group.
   uint64_t visits() const { return g_.ops.visits(); }
   const GroupParams& params() const { return g_.params; }
-  // Per member: repair payload bytes received from it, sent to it. Lane thread only.
+  // By member: repair payload bytes received from it, and sent to it. Lane thread only.
   const std::vector<std::pair<uint64_t, uint64_t>>& repairs() const { return repair_.bytes(); }
 
  private:
-  // One whose header is known to be for this group; `bytes`: of the whole datagram.
+  // A datagram whose header is known to belong to this group. `bytes`: size of the whole datagram.
   template <typename Verifier>
   Judged take_datagram(const wire::DatagramHeader& header, Verifier& datagram, size_t bytes,
                        Nanos now);
@@ -189,7 +196,7 @@ class GroupCore {
     void (*act)(GroupCore&, Nanos now, bool drained);
   };
 
-  // group_core.cpp: an operation from the post to the release
+  // group_core.cpp: an operation from its post to its release
   bool may_admit(const Post& post) const;
   void admit(Post post, Nanos now);
   void admit_deferred(Nanos now);
@@ -201,7 +208,7 @@ class GroupCore {
   void finish(Operation& op, const Status& status, Nanos now);
   void release(Sequence end, Nanos now);
 
-  // group_turn.cpp: what happens in a turn, and when the next is due
+  // group_turn.cpp: the work of progress(), and when it is next due
   bool active() const;
   bool visit(Operation& op, Nanos now, bool drained);
   void reschedule(Operation& op);
@@ -210,7 +217,7 @@ class GroupCore {
   void settle(Nanos now);
   static std::span<const Timer> timers();
 
-  // group_dispatch.cpp: which part a datagram or frame is for
+  // group_dispatch.cpp: finds the part that handles a datagram or frame
   static Handler handler(wire::FrameType type);
   Operation* operation_of(const Frame& header, ConstBytes body);
   void replay_early(Sequence sequence, Nanos now);

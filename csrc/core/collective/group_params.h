@@ -1,4 +1,4 @@
-// What a group is made with, on one lane.
+// Parameters of a group on one lane.
 #pragma once
 
 #include <atomic>
@@ -20,13 +20,13 @@ class DatagramGuard;
 struct MulticastUse {
   bool wanted = true;      // false: straight to the ring
   bool required = false;   // a failed probe fails the group
-  std::string problem;     // not empty: this member cannot multicast, and why
+  std::string problem;     // not empty: why this member cannot multicast
   uint64_t rate_test = 0;  // bytes of a train (rate_test.h); 0: rates are not compared
-  uint64_t link_rate = 0;  // of a rank's link, bits per second; 0: not known
-  // Bytes that the process's multicast lane has received: the reduce lane yields to them. May be
+  uint64_t link_rate = 0;  // of a rank's link, bits per second; 0: unknown
+  // Bytes that the process's multicast lane has received; the reduce lane yields to them. May be
   // null.
   std::shared_ptr<const std::atomic<uint64_t>> arrived;
-  // Of this member's datagrams on this lane, and of nobody else's; null: they are in clear.
+  // Guards this member's datagrams on this lane, and no others. Null: they are sent in clear.
   std::shared_ptr<crypto::DatagramGuard> guard;
 };
 
@@ -36,20 +36,21 @@ struct GroupParams {
   uint64_t tag = 0;
   uint8_t lane = 0;
   Agreed agreed;  // agreed.members is the size
-  // By member, what tells hosts apart, where ranks of one host fold their inputs before they send
-  // them (agreed.contributors is then the number of hosts); empty: nowhere.
+  // By member: identifies its host, where ranks of one host fold their inputs before they send them
+  // (agreed.contributors is then the number of hosts). Empty: ranks do not do so.
   std::vector<uint32_t> host_of;
-  HostReader read_host;  // of members on this host; unless host_of is empty
+  HostReader read_host;  // reads inputs of members on this host; unless host_of is empty
   uint32_t arity = 32;
-  Sequence first_sequence = 0;  // of its operations; the same at all members
+  Sequence first_sequence = 0;  // of the first operation; the same at all members
   size_t staging = 4u << 20;
   size_t retransmit = 4u << 20;
   Nanos liveness_limit = 20 * kSecond;
   Nanos alpha = 2 * kMilli;
   Nanos probe_timeout = 2 * kSecond;
-  Nanos aggregator_patience = kSecond;  // silence of a station after which it is given up
-  Nanos partial = 0;  // waiting after which a reduction ends without late ranks; 0: never
-  size_t partial_memory = 256u << 20;  // of results that wait for their calls: more is not excused
+  Nanos aggregator_patience = kSecond;  // silence after which a station is given up
+  Nanos partial = 0;  // wait after which a reduction ends without late ranks; 0: never
+  // For results that wait for late calls; beyond it no rank is excused.
+  size_t partial_memory = 256u << 20;
   LanePolicy policy = LanePolicy::kFair;
   MulticastUse multicast;
   std::shared_ptr<Trace> trace;  // may be null

@@ -1,4 +1,5 @@
-// How a group's data travels: decided when it is made, changed in mid-life (path_switch.h).
+// The path of a group's data: decided when the group is created, and changeable later
+// (path_switch.h).
 #pragma once
 
 #include <string>
@@ -11,11 +12,11 @@ namespace mcast {
 enum class Path : uint8_t { kUnknown, kMulticast, kRing, kLocal };
 
 struct GroupPath {
-  Path first = Path::kUnknown;  // as decided at the creation
-  std::string reason;           // of what it is now
-  // Set at the top if some member can never multicast: nothing is gained by asking again.
+  Path first = Path::kUnknown;  // as decided at creation
+  std::string reason;           // of the current path
+  // Set at the top if some member can never multicast, so that checking again is useless.
   bool no_multicast = false;
-  // Changes since then, oldest first: operations from `from` on.
+  // Later changes, oldest first. Each applies to operations from `from` on.
   struct Turn {
     Sequence from;
     bool ring;
@@ -30,7 +31,7 @@ struct GroupPath {
     }
     return ring;
   }
-  // Of the operations that are posted next.
+  // The path of operations that are posted next.
   bool on_ring() const { return turns.empty() ? first == Path::kRing : turns.back().ring; }
 };
 

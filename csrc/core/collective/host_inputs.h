@@ -1,11 +1,11 @@
-// One reduction's inputs at the ranks of one host, which are folded there before anything goes over
-// the network: where each rank's input is, reading it, and knowing when everybody has read ours.
-// (A group of one host only has no need of it: host/core.h.)
+// One reduction's inputs at the ranks of one host. They are folded there before anything is sent
+// over the network: this class keeps the addresses of each rank's input, reads them, and tracks
+// which ranks have read ours. (A group within a single host does not use it: host/core.h.)
 //
-// A rank offers its input to the others once it can be read whole, and keeps it until they have
-// said that they took what they need. A rank that gives its memory back early (its group failed)
-// takes the offer back first, and readers look at the offer after they have read: bytes that the
-// caller has changed since are never taken for good ones.
+// A rank offers its input to the others once all of it can be read, and keeps it until they have
+// reported that they took what they need. A rank that returns its memory early (its group failed)
+// withdraws the offer first, and readers check the offer after they have read. So bytes that the
+// caller has changed since are never used.
 #pragma once
 
 #include <atomic>
@@ -22,12 +22,12 @@
 
 namespace mcast {
 
-// Copies `length` bytes at `address` of the process of member `from`, which is on this host. False:
-// it is gone, or nothing is mapped there.
+// Copies `length` bytes at `address` in the process of member `from`, which is on this host.
+// Returns false if the process is gone or nothing is mapped there.
 struct HostReader {
   std::function<bool(Member from, uint64_t address, std::byte* to, size_t length)> read;
-  // Where others read only what was published: lets them read this, as long as `owner` is there.
-  // Null: they read everything.
+  // Where others can read published memory only: lets them read this memory as long as `owner`
+  // exists. Null: they can read everything.
   std::function<void(const void* data, size_t bytes, const std::shared_ptr<const void>& owner)>
       publish;
   explicit operator bool() const { return read != nullptr; }
@@ -35,14 +35,14 @@ struct HostReader {
 
 class HostInputs {
  public:
-  // Memory that a group's reductions use in turn.
+  // Memory that the reductions of a group use one after the other.
   struct Scratch {
     std::vector<std::byte> read, sum, out;
   };
 
-  // `share`: bytes of a member's block, unless args.inputs are by owner. `cookie`: no other
-  // reduction of this process has it, whatever its rank or group (memory is used again), nor is it
-  // a number that data is likely to hold. `hosts`, `read` and `counters` outlive this.
+  // `share`: bytes of a member's block, unless args.inputs are by owner. `cookie`: unique among all
+  // reductions of this process, in any rank and group (memory is reused), and a number that data is
+  // unlikely to contain. `hosts`, `read` and `counters` outlive this.
   HostInputs(const Hosts& hosts, Member self, const ReduceArgs& args, size_t share, uint64_t cookie,
              const HostReader& read, Counters& counters);
   ~HostInputs() { take_back(); }
@@ -51,26 +51,26 @@ class HostInputs {
 
   // The other ranks of this host.
   const std::vector<Member>& others() const { return others_; }
-  // What to tell them.
+  // The offer to send to them.
   wire::ReduceOffer offer() const;
   void take_back() {
     live_->store(0, std::memory_order_relaxed);
     full_fence();  // then the memory may be written
   }
-  // False: they are not on this host, or have said so before.
+  // Return false if the member is not on this host or has reported this before.
   bool on_offer(Member from, const wire::ReduceOffer& offer);
   bool on_taken(Member from);
   bool all_offered() const { return missing_ == 0; }
-  // Nobody reads our input any more.
+  // True once no other rank reads our input any more.
   bool all_taken() const { return reading_ == 0; }
 
-  // How the hosts' contributions are folded then.
+  // The reduction that folds the hosts' contributions.
   Reduction reduction() const { return between_; }
-  // Whether they are in elements of the accumulator.
+  // Whether these contributions are in elements of the accumulator.
   bool wide() const { return wide_; }
 
-  // The contribution of this host to `owner`: of `bytes` of it from `offset`, whole elements. Valid
-  // until the next call with the same scratch. Nothing: refused() cannot be read.
+  // This host's contribution to `owner`: `bytes` of it from `offset`, whole elements. Valid until
+  // the next call with the same scratch. Nullopt: refused() cannot be read.
   std::optional<ConstBytes> fold(Member owner, size_t offset, size_t bytes, Scratch& scratch);
   std::optional<Member> refused() const { return refused_; }
 
@@ -97,7 +97,7 @@ class HostInputs {
   Member self_;
   uint32_t missing_, reading_;
   std::optional<Member> refused_;
-  // For the others to read: where our inputs are, and whether they may still be taken.
+  // Read by the others: the addresses of our inputs, and whether they may still be taken.
   const std::shared_ptr<std::vector<uint64_t>> addresses_;
   const std::shared_ptr<std::atomic<uint64_t>> live_;
 };

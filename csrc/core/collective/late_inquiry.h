@@ -1,5 +1,5 @@
-// LateInquiry: an operation has passed its time limit somewhere; member 0 asks all where they are,
-// so that the error names those that have not made the call.
+// LateInquiry: when an operation has passed its time limit somewhere, member 0 asks all members
+// which operations they have posted, so that the error names those that have not made the call.
 //
 // Threads: the lane's.
 #pragma once
@@ -22,25 +22,26 @@ class LateInquiry {
 
   // The operation has passed its limit here, whether it was admitted or not.
   void start(const Post& post, Nanos now);
-  // This member closes, and what it has posted is not confirmed at the last limit of that.
+  // This member closes, and its operations are not confirmed at the latest of their time limits.
   void start_unconfirmed(Nanos now);
-  // When that is to happen; kNever: nothing is to be confirmed, or the operations' own limits
-  // count.
+  // Time at which start_unconfirmed() is due. kNever: nothing waits for confirmation, or the
+  // operations' own limits apply.
   Nanos closing_deadline() const {
     const bool waits = g_.leaving.closing && !asked_ && !g_.ops.empty() && g_.unfinished == 0;
     return waits ? g_.leaving.limit : kNever;
   }
   bool under_way() const { return asked_; }
-  // An operation waits in GroupContext::deferred: its limit counts although it was not admitted.
+  // An operation is deferred (GroupContext::deferred): its time limit applies before it is
+  // admitted.
   void on_deferred(const Post& post) {
     deferred_until_ = std::min(deferred_until_, post.deadline());
   }
-  // Nobody's time limit counts while an inquiry is under way.
+  // kNever during an inquiry: no other time limit applies then.
   Nanos deferred_deadline() const {
     return asked_ || g_.deferred.empty() ? kNever : deferred_until_;
   }
   void check_deferred(Nanos now);
-  // The inquiry ends: the operation is over after all, or the late ranks are named.
+  // Ends the inquiry if the operation is complete after all or the late ranks are known.
   void check(Nanos now);
   Nanos deadline() const { return until_; }
 

@@ -1,7 +1,8 @@
-// Line: all members agree on the operation from which something holds, in the middle of a group's
-// life: another path (path_switch.h), other stations (roster_change.h). They stop starting
-// operations, the top hears how far anybody has started, and draws the line behind that. One line
-// is drawn at a time; who draws at the top sees to that (GroupContext::switching()).
+// Line: a cut-over. All members of a group agree on the operation from which a change applies:
+// another path (path_switch.h), other stations (roster_change.h). They stop starting operations,
+// the top collects how far any member has started, and sets the cut-over behind that. Only one
+// cut-over is pending at a time; the code at the top that begins one ensures it
+// (GroupContext::switching()).
 //
 // Threads: the lane's.
 #pragma once
@@ -16,22 +17,23 @@ namespace mcast {
 
 class Line {
  public:
-  // The frames of one kind of line: Stop goes down, Ready up, At down.
+  // Frame types of one kind of cut-over: Stop goes down the tree, Ready up, At down.
   struct Frames {
     wire::FrameType stop, ready, at;
   };
   Line(GroupContext& context, const Frames& frames) : g_(context), frames_(frames) {}
 
-  // Operations start no more, here and below, until the line is drawn. `argument` and `body`: of
-  // Stop; `name`: the body of Ready and At. Not while one is being drawn. The line, if this member
-  // alone could draw it.
+  // Stops starting operations, here and below, until the cut-over is set. `argument` and `body` are
+  // those of Stop; `name` is the body of Ready and At. Must not be called while a cut-over is
+  // pending. Returns the cut-over if this member can set it without others.
   std::optional<Sequence> stop(uint32_t argument, ConstBytes body, ConstBytes name);
-  // None will be drawn any more: operations start again.
+  // The pending cut-over will never be set: operations start again.
   void give_up();
   bool being_drawn() const { return drawing_ && g_.switching(); }
 
-  // Each gives the line, once this member knows it: operations start again, and those from it on
-  // are the new ones. Nothing where the frame is out of place, which is counted, or says less.
+  // Both return the cut-over once this member knows it: operations start again, and those from it
+  // on are subject to the change. Nullopt if the frame is unexpected, which is counted, or does not
+  // settle it yet.
   std::optional<Sequence> on_ready(const wire::FrameHeader& header);
   std::optional<Sequence> on_at(const wire::FrameHeader& header);
 
@@ -42,8 +44,8 @@ class Line {
   GroupContext& g_;
   const Frames frames_;
   bool drawing_ = false;
-  uint32_t waiting_ = 0;  // children that have not answered
-  Sequence most_ = 0;     // operations that any member of the subtree has started
+  uint32_t waiting_ = 0;  // children that have not replied
+  Sequence most_ = 0;     // most operations that any member of the subtree has started
   std::vector<std::byte> name_;
 };
 

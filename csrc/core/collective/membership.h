@@ -1,4 +1,4 @@
-// Membership: who is alive, who has left, who is gone, and what that means for the group.
+// Membership: members that are alive, have left, or are gone, and the effects on the group.
 //
 // Threads: the lane's.
 #pragma once
@@ -12,23 +12,23 @@
 
 namespace mcast {
 
-// Why a group fails whose member says nothing any more.
+// Error of a group that fails because of a silent member.
 Status silence_of(Member member, Nanos silence, Nanos limit);
 
 class Membership {
  public:
   explicit Membership(GroupContext& context);
 
-  // With every turn.
+  // Called by every progress().
   void on_turn(bool active, Nanos now);
-  // Something is under way that a dead member would hold up: silence counts only then.
+  // Sets whether work is in flight that a dead member would delay: silence counts only then.
   void set_active(bool active, Nanos now) { liveness_.set_active(active, now); }
-  // Pings who is due and fails the group where one is silent for too long; `drained`: the
-  // transport's receive side was seen empty. Fails it, too, where one that is gone is missed.
+  // Pings members that are due. Fails the group if a member is silent for too long, or if a member
+  // that is gone is needed. `drained`: the transport's receive side was seen empty.
   void drive(Nanos now, bool drained);
   Nanos deadline() const;
 
-  // A group that is being made: pings those that are watched; until all_met() nobody is missed.
+  // During group creation: pings watched members. Before all_met() no silence counts.
   void greet();
   void all_met(Nanos now) { liveness_.all_met(now); }
   bool met(Member m) const { return liveness_.met(m); }
@@ -41,15 +41,15 @@ class Membership {
   // False: the frame is not valid.
   bool on_leave(const Frame& header);
 
-  // This member closes: what it has posted has to be confirmed by all.
+  // This member closes: all members must confirm the operations it has posted.
   void on_close();
-  // Says that this member posts nothing more, and that all that it has posted is complete
-  // everywhere.
+  // Informs the others that this member posts nothing more, and that all its operations are
+  // complete everywhere.
   void leave();
   bool leaving() const { return left_[g_.self] != UINT32_MAX; }
-  // Who will not post this operation, and why; nobody that is known.
+  // A member that will not post this operation, and why. Nullopt if none is known.
   std::optional<std::pair<Member, Status>> misses(Sequence sequence) const;
-  // False: somebody will not post this operation, the group fails.
+  // Returns false and fails the group if a member will not post this operation.
   bool all_stay_for(Sequence sequence);
 
  private:
@@ -59,10 +59,12 @@ class Membership {
   GroupContext& g_;
   Liveness liveness_;
   std::vector<Sequence> left_;  // by member: first op it will not post; UINT32_MAX while it stays
-  // A member closed in order while we still wait: its last word may be on its way through others.
+  // A member closed in order while we still wait: its last news may still be travelling through
+  // others.
   Member departed_ = kNoMember;
   Nanos departed_until_ = kNever;
-  // A member was lost while only the confirmation of finished operations was open: it never comes.
+  // A member was lost when only the confirmation of finished operations was open. It will not
+  // arrive.
   Member lost_ = kNoMember;
   Nanos lost_until_ = kNever;
 };

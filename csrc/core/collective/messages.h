@@ -1,7 +1,7 @@
-// Messages: what one rank sends to one other, by send and receive, beside the group's operations.
-// They are no operations: not all ranks call them, so they have numbers of their own for each
-// ordered pair of ranks, and nothing of them is reported up the tree. They travel between the two
-// alone: by streams, or among ranks of one host by shared memory (message_link.h).
+// Messages: data that one rank sends to one other by send and receive, independent of the group's
+// operations. Not all ranks make these calls, so messages have their own numbers for each ordered
+// pair of ranks, and completion reports do not cover them. They travel directly between the two
+// ranks: by streams, or by shared memory between ranks of one host (message_link.h).
 //
 // Threads: the lane's.
 #pragma once
@@ -28,17 +28,17 @@
 
 namespace mcast {
 
-// What a send or a receive hands to the group.
+// Arguments of a send or a receive.
 struct MessagePost {
   bool receives = false;
-  Member peer = kNoMember;  // the other rank; of a receive kNoMember: any
+  Member peer = kNoMember;  // the other rank; for a receive, kNoMember accepts any
   uint32_t tag = 0;
-  Slice memory;      // that is sent; that is received, of the message's length exactly
-  Nanos posted = 0;  // when
+  Slice memory;      // to send; or to receive into, of exactly the message's length
+  Nanos posted = 0;  // time of the call
   Nanos timeout = kNever;
-  std::shared_ptr<std::atomic<Member>> source;  // of a receive: who has sent it. May be null
-  // Of a receive: so many bytes from its start are there, about every `completed_step` bytes; that
-  // all are `done` says. May be empty.
+  std::shared_ptr<std::atomic<Member>> source;  // receive: set to the sender; may be null
+  // Receive only: called about every `completed_step` bytes with the number of bytes that are here,
+  // from the start. `done` reports the complete message. May be empty.
   std::function<void(uint64_t bytes)> on_completed;
   size_t completed_step = 1;
   std::function<void(const Status&)> done;
@@ -46,43 +46,44 @@ struct MessagePost {
 
 class Messages {
  public:
-  // `link`, `ingress` (the lane's) outlive this.
+  // `link` and `ingress` (the lane's) outlive this.
   Messages(MessageLink& link, const MessageLink::Facts& facts, const IngressShare& ingress);
 
   // Always ends in exactly one call of post.done (MessageLink::end).
   void post(MessagePost post, Nanos now);
   using Frame = wire::FrameHeader;
   void on_frame(const Frame& header, ConstBytes body);
-  // A message whose memory may be copied from `place` (MessageLink::lend); one that was copied.
+  // on_lent: the message may be copied from `place` (MessageLink::lend). on_copied: its copy is
+  // done.
   void on_lent(Member from, uint32_t number, uint32_t tag, uint64_t total, uint64_t place);
   void on_copied(Member from, uint32_t number);
-  // Grants and sends what may be, and copies what is lent unless `copies` is false. True: more can
-  // be done at once.
+  // Grants and sends as much as the limits allow, and copies lent messages unless `copies` is
+  // false. Returns true if more can be done at once.
   bool pump(bool copies = true);
-  // Nothing comes from this member any more: who waits for it fails the group.
+  // The member will send nothing more: the group fails if a send or receive needs it.
   void on_peer_down(Member peer, bool graceful, Nanos now);
-  // A frame has come from this member.
+  // A frame of this member has arrived.
   void heard(Member member, Nanos now) { watch_.heard(member, now); }
-  // Limits of time; words to those that are waited for, so that their end is noticed. Who is silent
-  // for too long fails the group; `drained`: all that has come was read.
+  // Checks time limits, and pings awaited members so that their death is noticed. Fails the group
+  // if one is silent for too long. `drained`: everything that had arrived was read.
   void drive(Nanos now, bool drained);
   Nanos deadline() const;
-  // The group has failed: all end with its reason.
+  // The group has failed: ends all sends and receives with its reason.
   void on_failure(const Status& why);
 
-  // Sends and receives that are not over.
+  // Number of unfinished sends and receives.
   size_t unfinished() const { return posts_.size(); }
-  // The oldest of them, as in errors; empty if there is none.
+  // Describes the oldest of them for errors; empty if there is none.
   std::string unfinished_text() const;
-  // The ranks that one of them waits for, and that are not gone; ascending.
+  // Ranks that an unfinished send or receive needs and that are not gone, ascending.
   std::vector<Member> awaited() const;
 
  private:
-  // A message that has come, as far as it is here.
+  // A message that arrives, as far as its data is here.
   struct Come {
     uint32_t number = 0;
     uint64_t total = 0;
-    ConstBytes bytes;               // that came with the head
+    ConstBytes bytes;               // received with the head
     std::optional<uint64_t> place;  // where it may be copied from
   };
   struct Held {
@@ -98,11 +99,11 @@ class Messages {
     explicit Peer(const P2pParams& params) : out(params), in(params) {}
     P2pSender out;
     P2pReceiver in;
-    std::unordered_map<uint32_t, Held> held;       // by number: no receive has taken it
-    std::unordered_map<uint32_t, uint64_t> taken;  // by which receive: some of it is to come
-    std::unordered_map<uint32_t, uint64_t> lent;   // by which send: it is not copied yet
-    std::deque<Copy> copies;                       // to make, in the order of the receives
-    Nanos departed_until = kNever;  // it closed in order; its last words may still be on their way
+    std::unordered_map<uint32_t, Held> held;       // by number: messages that no receive has taken
+    std::unordered_map<uint32_t, uint64_t> taken;  // by number: the receive; incomplete
+    std::unordered_map<uint32_t, uint64_t> lent;   // by number: the send; not copied yet
+    std::deque<Copy> copies;                       // to be made, in the order of the receives
+    Nanos departed_until = kNever;  // it closed in order; news from it may still arrive
   };
 
   Peer& peer(Member member);
@@ -121,7 +122,7 @@ class Messages {
   void send(Member to, const P2pSender::Piece& piece);
   void ask(Nanos now);
   bool needs(Member member) const;
-  // Fails the group if a send or a receive can never end, now that this member is gone.
+  // Fails the group if a send or a receive can never end because this member is gone.
   void miss(Member member);
   std::string text(const MessagePost& post) const;
   Status timeout(const MessagePost& post) const;
@@ -131,18 +132,18 @@ class Messages {
   const IngressShare& ingress_;
   const P2pParams params_;
   MatchQueue queue_;
-  std::map<Member, Peer> peers_;                 // that there was something for or from
-  std::map<uint64_t, MessagePost> posts_;        // by id: not over
-  std::set<std::pair<Nanos, uint64_t>> limits_;  // of those: when, id
-  std::set<Member> sending_, asking_, copying_;  // peers to look at
-  // Who had the last piece, the last grant, the last piece that was copied.
+  std::map<Member, Peer> peers_;                 // peers of past and present messages
+  std::map<uint64_t, MessagePost> posts_;        // by id: unfinished
+  std::set<std::pair<Nanos, uint64_t>> limits_;  // of posts_: time limit, id
+  std::set<Member> sending_, asking_, copying_;  // peers that have work to do
+  // Peers served last: by a piece, by a grant, by copying a piece.
   Member sent_ = kNoMember, asked_ = kNoMember, copied_ = kNoMember;
-  uint64_t outstanding_ = 0;  // granted and not here, of all peers
+  uint64_t outstanding_ = 0;  // granted and not yet received, over all peers
   uint64_t ids_ = 0;
-  bool lost_ = false;             // somebody, not in order
-  Member last_gone_ = kNoMember;  // who; else who closed last
-  // Members that are waited for, as of the last look. Each quarter of the limit, while there are
-  // posts, these are found anew and asked for a word.
+  bool lost_ = false;             // some member is gone without closing in order
+  Member last_gone_ = kNoMember;  // that member; otherwise the last that closed
+  // Awaited members, as of the last check. While there are posts, each quarter of the limit
+  // determines them anew and pings them.
   Liveness watch_;
   Nanos look_ = kNever;
 };

@@ -1,5 +1,5 @@
-// Multicast: the own block on its way out, within credit and turn, and the credit that flows for
-// all blocks on the control tree.
+// Multicast: sends this member's block, as its turn among the roots and credit allow, and handles
+// the credit of all blocks on the control tree.
 //
 // Threads: the lane's.
 #pragma once
@@ -19,23 +19,25 @@ class Multicast {
             SourceAuth& sources)
       : g_(context), small_(small), reception_(reception), sources_(sources) {}
 
-  // The operation's sender, if this member is a root of it; unless small, its turns and credit.
+  // Makes the operation's sender if this member is a root. Unless small, also sets up turns and
+  // credit.
   void start(Operation& op);
-  // Sends of the own block what may be sent now. True: more can be sent at once.
+  // Sends as much of this member's block as credit and window allow. Returns true if more could be
+  // sent immediately.
   bool pump(Operation& op, Nanos now);
-  // Says how far the own block is where others may not know.
+  // Announces the position of this member's block if others may not know it.
   void announce(Operation& op, Nanos now);
-  // Reports what has been received, passes on what the subtree has.
+  // Reports received chunks, and forwards the reports of the subtree.
   void drive_credit(Operation& op, Nanos now);
 
   using Frame = wire::FrameHeader;
-  // The operation must be in flight here; who has not posted it keeps the frame.
+  // The operation must be in flight here; before its post, the frame is kept elsewhere.
   void on_credit(Operation& op, const Frame& header, std::span<const wire::CreditEntry> entries);
   void on_limit(const Frame& header, ConstBytes body, Nanos now);
   void on_position_frame(const Frame& header, ConstBytes body, Nanos now);
 
  private:
-  // multicast.cpp: the own block
+  // multicast.cpp: this member's block
   bool my_turn(Operation& op, Nanos now);
   uint32_t earlier_blocks(const Operation& op) const;
   bool near_end(const Operation& op, uint32_t stream) const;
@@ -53,7 +55,8 @@ class Multicast {
   SmallOperations& small_;
   Reception& reception_;
   SourceAuth& sources_;
-  Chunk on_the_way_ = 0;  // what the path holds beside its queue, as the last large block found
+  // Chunks that the path holds besides its queue, as measured by the last large block.
+  Chunk on_the_way_ = 0;
   // Scratch, kept to avoid allocation.
   std::vector<wire::CreditEntry> entries_;
   std::vector<std::pair<uint32_t, CreditTree::Least>> changed_;

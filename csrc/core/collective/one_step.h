@@ -1,4 +1,4 @@
-// OneStep: a small all_reduce of a group that uses the network, in one step.
+// OneStep: a small all_reduce in one step, for a group that uses the network.
 //
 // Threads: the lane's.
 #pragma once
@@ -13,15 +13,16 @@ namespace mcast {
 
 class OneStep {
  public:
-  // `layout`: of all members, whose blocks it says.
-  // `racks`: of members; outlive this, as `args`.
+  // `layout`: for all members, whose blocks it describes. `racks`: of members; `racks` and `args`
+  // outlive this.
   OneStep(const ReduceArgs& args, Member self, const FoldLayout& layout, const Racks& racks);
 
-  // Where everybody's input goes, by member. The own one is readable once take_input() has it.
+  // Destination of each member's input, by member. Our own is readable once take_input() has copied
+  // it.
   const std::vector<Slice>& streams() const { return streams_; }
-  // Takes our input as soon as it can be read whole. True: it was taken now.
+  // Takes our input once all of it can be read. Returns true if this call took it.
   bool take_input();
-  // All streams are here: their fold, into the caller's output.
+  // Called when all streams are here: folds them into the caller's output.
   void fold() const;
 
  private:

@@ -27,48 +27,49 @@
 
 namespace mcast {
 
-// What a post hands to the group. Slices are empty where they do not apply.
+// Arguments of an operation that is posted to the group. Unused slices are empty.
 struct Post {
   Sequence sequence = 0;
   wire::Descriptor descriptor;
-  Slice input;                 // the own block (root of a broadcast; allgather)
-  std::vector<Slice> outputs;  // stream -> destination; the own stream may be the input itself
-  Nanos posted = 0;            // when
-  Nanos timeout = kNever;      // from then
+  Slice input;                 // this member's block (root of a broadcast; allgather)
+  std::vector<Slice> outputs;  // by stream: destination; our own may be the input itself
+  Nanos posted = 0;            // time of the call
+  Nanos timeout = kNever;      // counted from `posted`
   std::function<void(const Status&)> done;
   std::optional<ReduceArgs> reduce;      // reductions; input and outputs are then empty
   std::optional<ExchangeArgs> exchange;  // exchanges, likewise
-  // Completed ends of the outputs, if asked for: (stream, bytes final from its start).
+  // Called, if set, with (stream, bytes from its start that are final).
   std::function<void(uint32_t, uint64_t)> on_completed;
   size_t completed_step = 1;
-  // If there is one, bytes of outputs that come over the network go there and not to the outputs,
-  // where they can be read nevertheless.
+  // If set, output bytes from the network are written there instead of to the outputs, and can be
+  // read from there.
   std::shared_ptr<Landing> landing;
-  // Calls on_completed, which must be there, if what is final of an output of `end` bytes has
-  // passed a multiple of completed_step on its way from `before` to `after`, or is all of it.
+  // Calls on_completed, which must be set, if the final bytes of an output of `end` bytes have
+  // passed a multiple of completed_step between `before` and `after`, or are all of it.
   void raise_completed(uint32_t stream, uint64_t before, uint64_t after, uint64_t end) const;
-  // The data travels by other groups: this one only makes sure that all ranks call the same and
-  // ends it for all. Complete here when true; then call GroupCore::arrived().
+  // Other groups carry the data: this group only checks that all ranks make the same call, and ends
+  // it for all. It is complete here when this is true; then call GroupCore::arrived().
   std::shared_ptr<const std::atomic<bool>> delegated;
-  // How many ranks' inputs are in the result: lowered where it ends without some. May be null.
+  // Number of ranks whose inputs are in the result; lowered if some are missing. May be null.
   std::shared_ptr<std::atomic<uint32_t>> contributors;
   std::shared_ptr<Moments> moments;  // may be null
-  // When its time limit passes; it counts from the post, also while the operation waits to start.
+  // Time at which the limit passes. It counts from the post, also while the operation waits to
+  // start.
   Nanos deadline() const { return later(posted, timeout); }
   void note_contributors(uint32_t count) const {
     if (contributors && count < contributors->load()) contributors->store(count);
   }
 };
 
-// Which operation, of which group, on which rank, how long it took and how long it might: the start
-// of its errors.
+// Start of an error text about an operation: names the operation, group and rank, the elapsed time
+// and the limit.
 std::string describe_failed(const Post& post, const std::string& group, Member self, Nanos now);
 
-// How far a block has come on the ring path.
+// Progress of a block on the ring path.
 struct RingBlock {
-  uint64_t available = 0;  // bytes here, in order
-  uint64_t forwarded = 0;  // bytes handed to the successor
-  bool listed = false;     // in Ring::turns
+  uint64_t available = 0;  // bytes received, in order
+  uint64_t forwarded = 0;  // bytes sent to the successor
+  bool listed = false;     // listed in Ring::turns
 };
 
 struct Operation {
@@ -76,7 +77,7 @@ struct Operation {
   Plan plan;
   Nanos deadline = kNever;
 
-  // The number of a member's stream and back: broadcast has one stream, its root's.
+  // Maps a member to its stream and back. A broadcast has one stream, its root's.
   std::optional<uint32_t> stream_of(Member m) const {
     const bool one = plan.one_root();
     if (one ? m != plan.descriptor.root : m >= plan.roots) return std::nullopt;
@@ -85,35 +86,36 @@ struct Operation {
   Member member_of(uint32_t stream) const;
   Member self = 0;
 
-  // The own block, at a root.
+  // This member's block, at a root.
   struct Own {
     std::optional<uint32_t> stream;  // set at roots
     std::optional<BlockSender> sender;
     std::optional<RepairServer> repairs;
     std::vector<std::byte> kept;     // small: a copy of the block, until released
-    bool started = false;            // small: the block is in `kept`; large: its turn has come
-    bool held_back = false;          // small: not sent yet, since late ranks could not keep it
-    Nanos turn_idle_since = kNever;  // since when nobody in the own chain sends, or begins to
-    uint32_t silent_before = 0;      // roots before this one that were not heard then
-    Nanos turn_retry = kNever;       // when to look again whether a late root is not waited for
+    bool started = false;            // small: the block is in `kept`; large: its turn has begun
+    bool held_back = false;          // small: not sent yet, because late ranks could not keep it
+    Nanos turn_idle_since = kNever;  // since when no root of our chain sends or begins to
+    uint32_t silent_before = 0;      // earlier roots that were not heard at that time
+    Nanos turn_retry = kNever;       // when to check again whether to skip a late root
     uint64_t stalls_counted = 0, cuts_counted = 0;
   } own;
 
-  std::vector<BlockReceiver> receivers;  // by stream; the own one is all set
+  std::vector<BlockReceiver> receivers;  // by stream; our own is all set
   uint32_t receiving = 0;                // blocks not complete
-  std::vector<Chunk> final_to;  // by stream: no hole below; only if completed ends are asked for
+  // By stream: no hole below; used only if completed ends are requested.
+  std::vector<Chunk> final_to;
   std::optional<FetchClient> fetch;
 
-  // What is on its way, and what paces large blocks.
+  // Streams under way, and pacing of large blocks.
   struct Flow {
-    ActiveStreams active;  // that were heard, and are not complete or not reported to be
+    ActiveStreams active;  // heard, and neither complete nor reported complete
     std::optional<CreditTree> credit;
-    std::vector<Chunk> reported;  // by stream: high-water mark at the last own credit report
-    std::vector<Chunk> told;      // by stream: the limit there
-    uint32_t groups = 0;          // that shared the receive budget then; 0: none was made
+    std::vector<Chunk> reported;  // by stream: high-water mark at our last credit report
+    std::vector<Chunk> told;      // by stream: the limit reported then
+    uint32_t groups = 0;          // groups that shared the receive budget then; 0: no report yet
     std::optional<Chains> chains;
-    std::optional<SkewLimiter> skew;  // roots that all send at once
-    // Some of it was sent before this rank posted: what did not arrive says nothing about the path.
+    std::optional<SkewLimiter> skew;  // for roots that all send at once
+    // Part of it was sent before this rank posted, so missing chunks say nothing about the path.
     bool late = false;
   } flow;
 
@@ -121,31 +123,31 @@ struct Operation {
   struct Ring {
     std::vector<RingBlock> blocks;  // by stream
     bool open = false;              // the successor has posted the operation
-    std::deque<uint32_t> turns;     // streams of which there may be something to pass on
+    std::deque<uint32_t> turns;     // streams that may have data to forward
   } ring;
 
   std::unique_ptr<ReduceRun> reduce;          // reductions
   std::unique_ptr<ExchangeRun> exchange;      // exchanges
   std::vector<std::shared_ptr<void>> grants;  // parts of its memory that others may be reading
 
-  bool needs_release = false;  // finished when complete everywhere
+  bool needs_release = false;  // finishes only when complete everywhere
   bool local_complete = false;
   Nanos first_byte = kNever, last_byte = kNever;  // of data, in or out
-  bool finished = false;                          // result delivered, regions dropped
+  bool finished = false;                          // result delivered, regions released
 
-  // OperationQueue's.
+  // Owned by OperationQueue.
   struct Queued {
     bool touched = false, busy = false;
     Nanos timer = kNever;
   } queued;
 
-  // The block of stream `s` as it can be read: kept copy, input, or output.
+  // Readable data of the block of stream `s`: kept copy, input, or output.
   ConstBytes source(uint32_t stream) const;
   std::byte* destination(uint32_t stream) const { return post.outputs[stream].data(); }
   bool data_held() const { return !finished; }
-  // Bytes of the own block that may be read: all, unless it is staged (device memory).
+  // Bytes of our own block that can be read: all of them, unless it is staged (device memory).
   uint64_t readable() const;
-  // The output of `stream` has become final from `before` to `after` bytes.
+  // The final bytes of the output of `stream` have grown from `before` to `after`.
   void raise_completed(uint32_t stream, uint64_t before, uint64_t after) const;
 };
 

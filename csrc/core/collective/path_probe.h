@@ -1,4 +1,4 @@
-// PathProbe: the creation of a group, from the first ping to the decision whether it multicasts.
+// PathProbe: creation of a group, from the first ping to the decision whether it uses multicast.
 //
 // Threads: the lane's.
 #pragma once
@@ -13,9 +13,9 @@
 
 namespace mcast {
 
-// What a reach probe of this group is made with.
+// Parameters of a reach probe of this group.
 ReachProbe::Params probe_params(const GroupContext& g);
-// Multicasts the probes that are due, of a round of the path check or, 0, of the creation.
+// Multicasts the probes that are due. `round`: of the path check; 0: of the group's creation.
 void send_probes(GroupContext& g, const ReachProbe& probe, Sequence round);
 
 class PathProbe {
@@ -31,11 +31,11 @@ class PathProbe {
   void on_probe(Member from, bool full) {
     if (probe_) probe_->on_probe(from, full);
   }
-  // Only while it is under way; passed on to the children.
+  // Only while the probe is under way. The decision is forwarded to the children.
   void decide(bool multicast, const std::string& why, Nanos now);
   // The group has failed.
   void give_up(const Status& why);
-  // Who keeps it open, as far as this member can tell.
+  // Names the members that delay the decision, as far as known here.
   std::string text() const;
 
  private:
@@ -48,7 +48,7 @@ class PathProbe {
   GroupContext& g_;
   Membership& membership_;
   std::optional<ReachProbe> probe_;
-  std::string missing_;  // who has not joined, as the top says
+  std::string missing_;  // ranks that have not joined, as reported by the top
   std::function<void(const Status&)> ready_;
 };
 

@@ -1,5 +1,5 @@
-// PathSwitch: whether a group's streams go by multicast or by the ring. Decided when the group is
-// made (path_probe.h), changed in the middle of its life: from multicast to the ring, and back.
+// PathSwitch: chooses multicast or the ring for a group's streams. Decided when the group is
+// created (path_probe.h), and changed later in either direction if needed.
 //
 // Threads: the lane's.
 #pragma once
@@ -37,31 +37,32 @@ class PathSwitch {
     on_change_ = std::move(listener);
   }
 
-  // When the group is made.
+  // Creation of the group.
   PathProbe& creation() { return creation_; }
   const PathProbe& creation() const { return creation_; }
-  // Now or later: it is being found out whether multicast reaches everybody.
+  // Whether a probe is under way that tests if multicast reaches all members.
   bool probing() const { return creation_.under_way() || checking(); }
 
-  // Something of `from` has come by multicast.
+  // A datagram of `from` has arrived by multicast.
   void on_heard(Member from, Sequence sequence) { reachability_.on_heard(from, sequence); }
-  // The multicast address is flooded, as this member or another group of its lane has noticed.
+  // The multicast address is flooded, as detected by this member or another group of its lane.
   void on_flood(const std::string& why, Nanos now);
-  // The operation's blocks are here: has any come without the multicast being heard?
+  // The operation's blocks are complete: checks whether any arrived without its multicast being
+  // heard.
   void judge(const Operation& op, Nanos now);
 
-  // A member has left: what is being asked or agreed is so no more, and nothing is again.
+  // A member has left: cancels checks and pending changes, and begins no others.
   void stop();
 
-  // path_check.cpp: whether multicast reaches everybody, asked again
+  // path_check.cpp: checks again whether multicast reaches all members
   bool checking() const { return check_.has_value(); }
-  // Something is under way that drive() goes on with, whether operations are or not.
+  // Whether drive() has work that does not depend on operations.
   bool busy() const { return checking() || rates_.under_way(); }
   void drive(Nanos now);
   Nanos deadline() const {
     return std::min({check_ ? check_->deadline() : kNever, rates_.deadline(), flood_.deadline()});
   }
-  // Probes and their frames; round 0 is the creation's.
+  // Probes and their frames. Round 0 is the creation's.
   void on_probe(Member from, uint32_t round, bool full) {
     if (round == 0) return creation_.on_probe(from, full);
     if (check_ && round == round_) check_->on_probe(from, full);
@@ -70,11 +71,11 @@ class PathSwitch {
   using Frame = wire::FrameHeader;
   void on_probe_frame(const Frame& header, ConstBytes body, Nanos now);
 
-  // Whether the ring would be faster.
+  // Compares the rates of both paths.
   RateTest& rates() { return rates_; }
   const RateTest& rates() const { return rates_; }
 
-  // path_switch.cpp: what has been agreed, or is being
+  // path_switch.cpp: a change that is agreed or pending
   void on_switch_frame(const Frame& header, ConstBytes body, Nanos now);
 
  private:
@@ -99,13 +100,13 @@ class PathSwitch {
   ReachabilityMonitor reachability_;
   RateTest rates_;
   Flood flood_;
-  std::optional<ReachProbe> check_;  // a round of asking
+  std::optional<ReachProbe> check_;  // a round of the path check
   uint32_t round_ = 0;
   Nanos next_check_ = kNever, check_wait_ = 0;  // at the top, while on the ring
   std::string suspicion_;
-  // At the top: reports of members that hear nothing are ignored until then.
+  // Top member only: reports that a member does not receive multicast are ignored until then.
   Nanos doubts_from_ = 0;
-  // A switch that is being agreed: from which operation on, where to, why.
+  // A change that is being agreed: cut-over, direction, reason.
   Line line_;
   bool to_ring_ = false;
   std::string reason_;

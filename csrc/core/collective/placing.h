@@ -1,6 +1,6 @@
-// Placing: streams of operations whose chunks a device writes into memory, where the transport has
-// such a thing (Placer). Memory that a device may write to is not given back: an operation is
-// complete here, or hands back its failure, once all its slices are retired.
+// Placing: streams whose chunks a device writes into memory, if the transport has one (Placer).
+// Memory that a device may write to is not returned to the caller: an operation completes here, or
+// returns its failure, only once all its slices are retired.
 //
 // Threads: the lane's.
 #pragma once
@@ -18,23 +18,22 @@ class Placing {
  public:
   explicit Placing(GroupContext& context) : g_(context) {}
 
-  // The operation's machines are there: the device has its streams from now on, as far as it has
-  // room for them.
+  // The operation's state machines exist: hands its streams to the device, as far as it has room.
   void start(const Operation& op);
-  // All of a stream is here.
+  // The stream is complete.
   void end(const Operation& op, uint32_t stream) {
     if (!open_.empty()) retire(op.post.sequence, op.member_of(stream));
   }
-  // No device writes for the operation.
+  // True if no device writes for the operation.
   bool retired(const Operation& op) const {
     return open_.empty() || open_.count(op.post.sequence) == 0;
   }
   void on_retired(const SliceName& name);
 
-  // An operation ends before its streams do. True: its result and its memory are kept here, and are
-  // handed on when its slices are retired.
+  // The operation ends before its streams do. Returns true if its result and memory are kept here
+  // until its slices are retired.
   bool hold(Post& post, const Status& status);
-  // Nothing is retired later than now.
+  // The group is being destroyed: revokes all slices, so that none is retired later.
   void abandon();
   bool idle() const { return open_.empty(); }
 

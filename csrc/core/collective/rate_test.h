@@ -1,6 +1,6 @@
-// RateTest: whether unicast would move the group's large operations faster than multicast does,
-// where multicast reaches everybody but is slow: gateways of clouds limit what one multicast flow
-// may carry. A part of PathSwitch, which acts on what it says.
+// RateTest: finds out whether unicast would move the group's large operations faster than
+// multicast. That is so where multicast reaches all members but is slow: gateways of clouds limit
+// the rate of a multicast flow. Part of PathSwitch, which acts on the verdict.
 //
 // Threads: the lane's.
 #pragma once
@@ -17,13 +17,13 @@ class RateTest {
  public:
   explicit RateTest(GroupContext& context) : g_(context) {}
 
-  // Of every operation that has ended well, before its memory is given back.
+  // Called for every operation that has ended well, before its memory is returned.
   void on_finished(const Operation& op, Nanos now);
-  // At the top, on multicast: a test is due, for which a line is to be drawn.
+  // Top member, on multicast: returns true if a test is due, which needs a cut-over.
   bool due(Nanos now);
-  // A line is being drawn, all ranks begin the same test; it is drawn before `first`. Operations
-  // from there on wait until the own train and the predecessor's are over; trains begin when those
-  // before it are complete everywhere.
+  // begin(): a cut-over is pending and all ranks begin the same test. on_line(): the cut-over is
+  // set before `first`. Operations from `first` on wait until our train and the predecessor's are
+  // over; trains begin when the operations before `first` are complete everywhere.
   void begin();
   bool waits_for_line() const { return round_ && !round_->drawn; }
   void on_line(Sequence first);
@@ -35,7 +35,7 @@ class RateTest {
     round_.reset();
     next_ = kNever;
   }
-  // Sends what can be sent of the own train.
+  // Sends as much of our train as possible now.
   void drive(Nanos now);
   Nanos deadline() const {
     return round_ && round_->drawn && round_->began == kNever && g_.ops.empty() ? 0 : next_;
@@ -46,35 +46,37 @@ class RateTest {
     bool to_ring = false;
     std::string why;
   };
-  // At the top, once for each: the path is to be changed.
+  // Top member: returns each verdict once. The path is to be changed.
   std::optional<Verdict> take_verdict() { return std::exchange(verdict_, std::nullopt); }
-  // The path has changed, for whatever reason.
+  // The path has changed, for any reason.
   void on_change(bool to_ring);
-  // At the top: the group is on the ring because that is faster.
+  // Top member: true if the group is on the ring because the ring is faster.
   bool chose_ring() const { return multicast_ > 0; }
 
-  static constexpr uint64_t kLargeBytes = 1u << 20;  // of operations that are measured
-  static constexpr Nanos kMeasured = kSecond;        // of them under way, before a test
-  static constexpr Nanos kTrial = kSecond / 4;       // on the ring, before that is judged
-  static constexpr Nanos kTrainTime = 100 * kMilli;  // of a train, at most
-  static constexpr Nanos kHold = 2 * kSecond;        // of a test, from its train on
-  static constexpr Nanos kRest = 600 * kSecond;  // between two tests; doubles with a failed trial
+  static constexpr uint64_t kLargeBytes = 1u << 20;  // least size of operations that are measured
+  static constexpr Nanos kMeasured = kSecond;        // time of such operations before a test
+  static constexpr Nanos kTrial = kSecond / 4;       // time on the ring before it is judged
+  static constexpr Nanos kTrainTime = 100 * kMilli;  // most time of a train
+  static constexpr Nanos kHold = 2 * kSecond;        // most time of a test, from its train on
+  // Between two tests; doubles with each failed trial.
+  static constexpr Nanos kRest = 600 * kSecond;
   static constexpr Nanos kLongestRest = 16 * kRest;
-  static constexpr double kWorth = 2;         // times that unicast must be faster for a trial
-  static constexpr double kWorthStay = 1.25;  // times that the ring must be faster then
-  static constexpr double kNearLink = 0.75;   // of the link's rate: nothing to be gained
+  static constexpr double kWorth = 2;         // speed-up by unicast that justifies a trial
+  static constexpr double kWorthStay = 1.25;  // speed-up that the trial must show
+  // Share of the link's rate that leaves no room for improvement.
+  static constexpr double kNearLink = 0.75;
 
  private:
-  // One comparison, as this member takes part in it.
+  // This member's part of one comparison.
   struct Round {
     uint32_t number;
-    Sequence first;  // operation behind the line
-    Nanos began;     // the own train; kNever: it waits for operations before the line
+    Sequence first;  // first operation after the cut-over
+    Nanos began;     // start of our train; kNever: earlier operations are not over
     TrainMeter in;
-    uint32_t children;  // that have not reported
+    uint32_t children;  // children that have not reported
     uint64_t sent = 0;
     bool all_sent = false, all_here = false, drawn = false;
-    double least = 0;  // bytes per second, of the subtree
+    double least = 0;  // bytes per second, lowest of the subtree
     bool over() const { return all_sent && all_here; }
   };
 
@@ -87,8 +89,9 @@ class RateTest {
   void judge_trial(Nanos now);
 
   GroupContext& g_;
-  RateMeter meter_;       // of the path in use, at the top
-  double multicast_ = 0;  // what it moved when the ring was chosen; 0: it was not, or is over
+  RateMeter meter_;  // of the path in use, at the top
+  // Rate of multicast when the ring was chosen; 0: the ring was not chosen for its rate.
+  double multicast_ = 0;
   Nanos not_before_ = 0, rest_ = kRest;
   uint32_t last_round_ = 0;
   std::optional<Round> round_;

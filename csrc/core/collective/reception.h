@@ -1,4 +1,4 @@
-// Reception: what comes by multicast, into the memory of operations or into staging.
+// Reception: puts multicast datagrams into the memory of operations or into staging.
 //
 // Threads: the lane's.
 #pragma once
@@ -24,37 +24,39 @@ class Reception {
         sources_(sources),
         staging_(context.params.staging) {}
 
-  // A datagram of data; it is verified here, once it is known to be wanted. For both verifiers of
-  // collective/datagram_verifier.h.
+  // Handles a data datagram and verifies it once it is known to be needed. Instantiated for both
+  // verifiers of collective/datagram_verifier.h.
   template <typename Verifier>
   Judged on_data(const wire::DatagramHeader& header, Verifier& datagram, Nanos now);
-  // Chunks that a device has written to the operation's memory; returns their bytes.
+  // Handles chunks that a device has written to the operation's memory. Returns their bytes.
   size_t on_placed(Operation& op, Member root, uint32_t word, uint64_t bits, Nanos now);
-  // A verified one that says how far a root has got: with its small operations, or with one.
+  // Handles a verified datagram with the position of a root, in its small operations or in one
+  // block.
   void on_position_datagram(const wire::DatagramHeader& header, Nanos now);
   void on_position(Sequence sequence, Member root, uint32_t descriptor, Chunk sent, Nanos now);
 
-  // Puts a verified chunk into the operation's memory; false: it is there already. `live`: by
-  // multicast.
+  // Puts a verified chunk into the operation's memory. Returns false if it is there already.
+  // `live`: received by multicast.
   bool place(Operation& op, uint32_t stream, Chunk chunk, ConstBytes payload, bool live, Nanos now);
-  // Keeps one of an operation that is not posted here. False: there is no room, or it was kept.
+  // Keeps a chunk of an operation that is not posted here. Returns false if there is no room or the
+  // chunk is already kept.
   bool stage(Sequence sequence, Staging::Key key, uint32_t descriptor, bool live,
              ConstBytes payload);
   bool staged(Sequence sequence, Member root) const { return staging_.holds(sequence, root); }
-  // The operation has been posted: what came before takes its place.
+  // The operation has been posted: places its staged chunks.
   void replay_staged(Operation& op, Nanos now);
 
-  // Bytes of memory for what came before its operation was posted.
+  // Bytes staged for operations that are not posted here.
   size_t staged_bytes() const { return staging_.bytes(); }
   size_t take_staged_peak() { return staging_.take_peak(); }
-  // Bytes of multicast that may pile up before anybody has to wait for this member to take them; 0
-  // unless much more than that is still to come.
+  // Bytes of multicast that may queue here before any sender must wait for this member. 0 unless
+  // much more than that is still to come.
   size_t headroom() const;
 
  private:
-  // The bytes of a chunk that is new.
+  // Copies a new chunk into the operation's memory.
   void enter(Operation& op, uint32_t stream, Chunk chunk, ConstBytes payload, bool live, Nanos now);
-  // They are in the operation's memory.
+  // Accounts for a chunk that is in the operation's memory.
   void arrived(Operation& op, uint32_t stream, Chunk chunk, bool live, Nanos now);
   template <typename Verifier>
   Judged on_other_data(const wire::DatagramHeader& header, Verifier& datagram, Nanos now);

@@ -1,4 +1,4 @@
-// What the poster of a reduction hands over.
+// Arguments of a reduction, as its caller posts them.
 #pragma once
 
 #include <algorithm>
@@ -14,12 +14,11 @@ struct ReduceArgs {
   Reduction reduction = Reduction::kSum;
   double factor = 1;          // PREMUL_SUM: this rank's
   std::vector<Slice> inputs;  // reduce_scatter: by owner; otherwise one, the whole
-  Slice output;               // reduce_scatter: the own block; all_reduce, reduce: the whole (empty
-                              // away from the root)
-  // This rank takes part without its input (collective/excuses.h): nobody reads it.
+  Slice output;  // reduce_scatter: this rank's block; otherwise the whole (reduce: root only)
+  // This rank takes part without its input (collective/excuses.h), which is never read.
   bool excused = false;
 
-  // All of the inputs can be read: none is on its way from a device.
+  // All of the inputs can be read: none is still being copied from a device.
   bool inputs_readable() const {
     return std::all_of(inputs.begin(), inputs.end(), [](const Slice& s) {
       return !s.region || s.offset + s.length <= s.region->readable();

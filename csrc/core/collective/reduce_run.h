@@ -1,4 +1,4 @@
-// A reduction in flight at one member: whose blocks, from which memory, into which.
+// A reduction in flight at one member: its contributors and its source and destination memory.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,7 @@ namespace mcast {
 
 class ReduceRun {
  public:
-  // What all reductions of a group share; outlives them.
+  // State shared by all reductions of a group; outlives them.
   struct Shared {
     Hosts hosts;
     Member self;
@@ -32,7 +32,7 @@ class ReduceRun {
     BufferPool pool;
     HostInputs::Scratch scratch;
   };
-  // `stations`: null: they fold nothing of it.
+  // `stations`: null if they fold nothing of it.
   ReduceRun(const Plan& plan, const ReduceArgs& args, Sequence sequence, Shared& shared,
             std::unique_ptr<StationShare> stations = nullptr);
   ~ReduceRun() { drop_memory(); }
@@ -43,82 +43,84 @@ class ReduceRun {
   size_t length(Member m) const;
   Slice contribution(Member m) const;
 
-  // The multicast half of an all_reduce: the streams of its streams, by member. Blocks that are
-  // shorter than the others (and all streams of the one-step way) are scratch memory.
+  // The multicast half of an all_reduce: destinations of its streams, by member. Blocks that are
+  // shorter than the others (and all streams of the one-step algorithm) are in scratch memory.
   const std::vector<Slice>& stream_outputs() const { return stream_outputs_; }
-  // The own block's result; `region->readable()` follows the folding (publish()).
+  // Result of our own block. `region->readable()` grows as segments are folded (publish()).
   const Slice& result() const { return result_; }
-  // Raises the readable end of what may be multicast.
+  // Raises the readable end of the part that may be multicast.
   void publish();
-  // Tells the owner how far our contribution to our own block may be read (staged sources); in the
-  // one-step way takes our input once it is here. True: something was told.
+  // Notifies the owner of how much of our contribution to our own block can be read (staged
+  // sources). In the one-step algorithm, takes our input once all of it is readable. Returns true
+  // if anything changed.
   bool refresh_own();
   // Bytes of our own block that are final in the caller's memory, for completed ends.
   uint64_t completed() const;
-  // Whether the stream of this stream arrives in the caller's memory (else it is scratch).
+  // Whether this stream is received into the caller's memory. Otherwise it is scratch.
   bool lands(uint32_t stream) const;
-  // Whether `bytes` of our contribution to member `m`, from its start, can be read.
+  // Whether the first `bytes` bytes of our contribution to member `m` can be read.
   bool readable(Member m, uint64_t bytes) const;
-  // Our input can be read whole.
+  // Our whole input can be read.
   bool all_readable() const { return args_.inputs_readable(); }
-  // Our contribution to member `m`, folded with those of the other ranks of this host where that is
-  // done; only what is readable(). Valid until the next call. Nothing: host->refused().
+  // Our contribution to member `m`, folded with those of the other ranks of this host if they fold
+  // first. Only for bytes that are readable(). Valid until the next call. Nullopt: see
+  // host->refused().
   std::optional<ConstBytes> payload(Member m, size_t offset, size_t bytes);
-  // Of a payload for `bytes` of a block.
+  // Bytes of the payload for `bytes` of a block.
   size_t contribution_bytes(size_t bytes) const {
     return host && host->wide() ? FoldRule{args_.element}.accumulator_bytes(bytes) : bytes;
   }
-  // PREMUL_SUM: what the owner still has to multiply the payload with.
+  // PREMUL_SUM: factor by which the owner still has to multiply the payload.
   double factor() const { return host ? 1 : args_.factor; }
-  // Who contributes to our block, in the order of folding; one of them is this member.
+  // Contributors to our block in the order of folding. This member is one of them.
   const std::vector<Member>& contributors() const { return contributors_; }
-  // Which of them `m` is; nothing: none.
+  // Index of `m` in contributors(); nullopt if it is none.
   std::optional<Member> contributor(Member m) const;
-  // The `i`-th of the others to be asked: beginning with the next, so that owners do not all ask
-  // the same one first.
+  // The `i`-th of the other contributors to be granted. The order begins with the next one after
+  // us, so that owners do not all ask the same contributor first.
   Member next_asked(uint32_t i) const {
     return contributors_[(own_.place + 1 + i) % contributors_.size()];
   }
-  // reduce, at the root: where member `m`'s result goes.
+  // reduce, at the root: destination of member `m`'s result.
   Slice destination(Member m) const { return part(args_.output, m); }
 
-  // We take part without our input.
+  // This rank takes part without its input.
   bool excused() const { return own_.excused; }
 
-  // A station's fold of a segment of our block; `of_others`: of all but our contribution, which
-  // is readable(). False: it is not awaited, or has another length.
+  // Takes a station's fold of a segment of our block. `of_others`: it lacks our contribution, which
+  // is readable(). Returns false if the segment is not expected or has another length.
   bool place(uint32_t segment, bool of_others, ConstBytes payload);
 
-  // Everything is here: the last step, into the caller's memory.
+  // All data is here: finishes the result in the caller's memory.
   void conclude();
-  // The operation ends without these, of whom we may be one; set by Reductions::excuse().
+  // Ranks that are missing in the result, perhaps this one; set by Reductions::excuse().
   std::optional<wire::PartialResult> partial;
 
-  // The operation is over: lets go of the caller's memory and of the machines that point into it.
+  // The operation is over: releases the caller's memory and the state machines that point into it.
   void drop_memory();
 
   const std::unique_ptr<StationShare> stations;
-  std::optional<HostInputs> host;  // where ranks of a host fold first
-  // Of what ranks of a host tell each other.
+  std::optional<HostInputs> host;  // if ranks of a host fold first
+  // Exchange of inputs between ranks of this host.
   struct {
-    bool offered = false;          // our input, to them
-    bool acknowledged = false;     // they know that we have read theirs
-    Nanos refused_until = kNever;  // when not being able to read theirs is an error
+    bool offered = false;          // our input, to the others
+    bool acknowledged = false;     // reported to the others that we have read theirs
+    Nanos refused_until = kNever;  // when failing to read theirs becomes an error
   } inputs;
-  std::optional<OneStep> one_step;  // instead of both of these
+  std::optional<OneStep> one_step;  // instead of owner and sender
   std::optional<ReduceOwner> owner;
   std::optional<ReduceSender> sender;
-  // Granting: contributors that know of what `owner` has granted, and what they knew before;
-  // segments asked for in all; whether the rest waits for a window.
+  // Granting: number of contributors that have received the latest grant, and the end of the grant
+  // before; segments granted in total; whether further grants wait for a window.
   struct {
     uint32_t granted = 0, before = 0;
     uint64_t asked = 0;
     bool held = false;
   } grants;
-  uint64_t completed_end = 0;         // of the own block, as the caller knows
+  uint64_t completed_end = 0;         // of our own block, as reported to the caller
   std::vector<size_t> unasked;        // by owner: bytes sent without a grant
   struct {                            // reduce:
-    uint64_t sent = 0;                // of the own block, to the root
+    uint64_t sent = 0;                // of our own block, to the root
     std::vector<uint64_t> collected;  // at the root: by member, bytes of its result
   } to_root;
 
@@ -140,8 +142,8 @@ class ReduceRun {
   const Member self_;
   std::vector<Member> contributors_;
   struct {
-    Member place = 0;     // among them
-    bool staged = false;  // our contribution was not all readable when last looked at
+    Member place = 0;     // index among contributors_
+    bool staged = false;  // our contribution was not all readable at the last check
     bool excused = false;
   } own_;
   std::vector<Slice> stream_outputs_;

@@ -1,5 +1,5 @@
-// Reductions: contributions between members and owners, with grants that bound what may be under
-// way; a reduce's results to its root.
+// Reductions: contributions from members to owners, with grants that limit the data under way; and
+// the results of a reduce to its root.
 //
 // Threads: the lane's.
 #pragma once
@@ -16,31 +16,32 @@ class Reductions {
   Reductions(GroupContext& context, SmallOperations& small)
       : g_(context), small_(small), unasked_(context.size), ingress_(context.params.policy) {}
 
-  // Grants, offers, sends, folds what may be. True: more can be done at once.
+  // Grants, offers, sends and folds as much as the limits allow. Returns true if more can be done
+  // at once.
   bool pump(Operation& op, Nanos now);
   bool complete(const Operation& op) const;
-  // What the multicast lane has received since the last time: grants yield to it.
+  // Measures the multicast lane's traffic since the last call, to which grants yield.
   void measure_ingress(Nanos now);
 
   using Frame = wire::FrameHeader;
-  // The operation must be in flight here; who has not posted it keeps the frame, if
+  // The operation must be in flight here; before its post, the frame is kept elsewhere if
   // allowed_early().
   void on_frame(Operation& op, const Frame& header, ConstBytes body, Nanos now);
-  // Whether a correct member may send this before we have posted; else the group fails.
+  // Whether a correct member may send this before our post. Fails the group if not.
   bool allowed_early(const Frame& header);
 
-  // A station folds nothing of the operation any more: what we still await from it is ours.
+  // A station folds nothing more of the operation: this owner takes over its outstanding segments.
   void drop_station(Operation& op, uint16_t station);
-  // The operation ends without some ranks: its folds go on.
+  // The operation completes without some ranks: continues the folds that wait for them.
   void excuse(Operation& op, const wire::PartialResult& partial);
-  // Something of our block has become final.
+  // More of our block has become final.
   void contribution_progress(Operation& op);
 
-  // What exchanges share with them.
+  // Shared with exchanges.
   UnaskedAccount& unasked() { return unasked_; }
   const IngressShare& ingress() const { return ingress_; }
 
-  // The operation leaves the queue: its unasked contributions are no longer charged.
+  // The operation leaves the queue: stops charging for its unasked contributions.
   void give_back(const Operation& op);
 
  private:

@@ -1,6 +1,7 @@
-// Repair: losses are found, fetched from a neighbour or from the root, and placed; what others have
-// lost is donated, by multicast where several lack it, else by stream or by one-sided reads. All
-// thresholds of the policy are here and in protocol/{fetch_client,repair_server,repair_queue}.h.
+// Repair: detects losses, fetches lost chunks from a neighbour or from the root, and places them.
+// Donates chunks that others have lost: by multicast if several lack them, otherwise by stream or
+// by one-sided reads. All thresholds of the policy are here and in
+// protocol/{fetch_client,repair_server,repair_queue}.h.
 //
 // Threads: the lane's.
 #pragma once
@@ -16,7 +17,7 @@
 
 namespace mcast {
 
-inline constexpr size_t kMostAsked = 256u << 10;  // bytes that one request may name
+inline constexpr size_t kMostAsked = 256u << 10;  // most bytes that one request may name
 
 class Repair {
  public:
@@ -27,15 +28,16 @@ class Repair {
         heard_(context.size),
         bytes_(context.size) {}
 
-  // The operation's machines: who asks, and at a root who answers.
+  // Makes the operation's state machines: the client, and at a root the server.
   void start(Operation& op);
-  // Asks for what is lost. `drained`: the transport's receive side was seen empty.
+  // Requests lost chunks. `drained`: the transport's receive side was seen empty.
   void drive(Operation& op, Nanos now, bool drained);
-  // At a root: answers requests that have been gathered.
+  // At a root: answers the requests collected so far.
   void serve(Operation& op, Nanos now);
-  // Sends what askers are owed, as far as their connections take it.
+  // Sends the donations that wait for connections to accept more data.
   void serve_parked();
-  // Asks for what was sent before this rank posts it and is not staged; the socket was seen empty.
+  // Requests chunks that were sent before this rank's post and are not staged; the socket was seen
+  // empty.
   void fetch_early(Nanos now);
 
   using Frame = wire::FrameHeader;
@@ -45,26 +47,25 @@ class Repair {
   void on_not_have(const Frame& header, ConstBytes body, Nanos now);
   void on_early_fetch(const Frame& header, ConstBytes body);
   void on_early_data(const Frame& header, ConstBytes body, Nanos now);
-  // The bytes that Port::read() asked for.
+  // The bytes that Port::read() requested.
   void on_read(uint32_t token, ConstBytes bytes, Nanos now);
 
-  // Reads of the operation are under way: its donors let go of their memory once all ranks are
-  // complete.
+  // Reads of the operation are under way. Donors release their memory once all ranks are complete.
   bool reading(const Operation& op) const;
   void on_released(Sequence end) { parked_.on_released(end); }
-  // Per member: repair payload bytes received from it, sent to it.
+  // By member: repair payload bytes received from it, and sent to it.
   const std::vector<std::pair<uint64_t, uint64_t>>& bytes() const { return bytes_; }
 
  private:
-  // repair.cpp: asking
+  // repair.cpp: requests
   void detect_losses(Operation& op, Nanos now, bool drained);
   bool accept(Operation& op, uint32_t stream, Member donor, uint32_t id, ChunkRange range,
               ConstBytes payload, Nanos now);
-  // repair_donor.cpp: answering
+  // repair_donor.cpp: replies
   void donate(Operation& op, uint32_t stream, Member asker, uint32_t id,
               const std::vector<ChunkRange>& ranges);
-  // Whether a donor may still read the block: a finished operation's memory belongs to the caller
-  // again, except a small root's own copy.
+  // Whether a donor may still read the block: the memory of a finished operation belongs to the
+  // caller again, except a small root's own copy.
   static bool readable(const Operation& op, uint32_t stream);
   void send_fetch_data(Operation& op, uint32_t stream, Member asker, uint32_t id, ChunkRange range);
   void say_not_have(Sequence sequence, Member asker, uint32_t id, Member root,
@@ -84,7 +85,7 @@ class Repair {
   RepairQueue parked_;
   std::vector<Nanos> heard_;  // by member: when it last answered a request
   std::vector<std::pair<uint64_t, uint64_t>> bytes_;
-  // Reads that were granted: those to be posted, and those on their way by token.
+  // Granted reads: those to be posted, and those under way by token.
   struct Read {
     Sequence sequence;
     uint32_t id;

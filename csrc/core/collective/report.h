@@ -1,4 +1,4 @@
-// What both kinds of group say of an operation: to users in errors, and to the trace.
+// Error texts and trace events that both kinds of group use.
 #pragma once
 
 #include <string>
@@ -11,11 +11,11 @@
 
 namespace mcast {
 
-// kMismatch: `self` and `other` called different things as operation `sequence`.
+// kMismatch: `self` and `other` called different operations as operation `sequence`.
 Status differs(Sequence sequence, Member self, const std::string& ours, Member other,
                const std::string& theirs);
 
-// kMismatch: rank `from` has a block of another length for rank `to` than that one expects.
+// kMismatch: rank `from` has a block for rank `to` whose length differs from the one `to` expects.
 Status lengths_differ(Sequence sequence, const wire::Descriptor& what, Member from, uint64_t sent,
                       Member to, uint64_t expected);
 

@@ -1,7 +1,7 @@
-// RosterChange: which stations a group has, agreed by all its ranks in the middle of its life. The
-// top is given those that aggregators have admitted; all ranks try to reach them; those that all
-// have reached are in force from a line on (line.h, station_table.h), where operations go on
-// meanwhile. Nothing about a station, lost at whatever moment, fails the group or keeps it waiting.
+// RosterChange: all ranks of a group agree on its stations during its life. The top receives the
+// stations that aggregators have admitted, and all ranks try to reach them. Those that all ranks
+// have reached are in force from a cut-over on (line.h, station_table.h); operations continue until
+// then. A station that is lost at any moment neither fails the group nor delays it.
 //
 // Threads: the lane's.
 #pragma once
@@ -19,14 +19,14 @@
 
 namespace mcast {
 
-// What becomes of stations, by the uid of their stream endpoint. Run on the lane's thread, must not
-// block. All but `settled` at the top only.
+// Events of stations, named by the uid of their stream endpoint. Run on the lane's thread; must not
+// block. All but `settled` run at the top only.
 struct RosterEvents {
-  // These are in force from now on; none: there are none, and nobody is being tried.
+  // These stations are in force from now on (perhaps none), and no other is being tried.
   std::function<void(const std::vector<uint64_t>& uids)> settled;
-  // A rank cannot reach it, or has lost it; `why` names the rank. Once at least.
+  // A rank cannot reach the station or has lost it; `why` names the rank. Runs at least once.
   std::function<void(uint64_t uid, const std::string& why)> lost;
-  // No operation uses it any more and no rank speaks to it.
+  // No operation uses the station any more, and no rank is connected to it.
   std::function<void(uint64_t uid)> parted;
 };
 
@@ -38,41 +38,41 @@ class RosterChange {
 
   void set_listener(RosterEvents events) { events_ = std::move(events); }
 
-  // At the top: all stations that are admitted now, in a fixed order of their aggregators. What was
-  // proposed before and is not in force is given up.
+  // At the top: proposes all stations that are admitted now, in a fixed order of their aggregators.
+  // An earlier proposal that is not in force is dropped.
   void propose(std::vector<wire::StationEntry> stations);
 
-  // At the top: those in force fold nothing from a line on, or fold again. False: that cannot be
-  // agreed on now.
+  // At the top: the stations in force stop folding from a cut-over on, or start again. Returns
+  // false if that cannot be agreed on now.
   bool rest(bool resting);
 
   void drive(Nanos now);
-  // At the top: all ranks have answered. draw() it when no other line is about to be drawn and no
-  // rank has left, which would never answer.
+  // At the top: all ranks have replied. Call draw() when no other cut-over is about to begin and no
+  // rank has left: that rank would never reply.
   bool wants_line() const {
     return at_top() && stage_ == Stage::kTested && g_.state == GroupState::kOpen;
   }
   void draw(Nanos now);
-  // A member has left: the stations stay as they are.
+  // A member has left: the stations remain as they are.
   void stop();
   Nanos deadline() const { return stage_ == Stage::kTesting && !tested_ ? until_ : kNever; }
 
   // Roster, RosterReach, RosterLine, RosterReady, RosterAt of a rank.
   void on_frame(const wire::FrameHeader& header, ConstBytes body, Nanos now);
-  // Stations has noted the loss, here or by another rank's word. Once for each rank that learns of
-  // it.
+  // Stations has recorded the loss, noticed here or reported by another rank. Called once for each
+  // rank that learns of it.
   void on_lost(uint32_t version, Member station, const std::string& why);
 
-  // For people.
+  // For display.
   std::string address_of(Member station) const;
 
-  // For a station to answer, from the moment that a rank hears of it, at least; half of what one in
-  // force may be silent, where that is longer.
+  // Least time for a station to reply, from the moment a rank learns of it. Half the silence
+  // allowed to a station in force is used if that is longer.
   static constexpr Nanos kPatience = 500 * kMilli;
 
  private:
   // kIdle: nothing is being agreed. kTesting: this rank's stations or its children have not
-  // answered. kTested: it waits for the line, at the top for the moment to draw it.
+  // replied. kTested: waits for the cut-over; at the top, for the moment to begin one.
   enum class Stage : uint8_t { kIdle, kTesting, kTested };
   using Frame = wire::FrameHeader;
 
@@ -87,7 +87,7 @@ class RosterChange {
   void on_roster(const Frame& header, ConstBytes body, Nanos now);
   void on_reach(const Frame& header, ConstBytes body, Nanos now);
   void on_line(const Frame& header, ConstBytes body, Nanos now);
-  // Of the version that is being agreed; else counted.
+  // Whether the frame is about the version that is being agreed. Counts the frame otherwise.
   bool is_current(ConstBytes body);
 
   void lose_unreached();
@@ -102,23 +102,23 @@ class RosterChange {
   RosterEvents events_;
   Line line_;
   std::optional<std::vector<wire::StationEntry>> proposed_;
-  bool rests_ = false;  // what is wanted of those in force
+  bool rests_ = false;  // wanted state of the stations in force
 
   Stage stage_ = Stage::kIdle;
-  wire::StationRoster roster_;   // the latest that this rank has heard of
+  wire::StationRoster roster_;   // the latest that this rank has received
   std::vector<Member> members_;  // its stations' numbers
-  std::vector<bool> connected_;  // by station: to this rank and to all that have answered
-  std::vector<bool> children_;   // by child: it has answered
+  std::vector<bool> connected_;  // by station: reached by this rank and all that have replied
+  std::vector<bool> children_;   // by child: it has replied
   bool tested_ = false;          // this rank has tried them all
-  bool given_up_ = false;        // at the top: the latest roster, before all had answered
+  bool given_up_ = false;        // at the top: the latest roster was dropped before all had replied
   Nanos until_ = kNever;
   struct Known {
     Member member;
-    std::string address;  // for people
-    bool met;             // and not parted from
+    std::string address;  // for display
+    bool met;             // and not parted since
   };
-  std::map<uint64_t, Known> known_;  // by uid, all that rosters have named
-  bool parting_ = false;             // somebody is met that may not be needed any more
+  std::map<uint64_t, Known> known_;  // by uid: all stations of all rosters
+  bool parting_ = false;             // a met station may no longer be needed
 };
 
 }  // namespace mcast

@@ -1,7 +1,7 @@
 // SourceAuth: with the setting `source_auth`, each receiver of a block compares it with the digest
-// that its root sends over the stream of the two, before the operation ends. Every rank has the
-// keys of a group's datagrams, and hands on repairs and the ring's data, so only the digest shows
-// whose bytes they are.
+// that the root sends over their stream, before the operation ends. Every rank has the keys of the
+// group's datagrams, and forwards repairs and the ring's data, so only the digest proves the origin
+// of the bytes.
 //
 // Threads: the lane's.
 #pragma once
@@ -20,26 +20,28 @@ class SourceAuth {
  public:
   explicit SourceAuth(GroupContext& context) : g_(context) {}
 
-  // An operation whose blocks travel begins, before anything of it is placed.
+  // Called when an operation with blocks begins, before any data of it is placed.
   void start(const Operation& op);
-  // The first `end` bytes of the own block have been sent; its digest leaves with the last ones.
+  // The first `end` bytes of our own block have been sent. The digest is sent after the last ones.
   void on_sent(const Operation& op, uint64_t end);
-  // A chunk of another root's block has been placed; by the ring, its first `end` bytes have.
+  // on_chunk: a chunk of another root's block has been placed. on_bytes: on the ring, its first
+  // `end` bytes have.
   void on_chunk(const Operation& op, uint32_t stream, Chunk chunk);
   void on_bytes(const Operation& op, uint32_t stream, uint64_t end);
-  // True once all blocks of others are here and are those that their roots have sent.
+  // True once all blocks of others are here and match the digests of their roots.
   bool verified(const Operation& op) const;
   // At the operation's time limit: fails the group and returns true if its data is here and digests
   // are missing.
   bool fail_without_digest(Sequence sequence);
-  // An operation has passed its time limit elsewhere: if it waits for digests here, its limit is
-  // soon, so that the error says that.
+  // An operation has passed its time limit elsewhere. If it waits for digests here, its limit is
+  // brought forward, so that the error says so.
   void on_query(Sequence sequence, Nanos now);
   // The operation has ended.
   void end(const Operation& op) { checks_.erase(op.post.sequence); }
 
   using Frame = wire::FrameHeader;
-  // A root's digest. The operation must be in flight here; who has not posted it keeps the frame.
+  // A root's digest. The operation must be in flight here; before its post, the frame is kept
+  // elsewhere.
   void on_digest(const Operation& op, const Frame& header, ConstBytes body);
 
  private:

@@ -1,4 +1,5 @@
-// What a station folds of an operation, by the deal that the ranks make of it too.
+// The list of segments that a station folds of an operation, by the same deal that the ranks
+// compute.
 #pragma once
 
 #include <memory>
@@ -10,9 +11,10 @@
 
 namespace mcast {
 
-// For station `index` of `stations`, which the list names by their member numbers; `room`: bytes
-// that it may take; the other arguments as in deal_out(). A failure says why it folds nothing: also
-// where the operation is so long that the list would take more, of which nothing is made then.
+// Makes the list for station `index` of `stations`; the list names stations by their member
+// numbers. `room`: most bytes that it may take. The other arguments are as in deal_out(). The error
+// says why the station folds nothing. If the operation is so long that the list would exceed
+// `room`, nothing is allocated and an error is returned, too.
 Result<std::unique_ptr<const aggregation::WorkList>> make_station_list(
     const wire::Descriptor& descriptor, const Agreed& agreed, uint64_t tag,
     std::span<const Station> stations, uint16_t index, size_t room);

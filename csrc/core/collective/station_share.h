@@ -1,4 +1,4 @@
-// What stations fold of one reduction in flight, as one rank sees it.
+// The part of one reduction in flight that stations fold, as one rank sees it.
 #pragma once
 
 #include <memory>
@@ -24,15 +24,15 @@ struct StationShare {
   const StationSet& set;  // outlives the operation
   const std::unique_ptr<const Deal> owned;
   const Deal& deal;
-  const LeafDeal leaves;  // a tree's
+  const LeafDeal leaves;  // of a tree
   const bool kept;
-  bool opened = false;    // stations know that we have posted
-  std::vector<bool> off;  // by station: it folds nothing of this operation any more
-  // A tree that lacks a station: none of it folds anything of this operation any more. Why.
+  bool opened = false;    // stations have been informed of our post
+  std::vector<bool> off;  // by station: it folds nothing more of this operation
+  // Set to a reason once a tree lacks a station: none of its stations folds more of this operation.
   std::optional<std::string> broken;
 
-  // Of our own shard: segments that a station was to fold and that we fold, by their place in our
-  // list beyond `direct`: whose they were; places below `announced` are known to contributors.
+  // Segments of our shard that we fold instead of a station. By their position in our list beyond
+  // `direct`: the station. Contributors have been informed of those below `announced`.
   std::vector<uint16_t> diverted;
   uint32_t direct = 0, announced = 0;
 };

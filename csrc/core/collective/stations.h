@@ -1,6 +1,6 @@
-// Stations: reductions whose segments stations of aggregators fold. Which of them, telling stations
-// what has been posted, their grants and results, and what becomes of it all when one is lost.
-// Nothing that a station does or fails to do fails the group: its segments go back to their owners.
+// Stations: reductions whose segments stations of aggregators fold. Chooses the stations, informs
+// them of posts, handles their grants and results, and handles their loss. No action or failure of
+// a station fails the group: its segments go back to their owners.
 //
 // Threads: the lane's.
 #pragma once
@@ -21,7 +21,8 @@ namespace mcast {
 
 class Stations {
  public:
-  // Operations that may be open at a station: its room (aggregation::Job::kAhead).
+  // Most operations that may be open at a station, which has room for as many
+  // (aggregation::Job::kAhead).
   static constexpr size_t kMostOpen = 64;
 
   Stations(GroupContext& context, Reductions& reductions)
@@ -30,56 +31,57 @@ class Stations {
         roster_(context, *this),
         watch_({}, context.params.aggregator_patience) {}
 
-  // What stations fold of an operation that is being posted, by the set in force; null: nothing.
+  // The part of an operation that stations fold, by the set in force. Called at the post. Null:
+  // nothing.
   std::unique_ptr<StationShare> share_of(const Operation& op);
-  // Its run has been made: it is opened at its stations, in its turn, and what those that are out
-  // were to fold is its owners'.
+  // The operation's run has been made: opens it at its stations, in order. Owners take over the
+  // segments of stations that are out.
   void start(Operation& op);
-  // Opens what can be opened by now.
+  // Opens all operations that can be opened by now.
   void open_ready();
 
-  // It ends without some ranks: those that fold for it are told.
+  // The operation completes without some ranks: informs the stations that fold for it.
   void tell_partial(const Operation& op);
 
   using Frame = wire::FrameHeader;
-  // From a station.
+  // A frame from a station.
   void on_frame(const Frame& header, ConstBytes body, Nanos now);
-  // From a rank: a station is lost.
+  // A rank reports that a station is lost.
   void on_gone(const Frame& header, ConstBytes body);
   void on_down(Member station, const Status& why);
-  // A station of a set, which need not be in force yet, is lost; the others are told, but
+  // A station of a set, which need not be in force yet, is lost. Informs the other ranks, except
   // `told_by`.
   void lose(uint32_t version, Member station, const std::string& why, Member told_by = kNoMember);
-  // Which stations there are, and from which operation on.
+  // The agreement on the set of stations.
   RosterChange& roster() { return roster_; }
   const RosterChange& roster() const { return roster_; }
 
-  // A set is in force; `others`: its stations are not those of the one before.
+  // A set is in force. `others`: its stations differ from those of the set before.
   void on_roster(bool others, Nanos now);
-  // Of every operation that has ended well, before its memory is given back.
+  // Called for every operation that has ended well, before its memory is returned.
   void on_finished(const Operation& op, Nanos now);
 
-  // With every turn; `drained`: the transport's receive side was seen empty.
+  // Called by every progress(). `drained`: the transport's receive side was seen empty.
   void drive(Nanos now, bool drained);
   Nanos deadline() const { return watch_.deadline(); }
 
-  // What the planner has made of the last large all_reduce and reduce_scatter.
+  // The planner's decision for the latest large all_reduce or reduce_scatter.
   struct Planned {
     Sequence sequence = 0;
-    uint64_t bytes = 0;  // of a rank's whole input
+    uint64_t bytes = 0;  // of one rank's whole input
     Placement placement;
     std::vector<Station> stations;
   };
-  // At the top: what such operations have taken, with stations and without.
+  // Top member only: measured time of such operations with and without stations.
   StationTrial::Times times(wire::Kind kind, uint64_t bytes) const {
     return trial_.times({kind == wire::Kind::kReduceScatter, bytes});
   }
   const std::map<wire::Kind, Planned>& planned() const { return planned_; }
-  // At the top: whom stations wait for.
+  // Top member only: ranks that stations wait for.
   const StragglerReports& stragglers() const { return stragglers_; }
 
  private:
-  // What is wrong with a frame of a station; null: nothing.
+  // Error in a frame of a station; null if there is none.
   using Fault = const char*;
   Fault on_station_frame(const Frame& header, ConstBytes body, Nanos now);
   Fault on_wait(const Frame& header, ConstBytes body, Nanos now);
@@ -87,30 +89,32 @@ class Stations {
   Fault on_result(Operation& op, uint16_t station, ConstBytes body);
   Fault on_decline(Operation& op, uint16_t station, ConstBytes body);
 
-  // Their times are compared.
+  // Whether times with and without stations are compared.
   bool compares() const {
     return g_.tree.is_top(g_.self) && g_.params.agreed.aggregate == AggregateMode::kCareful;
   }
-  // Of a rank, whole.
+  // Bytes of one rank's whole input.
   uint64_t input_bytes(const wire::Descriptor& d) const;
   bool openable(const Operation& op) const;
   void open(Operation& op);
-  // Station `j` folds nothing of the operation any more; in a tree none does, and they are told.
+  // Station `j` folds nothing more of the operation. In a tree no station does, and all are
+  // informed.
   void drop(Operation& op, uint16_t j, const std::string& why);
   void tell_broken(const Operation& op);
   void tell(const Operation& op, wire::FrameType type, ConstBytes body);
-  // We have found it lost: it is out of all sets, and everybody is told.
+  // This rank has found the station lost: marks it out in all sets, and informs all ranks.
   void give_up(Member station, const std::string& why);
   void watch(Nanos now);
 
   GroupContext& g_;
   Reductions& reductions_;
   RosterChange roster_;
-  std::deque<Sequence> dealt_;     // operations in flight that stations have a part in
-  std::deque<Sequence> unopened_;  // of these
-  Liveness watch_;                 // of stations that have a part in what is in flight
+  std::deque<Sequence> dealt_;     // operations in flight that are partly dealt to stations
+  std::deque<Sequence> unopened_;  // those of dealt_ that are not opened yet
+  Liveness watch_;                 // of stations with a part in operations in flight
   std::map<wire::Kind, Planned> planned_;
-  std::deque<Sequence> rested_;  // operations in flight that they would have a part in
+  // Operations in flight that would be dealt if stations did not rest.
+  std::deque<Sequence> rested_;
   StationTrial trial_;
   StragglerReports stragglers_;
 };

@@ -1,6 +1,6 @@
-// StragglerReports: what stations tell member 0 of contributions that stay away (AggStale). A
-// station repeats it as long as it holds, so a report that is not repeated is over. Pure; time is
-// an argument.
+// StragglerReports: missing contributions, as stations report them to member 0 (AggStale). A
+// station repeats its report while the contribution is missing, so a report that is not repeated
+// expires. Pure; time is an argument.
 #pragma once
 
 #include <map>
@@ -13,23 +13,23 @@ namespace mcast {
 
 class StragglerReports {
  public:
-  // `wait`: of a segment of operation `sequence`, by contributor, which are `hosts`.
+  // `wait`: about a segment of operation `sequence`, by contributor. `hosts`: the contributors.
   void on_report(Member station, Sequence sequence, const wire::AggWait& wait, const Hosts& hosts,
                  Nanos now);
-  // Of the oldest operation that is not over, which all before `base` are. Where ranks of a host
-  // contribute together all of them are named: it may be any.
+  // The wait of the oldest unfinished operation; all operations before `base` are finished. If the
+  // ranks of a host contribute together, all of them are named, because any may be the late one.
   std::optional<AggregationReport::Waiting> oldest(Sequence base, Nanos now) const;
-  // "rank(s) 5, 7: 830 ms"; empty: nobody is waited for in operation `sequence` or an earlier one.
+  // "rank(s) 5, 7: 830 ms"; empty if no rank is awaited in operation `sequence` or an earlier one.
   std::string text(Sequence base, Sequence sequence, Nanos now) const;
 
  private:
   struct Report {
     Sequence sequence;
     std::vector<Member> ranks;
-    Nanos since;  // the last contribution
-    Nanos until;  // by then it is repeated, or over
+    Nanos since;  // time of the last contribution
+    Nanos until;  // expires then, unless repeated
   };
-  std::map<Member, Report> reports_;  // by station, the latest
+  std::map<Member, Report> reports_;  // by station: the latest
 };
 
 }  // namespace mcast
