@@ -325,7 +325,7 @@ MUTANTS = [
         "what-is-multicast-again-waits-for-a-wake-up",
         "collective/group_turn.cpp",
         "repair_.serve(op, now);\n"
-        "      // What is small is sent in order over the operations; here it is repeated.\n"
+        "      // Small operations are sent elsewhere, in order; only retransmissions are sent here.\n"
         "      if (!op.plan.small || op.own.sender->resending()) "
         "more = multicast_.pump(op, now) || more;\n",
         "if (!op.plan.small || op.own.sender->resending()) "

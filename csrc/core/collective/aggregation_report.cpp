@@ -1,4 +1,4 @@
-// The report is put together when it is asked for, of what the parts of the group have noted.
+// Builds the report on request, from the state of the parts of the group.
 #include "collective/aggregation_report.h"
 
 #include "collective/group_core.h"

@@ -1,4 +1,4 @@
-// The words of both kinds of lane, so that users read the same whatever the path.
+// Texts shared by both kinds of lane, so that users read the same on every path.
 #include "collective/closing.h"
 
 #include <string>

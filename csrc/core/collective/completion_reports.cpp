@@ -1,6 +1,6 @@
-// Completion on the control tree. It is cumulative (protocol/completion.h): each member reports how
-// far its subtree is, with the hashes of what was called; the top says what is complete everywhere,
-// and what is released leaves the queue.
+// Completion on the control tree. Reports are cumulative (protocol/completion.h): each member
+// reports the end of the operations that are complete in its subtree, with hashes of the calls. The
+// top announces the end of those that are complete everywhere; released operations leave the queue.
 #include <algorithm>
 
 #include "collective/completion_reports.h"
@@ -58,7 +58,7 @@ void CompletionReports::on_complete(const Frame& header, ConstBytes body, Nanos 
       if (other == CompletionTracker::kOwn) {
         g_.describe_to(header.member, where);
       } else {
-        // Not called here yet: let the one tell the other.
+        // Not posted here yet: makes one of the two children describe its call to the other.
         g_.send_frame(static_cast<Member>(g_.tree.first_child(g_.self) + other), Channel::kControl,
                       wire::FrameType::kDescribe, where, header.member);
       }

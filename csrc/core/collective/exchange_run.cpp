@@ -1,6 +1,7 @@
-// Who has a block for whom follows from the call: in an all_to_all every pair of members, also
-// where the block is empty, since its length is known to the two alone; in a gather all and the
-// root, in a scatter the root and all, unless all blocks are empty.
+// The call determines which members have blocks for each other. In an all_to_all it is every pair
+// of members, even if the block is empty, because only the two of them know its length. In a gather
+// it is every member and the root, in a scatter the root and every member, unless all blocks are
+// empty.
 #include "collective/exchange_run.h"
 
 #include <algorithm>
@@ -16,8 +17,8 @@ enum class Way : uint8_t { kOut, kIn };
 std::vector<uint64_t> lengths(const wire::Descriptor& d, const std::vector<Slice>& slices,
                               Member self, Way way) {
   std::vector<uint64_t> out(slices.size(), BlockExchange::kNone);
-  // Gathered blocks go to the root, scattered ones come from there: for the root that is all of
-  // its other side.
+  // Gathered blocks go to the root, scattered blocks come from it. The root is the only peer of the
+  // others on that side.
   const bool one = (d.kind == wire::Kind::kGather) == (way == Way::kOut);
   for (size_t m = 0; m < slices.size(); m++) {
     const bool rooted = one ? m == d.root : self == d.root;
@@ -31,13 +32,13 @@ static_assert(kMostUnasked <= kMaxSegment && early_cost(wire::kExchangeHead + kM
                                                  EarlyFrames::kMostReductions / 4,
               "a correct member could overflow the store");
 
-// The same at all ranks. Those of all senders together are half of what may be asked for, where
-// that is more than what a small block has.
+// The same at all ranks. All senders together may send half of `incast` unasked, or each a small
+// block's worth if that is more.
 uint64_t unasked_for(size_t members, size_t incast) {
   return std::clamp<uint64_t>(incast / (2 * members), kUnaskedBlock, kMostUnasked);
 }
 
-// Of all senders that have something to be granted; few of them may be asked for more each.
+// Window per sender, divided among the senders that need grants: if they are few, each gets more.
 uint64_t window_for(const std::vector<uint64_t>& in, uint64_t unasked, size_t incast) {
   const auto granted = std::count_if(in.begin(), in.end(), [&](uint64_t length) {
     return length != BlockExchange::kNone && length > unasked;

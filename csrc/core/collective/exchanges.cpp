@@ -1,11 +1,12 @@
 // all_to_all, gather and scatter over the streams between ranks.
-//   1. A rank sends the first 16 to 48 KiB of each block at once, within the allowance that it has
-//      at every other rank, which operations give back when they are complete everywhere. Each
-//      piece says how long its block is: where the receiver expects another length both are named.
-//   2. Of longer blocks the receiver grants the rest, a window per sender, all of them together at
-//      most `incast` bytes over all exchanges in flight, the oldest first.
-//   3. It is over at a rank when its own blocks have left and the others' are here.
-// Cost: every block crosses the network once. One step where blocks are short.
+//   1. A rank sends the first 16 to 48 KiB of each block at once, within an allowance at each other
+//      rank, which operations return when they are complete everywhere. Each piece gives the length
+//      of its block: if the receiver expects another length, the error names both.
+//   2. The receiver grants the rest of longer blocks, a window per sender, at most `incast` bytes
+//      over all exchanges in flight, the oldest first.
+//   3. An exchange is complete at a rank when its own blocks have been sent and the others' are
+//      here.
+// Cost: every block crosses the network once. One step if blocks are short.
 #include "collective/exchanges.h"
 
 #include <cstring>
@@ -18,8 +19,8 @@ namespace mcast {
 namespace {
 
 constexpr size_t kPeerQueueLimit = 256u << 10;  // bytes waiting for one rank's connection
-constexpr int kPiecesPerTurn = 8;               // then the receive side gets its turn
-constexpr Sequence kGrantsAhead = 64;           // operations of which a rank asks for more
+constexpr int kPiecesPerTurn = 8;               // then the receive side is polled
+constexpr Sequence kGrantsAhead = 64;           // operations for which a rank has sent grants early
 
 size_t cost_of(const BlockExchange::Piece& piece) {
   return early_cost(wire::kExchangeHead + piece.bytes);
@@ -41,7 +42,7 @@ bool Exchanges::pump(Operation& op, Nanos now) {
 
 void Exchanges::grant_pieces(Operation& op) {
   BlockExchange& machine = op.exchange->machine;
-  // A rank that is behind keeps what comes early.
+  // A rank that is behind must store early grants.
   if (machine.all_granted() || op.post.sequence - g_.ops.base() >= kGrantsAhead) return;
   uint64_t outstanding = 0;
   for (const Sequence s : g_.ops.busy()) {
@@ -49,7 +50,8 @@ void Exchanges::grant_pieces(Operation& op) {
     if (!o->exchange) continue;
     outstanding += o->exchange->machine.outstanding();
     if (o == &op) break;
-    // A rank may wait for this one before it posts ours: ours must not take its room.
+    // A rank may wait for the older operation before it posts this one: leave the window to the
+    // older one.
     if (!o->exchange->machine.all_granted()) return;
   }
   const uint64_t most = ingress_.window(op.exchange->most_outstanding());
@@ -88,7 +90,7 @@ bool Exchanges::send_pieces(Operation& op, Nanos now) {
     if (op.first_byte == kNever) op.first_byte = now;
     op.last_byte = now;
     if (piece->offset > 0) continue;
-    // One that has been granted meanwhile waits for room no more.
+    // A piece that has been granted meanwhile no longer waits for room in the account.
     const size_t cost = piece->unasked ? cost_of(*piece) : 0;
     if (!piece->unasked) MCAST_REACH(exchange_granted_meanwhile);
     unasked_.charge(piece->to, op.post.sequence, cost);
@@ -126,7 +128,7 @@ void Exchanges::on_grant(Operation& op, const Frame& header, ConstBytes body) {
   differ(op, g_.self, machine.length_to(header.member), header.member, grant.total);
 }
 
-// Ranks `from` and `to` have called the same with blocks that do not fit.
+// Ranks `from` and `to` have made the same call with blocks of different lengths.
 void Exchanges::differ(const Operation& op, Member from, uint64_t sent, Member to,
                        uint64_t expected) {
   g_.counters.add(Counter::mismatched);

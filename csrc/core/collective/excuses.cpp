@@ -1,15 +1,17 @@
-// One thread of a rank sees its call and member 0's question in one order. If the question comes
-// first, it answers yes and never contributes; else no. So the mask, made of yes answers only,
-// names exactly those whose inputs no fold has or will have, and every rank and station can apply
-// it whenever it comes: no segment that lacks these inputs can have been folded before. It is made
-// once for an operation, by member 0, when all ranks have answered (whoever is silent fails the
-// group by its silence).
-//   1. A rank whose oldest operation has waited too long tells member 0, which asks down the tree.
-//   2. Every rank answers member 0. A late one posts a stand-in: the same operation, in place in
-//   scratch memory, whose input nobody reads.
+// Each rank handles its call and member 0's question on one thread, in one order. If the question
+// arrives first, the rank replies yes and never contributes; otherwise it replies no. So the mask
+// of excused ranks, made of the yes replies, names exactly the ranks whose inputs no fold has or
+// will ever have. Every rank and station can apply it at any time: no segment that lacks these
+// inputs can have been folded before. Member 0 makes the mask once per operation, when all ranks
+// have replied (a silent rank fails the group).
+//   1. A rank whose oldest operation has waited too long informs member 0, which asks down the
+//      tree.
+//   2. Every rank replies to member 0. A late rank posts a stand-in: the same operation, in place
+//      in scratch memory, whose input is never read.
 //   3. The mask goes down the tree; each rank passes it to the stations that fold for it
-//   (aggregation/job.cpp). Folds go on without those in it; AVG divides by how many are left.
-// Cost: three trips through the tree for an operation that waits; nothing for others.
+//      (aggregation/job.cpp). Folds continue without the excused ranks; AVG divides by the number
+//      of ranks that are left.
+// Cost: three trips through the tree for an operation that waits; none for others.
 #include "collective/excuses.h"
 
 #include <algorithm>
@@ -21,7 +23,7 @@
 namespace mcast {
 namespace {
 
-// Of memory that is not initialized: whoever stands in writes all of it before anybody reads it.
+// The memory is not initialized: the stand-in writes all of it before it is read.
 Slice scratch_of(size_t bytes) {
   const std::shared_ptr<std::byte[]> memory(new std::byte[bytes]);
   return {std::make_shared<Region>(memory.get(), bytes, memory), 0, bytes};
@@ -29,7 +31,7 @@ Slice scratch_of(size_t bytes) {
 
 }  // namespace
 
-// Reductions with owners, whose inputs are contributed rank by rank.
+// Reductions that owners fold, with a contribution of each rank.
 bool Excuses::served(const wire::Descriptor& d) const {
   if (g_.params.partial == 0 || !g_.reductions.hosts.flat() || d.bytes == 0) return false;
   if (!g_.params.agreed.racks.flat()) return false;
@@ -50,8 +52,8 @@ const Operation* Excuses::oldest_incomplete() {
   return nullptr;
 }
 
-// Waiting counts from when all before it are complete here: a rank that was late for those has not
-// been given the time to make this call.
+// The wait counts from the moment when all earlier operations are complete here: before, a rank
+// that was late for those has not had the time to make this call.
 void Excuses::drive(Nanos now) {
   if (g_.params.partial == 0) return;
   const Operation* const op = oldest_incomplete();
@@ -65,14 +67,14 @@ void Excuses::drive(Nanos now) {
   } else if (op->reduce && op->reduce->partial) {
     waits_.asks = kNever;
   } else if (now >= waits_.asks) {
-    waits_.asks = now + g_.params.partial;  // again: member 0 may be busy with another one
+    waits_.asks = now + g_.params.partial;  // retry: member 0 may be busy with another inquiry
     ask(*op, now);
   }
 }
 
 void Excuses::ask(const Operation& op, Nanos now) {
   if (g_.tree.is_top(g_.self)) {
-    (void)begin(op.post.sequence, op.post.descriptor, now);  // it has been called here
+    (void)begin(op.post.sequence, op.post.descriptor, now);  // it has been posted here
     return;
   }
   wire::Writer body;
@@ -110,7 +112,7 @@ std::optional<Post> Excuses::begin(Sequence sequence, const wire::Descriptor& de
   return answer(sequence, descriptor, now);
 }
 
-// Yes is for good: the stand-in is the rank's part in the operation.
+// Yes is final: the stand-in is the rank's part in the operation.
 std::optional<Post> Excuses::answer(Sequence sequence, const wire::Descriptor& descriptor,
                                     Nanos now) {
   const bool excused =
@@ -164,7 +166,7 @@ void Excuses::on_answer(Member from, bool excused, Nanos now) {
   }
   if (--inquiry_.missing > 0) return;
   inquiry_.open = false;
-  if (inquiry_.partial.contributors == g_.size) return;  // all have called it by now
+  if (inquiry_.partial.contributors == g_.size) return;  // all have made the call by now
   wire::Writer body;
   wire::put_partial(body, inquiry_.partial);
   g_.send_to_children(wire::FrameType::kPartial, inquiry_.sequence, inquiry_.hash, body.bytes());
@@ -219,8 +221,7 @@ void Excuses::adopt(Post call) {
   standing.call = std::move(call);
 }
 
-// A call ends when its input is not written any more either: it may still be on its way from a
-// device.
+// A call ends only when its input is no longer written either: a device may still be copying it.
 void Excuses::collect() {
   for (auto at = stand_ins_.begin(); at != stand_ins_.end();) {
     StandIn& standing = at->second;

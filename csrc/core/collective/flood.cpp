@@ -1,7 +1,7 @@
-// The harm is noticed by what the lane has received and by how chunks have come, both of which are
-// counted anyway. Who has left knows how much came at that time; when it listens again, a quarter
-// of that is taken for the same flood, however little else there is. What the host ignores it
-// counts for all addresses: of that, only what is more than while it was away.
+// Harm shows in the lane's receive counters and in how chunks arrive, both of which are counted
+// anyway. A member that has left remembers the rate at that time. When it listens again, a quarter
+// of that rate counts as the same flood, even if there is no other traffic. The host counts ignored
+// datagrams for all addresses: only the excess over the rate while the member was away counts.
 #include "collective/flood.h"
 
 #include <algorithm>
@@ -29,7 +29,7 @@ bool Flood::noticed(Nanos now) {
 void Flood::leave_if_noisy(Nanos now) {
   if (left_ || !watch_.due(now)) return;
   const FloodWatch::Seen seen = watch_.look(totals(), now);
-  // What it was told stands until it has looked itself.
+  // A reported flood counts until this member's own measurement decides.
   if (seen != FloodWatch::Seen::kNothing) believed_ = seen != FloodWatch::Seen::kCalm;
   on_path(true, now);
 }
@@ -85,7 +85,7 @@ void Flood::end_round(bool multicast, Nanos now) {
   if (!left_) return;
   if (!multicast) return leave(now);
   left_ = false;
-  (void)g_.port.receive_multicast(true);  // not joined, where it was not asked before
+  (void)g_.port.receive_multicast(true);  // joins, unless listen() has joined already
 }
 
 }  // namespace mcast

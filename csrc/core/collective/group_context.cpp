@@ -1,6 +1,5 @@
-// Frames and datagrams on their way out: header, checksum, counters; whether a payload is copied
-// behind its header or stays where it is. Where descriptors differ, both sides are told what the
-// other has called.
+// Sending of frames and datagrams: header, checksum, counters, and whether a payload is copied
+// behind its header or gathered. If descriptors differ, each side is informed of the other's call.
 #include "collective/group_context.h"
 
 #include <array>
@@ -14,7 +13,7 @@ namespace {
 
 constexpr size_t kPeerBacklog = 256u << 10;  // bytes of messages waiting for one rank's connection
 
-// The racks of hosts, as racks of the ranks on them.
+// The racks of the hosts, expressed as racks of the ranks on them.
 Racks racks_of_members(const GroupParams& params) {
   if (params.agreed.racks.flat() || params.host_of.empty()) return params.agreed.racks;
   const Hosts hosts(params.host_of);
@@ -106,12 +105,12 @@ void GroupContext::flood(wire::FrameType type, Sequence sequence, uint32_t argum
   }
 }
 
-// A gathered payload is read by the device when the operation may be over and its memory the
-// caller's again: only a repetition can still be queued then, since an operation whose memory is
-// gathered (a large one) ends when everybody has everything. If the caller writes to the memory
-// meanwhile, receivers drop the repetition: its operation is over, or its checksum is wrong. What
-// is small is sent from the copy kept for repairs, which ends with the operation and is copied
-// cheaply.
+// The device may read a gathered payload after the operation has ended and its memory belongs to
+// the caller again. Only a retransmission can still be queued then, because an operation whose
+// memory is gathered (a large one) ends when all members have all data. If the caller writes to the
+// memory meanwhile, receivers drop the retransmission: its operation is over, or its checksum is
+// wrong. Small operations are sent from the copy kept for repairs: it is freed with the operation,
+// and copying is cheap.
 bool GroupContext::send_datagram(wire::DatagramType type, Sequence sequence, uint32_t descriptor,
                                  Chunk chunk, ConstBytes payload, bool last, bool in_order,
                                  const Slice* block) {
@@ -134,7 +133,7 @@ bool GroupContext::send_datagram(wire::DatagramType type, Sequence sequence, uin
     if (port.commit_gather(wire::kDatagramHeader, *block, offset, payload.size())) {
       counters.add(Counter::gathered_datagrams);
     } else {
-      wire::copy_payload(out, payload);  // sealed already
+      wire::copy_payload(out, payload);  // already encrypted
       port.commit(bytes);
     }
   } else {
@@ -219,8 +218,8 @@ void GroupContext::send_to_children(wire::FrameType type, Sequence sequence, uin
   }
 }
 
-// Every call takes a new packet number, also for what was sent before. What a full medium refuses
-// is refused before that.
+// Every call takes a new packet number, even for a chunk that was sent before. A full medium
+// refuses the datagram before that.
 bool GroupContext::send_guarded(const wire::DatagramHeader& header, ConstBytes payload) {
   const Bytes out = port.lend(wire::kGuardedHeader + payload.size() + wire::kDatagramTag);
   if (out.empty()) {

@@ -1,9 +1,9 @@
-// The life of an operation. post() makes the plan and the protocol machines and replays what
-// arrived early; datagrams and frames then move it until it is complete locally (everything
-// received, nothing of the caller's needed for sending). Small operations end right there, since
-// their root keeps a copy for repair, and give up their machines; large ones stay whole until the
-// completion tree has released them, so that every rank can serve as a donor. Released operations
-// leave the front of the queue in order. An operation that ends queues its callback.
+// The life of an operation. post() makes the plan and the protocol machines and replays data that
+// arrived early. Datagrams and frames then advance it until it is complete locally: all data
+// received, and the caller's memory no longer needed for sending. Small operations end then,
+// because their root keeps a copy for repair, and release their machines. Large ones keep theirs
+// until the completion tree has released them, so that every rank can serve as a donor. Released
+// operations leave the front of the queue in order. An operation that ends queues its callback.
 #include "collective/group_core.h"
 
 #include <algorithm>
@@ -15,8 +15,8 @@
 namespace mcast {
 namespace {
 
-// Operations that are not complete everywhere, at most; later ones wait to be started. Others keep
-// what comes early for as many (early_allowed).
+// Most operations that are not complete everywhere; later ones wait to be started. Other members
+// store early data for as many (early_allowed).
 constexpr Sequence kMostUnreleased = 1u << 18;
 
 }  // namespace
@@ -57,13 +57,13 @@ void GroupCore::learn_path(Path path, Nanos now) {
   if (path == Path::kUnknown || g_.path.first != Path::kUnknown || g_.failed()) return;
   const std::string reason = "as a rank says that has failed since";
   if (!path_.creation().under_way()) return adopt_path(path, reason);
-  // (What must multicast and cannot fails with the reason that it is told.)
+  // (If multicast is required and impossible, the group fails with the reason that it receives.)
   if (path == Path::kRing && g_.params.multicast.required) return;
   path_.creation().decide(path == Path::kMulticast, reason, now);
 }
 
-// Room, and no line that is being drawn. One that never will be, since a rank has left, holds up
-// nothing: the operation will fail, and say so.
+// Admits the post if there is room and no cut-over is pending. If a rank has left, the cut-over can
+// never complete, so it is not waited for: the operation will fail and say why.
 bool GroupCore::may_admit(const Post& post) const {
   const bool held = g_.switching() || path_.rates().holds(post.sequence);
   return g_.ops.next() - g_.ops.base() < kMostUnreleased &&
@@ -98,7 +98,7 @@ void GroupCore::post_message(MessagePost post, Nanos now) {
   settle(now);
 }
 
-// What waited for a line or for room.
+// Admits operations that were deferred by a cut-over or by the limit on unreleased operations.
 void GroupCore::admit_deferred(Nanos now) {
   while (!g_.deferred.empty() && !g_.failed() && may_admit(g_.deferred.front())) {
     Post post = std::move(g_.deferred.front());
@@ -136,7 +136,7 @@ void GroupCore::admit(Post post, Nanos now) {
   }
 }
 
-// False: the group has failed.
+// Returns false if the group has failed.
 bool GroupCore::may_start(const Operation& op) {
   const Sequence sequence = op.post.sequence;
   if (!membership_.all_stay_for(sequence)) return false;
@@ -175,13 +175,13 @@ void GroupCore::start(Operation& op, Nanos now) {
   if (!op.plan.trivial() && !alone) start_blocks(op, now);
   stations_.start(op);
   replay_early(sequence, now);
-  // What is short has left when the call returns.
+  // Short blocks are sent before the call returns.
   if (op.exchange && !g_.failed()) exchanges_.begin(op, now);
   g_.ops.touch(op);
   g_.may_be_complete(op);
 }
 
-// The machines of the blocks that travel, and what of them has come before the post.
+// Makes the state machines of the blocks, and applies data of them that arrived before the post.
 void GroupCore::start_blocks(Operation& op, Nanos now) {
   const Plan& plan = op.plan;
   op.own.stream = op.stream_of(g_.self);
@@ -212,7 +212,7 @@ void GroupCore::check_complete(Operation& op, Nanos now) {
   if (!placing_.retired(op) || repair_.reading(op)) return;
   if (!sources_.verified(op)) return;
   if (op.post.delegated && !op.post.delegated->load(std::memory_order_acquire)) return;
-  if (op.own.sender && op.plan.small && !op.own.started) return;  // the block is still the caller's
+  if (op.own.sender && op.plan.small && !op.own.started) return;  // still reads the caller's memory
   if (!ring_.forwarded(op)) return;
   op.local_complete = true;
   if (op.reduce) op.reduce->conclude();
@@ -232,7 +232,7 @@ void GroupCore::arrived(Sequence sequence, Nanos now) {
 
 void GroupCore::advance_complete(Nanos now) {
   Sequence end = completion_.own_complete();
-  // Where the allowance for what is sent ahead runs low, roots and senders wait for the release.
+  // If the allowance for chunks ahead of credit runs low, roots and senders wait for the release.
   bool urgent = small_.filling();
   for (const OperationQueue::Entry* at = g_.ops.entry(end);
        at != nullptr && (!at->op || at->op->local_complete); at = g_.ops.entry(end)) {
@@ -247,7 +247,7 @@ void GroupCore::finish(Operation& op, const Status& status, Nanos now) {
   if (op.finished) return;
   op.finished = true;
   sources_.end(op);
-  streaming_fence();  // of what was placed: the memory is the caller's again
+  streaming_fence();  // completes the stores to the outputs: the memory is the caller's again
   g_.unfinished--;
   if (op.plan.large && g_.size > 1) g_.large_in_flight--;
   g_.counters.add(status.ok() ? Counter::ops_completed : Counter::ops_failed);
@@ -259,11 +259,11 @@ void GroupCore::finish(Operation& op, const Status& status, Nanos now) {
     stations_.on_finished(op, now);
   }
   if (op.post.moments) *op.post.moments = {op.first_byte, op.last_byte, now};
-  // Its machines hold pointers into the caller's memory.
+  // Their machines hold pointers into the caller's memory.
   if (op.reduce) op.reduce->drop_memory();
   if (op.exchange) op.exchange->drop_memory();
-  // A read of what is not registered any more would break the connection for every group: after a
-  // failure somebody may not have heard of it yet.
+  // A remote read of unregistered memory would break the connection for every group: after a
+  // failure some member may not know of it yet.
   for (auto& hold : std::exchange(op.grants, {})) {
     if (!status.ok()) g_.port.linger(std::move(hold));
   }

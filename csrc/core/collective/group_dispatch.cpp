@@ -1,5 +1,5 @@
-// Which part of the group a datagram or a frame is for. Frames about an operation that this rank
-// has not posted yet are kept, where a rank may be ahead, and come here again after the post.
+// Dispatches datagrams and frames to the parts of the group. Frames about an operation that this
+// rank has not posted yet are stored if a rank may be ahead, and dispatched again after the post.
 #include <array>
 #include <initializer_list>
 
@@ -81,7 +81,7 @@ void GroupCore::on_frame(const Frame& header, ConstBytes body, Nanos now) {
   membership_.heard(header.member, now);
   messages_.heard(header.member, now);
   if (g_.failed()) return answer_failed(header);
-  if (wire::is_message(header.type)) {  // of no operation
+  if (wire::is_message(header.type)) {  // belongs to no operation
     messages_.on_frame(header, body);
     return settle(now);
   }
@@ -94,8 +94,8 @@ void GroupCore::on_frame(const Frame& header, ConstBytes body, Nanos now) {
   settle(now);
 }
 
-// The operation in flight that the frame is about. None: it is over, or not posted yet and the
-// frame is kept until then, or the other rank has called something else.
+// The operation in flight that the frame is about. Null if it is over, if it is not posted yet (the
+// frame is stored until then), or if the other rank has made a different call.
 Operation* GroupCore::operation_of(const Frame& header, ConstBytes body) {
   if (Operation* const op = g_.find(header.sequence)) {
     return g_.agrees(header.member, header.sequence, header.argument) ? op : nullptr;
@@ -120,15 +120,15 @@ Operation* GroupCore::operation_of(const Frame& header, ConstBytes body) {
   return nullptr;
 }
 
-// What came for the operation before it was posted is handled as if it came now.
+// Handles the frames that arrived before the operation was posted.
 void GroupCore::replay_early(Sequence sequence, Nanos now) {
   for (const EarlyFrames::Kept& kept : early_.take(sequence)) {
     if (!g_.failed()) handler(kept.header.type)(*this, kept.header, kept.body, now);
   }
 }
 
-// Who leaves knows that all before is complete everywhere. Nothing can be agreed on any more for
-// operations to come, since none can end.
+// A member that leaves knows that all operations before are complete everywhere. No further change
+// can be agreed on for later operations, because none of them can complete.
 void GroupCore::on_leave(const Frame& header) {
   if (!membership_.on_leave(header)) return;
   completion_.on_released(header.sequence);
@@ -164,7 +164,7 @@ void GroupCore::on_describe(const Frame& header, ConstBytes body) {
       g_.mismatch(header.sequence, header.member, theirs.to_string());
     }
   } else if (header.sequence >= g_.ops.next() && g_.early_allowed(header)) {
-    // One of each rank is enough, and more than there is room for is not kept.
+    // One of each rank is enough. It is dropped if there is no room.
     early_.keep(header, body);
   }
 }
@@ -177,10 +177,11 @@ Judged GroupCore::take_datagram(const wire::DatagramHeader& header, Verifier& da
   Judged judged = Judged::kVerified;
   if (header.type == wire::DatagramType::kData) {
     judged = reception_.on_data(header, datagram, now);
-    // Nearly all of them: it has changed nothing else that an event's end looks at.
+    // Most datagrams end here: they have not changed anything else that the end of the event
+    // handles.
     if (!g_.has_notes()) return judged;
   } else if (judged = datagram.verify(g_.counters); judged != Judged::kVerified) {
-    // Counted.
+    // The refusal is counted.
   } else if (header.type == wire::DatagramType::kPosition) {
     reception_.on_position_datagram(header, now);
   } else if (header.type == wire::DatagramType::kAbort) {

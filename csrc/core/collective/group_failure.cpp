@@ -1,6 +1,7 @@
-// Failure: whoever finds one (a dead stream, silence, a deadline, a mismatch, an abort) fails the
-// whole group once, tells its tree and ring neighbours and everybody by one multicast, and poisons
-// later calls; a member that is told does the same, so the news floods.
+// Failure: a member that detects one (a dead stream, silence, a deadline, a mismatch, an abort)
+// fails the whole group once, informs its tree and ring neighbours and all members by one
+// multicast, and poisons later calls. A member that receives the news does the same, so it reaches
+// all.
 #include <utility>
 
 #include "base/reach.h"
@@ -17,7 +18,7 @@ void put_notice(wire::Writer& body, const GroupContext& g, Member culprit) {
                          static_cast<uint8_t>(g.path.first), why.message()});
 }
 
-// What has ended here may have none of its bytes where it is late.
+// An operation that has ended here may not have reached a late member at all.
 std::string unconfirmed_text(const GroupContext& g) {
   const OperationQueue::Entry* const oldest = g.ops.entry(g.ops.base());
   if (oldest == nullptr || g.failed()) return "";
@@ -56,8 +57,8 @@ void GroupCore::tell_failure(Nanos now) {
     wire::Writer body;
     put_notice(body, g_, g_.culprit());
     g_.counters.add(Counter::aborts_sent);
-    // The culprit too: it may be alive (a damaged frame, a stopped process that goes on), and would
-    // otherwise wait for the liveness limit once this member's group is gone.
+    // Informs the culprit, too: it may be alive (a damaged frame, a stopped process that
+    // continues), and would otherwise wait for the liveness limit once this member's group is gone.
     for (const Member m : membership_.watched()) {
       g_.send_frame(m, Channel::kControl, wire::FrameType::kAbort, g_.ops.base(), 0, body.bytes());
     }
@@ -84,7 +85,7 @@ void GroupCore::on_abort(ConstBytes body, Sequence released, Nanos now) {
     return;
   }
   g_.counters.add(Counter::aborts_received);
-  // The news of a failure may overtake that of success: what was complete everywhere stays so.
+  // The news of a failure may overtake that of success: operations complete everywhere remain so.
   if (completion_.released() < released) MCAST_REACH(abort_brings_the_release);
   completion_.on_released(released);
   settle(now);
@@ -98,7 +99,7 @@ void GroupCore::on_abort(ConstBytes body, Sequence released, Nanos now) {
           notice.culprit);
 }
 
-// Whoever still talks to a failed group has not heard of the failure.
+// A peer that still sends to a failed group has not been informed of the failure.
 void GroupCore::answer_failed(const Frame& header) {
   if (header.type != wire::FrameType::kPing) return;
   MCAST_REACH(failed_group_is_asked);

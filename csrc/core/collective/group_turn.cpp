@@ -1,6 +1,6 @@
-// One turn of a group: sends what may be sent, visits what something happened to, what is due and
-// the oldest of those that may always have something to do, then runs the timers. The table of
-// timers says of each when it is due and what it does; nobody else does.
+// progress(): sends as much as possible, visits operations that have had events, that are due, and
+// the oldest of those that may always have work, then runs the timers. Only the table of timers
+// defines when each is due and what it does.
 #include <algorithm>
 
 #include "collective/group_core.h"
@@ -8,11 +8,11 @@
 namespace mcast {
 namespace {
 
-constexpr int kRounds = 4;  // of visits in one turn
+constexpr int kRounds = 4;  // of visits in one progress()
 
 }  // namespace
 
-// Something is under way that a dead member would hold up.
+// True while work is in flight that a dead member would delay.
 bool GroupCore::active() const { return !g_.ops.empty() || path_.probing() || g_.switching(); }
 
 bool GroupCore::idle() const {
@@ -21,8 +21,8 @@ bool GroupCore::idle() const {
   return g_.failed() || (!active() && !path_.busy());
 }
 
-// One row for each timer: when it is due, and what happens then. The acts look for themselves
-// whether they are due, since some of them are also moved by what arrives.
+// One row for each timer: when it is due, and its action. Each action checks itself whether it is
+// due, because arriving frames also trigger some of them.
 std::span<const GroupCore::Timer> GroupCore::timers() {
   static constexpr Timer kTimers[] = {
       {[](const GroupCore& c) { return c.path_.creation().deadline(); },
@@ -84,22 +84,22 @@ bool GroupCore::progress(Nanos now, bool drained) {
   more = messages_.pump() || more;
   if (g_.large_in_flight > 0) reductions_.measure_ingress(now);
   settle(now);
-  // What one operation has made possible for another is done at once: a turn of the lane costs
-  // system calls.
+  // Work that one operation has enabled for another is done at once, because a poll of the lane
+  // costs system calls.
   for (int round = 0; round == 0 || (g_.ops.touched() && round < kRounds); round++) {
     for (const Sequence s : g_.ops.due(now)) {
       if (g_.failed()) return false;
       if (Operation* op = g_.find(s)) more = visit(*op, now, drained) || more;
     }
   }
-  if (g_.failed()) return false;  // what operations held is the callers' again
+  if (g_.failed()) return false;  // the operations' memory is the callers' again
   repair_.serve_parked();
   membership_.set_active(active(), now);
   for (const Timer& timer : timers()) {
     if (!g_.failed()) timer.act(*this, now, drained);
   }
   settle(now);
-  // What became possible in this turn is done in the next.
+  // Work that became possible in this call is done in the next.
   return (more || g_.ops.touched()) && !g_.failed();
 }
 
@@ -112,7 +112,7 @@ Nanos GroupCore::deadline(Nanos now) const {
   return std::max(now, next);
 }
 
-// The end of every event: what parts have noted is acted upon.
+// The end of every event: acts on the notes that parts have left.
 void GroupCore::settle(Nanos now) {
   for (;;) {
     if (g_.ops.base() < completion_.released()) release(completion_.released(), now);
@@ -139,23 +139,23 @@ bool GroupCore::visit(Operation& op, Nanos now, bool drained) {
     if (!op.local_complete && op.receiving > 0) repair_.drive(op, now, drained);
     if (op.flow.credit && !op.finished) multicast_.drive_credit(op, now);
     if (op.own.sender) {
-      // First what others ask for: what is to be multicast again leaves with this visit's chunks.
-      // After them it would lie until something else woke the lane, since a sender that has
-      // something to send arms no timer.
+      // Requests are handled first: chunks to be multicast again are sent with this visit's chunks.
+      // Later, they would wait until something else woke the lane, because a sender with data to
+      // send arms no timer.
       repair_.serve(op, now);
-      // What is small is sent in order over the operations; here it is repeated.
+      // Small operations are sent elsewhere, in order; only retransmissions are sent here.
       if (!op.plan.small || op.own.sender->resending()) more = multicast_.pump(op, now) || more;
       if (!op.plan.small) multicast_.announce(op, now);
     }
   }
   if (!op.finished && now >= op.deadline) inquiry_.start(op.post, now);
   settle(now);
-  // It may have been released.
+  // The operation may have been released.
   if (!g_.failed() && g_.find(sequence) == &op) reschedule(op);
   return more;
 }
 
-// After a visit: what brings the next one.
+// After a visit: schedules the next one.
 void GroupCore::reschedule(Operation& op) {
   if (settles(op)) {
     g_.ops.settle(op.post.sequence);
@@ -173,21 +173,21 @@ void GroupCore::reschedule(Operation& op) {
 
 bool GroupCore::settles(const Operation& op) const {
   if (!op.finished || !op.local_complete) return false;
-  // What contributions have been charged to is given back with the release.
+  // The account that contributions are charged to gets its bytes back with the release.
   if (op.exchange) return false;
   if (op.reduce && op.plan.reduce.way != ReduceWay::kOneStep) return false;
   return !op.own.sender || !op.plan.small ||
          (op.own.sender->all_sent() && !op.own.sender->resending() && !op.own.repairs->used());
 }
 
-// When the operation must be visited although nothing happens to it.
+// Time at which the operation must be visited even without an event.
 Nanos GroupCore::op_deadline(const Operation& op) const {
   Nanos next = op.finished || inquiry_.under_way() ? kNever : op.deadline;
   if (op.own.sender && !op.plan.small) {
     next = std::min({next, op.own.sender->deadline(), op.own.turn_retry});
   }
   if (op.own.repairs) next = std::min(next, op.own.repairs->deadline());
-  // As in visit(): a deadline that nothing acts on would make the lane spin.
+  // As in visit(): a deadline without an action would make the lane spin.
   if (op.local_complete) return next;
   if (op.reduce) next = std::min(next, op.reduce->inputs.refused_until);
   if (op.receiving == 0 || !op.fetch) return next;

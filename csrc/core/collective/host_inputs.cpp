@@ -1,7 +1,7 @@
-// A contribution is folded when it is sent, a segment at a time, straight from the others' memory:
-// nothing is kept, and what was read is folded while it is in the cache. Between hosts it travels
-// in the tensor's type, so bfloat16 is rounded once per host and once at the end; but sums of
-// float16 and float8, which a few ranks' may be too large for, travel as they are accumulated.
+// A contribution is folded when it is sent, a segment at a time, directly from the others' memory:
+// nothing is stored, and data is folded while it is in the cache. Between hosts it has the tensor's
+// type, so bfloat16 is rounded once per host and once at the end. Sums of float16 and float8 are
+// sent in the accumulator's type, because even those of a few ranks may be too large.
 #include "collective/host_inputs.h"
 
 #include "base/fence.h"
@@ -110,7 +110,7 @@ std::optional<ConstBytes> HostInputs::fold(Member owner, size_t offset, size_t b
     (first ? fold_first : fold_next)(e, within_, factor, source, scratch.sum.data(), count);
     first = false;
   }
-  // After the reads: whoever gives memory back takes the offer back first.
+  // After the reads: a rank that returns its memory withdraws its offer first.
   full_fence();
   for (const Source& s : sources_) {
     if (s.member == self_) continue;

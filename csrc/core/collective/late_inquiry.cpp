@@ -1,6 +1,6 @@
-// A rank whose operation passes its limit asks first: member 0 queries where every rank is, so that
-// the error names those that have not made the call. If all have, the transfer gets the rest of the
-// inquiry's time to end.
+// A rank whose operation passes its limit starts an inquiry: member 0 queries the position of every
+// rank, so that the error names those that have not made the call. If all have made it, the
+// transfer may use the rest of the inquiry's time to complete.
 #include "collective/late_inquiry.h"
 
 #include <algorithm>
@@ -12,13 +12,13 @@
 namespace mcast {
 namespace {
 
-constexpr Nanos kInquiry = kSecond;  // how long the top waits for answers to "where are you"
-// How long an asker waits for the top, which may have another inquiry to end first.
+constexpr Nanos kInquiry = kSecond;  // time that the top waits for positions
+// Time that a rank waits for the top, which may have to end another inquiry first.
 constexpr Nanos kTopAnswers = 3 * kInquiry;
 
 }  // namespace
 
-// The operation has passed its limit: where is everybody?
+// The operation has passed its limit: starts the inquiry.
 void LateInquiry::start(const Post& post, Nanos now) {
   if (sources_.fail_without_digest(post.sequence)) return;
   start(post.sequence, post.descriptor, post.timeout, now);
@@ -68,7 +68,7 @@ void LateInquiry::on_query(const Frame& header, Nanos now) {
 
 void LateInquiry::check(Nanos now) {
   if (!asked_) return;
-  // Over after all, here or (the top decides for all) everywhere: the limit was passed by a hair.
+  // The operation completed just after its limit, here or (the top decides for all) everywhere.
   const Operation* const op = g_.find(sequence_);
   const bool confirmed = g_.tree.is_top(g_.self) || (g_.leaving.closing && now >= g_.leaving.limit);
   const bool over = confirmed ? sequence_ < g_.ops.base()
@@ -80,7 +80,7 @@ void LateInquiry::check(Nanos now) {
   asked_ = false;
   until_ = kNever;
   where_.clear();
-  // Time limits of the others count again.
+  // The time limits of the other operations apply again.
   for (Sequence s = g_.ops.base(); s < g_.ops.next(); s++) {
     if (Operation* const open = g_.find(s)) g_.ops.touch(*open);
   }
@@ -103,7 +103,7 @@ void LateInquiry::ask_all(Sequence sequence, std::string what, Nanos now) {
   if (g_.size == 1) name_late(now);
 }
 
-// The next inquiry that waited for the last one, unless its operation is over by now.
+// Starts the next pending inquiry whose operation is still unfinished.
 void LateInquiry::ask_next(Nanos now) {
   while (!waiting_.empty() && !asked_) {
     auto next = waiting_.extract(waiting_.begin());
@@ -117,7 +117,7 @@ void LateInquiry::on_where(const Frame& header, Nanos now) {
   const auto some = [this](int w) {
     return std::find(where_.begin(), where_.end(), w) != where_.end();
   };
-  // With everybody in, the transfer gets the rest of the inquiry's time to end.
+  // If all ranks have posted, the transfer may use the rest of the inquiry's time to complete.
   if (!some(-1) && some(0)) name_late(now);
 }
 

@@ -1,8 +1,8 @@
-// Stop goes down the tree; every member stops starting operations and, when all its children have
-// answered, says how many operations anybody in its subtree has started. The top takes the largest
-// number, S, and announces it: operations below S end as they began, those from S on are the new
-// ones. Nobody starts any between its answer and the announcement, so all members draw the line at
-// the same operation, although some had called further ahead than others.
+// Stop goes down the tree. Every member stops starting operations and, when all its children have
+// replied, reports the most operations that any member of its subtree has started. The top takes
+// the largest number, S, and announces it: operations below S end as they began, and the change
+// applies from S on. No member starts an operation between its reply and the announcement, so all
+// members use the same cut-over, although some had posted further ahead than others.
 #include "collective/line.h"
 
 #include <algorithm>

@@ -1,8 +1,9 @@
-// Who is there. A member is alive as long as frames of it arrive; those that a member watches (its
-// neighbours in the tree and on the ring) are pinged while something is under way, and one that is
-// silent for too long fails the group. A member either stays, or has left at operation N, or is
-// lost. One leaves when all operations below N are complete everywhere, which its word says to who
-// has not heard so: nobody misses it or watches it any more, until somebody calls N or a later one.
+// Liveness and departure of members. A member is alive as long as frames of it arrive. The members
+// that a member watches (its neighbours in the tree and on the ring) are pinged while work is in
+// flight, and one that is silent for too long fails the group. A member stays, has left at
+// operation N, or is lost. It leaves when all operations below N are complete everywhere, and its
+// Leave frame reports that to members that do not know it yet. From then on nobody needs it or
+// watches it, until a call of operation N or a later one.
 #include "collective/membership.h"
 #include "base/errors.h"
 #include "base/reach.h"
@@ -24,7 +25,7 @@ std::vector<Member> watched_members(const Tree& tree, Member self, uint32_t size
   return watched;
 }
 
-constexpr Nanos kServe = kSecond;  // after one was lost: the others may still need repairs
+constexpr Nanos kServe = kSecond;  // after a loss: other members may still need repairs
 
 }  // namespace
 
@@ -96,7 +97,7 @@ bool Membership::on_leave(const Frame& header) {
 
 void Membership::on_close() { miss_left(); }
 
-// Operations are posted here that a member has not called and never will.
+// Fails the group if operations are posted here that a member has not posted before it left.
 void Membership::miss_left() {
   if (!g_.needs_others()) return;
   for (uint32_t m = 0; m < g_.size; m++) {
@@ -120,13 +121,13 @@ void Membership::on_peer_down(Member peer, const Status& why, bool graceful, Nan
   const bool left = left_[peer] != UINT32_MAX;
   const bool missed = !left && (g_.unfinished > 0 || probing || !g_.deferred.empty());
   if (why.code() == Code::kResourceExhausted) {
-    // Not that member's fault, and its log says nothing.
+    // It is not that member's fault, and its log does not mention it.
     g_.gone[peer] = Status(why.code(), "rank " + std::to_string(g_.self) + " cannot reach rank " +
                                            std::to_string(peer) + " (" + why.message() + ")");
     if (missed) g_.fail(g_.gone[peer], g_.self);
     return;
   }
-  // Before the first connection the peer itself has not failed, as far as anybody knows.
+  // Before the first connection it is unknown whether the peer itself has failed.
   const bool unreached = why.code() == Code::kUnavailable;
   g_.gone[peer] = graceful    ? Status(Code::kPeerLost,
                                        "rank " + std::to_string(peer) +
@@ -135,9 +136,9 @@ void Membership::on_peer_down(Member peer, const Status& why, bool graceful, Nan
                   : unreached ? make_error<ErrorId::rank_unreached>(peer, why.message())
                               : make_error<ErrorId::rank_lost>(peer, why.message());
   if (left) return;
-  // A peer whose end nobody waits for harms nothing until the next call. One that closed in order
-  // knew everything of its own to be complete everywhere; that news comes down the tree and may be
-  // slower than the goodbye.
+  // A lost peer does no harm until the next call, unless an operation needs it. A peer that closed
+  // in order knew that all its operations were complete everywhere; that news comes down the tree
+  // and may arrive after the end of the connection.
   if (graceful && g_.needs_others() && !probing) {
     if (departed_until_ != kNever) return;
     MCAST_REACH(goodbye_before_the_release);
@@ -158,8 +159,8 @@ void Membership::drive(Nanos now, bool drained) {
   if (liveness_.active()) liveness_.due(now, ping);
   for (const Member m : ping) {
     g_.counters.add(Counter::pings_sent);
-    // It names the oldest operation that is not over: calls that differ so that no data ever flows
-    // (each takes the other for the root) are found out by this alone.
+    // The ping names the oldest unfinished operation. This is the only way to detect calls that
+    // differ so that no data ever flows (each member takes the other for the root).
     wire::Writer body;
     const OperationQueue::Entry* const oldest = g_.ops.entry(g_.ops.base());
     if (oldest != nullptr) body.put<uint32_t>(oldest->hash);

@@ -1,16 +1,17 @@
 // send and receive between two ranks (docs/point-to-point.md).
-//   1. A message begins with a head, which has its tag and its length; the first 32 KiB come
-//      with it while the receiver is known to have room for such.
-//   2. The receiver finds the receive that takes it, or keeps the head and what came with it.
-//   3. Of what a receive has taken the receiver grants the rest, a window of it at a time, all
-//      senders together at most `incast` bytes, those whose receive took first before others.
-//   4. A send is over when all of it has left, a receive when all of it is here.
-// Where members can read each other's memory a long message is lent instead:
-//   1. Its head says where it lies; nothing comes with it.
-//   2. The receive that takes it copies it, in pieces, senders in turn, and tells the sender.
-//   3. The send is over when it is told so.
-// Cost: every message crosses the network once, and is copied once more where it came before its
-// receive. One step where it is short; lent, a word there and a word back.
+//   1. A message begins with a head that has its tag and its length. Its first 32 KiB follow the
+//      head while the receiver is known to have room for them.
+//   2. The receiver matches the head with a receive, or stores the head and the data sent with it.
+//   3. The receiver grants the rest of a matched message, a window at a time. All senders together
+//      have at most `incast` bytes; messages that were matched first are served first.
+//   4. A send is complete when all data has been sent, a receive when all data is here.
+// If members can read each other's memory, a long message is lent instead:
+//   1. Its head gives its address; no data is sent with it.
+//   2. The matching receive copies it, in pieces, alternating between senders, and reports that to
+//      the sender.
+//   3. The send is complete when that report arrives.
+// Cost: every message crosses the network once, and is copied once more if it arrives before its
+// receive. One step if it is short; a lent message takes one frame in each direction.
 #include "collective/messages.h"
 
 #include <algorithm>
@@ -21,12 +22,12 @@
 namespace mcast {
 namespace {
 
-constexpr uint64_t kUnaskedMessage = 32u << 10;    // bytes with a head, at most
-constexpr uint64_t kUnaskedMessages = 128u << 10;  // that a rank keeps for another, at most
-constexpr uint64_t kMostHeads = 1u << 16;          // likewise, messages
-constexpr int kMostPieces = 64;                    // in a turn,
-constexpr size_t kMostBytes = 512u << 10;          // then the receive side gets its turn
-constexpr size_t kCopied = 512u << 10;             // bytes that are copied at once, of what is lent
+constexpr uint64_t kUnaskedMessage = 32u << 10;    // most bytes sent with a head
+constexpr uint64_t kUnaskedMessages = 128u << 10;  // most bytes that a rank stores for another
+constexpr uint64_t kMostHeads = 1u << 16;          // most messages that a rank stores for another
+constexpr int kMostPieces = 64;                    // in a poll,
+constexpr size_t kMostBytes = 512u << 10;          // then the receive side is polled
+constexpr size_t kCopied = 512u << 10;  // bytes of a lent message that are copied at once
 constexpr Nanos kLastWords = kSecond;
 
 P2pParams params_for(const MessageLink::Facts& facts) {
@@ -39,8 +40,8 @@ P2pParams params_for(const MessageLink::Facts& facts) {
   return params;
 }
 
-// The first of `members` behind `last`, in a circle, of which `use` makes something; it may take
-// that one out.
+// Applies `use` to the first of `members` behind `last`, in circular order, for which it returns
+// true. `use` may remove that member.
 template <typename Use>
 bool in_turn(const std::set<Member>& members, Member last, Use&& use) {
   for (size_t left = members.size(); left > 0; left--) {
@@ -70,7 +71,7 @@ void Messages::post(MessagePost p, Nanos now) {
   const Member other = p.peer;
   const uint32_t tag = p.tag;
   const bool receives = p.receives;
-  // Lent: for the order of the heads alone it is one without bytes.
+  // A lent message counts as one without bytes in the order of the heads.
   const uint64_t bytes = !receives && link_.lends(p.memory) ? 0 : p.memory.length;
   if (p.timeout < kNever - p.posted) limits_.emplace(p.posted + p.timeout, id);
   if (posts_.empty()) {
@@ -89,7 +90,7 @@ void Messages::post(MessagePost p, Nanos now) {
     take(message->source, id, {message->number, held.total, held.bytes, held.place});
     grant();
   }
-  // Of who has just closed in order what was sent before may still come.
+  // Data that a peer sent before it closed in order may still arrive.
   if (other != kNoMember && !link_.end_of(other).ok() && peer(other).departed_until == kNever) {
     miss(other);
   }
@@ -142,7 +143,7 @@ void Messages::place(uint64_t receive, uint64_t offset, ConstBytes bytes) {
   raise_completed(post, offset, offset + bytes.size());
 }
 
-// What has come in order, as it does (P2pReceiver), or was copied so.
+// Bytes received in order (P2pReceiver), or copied in order.
 void Messages::raise_completed(const MessagePost& post, uint64_t before, uint64_t after) {
   if (!post.on_completed || after == post.memory.length) return;
   const size_t step = std::max<size_t>(1, post.completed_step);
@@ -257,7 +258,7 @@ void Messages::grant() {
     asked_ = from;
     return true;
   };
-  // Little by little only where nothing would come otherwise.
+  // Grants partial pieces only if nothing would arrive otherwise.
   const auto room = [&] { return outstanding_ == 0 || outstanding_ + params_.piece <= most; };
   while (!asking_.empty() && room()) {
     const auto use = [&](Member from) {
@@ -316,7 +317,7 @@ void Messages::send(Member to, const P2pSender::Piece& piece) {
   if (peer(to).out.sent(piece)) finish(piece.id, {});
 }
 
-// One piece; the next of the same or of another sender is another turn's.
+// Copies one piece. The next one, of the same or another sender, is left for the next poll.
 bool Messages::copy_pieces() {
   const auto use = [&](Member from) {
     std::deque<Copy>& copies = peer(from).copies;
@@ -350,8 +351,8 @@ bool Messages::needs(Member member) const {
   return (p != peers_.end() && busy(p->second)) || queue_.awaits(member);
 }
 
-// A receive from any source is served as long as somebody is left, unless one was lost: what it
-// waits for may have been that one's.
+// A receive from any source can still complete while any peer is left, unless one was lost: the
+// awaited message may have been from that peer.
 void Messages::miss(Member member) {
   uint32_t left = 0;
   for (uint32_t m = 0; m < facts_.size; m++) left += link_.end_of(static_cast<Member>(m)).ok();

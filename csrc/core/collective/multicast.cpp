@@ -1,18 +1,18 @@
 // Broadcast and all-gather by multicast.
-//   1. Every member tells the top of the control tree that it is there and how much it can take
-//      (multicast_credit.cpp).
-//   2. Each root sends its block once, within its window and its turn: a large all-gather takes
-//      turns in chains, otherwise roots that send at once are kept in step
+//   1. Every member reports to the top of the control tree that it has posted the operation, and
+//      how much it can receive (multicast_credit.cpp).
+//   2. Each root sends its block once, within its window and its turn: in a large all-gather roots
+//      take turns in chains; otherwise roots that send at once are kept in step
 //      (protocol/skew_limiter.h).
-//   3. Losses are repaired (repair.h), the completion tree says that everybody has everything.
-// Cost, n bytes in all, P members: a root's link carries its own block out, n / P (broadcast: n),
-// and every link n - n / P in (broadcast: n); the switch makes the copies. Memory traffic per byte:
-// one copy out, one copy in.
+//   3. Losses are repaired (repair.h); the completion tree reports when all members have all data.
+// Cost, n bytes in all, P members: a root's link sends its own block, n / P (broadcast: n), and
+// every link receives n - n / P (broadcast: n); the switch makes the copies. Memory traffic per
+// byte: one copy at the sender, one at the receiver.
 //
-// Turns. A root starts when it sees that everybody before it in its chain is near its end, on the
-// multicast itself; a predecessor that stays silent while its chain is idle is passed over after a
-// little patience per place, so that a slow rank does not idle the chain. Roots of an operation
-// follow those of earlier operations of the group.
+// Turns. A root starts when it sees in the multicast data that all roots before it in its chain are
+// near their ends. A silent predecessor in an idle chain is skipped after a short wait per place,
+// so that a slow rank does not idle the chain. Roots of an operation follow those of earlier
+// operations of the group.
 #include "collective/multicast.h"
 #include "base/reach.h"
 
@@ -25,7 +25,7 @@ void Multicast::start(Operation& op) {
   if (op.own.stream) {
     SenderParams sender;
     sender.chunks = plan.chunks;
-    // A large operation whose eager part would be too much ahead waits for credit.
+    // A large operation waits for credit if its eager chunks would exceed the allowance.
     sender.eager = plan.small ? plan.chunks : small_.open(op.post.sequence) ? plan.eager : 0;
     sender.window = plan.window;
     sender.widest = plan.widest;
@@ -50,7 +50,7 @@ bool Multicast::pump(Operation& op, Nanos now) {
     bool again = false;
     Chunk most = op.plan.batch;
     if (!sender.resending()) {
-      // A staged source (device memory) may not have got here yet; its stager wakes the lane.
+      // A staged source (device memory) may not be here yet; its stager wakes the lane.
       const uint64_t here = op.readable();
       const auto end =
           here == op.plan.block ? op.plan.chunks : static_cast<Chunk>(here / op.plan.chunk);
@@ -99,8 +99,8 @@ void Multicast::keep_in_step(Operation& op, Nanos now) {
   op.own.turn_retry = op.own.sender->held() ? op.flow.skew->deadline() : kNever;
 }
 
-// Nothing is gained by waiting until the block is quite over: the next one's first chunks are on
-// their way meanwhile.
+// It would not help to wait until the block has ended: the next one's first chunks travel
+// meanwhile.
 bool Multicast::near_end(const Operation& op, uint32_t stream) const {
   const Chunk near = op.plan.window / 2;
   const Chunk at =
@@ -108,7 +108,7 @@ bool Multicast::near_end(const Operation& op, uint32_t stream) const {
   return static_cast<uint64_t>(at) + near >= op.plan.chunks;
 }
 
-// Of earlier operations, those that still need the links.
+// Counts blocks of earlier operations that still need the links.
 uint32_t Multicast::earlier_blocks(const Operation& op) const {
   uint32_t earlier = 0;
   for (const Sequence s : g_.ops.busy()) {
@@ -165,7 +165,7 @@ void Multicast::announce(Operation& op, Nanos now) {
   pass_on_position(op, *op.own.stream, op.own.sender->sent(), g_.self);
 }
 
-// Along the tree, to whom it may be news: not where the credit says that the subtree knows.
+// Forwards it along the tree, except where the credit shows that the subtree knows it.
 void Multicast::pass_on_position(Operation& op, uint32_t stream, Chunk sent, Member from) {
   wire::Writer body;
   body.put<uint16_t>(op.member_of(stream));

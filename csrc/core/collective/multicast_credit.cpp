@@ -1,6 +1,6 @@
-// Credit on the control tree. Receivers report how far they have drained each block and how far it
-// may go on, a few times per window; each node passes the least of its subtree up, the top sends
-// every root its limit down the path to it.
+// Credit on the control tree. Receivers report how far they have drained each block, and the limit
+// up to which it may be sent, a few times per window. Each node passes the minimum of its subtree
+// up, and the top sends every root its limit down the path to it.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -24,10 +24,10 @@ void Multicast::start_credit(Operation& op) {
 }
 
 // All groups of an endpoint that receive large streams at the same time share half of what its
-// socket can queue, in equal parts. Within a group that is for streams that have begun, the earlier
-// ones first; where roots take turns, the others may begin with half as much together. What was
-// told before counts no more: limits shrink when another group begins, and when a stream has to
-// wait for an earlier one.
+// socket can queue, in equal parts. Within a group this part is for streams that have begun,
+// earlier ones first; if roots take turns, the streams that have not begun may use half as much
+// together. Earlier reports no longer count: limits shrink when another group begins, and when a
+// stream has to wait for an earlier one.
 void Multicast::report_credit(Operation& op, bool first) {
   const Plan& plan = op.plan;
   const uint32_t groups = std::max(1u, g_.port.busy_groups());
@@ -41,7 +41,7 @@ void Multicast::report_credit(Operation& op, bool first) {
     op.flow.credit->set_own(stream, {r.high_water(), static_cast<Chunk>(limit), r.lost()});
   };
   const bool all = std::exchange(op.flow.groups, groups) != groups;
-  // A part of the share, so that the stream does not stand while it is reported.
+  // A part of the share, so that the stream does not stall while the report travels.
   const Chunk quantum = std::min(plan.quantum, std::max<Chunk>(1, share / 4));
   const uint64_t total = static_cast<uint64_t>(share) * plan.chains;
   uint64_t room = total;

@@ -1,10 +1,10 @@
-// Small all_reduce: everybody multicasts its input, and everybody folds all of them.
-//   1. A member copies its input, once it can be read, and multicasts the copy like the block of a
-//      small all-gather. The others' inputs arrive in memory beside it.
-//   2. When all are here it folds each element in the order of the owner that it has in two
-//      steps, so results are the same bits on all ranks and by either way.
-// Cost, n bytes of input, P members: one step; every link carries n out and n (P - 1) in. Memory of
-// n P bytes at every member, so make_plan() chooses it for small n P only.
+// Small all_reduce: every member multicasts its input and folds all inputs.
+//   1. A member copies its input once it can be read, and multicasts the copy like the block of a
+//      small all-gather. The others' inputs arrive in memory next to it.
+//   2. When all are here, it folds each element in the order that the element's owner would use in
+//      two steps, so the bits of the result are the same on all ranks and with both algorithms.
+// Cost, n bytes of input, P members: one step; every link sends n and receives n (P - 1). Every
+// member needs memory of n P bytes, so make_plan() chooses it for small n P only.
 #include "collective/one_step.h"
 
 #include <cstring>
@@ -20,7 +20,7 @@ OneStep::OneStep(const ReduceArgs& args, Member self, const FoldLayout& layout, 
   auto memory = std::make_shared<std::vector<std::byte>>(bytes_ * members);
   const auto all = std::make_shared<Region>(memory->data(), memory->size(), memory);
   for (uint32_t m = 0; m < members; m++) streams_.push_back({all, m * bytes_, bytes_});
-  // A region of its own: its readable end says whether our input is here.
+  // A separate region: its readable end shows whether our input is here.
   Slice& own = streams_[self];
   own = {std::make_shared<Region>(own.data(), bytes_, std::move(memory)), 0, bytes_};
   own.region->set_readable(0);
@@ -57,7 +57,7 @@ void OneStep::fold() const {
   });
 }
 
-// In brackets, as protocol/rack_fold.h.
+// Grouped by racks, as in protocol/rack_fold.h.
 void OneStep::fold_racks(size_t at, size_t count, uint32_t first,
                          std::vector<std::byte>& acc) const {
   const Element e = args_.element;

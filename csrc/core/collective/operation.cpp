@@ -1,4 +1,4 @@
-// Mapping between members and stream streams, and where a stream's bytes can be read from.
+// Maps members to streams and back, and finds the memory that a stream's bytes can be read from.
 #include "collective/operation.h"
 
 #include <algorithm>

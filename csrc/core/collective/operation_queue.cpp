@@ -1,8 +1,8 @@
-// Entries lie in a deque, by sequence. An operation that is in flight has its machines in its
-// entry; a small one that is over here gives them up ("settles"). What a turn of the lane looks at
-// is kept apart from that, so that its cost is what moves and not what is posted: a list of those
-// that something happened to, a set ordered by time, and the large operations, of which only the
-// oldest can get on.
+// Entries are in a deque, by sequence. The entry of an operation in flight has its machines; a
+// small operation that is complete here releases them ("settles"). The structures that a poll
+// visits are separate, so that its cost depends on the operations that move and not on those that
+// are posted: a list of operations that have had events, a set ordered by time, and the large
+// operations, of which only the oldest can progress.
 #include "collective/operation_queue.h"
 
 #include <algorithm>

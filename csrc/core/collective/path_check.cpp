@@ -1,11 +1,11 @@
-// Whether multicast reaches everybody, asked again in the middle of a group's life. A member that
-// takes another for unheard may be wrong (it was stopped, its socket was full), and a path that
-// died may live again: so nothing is changed on suspicion. The top starts a round of the reach
-// probe, on the control tree like the first one but without joining; all multicast, each reports
-// for its subtree, the top decides. Rounds are numbered, so that late words of one round are not
-// taken for the next. On the ring the top asks again by itself, ever more rarely, while there is
-// something to do. Who has left the address because of a flood joins it for the round, and says no
-// while the flood goes on.
+// Checks again, during a group's life, whether multicast reaches all members. A member that reports
+// another as unheard may be wrong (it was stopped, its socket was full), and a path that failed may
+// work again, so a suspicion alone changes nothing. The top starts a round of the reach probe, on
+// the control tree like the first one but without joining: all members multicast, each reports for
+// its subtree, and the top decides. Rounds are numbered, so that late frames of one round are not
+// taken for the next. On the ring path the top checks again by itself, with increasing intervals,
+// while there is work. A member that has left the address because of a flood joins it for the
+// round, and objects while the flood continues.
 #include <algorithm>
 #include <utility>
 
@@ -14,14 +14,14 @@
 namespace mcast {
 namespace {
 
-constexpr Nanos kFirstCheck = 5 * kSecond;  // from the change to the ring; doubles
+constexpr Nanos kFirstCheck = 5 * kSecond;  // after the change to the ring; doubles
 constexpr Nanos kLastCheck = 600 * kSecond;
-constexpr Nanos kDenied = 5 * kSecond;  // from a round that found nothing wrong to the next
+constexpr Nanos kDenied = 5 * kSecond;  // after a round that found no fault, until the next
 constexpr uint32_t kGoRound = 1;
 
 }  // namespace
 
-// When the top looks next whether the ring is still needed.
+// Schedules the top's next check whether the ring is still needed.
 void PathSwitch::check_later(Nanos now) {
   check_wait_ = check_wait_ == 0 ? kFirstCheck : std::min(2 * check_wait_, kLastCheck);
   next_check_ = now + check_wait_;
@@ -39,10 +39,10 @@ void PathSwitch::watch_flood(Nanos now) {
   }
 }
 
-// With every turn of a group that has something to do.
+// Called by every progress() of a group that has work.
 void PathSwitch::drive(Nanos now) {
   if (!g_.leaving.all_here) return;
-  rates_.drive(now);  // whatever else is under way: its deadline would pass unheeded
+  rates_.drive(now);  // in any case: otherwise its deadline could pass without an action
   if (check_) return drive_check(now);
   watch_flood(now);
   act_on_rates(now);
@@ -53,7 +53,7 @@ void PathSwitch::drive(Nanos now) {
   if (now >= next_check_) start_check(now, "");
 }
 
-// The ring because it is faster is looked at again as late as one that has been needed for long.
+// A ring chosen for its rate is checked as rarely as one that has been needed for long.
 void PathSwitch::act_on_rates(Nanos now) {
   if (g_.state != GroupState::kOpen || !g_.tree.is_top(g_.self)) return;
   if (rates_.due(now)) return draw_for_rates(now);
@@ -74,8 +74,8 @@ void PathSwitch::begin_round(uint32_t round, Nanos now) {
   g_.counters.add(Counter::path_checks);
   flood_.listen(now);
   ReachProbe::Params params = probe_params(g_);
-  // Who listens gives no verdict before that is over (drive_check()): its time limit would pass
-  // unheeded, and the lane spin until then.
+  // A member that listens gives no verdict until that is over (drive_check()). With a shorter
+  // timeout the deadline would pass without an action, and the lane would spin until then.
   if (flood_.deadline() != kNever) params.timeout = std::max(params.timeout, Flood::kListen);
   check_.emplace(std::move(params), now);
   check_->start(now);
@@ -98,7 +98,7 @@ void PathSwitch::drive_check(Nanos now) {
                 ok ? 1 : 0, body.bytes());
 }
 
-// Everybody stops probing; the top changes the path if it is not the right one.
+// All members stop probing. The top changes the path if needed.
 void PathSwitch::end_round(bool heard, const std::string& why, Nanos now) {
   g_.send_to_children(wire::FrameType::kProbeDone, round_, heard ? 1 : 0);
   check_.reset();
@@ -114,7 +114,7 @@ void PathSwitch::end_round(bool heard, const std::string& why, Nanos now) {
     return check_later(now);
   }
   if (heard) {
-    // Every member hears every other: one that reports the opposite again has to wait.
+    // All members receive each other: the next report of the opposite is ignored for a while.
     doubts_from_ = now + kDenied;
     return;
   }

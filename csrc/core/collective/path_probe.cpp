@@ -1,7 +1,7 @@
-// The reach probe on the control tree (protocol/probe.h), up to the decision whether the group
-// multicasts. A member that joins pings those it watches, once: whoever is there answers, whoever
-// joins later pings in turn. So each learns who is there, says nothing more to others before, and
-// judges nobody's silence before.
+// The reach probe on the control tree (protocol/probe.h), up to the decision whether the group uses
+// multicast. A member that joins pings the members it watches, once. Members that are there reply;
+// those that join later send their own pings. So each member learns who is there, sends nothing
+// else to a member before, and counts nobody's silence before.
 #include "collective/path_probe.h"
 
 #include <utility>
@@ -33,10 +33,10 @@ void send_probes(GroupContext& g, const ReachProbe& probe, Sequence round) {
       g.counters.add(Counter::probes_sent);
     }
   };
-  // The small one first: behind the other it could become the end of a super-packet, which virtual
-  // links carry whatever their MTU.
+  // The small probe is sent first: behind the other it could become the end of a super-packet,
+  // which virtual links carry whatever their MTU.
   if (probe.small_due()) send({});
-  // Full size, so that a path whose MTU is smaller than claimed is found out here.
+  // Full size, so that a path whose MTU is smaller than claimed is detected here.
   send(std::vector<std::byte>(g.params.agreed.chunk));
 }
 
@@ -120,7 +120,7 @@ void PathProbe::pass_start(uint32_t argument, const std::string& text) {
   body.put_text(text);
   for (uint32_t c = 0; c < g_.tree.children(g_.self); c++) {
     const auto child = static_cast<Member>(g_.first_child() + c);
-    // Who joins later hears the next news; it must not find old ones in a heap.
+    // A member that joins later receives the next news. It must not get a burst of old ones.
     if (argument == kWait && !membership_.met(child)) continue;
     g_.send_frame(child, Channel::kControl, wire::FrameType::kProbeStart, 0, argument,
                   body.bytes());

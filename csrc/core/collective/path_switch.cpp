@@ -1,8 +1,8 @@
-// From multicast to the ring in the middle of a group's life, and back. A member that hears nothing
-// of another tells the top, which asks all (path_check.cpp) and, where they do not hear each other,
-// starts the switch: all agree on a line (line.h), and operations behind it use the other path.
-// Those before it end as they began, by repair if need be. Of a flood (flood.h) nobody is asked:
-// probes may come through where data does not.
+// Changes from multicast to the ring during a group's life, and back. A member that receives no
+// multicast of another reports to the top, which queries all (path_check.cpp) and, if some do not
+// receive others, starts the change: all agree on a cut-over (line.h), and later operations use the
+// other path. Earlier ones end as they began, with repairs if needed. A reported flood (flood.h)
+// needs no check: probes may arrive where data does not.
 #include "collective/path_switch.h"
 
 #include "base/log.h"
@@ -12,7 +12,7 @@ namespace {
 
 // Argument of Switch, besides 0 to the ring and 1 to multicast.
 constexpr uint32_t kForRates = 2;
-// Argument of Deaf: what is wrong.
+// Argument of Deaf: the fault.
 constexpr uint32_t kUnheard = 0, kFlooded = 1;
 
 }  // namespace
@@ -26,7 +26,7 @@ void PathSwitch::stop() {
 
 void PathSwitch::judge(const Operation& op, Nanos now) {
   if (g_.path.on_ring() || check_ || g_.switching() || !g_.leaving.all_here) return;
-  if (op.flow.late) return;  // this rank was not there to hear it, or its socket was full
+  if (op.flow.late) return;  // this rank could not receive it, or its socket was full
   for (uint32_t stream = 0; stream < op.receivers.size(); stream++) {
     if (op.own.stream == stream) continue;
     const Member root = op.member_of(stream);
@@ -54,7 +54,7 @@ void PathSwitch::tell_top(uint32_t what, const std::string& why, Nanos now) {
   g_.send_frame(Tree::kTop, Channel::kControl, wire::FrameType::kDeaf, 0, what, body.bytes());
 }
 
-// At the top. Several members say the same; the first word counts.
+// Top member only. Several members report the same fault; the first report counts.
 void PathSwitch::doubt(uint32_t what, const std::string& why, Nanos now) {
   if (g_.path.on_ring() || check_ || g_.state != GroupState::kOpen) return;
   if (what == kUnheard) return now < doubts_from_ ? void() : start_check(now, why);
@@ -80,7 +80,7 @@ void PathSwitch::stop_starting(bool to_ring, const std::string& why, Nanos now) 
   if (const auto first = line_.stop(to_ring ? 0 : 1, body.bytes(), {})) change(*first, now);
 }
 
-// The path stays; operations behind the line wait for a test of rates.
+// The path stays the same; operations behind the cut-over wait for a test of rates.
 void PathSwitch::draw_for_rates(Nanos now) {
   rates_.begin();
   if (const auto first = line_.stop(kForRates, {}, {})) change(*first, now);

@@ -1,7 +1,8 @@
-// A stream is the device's from the post until all of it is here: then it is retired at once, so
-// that its place serves the next one and its memory is at rest before anybody learns that this
-// member is complete. That order matters beyond the own memory: once all are complete a root's
-// memory is its caller's again, and what its device still repeats from there may be other bytes.
+// The device writes a stream from the post until all of it is here. Then the stream is retired at
+// once, so that its slot can be reused, and its memory no longer changes before anybody learns that
+// this member is complete. That order matters for other members' memory, too: once all are
+// complete, a root's memory is its caller's again, and the device may retransmit changed bytes from
+// there.
 #include "collective/placing.h"
 
 namespace mcast {

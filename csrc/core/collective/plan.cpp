@@ -1,11 +1,11 @@
-// Receive memory decides. Half of the least receive budget of the group is for windows, a quarter
-// for eager data. An allgather is sent by as many roots at once as get a window of two batches each
-// out of that memory and of what a switch port can be trusted to queue: a root does not receive its
-// own block, so M roots at once fill (M - 1) / M of every receiver's link, and all of them fill it
-// whole. Beyond that the roots take turns in M chains. What a path holds on its way comes on top of
-// what may wait in its queue, once it is measured (BlockSender), as far as the receive budget
-// goes. The window never falls below what keeps the credit loop alive: one report quantum plus one
-// batch; with little memory both shrink.
+// Receive memory determines the plan. Half of the smallest receive budget of the group is for
+// windows, a quarter for eager data. The number of roots of an allgather that send at once is
+// limited: each needs a window of two batches out of that memory and of what a switch port can be
+// trusted to queue. A root does not receive its own block, so M roots at once fill (M - 1) / M of
+// every receiver's link, and all of them fill it completely. Other roots take turns in M chains.
+// Data that a path itself holds adds to what may wait in its queue, once it is measured
+// (BlockSender), as far as the receive budget allows. The window never falls below what keeps the
+// credit loop alive: one report quantum plus one batch; with little memory both shrink.
 #include "collective/plan.h"
 
 #include <algorithm>
@@ -21,26 +21,27 @@ Chunk to_chunks(size_t bytes, size_t chunk) {
   return static_cast<Chunk>(std::min<size_t>(bytes / chunk, 0xfffffff0u));
 }
 
-// What a chunk takes of a receive budget: its datagram, or if that is small what the kernel's
-// bookkeeping takes, which a budget allows for at the size of an Ethernet packet only. (Linux 6
-// charges a socket 832 bytes for each datagram besides; a budget is 5/8 of the buffer.)
+// Receive budget that a chunk uses: its datagram, or for a small one the kernel's bookkeeping,
+// because a budget allows for bookkeeping at the size of an Ethernet packet only. (Linux 6 charges
+// a socket 832 bytes in addition for each datagram; a budget is 5/8 of the buffer.)
 size_t queued_bytes(const Agreed& agreed) {
   const size_t datagram = agreed.chunk + wire::kDatagramHeader + agreed.guard;
   return std::max(datagram, (datagram + 832) * 5 / 8);
 }
 
-// As many as a queue of so many bytes holds.
+// Number of chunks that a queue of this many bytes holds.
 Chunk queued_chunks(size_t bytes, const Agreed& agreed) {
   return to_chunks(bytes, queued_bytes(agreed));
 }
 
-// To a block, besides its owner; at least one.
+// Contributors to a block besides its owner; at least one.
 size_t other_contributors(const Agreed& agreed) {
   const size_t all = agreed.contributors != 0 ? agreed.contributors : agreed.members;
   return std::max<size_t>(1, all - 1);
 }
 
-// How the contributions of a reduction travel, and what its multicast half moves, if it has one.
+// Chooses how the contributions of a reduction travel, and the streams of its multicast half, if
+// any.
 void plan_reduction(Plan& plan, const Agreed& agreed, size_t element) {
   const wire::Descriptor& d = plan.descriptor;
   ReducePlan& reduce = plan.reduce;
@@ -84,7 +85,7 @@ size_t contribution_ratio(const Agreed& agreed, const wire::Descriptor& descript
 
 size_t reduce_segment(const Agreed& agreed, const wire::Descriptor& descriptor) {
   const auto element = static_cast<Element>(descriptor.element);
-  // A rack's sum travels in accumulators, and a frame holds kMaxSegment of them.
+  // A rack's sum is sent in accumulators, and a frame holds kMaxSegment of them.
   const size_t sums = agreed.racks.flat() ? 1 : accumulator_ratio(element);
   const size_t segment = contribution_segment(agreed) / contribution_ratio(agreed, descriptor);
   return std::min(segment, kMaxSegment / sums) / 64 * 64;
@@ -112,7 +113,8 @@ Plan make_plan(const wire::Descriptor& descriptor, const Agreed& agreed, size_t 
   const size_t datagram = plan.chunk + wire::kDatagramHeader, queued = queued_bytes(agreed);
   const size_t eager_bytes = std::min(unasked_by_root(agreed.eager, agreed.staging, plan.roots),
                                       agreed.budget / 4 / plan.roots * datagram / queued);
-  // The block of an all_reduce in two steps is not there to be kept when it is posted.
+  // The block of an all_reduce in two steps does not exist yet when it is posted, so no copy can be
+  // kept.
   plan.small = plan.block <= eager_bytes && plan.reduce.way != ReduceWay::kGather;
   plan.large = !plan.small && plan.block > 0;
   plan.eager = to_chunks(eager_bytes, plan.chunk);
@@ -130,8 +132,8 @@ Plan make_plan(const wire::Descriptor& descriptor, const Agreed& agreed, size_t 
   }
   const size_t total = plan.chains > 1 ? std::min(pool, incast) : pool;
   const size_t share = std::max<size_t>(total / std::max(1u, plan.chains), plan.chunk);
-  // Where roots take turns, what the last one sent may still wait in a switch when the next begins:
-  // twice the chains' windows together, which shallow queues must hold.
+  // If roots take turns, the last data of one may still wait in a switch when the next begins:
+  // shallow queues must hold twice the windows of all chains together.
   const size_t most = plan.roots > plan.chains ? incast / 2 / plan.chains : incast;
   const size_t wanted = agreed.window != 0 ? agreed.window : std::min(share, most);
   plan.window = std::max(kLeastWindow, queued_chunks(std::min(wanted, share), agreed));
@@ -142,7 +144,7 @@ Plan make_plan(const wire::Descriptor& descriptor, const Agreed& agreed, size_t 
   plan.quantum = std::max<Chunk>(1, plan.window / 4);
   plan.tolerance = agreed.reorder != 0 ? agreed.reorder
                                        : std::max<Chunk>(1, to_chunks(agreed.batch, plan.chunk));
-  // One interface may be behind the other by what its queue holds.
+  // One interface may lag behind the other by the length of its queue.
   if (agreed.stripes > 1 && agreed.reorder == 0) {
     plan.tolerance = std::max(plan.tolerance, plan.window / 2);
   }

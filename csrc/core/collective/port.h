@@ -45,9 +45,9 @@ class Port {
   struct Received {
     uint64_t verified = 0;
     uint64_t useless = 0;  // refused or not needed: repeated, late
-    // Of `useless`: those that other groups may have sent to the same address.
+    // Part of `useless`: datagrams that other groups may have sent to the same address.
     uint64_t foreign = 0;
-    // In addition: datagrams of the whole host for ports that nobody listens on.
+    // Not part of `useless`: datagrams of the whole host for ports that nobody listens on.
     uint64_t ignored = 0;
   };
   virtual Received received() const { return {}; }

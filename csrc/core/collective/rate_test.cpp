@@ -1,21 +1,20 @@
-// How the group finds out that multicast passes but is slower than unicast.
+// Detects that multicast reaches all members but is slower than unicast.
 //
-//   1. The top measures what large operations move by multicast, since that is what counts: raw
-//      datagrams would not show what losses and repair at a limiter cost, nor what a limiter does
-//      once its burst is spent. This sends nothing.
-//   2. When they have been under way for a second, and are not near the rate of the link if that is
-//      known, the top draws a line (line.h). Operations before it end, those behind it wait:
-//      repairs of what a limiter drops may fill the links, and queues with them, so that a train
-//      among operations would measure what they leave over. Then every member sends a train of
-//      frames to its ring successor: all at once, as the ring would, on the ring's channel. Each
-//      tells the rate at which its predecessor's came; the least counts. A train ends by bytes and
-//      by time, whichever is first.
-//   3. If unicast is twice as fast, the group goes on by the ring. That is a trial: the same
-//      operations are measured in the same way, and unless they are a quarter faster it returns.
-//      So ranks that come late, or hosts that are too busy, which make both look slow, cost one
-//      trial and no more.
-//   4. Tests are ten minutes apart, after a trial that failed twice as long each time; from a ring
-//      that was chosen the group returns as often to see whether multicast has become faster.
+//   1. The top measures the rate of large operations by multicast, because only that matters: raw
+//      datagrams would show neither the cost of losses and repair at a rate limiter, nor the
+//      limiter's rate once its burst is spent. This sends nothing.
+//   2. When such operations have been under way for a second, and are not near the rate of the link
+//      (if known), the top begins a cut-over (line.h). Operations before it end, later ones wait:
+//      repairs of dropped chunks may fill the links and their queues, so that a train among
+//      operations would only measure the remaining rate. Then every member sends a train of frames
+//      to its ring successor: all at once, as the ring would, on the ring's channel. Each reports
+//      the rate at which its predecessor's train arrived; the smallest counts. A train is limited
+//      by bytes and by time.
+//   3. If unicast is twice as fast, the group changes to the ring. That is a trial: the same
+//      operations are measured in the same way, and unless they are a quarter faster the group
+//      returns. So late ranks or busy hosts, which make both paths look slow, cost only one trial.
+//   4. Tests are ten minutes apart; each failed trial doubles that. A group that has chosen the
+//      ring returns as often, to check whether multicast has become faster.
 #include "collective/rate_test.h"
 
 #include <algorithm>
@@ -28,7 +27,7 @@ namespace {
 
 constexpr size_t kTrainPiece = 60u << 10;
 constexpr size_t kTrainQueue = 256u << 10;
-constexpr Nanos kLookAgain = kMilli;  // at a queue that is full
+constexpr Nanos kLookAgain = kMilli;  // if the queue is full
 constexpr uint32_t kMore = 0, kLast = 1;
 
 std::string megabytes(double rate) {
@@ -41,11 +40,11 @@ std::string megabytes(double rate) {
 
 void RateTest::on_finished(const Operation& op, Nanos now) {
   if (!wanted() || !g_.tree.is_top(g_.self) || op.plan.trivial() || op.post.delegated) return;
-  // What a member receives: of a reduction also contributions.
+  // Bytes that a member receives; for a reduction this includes contributions.
   const uint64_t bytes = static_cast<uint64_t>(op.plan.roots) * op.plan.block * (op.reduce ? 2 : 1);
   const bool ring = g_.path.by_ring(op.post.sequence);
   if (bytes < kLargeBytes || ring != g_.path.on_ring() || (ring && !chose_ring())) return;
-  // From the call on, by either path: who comes late slows both alike.
+  // From the call on, on both paths: late ranks slow both down in the same way.
   meter_.add(bytes, op.post.posted, now);
   if (ring) judge_trial(now);
 }
@@ -53,7 +52,7 @@ void RateTest::on_finished(const Operation& op, Nanos now) {
 void RateTest::judge_trial(Nanos now) {
   if (!meter_.enough(kTrial) || verdict_ || not_before_ > now) return;
   if (meter_.best() >= kWorthStay * multicast_) {
-    not_before_ = kNever;  // the trial is over; PathSwitch returns to multicast when it is time
+    not_before_ = kNever;  // the trial is over; PathSwitch returns to multicast when it is due
     return;
   }
   verdict_ = Verdict{false, "the ring moves " + megabytes(meter_.best()) + ", multicast moved " +
@@ -65,7 +64,7 @@ void RateTest::judge_trial(Nanos now) {
 void RateTest::on_change(bool to_ring) {
   meter_ = {};
   if (!to_ring) {
-    if (not_before_ == kNever) not_before_ = 0;  // it stood its trial; multicast is looked at anew
+    if (not_before_ == kNever) not_before_ = 0;  // the trial succeeded; multicast is measured anew
     multicast_ = 0;
   }
 }
@@ -104,7 +103,7 @@ void RateTest::drive(Nanos now) {
     report_if_over(now);
   }
   if (!round_) return;
-  // Somebody has left, or hangs: operations do not wait for that.
+  // A member has left or hangs: operations do not wait for the test.
   const Nanos end = round_->began + kHold;
   if (now >= end) round_.reset();
   next_ = !round_ ? kNever : round_->all_sent ? end : std::min(next_, end);
@@ -181,7 +180,7 @@ void RateTest::conclude(double unicast, Nanos now) {
   meter_ = {};
   if (g_.path.on_ring() || multicast == 0 || unicast < kWorth * multicast) return;
   multicast_ = multicast;
-  not_before_ = now;  // the trial is judged as soon as enough of it has been seen
+  not_before_ = now;  // the trial is judged as soon as it has measured enough
   verdict_ =
       Verdict{true, "multicast moves " + megabytes(multicast) + ", unicast " + megabytes(unicast)};
 }

@@ -1,5 +1,5 @@
 // RateTest: finds out whether unicast would move the group's large operations faster than
-// multicast. That is so where multicast reaches all members but is slow: gateways of clouds limit
+// multicast. Gateways of clouds, for example, forward multicast to all members, but limit
 // the rate of a multicast flow. Part of PathSwitch, which acts on the verdict.
 //
 // Threads: the lane's.

@@ -1,8 +1,8 @@
-// What comes by multicast. A datagram is judged in this order: whose operation, which block, which
-// chunk, is it new, is its checksum right; only then do its bytes touch a region and its bit is set
-// (the placement rule), so late, stale, repeated and corrupt datagrams can neither reach memory
-// that was given back nor overwrite a good chunk. What belongs to an operation that is not posted
-// here is staged. Chunks that a device has placed are judged by then, and only entered.
+// Handles incoming multicast datagrams. A datagram is checked in this order: operation, block,
+// chunk, whether it is new, checksum. Only then are its bytes copied to a region and its bit set
+// (the placement rule), so that late, stale, repeated and corrupt datagrams can neither reach
+// memory that was returned nor overwrite a good chunk. Data of an operation that is not posted here
+// is staged. Chunks that a device has placed are checked by then, and only recorded.
 #include "collective/reception.h"
 
 #include <algorithm>
@@ -33,7 +33,7 @@ Judged Reception::on_data(const wire::DatagramHeader& header, Verifier& datagram
     g_.counters.add(Counter::malformed);
     return Judged::kMalformed;
   }
-  // (An operation that was revived for whoever lacks its block has no receivers.)
+  // (An operation that was revived for members that lack its block has no receivers.)
   if (op->local_complete || op->receivers.empty() || op->receivers[*stream].has(header.chunk)) {
     g_.counters.add(Counter::duplicates);
     return Judged::kUnread;
@@ -70,8 +70,9 @@ size_t Reception::on_placed(Operation& op, Member root, uint32_t word, uint64_t 
   return bytes;
 }
 
-// Data of an operation that is not in flight here. What would be of no use is not verified, or
-// whoever plays back what others have sent makes this rank verify all of it, and take it for data.
+// Data of an operation that is not in flight here. Useless data is not verified. Otherwise an
+// attacker who replays others' datagrams could make this rank verify all of them and accept them as
+// data.
 template <typename Verifier>
 Judged Reception::on_other_data(const wire::DatagramHeader& header, Verifier& datagram, Nanos now) {
   const OperationQueue::Entry* const settled = g_.ops.entry(header.sequence);
@@ -96,7 +97,7 @@ Judged Reception::on_other_data(const wire::DatagramHeader& header, Verifier& da
   if (header.in_order) small_.note_sent(header.member, header.sequence, now);
   return stage(header.sequence, key, header.descriptor, true, datagram.payload())
              ? Judged::kVerified
-             : Judged::kUnread;  // no room: it will be sent again, by whomever
+             : Judged::kUnread;  // no room: some member will send it again
 }
 
 template Judged Reception::on_data(const wire::DatagramHeader&, ChecksumVerifier&, Nanos);
@@ -206,7 +207,7 @@ void Reception::replay_staged(Operation& op, Nanos now) {
 }
 
 size_t Reception::headroom() const {
-  constexpr uint64_t kParts = 8;  // of the window, so that credit flows on meanwhile
+  constexpr uint64_t kParts = 8;  // of the window, so that credit continues meanwhile
   for (const Sequence s : g_.ops.busy()) {
     const Operation* const op = g_.ops.find(s);
     if (!op->plan.large || op->receiving == 0 || !op->ring.blocks.empty()) continue;

@@ -1,5 +1,5 @@
-// Frames of reductions. What one rank may not have sent is a fault that fails the group: silently
-// dropped, it would end as a wrong sum or a hang.
+// Frames of reductions. A frame that a correct rank cannot have sent fails the group: dropped
+// silently, it would cause a wrong sum or a hang.
 #include <cstring>
 
 #include "collective/reductions.h"
@@ -68,7 +68,7 @@ void Reductions::on_grant(Operation& op, const Frame& header, ConstBytes body) {
   }
 }
 
-// The sender's list goes on with segments that a station was to fold.
+// The sender's list continues with segments that a station was to fold.
 void Reductions::on_divert(Operation& op, const Frame& header, ConstBytes body) {
   ReduceRun& run = *op.reduce;
   wire::Divert divert;

@@ -1,5 +1,5 @@
-// Granting. An owner asks its contributors for a few segments at a time, in turn, so that what is
-// under way to it is bounded over all operations of the group, and paced while multicast arrives.
+// Granting. An owner grants its contributors a few segments at a time, in turn, so that the data
+// under way to it is limited over all operations of the group, and paced while multicast arrives.
 #include <algorithm>
 #include <utility>
 
@@ -8,9 +8,9 @@
 
 namespace mcast {
 
-// Contributors are granted in turn, each several segments at a time, as soon as so many are free of
-// all that may be outstanding: so grants are few, and what a folded segment makes room for is asked
-// for at once.
+// Contributors are granted in turn, several segments each, as soon as the limit on outstanding
+// segments has room for them. So grants are few, and room that a folded segment frees is granted at
+// once.
 void Reductions::grant_segments(Operation& op) {
   ReduceRun& run = *op.reduce;
   ReduceOwner& owner = *run.owner;
@@ -23,12 +23,14 @@ void Reductions::grant_segments(Operation& op) {
     const Operation* const o = g_.ops.find(s);
     if (!o->reduce || !o->reduce->owner || o->plan.reduce.unasked) continue;
     const ReduceOwner& earlier = *o->reduce->owner;
-    // (Where ranks are excused segments are folded, and arrive, before all have been asked.)
+    // (If ranks are excused, segments can be folded, and arrive, before all contributors have been
+    // asked.)
     const uint64_t asked = o->reduce->grants.asked;
     outstanding += asked - std::min(asked, uint64_t{earlier.folded()} * others);
     in_flight += asked - std::min(asked, earlier.arrived());
     if (o == &op) break;
-    // A rank may wait for this one before it posts ours: ours must not take its room.
+    // A rank may wait for the older operation before it posts this one: leave the room to the older
+    // one.
     if (earlier.granted() < earlier.listed() || o->reduce->grants.granted < others) return;
   }
   const uint64_t window = ingress_.window(static_cast<uint64_t>(most) * others);
@@ -36,13 +38,13 @@ void Reductions::grant_segments(Operation& op) {
     const bool next_turn = run.grants.granted == others;
     uint32_t step = owner.granted() - run.grants.before;
     if (next_turn) {
-      // Little by little while multicast arrives: it goes as fast as the slowest receiver, and a
-      // burst would slow it.
+      // In small steps while multicast arrives: it is as fast as its slowest receiver, and a burst
+      // would slow that receiver down.
       step = std::min(ingress_.pacing() && most > 2 ? 1 : grant_step(most, op.plan.reduce.segment),
                       owner.listed() - owner.granted());
       if (step == 0) return;
     }
-    // A turn that began when more was allowed goes on: it may be all that the owner waits for.
+    // A round that began when more was allowed continues: the owner may be waiting for it only.
     if (outstanding + step > uint64_t{std::max(most, step)} * others) return;
     if (in_flight >= window) {
       if (ingress_.pacing() && !std::exchange(run.grants.held, true)) {
@@ -62,8 +64,8 @@ void Reductions::grant_segments(Operation& op) {
   }
 }
 
-// Before the grant: which segments our list has from now on. A few at a time, since a contributor
-// that has not posted the operation keeps the frames.
+// Sent before the grant: segments that our list has from now on. Only a few at a time, because a
+// contributor that has not posted the operation must store the frames.
 void Reductions::announce_diverted(Operation& op) {
   ReduceRun& run = *op.reduce;
   StationShare& share = *run.stations;
@@ -89,7 +91,7 @@ void Reductions::announce_diverted(Operation& op) {
   }
 }
 
-// Asks the next contributor for what has been granted.
+// Grants the next contributor all that the owner has granted so far.
 void Reductions::send_grant(Operation& op) {
   ReduceRun& run = *op.reduce;
   const Member to = run.next_asked(run.grants.granted);

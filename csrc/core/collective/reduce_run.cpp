@@ -1,7 +1,7 @@
-// Blocks of an all_reduce or a reduce are equal but for the last ones, so that streams of the
-// multicast half stay uniform: a block that is shorter has a scratch stream of full length, whose
-// true part is copied to the output at the end. In place is safe: the result of a segment exists
-// only after every member's contribution to it has left.
+// Blocks of an all_reduce or a reduce have equal lengths except the last ones. Streams of the
+// multicast half must be uniform, so a shorter block has a scratch stream of full length, whose
+// valid part is copied to the output at the end. In-place reductions are safe: the result of a
+// segment exists only after every member's contribution to it has been sent.
 #include "collective/reduce_run.h"
 
 #include <algorithm>
@@ -17,9 +17,8 @@ Slice scratch(size_t bytes) {
   return {std::make_shared<Region>(memory->data(), bytes, memory), 0, bytes};
 }
 
-// The same memory as a region of its own, of which nothing can be read yet. (It holds the memory,
-// not the other region: whoever holds on to it beyond the operation must not prolong that one's
-// life.)
+// The same memory as a separate region, of which nothing can be read yet. (It keeps the memory
+// alive, not the other region, whose life must not be extended beyond the operation.)
 Slice marked_apart(const Slice& s) {
   auto keepalive = s.region ? s.region->keepalive() : nullptr;
   Slice own{std::make_shared<Region>(s.data(), s.length, std::move(keepalive)), 0, s.length};
@@ -54,7 +53,7 @@ ReduceRun::ReduceRun(const Plan& plan, const ReduceArgs& args, Sequence sequence
   make_sender();
 }
 
-// Where our own block's result is made, and what the others multicast arrives.
+// Chooses memory for the result of our own block, and for the multicast of the others.
 void ReduceRun::choose_memory() {
   if (plan_.reduce.way == ReduceWay::kGather) {
     for (uint32_t m = 0; m < members_; m++) {
@@ -62,7 +61,7 @@ void ReduceRun::choose_memory() {
       stream_outputs_.push_back(length(member) == plan_.block ? part(args_.output, member)
                                                               : scratch(plan_.block));
     }
-    // A region of its own: its readable end is that of the folding, not of the output.
+    // A separate region: its readable end follows the folding, not the output.
     result_ = marked_apart(stream_outputs_[self_]);
     stream_outputs_[self_] = result_;
   } else if (plan_.reduce.way == ReduceWay::kScatter) {
@@ -93,7 +92,7 @@ void ReduceRun::make_owner(Sequence sequence) {
   shape.factor = factor();
   shape.bytes = length(self_);
   shape.segment = plan_.reduce.segment;
-  // Contributors are granted in turn: those that were first may be a step ahead of the others.
+  // Contributors are granted in turn: the first ones may be a step ahead of the others.
   shape.window =
       plan_.reduce.lookahead + grant_step(plan_.reduce.lookahead, plan_.reduce.segment) - 1;
   shape.granted = plan_.reduce.unasked;
@@ -116,7 +115,7 @@ void ReduceRun::make_sender() {
   sender.emplace(self_, std::move(lists), plan_.reduce.unasked);
 }
 
-// What owners ask of us, by member.
+// Lists of segments for owners, by member.
 std::vector<ReduceSender::List> ReduceRun::direct_lists() const {
   std::vector<ReduceSender::List> lists(members_);
   if (own_.excused) return lists;
@@ -136,9 +135,9 @@ std::vector<ReduceSender::List> ReduceRun::direct_lists() const {
   return lists;
 }
 
-// What stations ask of us, behind those, in the order of Deal::entry(). In a tree an entry is in
-// the lists of a station at the top and of each rack's leaf; ours goes to our rack's leaf if there
-// is one.
+// Lists of segments for stations, behind those for owners, in the order of Deal::entry(). In a
+// tree, an entry is in the lists of a station at the top and of each rack's leaf; ours goes to our
+// rack's leaf if there is one.
 void ReduceRun::add_station_lists(std::vector<ReduceSender::List>& lists) const {
   const uint32_t here = shared_.hosts.host_of(self_);
   const size_t first = lists.size();

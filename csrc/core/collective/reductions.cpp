@@ -1,19 +1,19 @@
 // Reductions by contributions to owners.
 //   1. Every member owns one block. It grants the others a few segments at a time
-//      (reduce_grants.cpp), and each sends it theirs. Small blocks are sent unasked, within an
-//      allowance per owner that operations give back when they are complete everywhere, so what an
-//      owner must keep before its own call is bounded.
-//   2. The owner folds what comes in the order of the setting `fold`, so results are the same bits
-//      on all ranks and in all runs.
-//   3. The result is its own (reduce_scatter), goes on by multicast as far as it is final
-//      (all_reduce), or to the root (reduce).
-// Cost, n bytes of input, P members (hosts, where ranks of one host fold first): every link carries
-// n - n / P out and in; an all_reduce n / P more out and n - n / P more in, by multicast. (A small
-// all_reduce has no owners: one_step.cpp.)
+//      (reduce_grants.cpp), and each sends its contributions to them. Small blocks are sent
+//      unasked, within an allowance per owner that operations return when they are complete
+//      everywhere. So the data that an owner must store before its own call is limited.
+//   2. The owner folds contributions in the order of the setting `fold`, so the bits of the result
+//      are the same on all ranks and in all runs.
+//   3. The result is the owner's (reduce_scatter), is multicast as it becomes final (all_reduce),
+//      or is sent to the root (reduce).
+// Cost, n bytes of input, P members (hosts, if ranks of one host fold first): every link sends and
+// receives n - n / P; an all_reduce sends n / P more and receives n - n / P more, by multicast. (A
+// small all_reduce has no owners: one_step.cpp.)
 //
-// The sum of what is granted and not folded is bounded over all operations in flight, which bounds
-// both staging memory and the burst that meets at the owner's switch port; while the multicast lane
-// receives, grants are paced (protocol/ingress_share.h).
+// The sum of segments that are granted and not folded is limited over all operations in flight,
+// which limits both staging memory and the burst that meets at the owner's switch port. While the
+// multicast lane receives, grants are paced (protocol/ingress_share.h).
 #include "collective/reductions.h"
 
 #include <algorithm>
@@ -28,15 +28,15 @@ namespace mcast {
 namespace {
 
 constexpr size_t kOwnerQueueLimit = 128u << 10;  // bytes waiting for one owner's connection
-constexpr int kSegmentsPerTurn = 8;              // then the receive side gets its turn
+constexpr int kSegmentsPerTurn = 8;              // then the receive side is polled
 constexpr Sequence kOffersAhead = 64;  // operations whose inputs are offered to neighbours
-// A rank whose memory cannot be read any more has told everybody why, or its connections end.
+// A rank whose memory can no longer be read has informed all members why, or its connections end.
 constexpr Nanos kRefusedPatience = kSecond;
 
 // All that one member may send to another before that has made the call: unasked contributions,
-// offers, and a grant for each segment that may be outstanding, or asked for a step ahead of the
-// others, with word of the segments that it has taken over from stations. Results and takings wait
-// for what only the call sends.
+// offers, and a grant for each segment that may be outstanding, or granted a step ahead of the
+// others, with the announcement of segments taken over from stations. Results and Taken frames are
+// sent only after the other member's call.
 static_assert(UnaskedAccount::kMost + early_cost(wire::kReduceHead + kUnaskedBlock) +
                       kOffersAhead * early_cost(wire::kReduceOfferSize) +
                       2 * kMostLookahead * early_cost(wire::kReduceGrantSize) +
@@ -54,7 +54,8 @@ bool Reductions::complete(const Operation& op) const {
   const ReduceRun& run = *op.reduce;
   if (op.plan.reduce.way == ReduceWay::kOneStep) return true;
   if (!run.owner->complete()) return false;
-  // It ends when everybody has everything, which says that all contributions have been taken.
+  // An operation with stations ends when all members have all data, which implies that all
+  // contributions were folded.
   if (run.stations) return true;
   if (!run.sender->done()) return false;
   if (run.host && !(run.inputs.acknowledged && run.host->all_taken())) return false;
@@ -148,10 +149,10 @@ void Reductions::send_contributions(Operation& op, bool& more, Nanos now) {
   }
 }
 
-// Where ranks of a host fold first: our input is there for them.
+// If ranks of a host fold first: offers our input to them.
 void Reductions::offer_input(Operation& op) {
   ReduceRun& run = *op.reduce;
-  // Not for all that are posted: a neighbour that is behind keeps what comes early.
+  // Not for all posted operations: a neighbour that is behind must store early frames.
   if (run.inputs.offered || op.post.sequence - g_.ops.base() >= kOffersAhead || !run.all_readable())
     return;
   run.inputs.offered = true;
@@ -163,10 +164,11 @@ void Reductions::offer_input(Operation& op) {
   }
 }
 
-// We have read theirs, or cannot.
+// Handles the end of reading the others' inputs, or the failure to read them.
 void Reductions::settle_inputs(Operation& op, Nanos now) {
   ReduceRun& run = *op.reduce;
-  // (With stations inputs may be read until the release, which says that nobody does any more.)
+  // (With stations, inputs may be read until the release, which implies that no rank reads them any
+  // more.)
   if (!run.stations && !run.inputs.acknowledged && run.host->all_offered() && run.sender->done() &&
       run.owner->contributed() == run.owner->listed()) {
     run.inputs.acknowledged = true;
@@ -182,7 +184,7 @@ void Reductions::settle_inputs(Operation& op, Nanos now) {
   }
 }
 
-// What this host contributes to our own block.
+// Adds this host's contribution to our own block.
 void Reductions::contribute_own(Operation& op, bool& more) {
   ReduceRun& run = *op.reduce;
   ReduceOwner& owner = *run.owner;
@@ -225,7 +227,7 @@ void Reductions::send_result(Operation& op, bool& more) {
   }
 }
 
-// Completed end of the own block: output 0 of a reduce_scatter, output `self` of an all_reduce.
+// Completed end of our own block: output 0 of a reduce_scatter, output `self` of an all_reduce.
 void Reductions::publish_result(Operation& op) {
   const uint64_t before = op.reduce->completed_end, after = op.reduce->completed();
   if (after == before) return;

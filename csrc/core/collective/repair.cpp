@@ -1,5 +1,6 @@
-// The asking side of repair. Lost chunks are asked of the ring neighbour, then of the root; donors
-// answer with bytes, with leave to read them, or not at all, and then somebody else is asked.
+// The requesting side of repair. Lost chunks are requested from the ring neighbour, then from the
+// root. Donors reply with bytes, with permission to read them, or with a refusal, and then another
+// donor is asked.
 #include "collective/repair.h"
 
 #include <algorithm>
@@ -69,7 +70,7 @@ void Repair::on_fetch_data(const Frame& header, ConstBytes body, Nanos now) {
     g_.counters.add(Counter::malformed);
     return;
   }
-  // A late answer is one of a request that was given up; a false one settles nothing.
+  // A late reply belongs to a request that was given up; an invalid one settles nothing.
   if (!accept(*op, *stream, header.member, header.argument, data.range, data.payload, now)) {
     g_.counters.add(Counter::stale);
   }

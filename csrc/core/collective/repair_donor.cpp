@@ -1,6 +1,6 @@
-// The answering side of repair: donors answer at once, from verified chunks only. A root gathers
-// requests for its own block a moment, and multicasts again what several have lost. What is owed to
-// an asker is sent as fast as its connection takes it.
+// The donating side of repair. Donors reply at once, from verified chunks only. A root collects
+// requests for its own block for a moment, and multicasts again chunks that several members lost.
+// Replies are sent as fast as the requester's connection accepts them.
 #include "base/reach.h"
 #include "collective/repair.h"
 
@@ -21,7 +21,7 @@ void Repair::on_fetch(const Frame& header, ConstBytes body, Nanos now) {
     g_.counters.add(Counter::malformed);
     return;
   }
-  // Another call's bytes would look like the asker's: none are sent, and both are told.
+  // If the calls differ, the bytes would look like the requester's: sends none and informs both.
   if (g_.ops.entry(header.sequence) != nullptr &&
       !g_.agrees(header.member, header.sequence, fetch.descriptor)) {
     return;
@@ -39,7 +39,7 @@ void Repair::on_fetch(const Frame& header, ConstBytes body, Nanos now) {
     say_not_have(header.sequence, header.member, header.argument, fetch.root, fetch.ranges, false);
     return;
   }
-  // Who has asked twice already may not hear the multicast at all: answer by stream then.
+  // A member that has requested twice may not receive multicast at all: reply by stream then.
   if (stream == op->own.stream && op->own.repairs && fetch_attempts(header.argument) < 2) {
     op->own.repairs->add(header.member, header.argument, std::move(fetch.ranges), now);
     g_.ops.touch(*op);
@@ -82,13 +82,13 @@ void Repair::donate(Operation& op, uint32_t stream, Member asker, uint32_t id,
   }
 }
 
-// Requests are gathered a moment, if others may lack the same.
+// Requests are collected for a moment if other members may lack the same chunks.
 void Repair::start_server(Operation& op) {
   op.own.repairs.emplace(g_.size > 2 ? g_.params.alpha / 4 : 0, op.plan.chunks);
 }
 
-// What askers are owed, as far as their connections take it: what a link cannot carry would only
-// pile up behind it.
+// Sends pending replies as far as connections accept them: more than the link can carry would only
+// queue up behind it.
 void Repair::serve_parked() {
   if (parked_.empty()) return;
   const auto per_frame =
@@ -151,7 +151,8 @@ void Repair::serve(Operation& op, Nanos now) {
   }
 }
 
-// The own operation that is over here, with the machines that repair it; null: not ours to repair.
+// A completed operation of this root, with the machines that repair it. Null if we cannot repair
+// it.
 Operation* Repair::revive(Sequence sequence) {
   const OperationQueue::Entry* const entry = g_.ops.entry(sequence);
   if (entry == nullptr || entry->kept.empty()) return nullptr;

@@ -1,6 +1,7 @@
-// Repair before the post. Small operations are sent unasked; a rank that has not posted one yet,
-// and did not hear it, learns from what its root has sent since (protocol/sent_tracker.h) and asks
-// the root for all it lacks at once, so that the block is there when the call is made.
+// Repair before the post. Small operations are sent unasked. A rank that has not posted one yet and
+// did not receive it learns that from the root's reported position (protocol/sent_tracker.h), and
+// requests all that it lacks from the root at once, so that the block is there when the call is
+// made.
 #include <algorithm>
 
 #include "collective/repair.h"
@@ -12,8 +13,8 @@ constexpr size_t kEarlyPayload = 60u << 10;  // bytes per frame
 
 }  // namespace
 
-// Asks for what was sent before this rank posts it and is not in staging. The socket was seen
-// empty.
+// Requests operations that were sent before this rank's post and are not staged. The socket was
+// seen empty.
 void Repair::fetch_early(Nanos now) {
   if (now < small_.tracker().deadline()) return;
   std::vector<SentTracker::Ask> asks;
@@ -51,7 +52,7 @@ void Repair::on_early_fetch(const Frame& header, ConstBytes body) {
   }
 }
 
-// All of it together is no more than may be sent ahead in any case.
+// The total is no more than may be sent ahead of credit in any case.
 void Repair::send_early(Sequence sequence, Member asker) {
   const OperationQueue::Entry& entry = *g_.ops.entry(sequence);
   const Operation* const op = entry.op.get();

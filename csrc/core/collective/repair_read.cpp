@@ -1,11 +1,11 @@
-// Repairs by one-sided reads, where the transport has them (verbs: RDMA Read). A donor that holds
-// the chunks answers a fetch not with the bytes but with leave to read them, which costs it one
-// small frame whatever their size; the asker reads range by range into the transport's own memory
-// and places the chunks as if they had come in a frame. What a donor grants cannot change any more:
-// chunks are placed once, and a large operation ends nowhere before it is complete everywhere, with
-// no read outstanding: an asker is not complete before its reads are over, even if their chunks
-// have come otherwise. So donors let go of what they granted when the operation ends. Small
-// operations answer with bytes: their copies are not registered.
+// Repairs by one-sided reads, if the transport has them (verbs: RDMA Read). A donor that holds the
+// chunks replies to a request with permission to read them instead of the bytes, which costs it one
+// small frame whatever their size. The requester reads range by range into the transport's own
+// memory and places the chunks as if they had arrived in a frame. Granted data cannot change any
+// more: chunks are placed once, and a large operation ends on no rank before it is complete
+// everywhere, with no read outstanding. A requester is not complete before its reads are over, even
+// if their chunks have arrived otherwise. So donors release granted memory when the operation ends.
+// Small operations reply with bytes: their copies are not registered.
 #include <algorithm>
 #include <utility>
 
@@ -13,8 +13,8 @@
 
 namespace mcast {
 
-// Lets `asker` read `ranges`, a frame per piece of memory that the transport exposes. Returns what
-// cannot be read.
+// Allows `asker` to read `ranges`, with a frame per piece of memory that the transport exposes.
+// Returns the ranges that cannot be read.
 std::vector<ChunkRange> Repair::grant_reads(Operation& op, uint32_t stream, Member asker,
                                             uint32_t id, const std::vector<ChunkRange>& ranges) {
   if (ranges.empty() || op.plan.small || g_.port.max_read() < op.plan.chunk) return ranges;
@@ -31,7 +31,7 @@ std::vector<ChunkRange> Repair::grant_reads(Operation& op, uint32_t stream, Memb
     g_.send_frame(asker, Channel::kControl, wire::FrameType::kFetchGrant, op.post.sequence, id,
                   body.bytes());
   };
-  // Whole chunks from `at` on that the present grant covers.
+  // Whole chunks from `at` on that the current grant covers.
   const auto covered = [&](Chunk at, Chunk end) {
     if (!grant || at * chunk < grant->first) return at;
     const size_t last = grant->end >= op.plan.block ? op.plan.chunks : grant->end / chunk;
@@ -131,7 +131,7 @@ void Repair::on_read(uint32_t token, ConstBytes bytes, Nanos now) {
   if (!accept(*op, *op->stream_of(r.root), r.donor, r.id, r.range, bytes, now)) {
     g_.counters.add(Counter::stale);
   }
-  // It may have waited for this read only.
+  // The operation may have waited for this read only.
   if (Operation* const waiting = g_.find(r.sequence)) g_.may_be_complete(*waiting);
   drive_reads();
 }

@@ -1,4 +1,4 @@
-// The words, in one place: users see the same whatever the path.
+// Error texts in one place, so that users read the same on every path.
 #include "collective/report.h"
 
 #include "base/errors.h"

@@ -1,13 +1,13 @@
 // Broadcast and all-gather around the ring of members, for networks that block multicast, and the
 // baseline of the benchmark.
-//   1. Each member tells its predecessor that it has posted the operation; nothing is sent to it
-//      before, so arriving data always has its place.
-//   2. Every block travels from its root around the ring in pieces: a member passes on what it has
-//      received in order, unless its successor is the block's root; all blocks in turn. The
-//      transport's queue bounds what is in flight.
-// Cost, n bytes in all, P members: every link carries n - n / P out and in (broadcast: n, all but
-// the last member's out). For an all-gather this is the ring algorithm, for a broadcast a pipelined
-// chain.
+//   1. Each member informs its predecessor that it has posted the operation. The predecessor sends
+//      nothing before, so arriving data always has a destination.
+//   2. Every block travels from its root around the ring in pieces. A member forwards data that it
+//      has received in order, unless its successor is the block's root; blocks are served in turn.
+//      The transport's queue limits the data in flight.
+// Cost, n bytes in all, P members: every link sends and receives n - n / P (broadcast: n, except
+// that the last member sends nothing). For an all-gather this is the ring algorithm, for a
+// broadcast a pipelined chain.
 #include "collective/ring.h"
 #include "base/reach.h"
 
@@ -32,7 +32,7 @@ void Ring::start(Operation& op) {
                 op.plan.hash);
 }
 
-// Of this block there is something to pass on, unless the successor is its root.
+// Lists the block, which has data to forward, unless the successor is its root.
 void Ring::list(Operation& op, uint32_t stream) const {
   RingBlock& block = op.ring.blocks[stream];
   if (block.listed || op.member_of(stream) == successor()) return;
@@ -87,11 +87,11 @@ bool Ring::pump(Operation& op) {
     } else {
       idle++;
     }
-    // What comes lists it again; nothing tells us that a staged source has become readable.
+    // Arriving data lists it again; no event reports that a staged source has become readable.
     if (block.forwarded < (op.own.stream == stream ? op.plan.block : end)) list(op, stream);
   }
   g_.may_be_complete(op);
-  // A full queue drains without us being told at once; look again soon.
+  // A full queue drains without an immediate event, so check again soon.
   return full && g_.port.queued(successor(), Channel::kRepair) < kRingQueue;
 }
 

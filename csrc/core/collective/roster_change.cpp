@@ -1,14 +1,16 @@
-// Roster goes down the tree with the stations that are admitted. Every rank meets those that it has
-// not met, pings them, and waits until each has answered or failed, at most patience(); when its
-// children have answered too, it sends RosterReach up: which stations its whole subtree reaches.
-// What a rank cannot reach it also floods as AggGone, whose text says who and why. If all have
-// reached all, the top draws the line, and the roster is in force behind it. Else the top begins
-// anew with those that all have reached, under the next version: a version that gets a line is
-// equal on all ranks without a further word. That costs a trip where something is broken.
+// Roster goes down the tree with the admitted stations. Every rank connects to those it does not
+// know, pings them, and waits until each has replied or failed, at most patience(). When its
+// children have replied, too, it sends RosterReach up: the stations that its whole subtree reaches.
+// A rank also floods a station that it cannot reach as AggGone, whose text gives the rank and the
+// reason. If all ranks have reached all stations, the top sets the cut-over, and the roster is in
+// force behind it. Otherwise the top begins again with those that all have reached, under the next
+// version. So a version that gets a cut-over is equal on all ranks without further messages, at the
+// cost of one more trip if a station has failed.
 //
-// A station that is lost between its test and the line is in force and out: deals count it, owners
-// fold what is dealt to it, and its aggregator is asked again. Stations that are needed no more
-// stay connected until the operations before the line are complete everywhere.
+// A station that is lost between its test and the cut-over is in force and out: deals include it,
+// owners fold the segments that are dealt to it, and its aggregator is asked again. Stations that
+// are no longer needed stay connected until the operations before the cut-over are complete
+// everywhere.
 #include "collective/roster_change.h"
 
 #include <algorithm>
@@ -87,7 +89,7 @@ void RosterChange::stop() {
   parting_ = true;
 }
 
-// Whether the stations in force would be others, or one of them is out.
+// Whether the stations in force would change, or one of them is out.
 bool RosterChange::changes_something(const std::vector<wire::StationEntry>& stations) const {
   const StationSet* const latest = g_.stations.latest();
   if (latest == nullptr) return true;
@@ -113,21 +115,21 @@ void RosterChange::begin(wire::StationRoster roster, Nanos now) {
   tested_ = false;
   until_ = now + patience();
   if (!roster_.stations.empty()) return;
-  // Nobody to be tried; where some are in force, a line is drawn behind them.
+  // No station is to be tried. If stations are in force, a cut-over ends their use.
   const bool none = g_.stations.latest() == nullptr;
   stage_ = none ? Stage::kIdle : Stage::kTested;
   if (none) settle();
 }
 
-// A number is given once, and never forgotten, so that all ranks, which hear of the same rosters,
-// give the same ones whenever they part from whom.
+// A number is given once and never reused, so that all ranks, which receive the same rosters, give
+// the same numbers, whenever each of them parts from a station.
 void RosterChange::meet(const wire::StationEntry& entry) {
   const auto number = static_cast<Member>(std::min<size_t>(g_.size + known_.size(), kNoMember));
   const auto [at, is_new] = known_.try_emplace(
       entry.uid, Known{number, entry.host + ":" + std::to_string(entry.port), false});
   Known& station = at->second;
   members_.push_back(station.member);
-  // After the last number, tens of thousands of restarts later, nobody new is met.
+  // After the last number, tens of thousands of restarts later, no new station is met.
   if (station.member == kNoMember || std::exchange(station.met, true)) return;
   g_.stations.meet(station.member);
   g_.port.meet(station.member, {entry.uid, entry.host, entry.port, entry.key, true});
@@ -135,7 +137,8 @@ void RosterChange::meet(const wire::StationEntry& entry) {
   g_.send_frame(station.member, Channel::kControl, wire::FrameType::kPing, g_.ops.base(), 0);
 }
 
-// Has every station answered or failed? Then this rank knows, and says so when its children do.
+// Checks whether every station has replied or failed, and reports it once all children have
+// reported.
 void RosterChange::test(Nanos now) {
   if (!tested_) {
     for (const Member m : members_) {
@@ -151,7 +154,7 @@ void RosterChange::test(Nanos now) {
   }
 }
 
-// Those of the latest roster that this rank does not reach.
+// Loses the stations of the latest roster that this rank does not reach.
 void RosterChange::lose_unreached() {
   for (const Member m : members_) {
     const StationTable::Contact* const contact = g_.stations.contact(m);
@@ -186,14 +189,14 @@ void RosterChange::draw(Nanos now) {
     parting_ = true;
     if (!changes_something(reached)) return settle();
     begin({roster_.version + 1, rests_ = false, std::move(reached)}, now);
-    if (stage_ != Stage::kTested) return;  // else nobody is left to be tried
+    if (stage_ != Stage::kTested) return;  // else no station is left to be tried
   }
   const std::vector<std::byte> version = version_body(roster_.version);
   if (const auto first = line_.stop(0, version, version)) in_force(*first, now);
 }
 
-// The line is drawn. The stations are told before anything else of this version: what they fold
-// follows from it.
+// The cut-over is set. The stations receive this frame before any other of this version, because
+// their folds depend on it.
 void RosterChange::in_force(Sequence from, Nanos now) {
   StationSet set{roster_.version, from, roster_.resting, {}};
   const std::vector<uint64_t> hashes = wire::station_hashes(roster_);
@@ -235,7 +238,8 @@ std::vector<uint64_t> RosterChange::uids_in_force() const {
   return uids;
 }
 
-// From those that are neither in force nor being tried, once no operation is dealt to them.
+// Parts from stations that are neither in force nor being tried, once no operation is dealt to
+// them.
 void RosterChange::part_unused() {
   const StationSet* const latest = g_.stations.latest();
   if (!parting_ || (latest != nullptr && g_.ops.base() < latest->from)) return;
@@ -300,7 +304,7 @@ void RosterChange::on_reach(const Frame& header, ConstBytes body, Nanos now) {
     g_.counters.add(Counter::malformed);
     return;
   }
-  // Of a roster that the top has given up meanwhile.
+  // It is about a roster that the top has dropped meanwhile.
   if (reach.version < roster_.version || given_up_) return g_.counters.add(Counter::stale);
   const uint32_t child = g_.tree.child_index(header.member);
   if (reach.connected.size() != connected_.size() || stage_ != Stage::kTesting ||

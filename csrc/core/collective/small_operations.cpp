@@ -1,9 +1,9 @@
-// Small operations, which a root sends unasked and which end before everybody has them. A root
-// sends them in the order of the calls, as far as receivers that are late can keep them
-// (protocol/eager_window.h); the rest stays with the copies kept for repair, and leaves when older
-// operations are complete everywhere. Since they leave in order, one number says how far a root is:
-// it comes with the data itself, and once more when the root stops. A receiver that misses
-// something learns of it that way, and one that has not posted asks for all it lacks at once.
+// Small operations, which a root sends unasked and which end before all members have them. A root
+// sends them in the order of the calls, as far as late receivers can store them
+// (protocol/eager_window.h). The rest stays with the copies kept for repair, and is sent when older
+// operations are complete everywhere. Because they are sent in order, one number gives a root's
+// position: it is sent with the data, and once more when the root stops. A receiver that misses an
+// operation learns it from that number; one that has not posted requests all it lacks at once.
 #include "collective/small_operations.h"
 
 #include <algorithm>
@@ -40,7 +40,7 @@ void SmallOperations::on_released() {
 bool SmallOperations::keep(Operation& op) {
   if (op.readable() < op.plan.block) return false;  // staged, and not here yet
   const size_t cost = op.plan.block + OperationQueue::kSettledCost;
-  // One operation always fits, however small the memory is set.
+  // One operation always fits, however small the setting is.
   if (kept_bytes_ > 0 && kept_bytes_ + cost > g_.params.retransmit) return false;
   const ConstBytes block = op.post.input.bytes();
   op.own.kept.assign(block.begin(), block.end());
@@ -49,7 +49,7 @@ bool SmallOperations::keep(Operation& op) {
   return true;
 }
 
-// In order: a later operation that overtook would hold memory which is only given back after the
+// In order: a later operation that overtook would hold memory that is only returned after the
 // waiting one.
 void SmallOperations::keep_waiting() {
   while (!unkept_.empty() && !g_.failed()) {
@@ -63,7 +63,7 @@ void SmallOperations::keep_waiting() {
   }
 }
 
-// Whether more can be sent at once.
+// Returns whether more can be sent at once.
 bool SmallOperations::send(Nanos now) {
   Chunk left = 0;
   for (bool first = true; !unsent_.empty(); first = false) {
@@ -115,13 +115,13 @@ void SmallOperations::note_sent(Member root, Sequence end, Nanos now) {
   }
 }
 
-// What the roots had said before the post.
+// Applies positions that roots had reported before the post.
 void SmallOperations::learn_sent(Operation& op, Nanos now) {
   for (uint32_t stream = 0; stream < op.receivers.size(); stream++) {
     const Member root = op.member_of(stream);
     if (stream == op.own.stream || op.post.sequence >= sent_.sent(root)) continue;
     op.flow.late = true;
-    // What has been asked for already gets its time to come.
+    // Data that has been requested already gets its time to arrive.
     const bool asked = sent_.asked(root, op.post.sequence);
     op.receivers[stream].on_position(op.plan.chunks, asked ? now : sent_.since(root));
     op.flow.active.add(stream);
@@ -139,7 +139,7 @@ void SmallOperations::announce(Nanos now) {
   }
 }
 
-// To the parent, and to children whose subtree may lack something of it: all news in one frame.
+// To the parent, and to children whose subtrees may lack some of it: all news in one frame.
 void SmallOperations::pass_on(const CompletionReports& completion) {
   if (sent_news_.empty()) return;
   const auto tell = [this](Member to, Sequence complete) {

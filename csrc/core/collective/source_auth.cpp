@@ -1,7 +1,7 @@
-// A block is hashed by runs of whole chunks, each when its last byte has been sent or placed, while
-// it is likely to be in the CPU's caches. What is hashed is the output's memory, so repairs, staged
-// chunks and the ring's pieces are covered alike, whoever has handed them on. A root's digest goes
-// to each receiver directly: what another rank passed on would prove nothing.
+// A block is hashed by runs of whole chunks, each run when its last byte has been sent or placed,
+// while it is likely to be in the CPU's caches. The hash covers the output's memory, so it includes
+// repairs, staged chunks and the ring's pieces, whichever rank forwarded them. A root sends its
+// digest to each receiver directly: a digest forwarded by another rank would prove nothing.
 //   Cost: each rank hashes each block once; P - 1 frames per root and operation; 32 bytes of memory
 // for each run while the operation is in flight.
 #include "collective/source_auth.h"
@@ -15,10 +15,10 @@
 namespace mcast {
 namespace {
 
-constexpr size_t kLeaf = 64u << 10;        // bytes of a run, about
+constexpr size_t kLeaf = 64u << 10;        // bytes of a run, approximately
 constexpr Nanos kPatience = 500 * kMilli;  // less than an inquiry takes (late_inquiry.cpp)
 
-// Runs have whole chunks, so that each chunk belongs to one.
+// Runs consist of whole chunks, so that each chunk belongs to one run.
 Chunk leaf_chunks(const Plan& plan) {
   return static_cast<Chunk>(std::max<size_t>(1, kLeaf / plan.chunk));
 }
@@ -42,8 +42,8 @@ crypto::Digest SourceAuth::digest(const Operation& op, uint32_t stream,
       {g_.params.tag, g_.params.lane, op.post.sequence, op.plan.hash, op.member_of(stream)});
 }
 
-// A small operation ends here before its block has been sent; its digest is made at once, from the
-// copy that is kept for repair.
+// A small operation ends here before its block has been sent; its digest is computed at once, from
+// the copy that is kept for repair.
 void SourceAuth::on_sent(const Operation& op, uint64_t end) {
   if (!on()) return;
   const ConstBytes block = op.source(*op.own.stream);

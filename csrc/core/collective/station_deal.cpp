@@ -1,5 +1,5 @@
-// The plan of the reduction says how long shards and segments are, the planner which part each
-// station gets, the dealing which segments these are.
+// The plan of the reduction gives the lengths of shards and segments, the planner each station's
+// part, and the deal the segments of each part.
 #include "collective/station_deal.h"
 
 #include <algorithm>
@@ -10,10 +10,10 @@
 namespace mcast {
 namespace {
 
-// The own shard is the last that is folded, or it does not matter, or it belongs in the middle.
-// In brackets it is in its rack's sum. That of 16-bit floats is sent: a partial result in their
-// accumulators would be twice as long as the segment, more than a frame holds, and more than what
-// keeping it spares.
+// Depending on the fold order, the owner's own shard is folded last, at any place, or in the
+// middle. With racks it belongs to its rack's sum. For 16-bit floats it is sent: a partial result
+// in their accumulators would be twice as long as the segment, which is more than a frame holds,
+// and more than is saved by keeping the shard.
 OwnShard own_shard(Element element, const Agreed& agreed) {
   if (!agreed.racks.flat()) return OwnShard::kSent;
   if (!is_floating(element)) return OwnShard::kKept;
@@ -38,7 +38,7 @@ DealShape shape_of(const StationDeal& out, const Agreed& agreed, uint64_t tag,
   return shape;
 }
 
-// The stations that segments are dealt to: those in no rack of ranks, or all where each is in one.
+// The stations that segments are dealt to: those in no rack of ranks, or all if each is in one.
 std::vector<uint16_t> tops_of(std::span<const Station> stations, const Racks& racks) {
   std::vector<uint16_t> tops, all;
   for (uint16_t j = 0; j < stations.size(); j++) {
@@ -48,7 +48,7 @@ std::vector<uint16_t> tops_of(std::span<const Station> stations, const Racks& ra
   return tops.empty() ? all : tops;
 }
 
-// The others, by rack.
+// The other stations, by rack.
 std::vector<std::vector<LeafDeal::Leaf>> leaves_of(std::span<const Station> stations,
                                                    std::span<const uint16_t> tops,
                                                    const Racks& racks) {

@@ -1,5 +1,5 @@
-// The list is the deal's own numbering; lengths are the plan's. In a tree lists are written out: a
-// leaf's has entries of several stations at the top, each with its number there.
+// The list uses the deal's own numbering and the plan's lengths. In a tree, lists are stored
+// explicitly: a leaf's list has entries of several stations at the top, each with its number there.
 #include "collective/station_list.h"
 
 #include <algorithm>
@@ -83,8 +83,8 @@ class TreeList final : public aggregation::WorkList {
   const size_t memory_;
 };
 
-// At most, by what the descriptor says alone: the deal, and in a tree its entries besides, all of
-// which may be the station's. SIZE_MAX: that or more.
+// Upper bound by the descriptor alone: the deal, and in a tree also its entries, all of which may
+// be the station's. SIZE_MAX: at least that.
 size_t list_bytes(const wire::Descriptor& descriptor, const Agreed& agreed, size_t stations) {
   const bool scatter = descriptor.kind == wire::Kind::kReduceScatter;
   const uint64_t share = scatter ? descriptor.bytes : descriptor.bytes / agreed.members;

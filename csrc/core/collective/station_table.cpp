@@ -1,5 +1,5 @@
-// A few sets at most are kept: the latest, and those before it that operations in flight were dealt
-// by. A loss may be told of before the line that installs its set: it is kept until then.
+// Only a few sets are kept: the latest, and earlier ones that operations in flight were dealt by. A
+// loss may be reported before the cut-over that installs its set: it is kept until then.
 #include "collective/station_table.h"
 
 #include <algorithm>

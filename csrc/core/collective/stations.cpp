@@ -1,19 +1,20 @@
 // Aggregation, the ranks' side. A reduction's segments are dealt to stations and owners when it is
-// posted, by the set of stations in force (station_deal.h): all ranks deal alike, so nobody is
-// told.
+// posted, by the set of stations in force (station_deal.h). All ranks compute the same deal, so it
+// is not sent.
 //   1. A rank that has posted opens the operation at its stations. They grant and take
-//   contributions as owners do (reductions.cpp), and send each segment's fold to its owner.
-//   2. The owner places it, adds its own contribution last where it has kept that, and goes on as
-//   with what it has folded itself.
-//   3. The operation ends when it is complete everywhere: until then every rank's input is there,
-//   so that whatever a station was to fold can be contributed to the owner instead.
-// A station is lost when its stream ends, when it is silent, when it sends what it may not, or when
-// another rank says so: contributions of that rank would be missing, so its word is enough. The
-// news is flooded; every owner takes over what it still awaits from that station. One authority for
-// each segment, its owner, decides where it is folded: what comes later from elsewhere is stale.
-// Stations may be a tree (station_deal.h): a rack's leaves fold its contributions, and stations at
-// the top the racks' sums. It falls as a whole: with one station an operation loses all.
-// Cost, besides a reduction's (reductions.cpp): protocol/placement.h.
+//      contributions as owners do (reductions.cpp), and send each segment's fold to its owner.
+//   2. The owner places the fold, adds its own contribution last if it has kept that, and treats
+//      the segment like one that it has folded itself.
+//   3. The operation ends when it is complete everywhere. Until then every rank keeps its input, so
+//      that any segment of a station can be contributed to the owner instead.
+// A station is lost when its stream ends, when it is silent, when it sends an invalid frame, or
+// when another rank reports it lost: that rank's contributions would be missing, so its report is
+// enough. The loss is flooded, and every owner takes over the segments that it still expects from
+// the station. Each segment has one authority, its owner, which decides where it is folded: later
+// data from elsewhere is stale. Stations may form a tree (station_deal.h): a rack's leaves fold its
+// contributions, and stations at the top fold the racks' sums. A tree fails as a whole: with one
+// station an operation loses all of them. Cost, besides a reduction's (reductions.cpp):
+// protocol/placement.h.
 #include "collective/stations.h"
 
 #include <algorithm>
@@ -49,8 +50,8 @@ void Stations::on_roster(bool others, Nanos now) {
   trial_.on_change(g_.stations.latest()->resting, now);
 }
 
-// From the call on, in both states: who comes late slows both alike. What was diverted, or ended
-// without some ranks, is no example of either.
+// From the call on, with and without stations: late ranks slow both down in the same way. An
+// operation that was diverted, or that completed without some ranks, is an example of neither.
 void Stations::on_finished(const Operation& op, Nanos now) {
   if (!compares()) return;
   const bool rested = !rested_.empty() && rested_.front() == op.post.sequence;
@@ -75,14 +76,14 @@ void Stations::start(Operation& op) {
   open_ready();
 }
 
-// A partial result can be placed only once our own contribution to it can be read; where we are
-// excused, once we know who else is.
+// A partial result can be placed only once our own contribution to it can be read; if this rank is
+// excused, once the other excused ranks are known.
 bool Stations::openable(const Operation& op) const {
   if (op.reduce->excused()) return op.reduce->partial.has_value();
   return !op.reduce->stations->kept || op.reduce->readable(g_.self, op.reduce->length(g_.self));
 }
 
-// In order, since a station takes them in order.
+// In order, because a station takes them in order.
 void Stations::open_ready() {
   while (!dealt_.empty() && dealt_.front() < g_.ops.base()) dealt_.pop_front();
   while (!unopened_.empty()) {
@@ -105,7 +106,7 @@ void Stations::open(Operation& op) {
   if (op.reduce->partial) tell_partial(op);
 }
 
-// To all stations that fold for it.
+// Sends to all stations that fold for the operation.
 void Stations::tell(const Operation& op, wire::FrameType type, ConstBytes body) {
   const StationShare& share = *op.reduce->stations;
   for (size_t j = 0; j < share.set.stations.size(); j++) {
@@ -117,7 +118,7 @@ void Stations::tell(const Operation& op, wire::FrameType type, ConstBytes body) 
   if (share.broken) tell_broken(op);
 }
 
-// A station of a tree would wait for the one that is missing, and take none of a later operation.
+// A station of a tree would wait for the missing one, and accept no later operation.
 void Stations::drop(Operation& op, uint16_t j, const std::string& why) {
   StationShare& share = *op.reduce->stations;
   if (!share.leaves.any()) return reductions_.drop_station(op, j);
@@ -129,7 +130,7 @@ void Stations::drop(Operation& op, uint16_t j, const std::string& why) {
   if (share.opened) tell_broken(op);
 }
 
-// Behind the opening: on its channel.
+// Sent on the same channel as AggOpen, after it.
 void Stations::tell_broken(const Operation& op) {
   const StationShare& share = *op.reduce->stations;
   wire::Writer body;
@@ -141,8 +142,8 @@ void Stations::tell_broken(const Operation& op) {
   }
 }
 
-// On the channel of AggOpen, so behind it. Until then no station folds a segment of ours without
-// them, so we always know what is in a result.
+// Sent on the channel of AggOpen, after it. Until it arrives no station folds a segment of ours
+// without these ranks, so we always know which inputs a result contains.
 void Stations::tell_partial(const Operation& op) {
   if (!op.reduce->stations || !op.reduce->stations->opened) return;
   wire::Writer body;
@@ -164,8 +165,8 @@ void Stations::on_frame(const Frame& header, ConstBytes body, Nanos now) {
   }
 }
 
-// A pong says what the station's oldest segment waits for, which may be nothing out of the
-// ordinary; AggStale that contributions to one stay away.
+// A pong describes what the station's oldest segment waits for, which may be normal. AggStale
+// reports that contributions to a segment are missing.
 Stations::Fault Stations::on_wait(const Frame& header, ConstBytes body, Nanos now) {
   const bool stale = header.type == wire::FrameType::kAggStale;
   wire::AggWait wait;
@@ -218,7 +219,7 @@ Stations::Fault Stations::on_grant(Operation& op, uint16_t station, ConstBytes b
              : "a grant beyond its list";
 }
 
-// Only what is dealt to the station and awaited from it is placed.
+// Places only segments that are dealt to the station and expected from it.
 Stations::Fault Stations::on_result(Operation& op, uint16_t station, ConstBytes body) {
   ReduceRun& run = *op.reduce;
   const StationShare& share = *run.stations;
@@ -289,12 +290,12 @@ void Stations::lose(uint32_t version, Member station, const std::string& why, Me
 
 void Stations::drive(Nanos now, bool drained) {
   const StationSet* const set = g_.stations.latest();
-  if (set == nullptr) return;  // none has ever been in force
+  if (set == nullptr) return;  // no set has ever been in force
   open_ready();
   if (compares() && trial_.wants_change(now) && !roster_.rest(!trial_.resting())) {
     trial_.put_off(now);
   }
-  // One that was lost before its set was in force, or that we have never met.
+  // A station that was lost before its set was in force, or that we have never met.
   for (const Station& s : set->stations) {
     const StationTable::Contact* const contact = g_.stations.contact(s.member);
     if (s.out || (contact != nullptr && contact->down.ok())) continue;
@@ -313,7 +314,7 @@ void Stations::drive(Nanos now, bool drained) {
   watch(now);
 }
 
-// Silence counts while something is in flight that a station has a part in.
+// Silence counts while an operation is in flight that a station has a part in.
 void Stations::watch(Nanos now) {
   std::vector<Member> used;
   const StationSet* last = nullptr;

@@ -1,6 +1,6 @@
-// A station looks at its segments once in a deadline and tells of the one that has been idle for
-// the longest, for a deadline at least. So the age in the first report bounds the time to the next
-// one, whatever the deadline is; twice that allows for its way.
+// A station checks its segments once per deadline and reports the one that has been idle for the
+// longest, if it has been idle for a deadline. So the age in the first report limits the time until
+// the next, whatever the deadline is; twice that allows for the transfer.
 #include "collective/straggler_reports.h"
 
 #include <algorithm>
