@@ -20,9 +20,9 @@ class DatagramGuard;
 struct MulticastUse {
   bool wanted = true;      // false: straight to the ring
   bool required = false;   // a failed probe fails the group
-  std::string problem;     // not empty: why this member cannot multicast
+  std::string problem;     // not empty: this member cannot multicast, and why
   uint64_t rate_test = 0;  // bytes of a train (rate_test.h); 0: rates are not compared
-  uint64_t link_rate = 0;  // of a rank's link, bits per second; 0: unknown
+  uint64_t link_rate = 0;  // of a rank's link, bits per second; 0: not known
   // Bytes that the process's multicast lane has received; the reduce lane yields to them. May be
   // null.
   std::shared_ptr<const std::atomic<uint64_t>> arrived;
