@@ -1,5 +1,5 @@
-// Admission: one aggregator as one group's registrar knows it: is it to be asked now, what has it
-// answered, which of its stations does the group use. Pure: events and time in.
+// Admission: state of one aggregator for one group's registrar: whether to ask it now, its reply,
+// and which of its stations the group uses. Pure: events and time in.
 //
 //   kAbsent --due--> kAsking --accepted()--> kAdmitted --draining()--> kDraining
 //      ^----- refused(), failed(), lost(), ended(): asked again after a while -----'
@@ -21,43 +21,45 @@ class Admission {
  public:
   enum class State : uint8_t { kAbsent, kAsking, kAdmitted, kDraining };
 
-  // To be asked at once.
+  // Will be asked at once.
   explicit Admission(NetAddress address) : address_(std::move(address)) {}
 
   const NetAddress& address() const { return address_; }
   State state() const { return state_; }
-  // When something is to be done: ask, or give up waiting for an answer.
+  // Time of the next action: ask, or stop waiting for a reply.
   Nanos next() const { return next_; }
   bool to_be_asked(Nanos now) const { return state_ == State::kAbsent && now >= next_; }
   bool answer_is_late(Nanos now) const { return state_ == State::kAsking && now >= next_; }
-  // It has answered once, or has not for too long.
+  // It has replied once, or has not replied for too long.
   bool decided() const { return decided_; }
 
   void asking(Nanos now);
-  // `taken`: uids that stations may not have, since others do. False: it cannot be, as failed().
+  // `taken`: uids that its stations must not have, because others have them. If one has, this acts
+  // like failed() and returns false.
   bool accepted(wire::Accept answer, const std::vector<uint64_t>& taken, Nanos now);
   void refused(const wire::Refuse& answer, Nanos now);
-  // It cannot be reached, has broken off, or talks nonsense.
+  // It cannot be reached, has closed the connection, or sends invalid records.
   void failed(const std::string& why, Nanos now);
-  // It will end soon: no more stations of it.
+  // It will end soon: none of its stations is proposed any more.
   void draining();
-  // Its connection has ended. Stations live as long as ranks' connections to them do.
+  // Its connection has ended. Its stations remain usable as long as ranks are connected to them.
   void ended(const std::string& why, Nanos now);
   // A rank cannot reach one of its stations any more: none of them is used again.
   void lost(const std::string& why, Nanos now);
-  // These stations of the group are in force. What comes later is told with the first operation.
+  // These stations of the group are in force. A later loss is noticed with the first operation.
   void in_force(const std::vector<uint64_t>& uids);
-  // No rank speaks to this station any more. True: nor to any other of it.
+  // No rank is connected to this station any more. Returns true if that holds for all of its
+  // stations.
   bool parted(uint64_t uid);
 
   bool has(uint64_t uid) const;
-  // Its stations that the group may use; none unless admitted.
+  // Its stations that the group may use; empty unless admitted.
   std::vector<wire::StationEntry> stations() const;
   std::vector<uint64_t> uids() const;
   AggregatorStats stats() const;
 
   static constexpr Nanos kAnswer = 2 * kSecond;  // to connect and answer
-  static constexpr Nanos kFirstWait = kSecond / 2, kLastWait = 30 * kSecond;  // doubles between
+  static constexpr Nanos kFirstWait = kSecond / 2, kLastWait = 30 * kSecond;  // doubles in between
   static constexpr Nanos kWaitAfterLoss = kSecond;
 
  private:
@@ -69,7 +71,7 @@ class Admission {
   Nanos next_ = 0, wait_ = 0;
   std::string word_ = "asking", reason_;  // for stats
   wire::Accept answer_;
-  std::vector<uint64_t> spoken_to_;  // stations that ranks may still speak to
+  std::vector<uint64_t> spoken_to_;  // stations that ranks may still be connected to
 };
 
 }  // namespace mcast

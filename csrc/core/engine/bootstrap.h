@@ -1,4 +1,4 @@
-// The creation of a group, from the first word in the store to the last.
+// Creates a group: from publishing this rank's record in the store to opening the group.
 #pragma once
 
 #include <memory>
@@ -17,26 +17,26 @@
 
 namespace mcast {
 
-// One creation on one rank; all ranks of the group run one. On the thread that creates the group,
-// which it blocks for at most about spec.timeout.
+// Creates one group on one rank; all ranks of the group run one. Runs on the thread that creates
+// the group, and blocks it for at most about spec.timeout.
 class Bootstrap {
  public:
-  // All outlive the bootstrap; `resources` also the group. spec.size > 1. `security`: of a guarded
-  // group, whose store is a GuardedStore; it has its secret.
+  // All arguments outlive the bootstrap; `resources` also outlives the group. spec.size > 1.
+  // `security`: for a guarded group, whose store is a GuardedStore; it has the group's secret.
   Bootstrap(Resources& resources, const GroupSpec& spec, KeyValueStore& store,
             SecureCreation* security = nullptr);
 
-  // The group, when all ranks have it; or why not, on all ranks if it is not this one's affair
-  // alone. Once. Throws where memory or a thread cannot be had.
+  // Returns the group once all ranks have it. Errors are reported on all ranks unless they are
+  // local to this one. Call once. Throws if memory or a thread is not available.
   Result<std::shared_ptr<GroupBase>> run();
 
  private:
-  // The steps, in their order.
+  // The steps, in order.
   void offer_memory();
   void describe_self();
   Status exchange_all();
   Status exchange_on(const TransportType& type, Round& round, std::vector<RankRecord>& records);
-  // Of exchange_all(): the interface to begin with, and the one that rank 0 has chosen.
+  // Steps of exchange_all(): the interface to begin with, and the one that rank 0 has chosen.
   void guess_interface(const TransportType& type);
   Status change_network(const TransportType& type, std::vector<RankRecord>& records);
   void describe_interface();
@@ -47,17 +47,17 @@ class Bootstrap {
   bool takes_stations() const;
   Status split(NetworkGroup& group);
 
-  // Of share_memory() and find_neighbours().
+  // Steps of share_memory() and find_neighbours().
   Result<std::vector<HostAddress>> addresses_near(const std::vector<uint32_t>& host_of);
   Result<std::string> exchange_verdicts(const std::string& prefix, const std::string& doing,
                                         Nanos deadline);
   Status join();
-  // Of split().
+  // Steps of split().
   Result<std::unique_ptr<Split>> lay_rails();
   Result<std::unique_ptr<Split>> make_subgroups();
   Result<std::shared_ptr<GroupBase>> join_part(const GroupSpec& part, const std::string& prefix);
 
-  // Why the group takes the network even if all its ranks are on one host; empty: it need not.
+  // Why the group uses the network even if all its ranks are on one host; empty if it need not.
   std::string network_reason() const;
   std::string creating() const { return "creating group '" + spec_.name + "'"; }
   std::shared_ptr<Trace> trace() const { return spec_.part ? nullptr : resources_.trace(); }
@@ -67,23 +67,24 @@ class Bootstrap {
   KeyValueStore& store_;
   SecureCreation* const security_;
   const Nanos deadline_;
-  Round records_;                             // in which all ranks' records are exchanged
-  std::string agreed_round_ = kRecordsRound;  // the last one of records
-  Config lane_config_;           // spec.config, with an address of this host for its interface
-  std::vector<OwnAddress> own_;  // among which the group chooses
+  Round records_;                             // for the records of all ranks
+  std::string agreed_round_ = kRecordsRound;  // the last round of records
+  Config lane_config_;           // spec.config, with an address of this host as interface
+  std::vector<OwnAddress> own_;  // the addresses to choose from
   Nanos exchange_started_ = 0;
 
-  PeerRegistry* registry_ = nullptr;  // null: nothing is shared
-  Result<Attachment> attachment_;     // to the ranks of this host; not ok: why there is none
+  PeerRegistry* registry_ = nullptr;  // null: no memory is shared
+  Result<Attachment> attachment_;     // to the ranks of this host; if not ok, why there is none
   RankRecord mine_;
   Lanes lanes_;
   Roster roster_;
   Agreement agreement_;
-  HostReader reader_;  // of this host's ranks' memory, in a group of several hosts; may be none
+  // Reads memory of this host's ranks, in a group of several hosts; may be empty.
+  HostReader reader_;
 };
 
-// Whether a process that makes a group lets those of its user read its memory; `in_engine`: it is
-// an engine of the host, where all memory is mapped.
+// Whether a process that creates a group lets processes of the same user read its memory.
+// `in_engine`: it is an engine of the host, where all memory is mapped.
 bool lets_peers_read(const Config& config, bool guarded, bool in_engine);
 
 }  // namespace mcast

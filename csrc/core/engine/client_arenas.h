@@ -1,6 +1,6 @@
-// Memory that this process and the engine of its host both map: spans of it for operations, and the
-// tensors that lie in the process's ArenaPool. This process makes it: tensors are there before an
-// engine is, and after it.
+// Memory that this process and the engine of its host both map: spans for operations, and the
+// tensors in the process's ArenaPool. This process creates the memory, because tensors may exist
+// before an engine does, and after it.
 #pragma once
 
 #include <algorithm>
@@ -22,13 +22,13 @@ namespace mcast {
 // Thread-safe.
 class ClientArenas {
  public:
-  // Has the engine map a segment: its number (ipc::Space).
+  // Makes the engine map a segment. Returns its number (ipc::Space).
   using Offer = std::function<Result<uint16_t>(const Segment& segment)>;
   explicit ClientArenas(Offer offer) : offer_(std::move(offer)) {}
 
-  // A span of an arena, whose pages are on this process's account, not the engine's: whoever writes
-  // first pays (memory cgroup), and outputs are written by the engine. It goes back when the last
-  // copy of the pointer is gone, for which the arenas must still be there.
+  // A span of an arena. Its pages are charged to this process, not to the engine: the first writer
+  // is charged (memory cgroup), and the engine writes outputs. It is returned with the last copy of
+  // the pointer, and the arenas must outlive that.
   struct Span {
     uint16_t space = 0;
     uint64_t offset = 0;  // in the arena, a multiple of kAlign
@@ -36,20 +36,20 @@ class ClientArenas {
     std::byte* data = nullptr;
   };
   static constexpr size_t kAlign = 4096;
-  static constexpr size_t kLeast = size_t{32} << 20;  // of an arena
-  // Pages of free spans that are kept whatever was in use lately.
+  static constexpr size_t kLeast = size_t{32} << 20;  // least bytes of an arena
+  // Pages of free spans that are kept whatever the recent use.
   static constexpr size_t kAlwaysKept = size_t{256} << 20;
 
   Result<std::shared_ptr<Span>> take(size_t bytes);
 
-  // Where memory is that has pages of the process's ArenaPool alone, which the engine then has
-  // mapped; none: it has not, or the engine would not.
+  // Location of memory whose pages all belong to the process's ArenaPool; makes the engine map the
+  // pool. Nullopt if the pages do not, or if the engine refuses.
   struct Place {
     uint16_t space;
     uint64_t offset;
   };
   std::optional<Place> find(const std::byte* data, size_t bytes);
-  // Has the engine map the process's ArenaPool, once. Not ok: why it would not.
+  // Makes the engine map the process's ArenaPool, once. The error says why it refuses.
   Status map(const ArenaPool& pool);
 
  private:
@@ -60,19 +60,19 @@ class ClientArenas {
     uint16_t space;
     Segment memory;
     FreeRanges free;
-    std::map<uint64_t, uint64_t> holes;  // begin -> end of what has no pages
+    std::map<uint64_t, uint64_t> holes;  // begin -> end of ranges without pages
 
-    // The holes in a range that is taken, which are none from then on.
+    // The holes in a range that is being taken; they have pages from then on.
     std::vector<Hole> claim(uint64_t begin, uint64_t end);
-    // Gives the pages of a free range back.
+    // Returns the pages of a free range to the system.
     bool punch(uint64_t begin, uint64_t end);
   };
-  // How many bytes of spans are in use at once, in the last takes.
+  // Largest number of bytes of spans in use at once, over the last takes.
   class Peak {
    public:
     void take(size_t bytes);
     void give_back(size_t bytes) { now_ -= bytes; }
-    // Beyond what is in use: as many bytes as were needed lately.
+    // Bytes beyond those in use that were needed recently.
     size_t spare() const { return std::max(before_, peak_) - now_; }
 
    private:
@@ -88,12 +88,13 @@ class ClientArenas {
   Result<uint16_t> offer_pool(const ArenaPool& pool);
 
   const Offer offer_;
-  std::mutex asking_;  // held while the engine is asked, so that one arena comes for many
+  // Held while the engine is asked, so that concurrent requests share one arena.
+  std::mutex asking_;
   std::mutex mutex_;
   std::vector<Arena> arenas_;
   Peak peak_;
-  size_t kept_ = 0;  // bytes of free pages, at most
-  // Whether the pool was offered, and what came of it.
+  size_t kept_ = 0;  // most bytes of free pages
+  // Whether the pool was offered, and the result.
   std::atomic<bool> pool_offered_{false};
   Result<uint16_t> pool_{uint16_t{0}};
 };

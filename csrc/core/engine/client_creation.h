@@ -1,4 +1,4 @@
-// One ask for a group of an engine: what the engine says of it, and what it is answered.
+// One request to an engine for a group: messages of the engine, and replies to it.
 #pragma once
 
 #include <sys/types.h>
@@ -16,13 +16,13 @@
 
 namespace mcast {
 
-// Thread-safe: the link's thread pushes, who makes the group takes.
+// Thread-safe: the link's thread pushes, the thread that creates the group takes.
 class ClientCreation {
  public:
   void push(ipc::Control message);
-  // Nothing comes any more.
+  // No further message will arrive.
   void lose();
-  // Nothing after `patience`, or once nothing comes any more.
+  // Nullopt after `patience`, or once no further message will arrive.
   std::optional<ipc::Control> take(Nanos patience);
 
  private:
@@ -32,17 +32,18 @@ class ClientCreation {
   bool lost_ = false;
 };
 
-// Ok: the engine, process `pid`, makes groups of this mode (setting `security`). Else kUnavailable,
-// and what to do.
+// Ok if the engine, process `pid`, makes groups of this mode (setting `security`). Otherwise
+// kUnavailable, with the remedy.
 Status serves(const ipc::Welcome& engine, pid_t pid, const std::string& mode);
-// What an engine is told of a group's settings: those that are not at their defaults. So an engine
-// of another version, which lacks a new setting, serves all groups that do not use it. Not
-// engine_user, which is about the way to it.
+// The group's settings that are sent to the engine: those that differ from their defaults. So an
+// engine of another version, which lacks a new setting, serves all groups that do not use it.
+// Without engine_user, which only concerns the connection to the engine.
 std::map<std::string, std::string> non_defaults(const Config& config);
-// kMismatch: it does not know one of these.
+// kMismatch if the engine does not know one of these settings.
 Status knows(const ipc::Welcome& engine, pid_t pid, const std::map<std::string, std::string>& set);
 
-// What `store` says to the engine's question; none: that is no question. Blocks as the store does.
+// The reply of `store` to the engine's question; nullopt if the message is not a question. Blocks
+// as the store does.
 std::optional<ipc::StoreAnswer> answer_of(const ipc::Control& question, KeyValueStore& store);
 
 }  // namespace mcast

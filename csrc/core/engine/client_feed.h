@@ -1,4 +1,4 @@
-// Inputs of a client on their way to where its engine reads them.
+// ClientFeed: copies a client's inputs to memory that its engine reads.
 #pragma once
 
 #include <cstddef>
@@ -11,13 +11,15 @@
 
 namespace mcast {
 
-// Of one post. Thread-safe: one thread at a time copies.
+// Inputs of one post. Thread-safe: one thread at a time copies.
 class ClientFeed {
  public:
-  static constexpr size_t kAtOnce = size_t{64} << 10;  // bytes that are copied before the record
-  static constexpr size_t kPiece = size_t{1} << 20;    // between two words of how far it is
+  // Bytes that are copied before the record is sent.
+  static constexpr size_t kAtOnce = size_t{64} << 10;
+  static constexpr size_t kPiece = size_t{1} << 20;  // bytes between two progress notifications
 
-  // Before the record is written: copies what is short. False: not all is there, next() goes on.
+  // Called before the record is written: copies short inputs. Returns false if some input is not
+  // complete; next() continues.
   static bool begin(ClientStaging& staging) {
     bool whole = staging.input_bytes() <= kAtOnce;
     for (size_t i = 0; whole && i < staging.inputs(); i++) {
@@ -27,8 +29,8 @@ class ClientFeed {
     return whole;
   }
 
-  // Copies what can be read; `tell`: that so many bytes of an input are there; false: nobody hears
-  // it. Returns false if not all inputs are there.
+  // Copies all bytes that can be read. `tell` reports the bytes of an input copied so far, and
+  // returns false if nobody receives the report. Returns false if not all inputs are complete.
   bool next(const std::unique_ptr<ClientStaging>& staging,
             const std::function<bool(uint32_t input, uint64_t bytes)>& tell) {
     const std::lock_guard<std::mutex> one(mutex_);
@@ -43,7 +45,7 @@ class ClientFeed {
     }
     return true;
   }
-  // The engine is done with it: the staging is looked at no more.
+  // The engine has finished with the post: the staging is not accessed any more.
   void end() {
     const std::lock_guard<std::mutex> one(mutex_);
     over_ = true;
@@ -52,7 +54,7 @@ class ClientFeed {
  private:
   std::mutex mutex_;
   size_t input_ = 0;
-  uint64_t told_ = 0;  // of that input
+  uint64_t told_ = 0;  // bytes of that input reported so far
   bool over_ = false;
 };
 

@@ -1,4 +1,5 @@
-// A group that an engine of the host carries out: this process stages its memory and posts.
+// ClientGroup: a group that an engine of the host carries out. This process stages memory and
+// posts.
 #pragma once
 
 #include <deque>
@@ -16,7 +17,7 @@ namespace mcast {
 
 class ClientGroup final : public GroupBase {
  public:
-  // Made in the engine already.
+  // The group already exists in the engine.
   ClientGroup(const GroupSpec& spec, std::shared_ptr<ClientLink> link, const ipc::GroupMade& made,
               std::shared_ptr<Trace> trace);
   ~ClientGroup() override;
@@ -29,7 +30,7 @@ class ClientGroup final : public GroupBase {
   GroupStats stats() const override;
 
  private:
-  // What outlives the group where somebody still feeds it or hears of it.
+  // State that outlives the group while other threads still feed it or report to it.
   class Flights;
 
   Status push(LaneId lane, Post post) override;
@@ -41,16 +42,17 @@ class ClientGroup final : public GroupBase {
   bool has_lanes() const override { return true; }
   bool copies_own_block() const override { return true; }
   Status push_record(LaneId lane, Post post);
-  // The end of a group that has been closed, or that nobody closes any more.
+  // Ends a group that has been closed, or that nobody will close any more.
   static void part(const std::shared_ptr<ClientLink>& link, uint32_t handle,
                    const std::shared_ptr<Flights>& flights);
 
   const std::shared_ptr<ClientLink> link_;
   const uint32_t handle_;
-  const bool carries_messages_;  // as the engine says
+  const bool carries_messages_;  // reported by the engine
   const ClientRoads roads_;
   const std::shared_ptr<Flights> flights_;
-  // The reduce lane's half of a barrier, until the other half comes: the engine makes both of one.
+  // The reduce lane's half of a barrier, until the other half is posted: the engine makes both of
+  // one.
   std::optional<Post> half_barrier_;
   Completion first_closed_;  // of the two lanes, which close together
 };

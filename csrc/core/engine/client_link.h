@@ -1,5 +1,5 @@
-// The link of this process to the engine of its host: one socket, two rings, one thread that sleeps
-// unless nobody else reads what the engine tells.
+// The link of this process to the engine of its host: one socket, two rings, and one thread, which
+// reads the engine's completions while no other thread does, and sleeps otherwise.
 #pragma once
 
 #include <sys/types.h>
@@ -26,43 +26,44 @@
 
 namespace mcast {
 
-// Who hears what the engine tells of one group. Called on any thread, with no lock held.
+// Receives the engine's notifications about one group. Called on any thread, with no lock held.
 class ClientEar {
  public:
   virtual ~ClientEar() = default;
   virtual void on_completed(ipc::Completed record) = 0;
-  // The engine is gone, or this link to it: nothing comes any more.
+  // The engine, or this link to it, is gone: nothing else arrives.
   virtual void on_lost(const Status& why) = 0;
 };
 
 // Thread-safe.
 class ClientLink {
  public:
-  // Connects to the engine at `path`, for at most `patience` (it may just be starting), if it is
-  // `trusted`. kUnavailable says that none answers; other codes that one does, and why it cannot be
-  // used.
+  // Connects to the engine at `path`, for at most `patience` (it may be starting), if it is
+  // `trusted`. kUnavailable means that no engine replies; other codes, that one does and why it
+  // cannot be used.
   static Result<std::shared_ptr<ClientLink>> connect(const std::string& path, Nanos patience,
                                                      const TrustedUser& trusted = {});
   ~ClientLink();
 
-  // A group in the engine: its handle and its first stats (engine/stats_record.h). None: the engine
-  // is being replaced; the store was not asked. Blocks as Engine::create_group() does; the store is
-  // asked on this thread.
+  // Makes a group in the engine: its handle and its first stats (engine/stats_record.h). Nullopt:
+  // the engine is being replaced, and the store was not used. Blocks like Engine::create_group();
+  // the store is called on this thread.
   Result<std::optional<ipc::GroupMade>> make_group(const GroupSpec& spec, KeyValueStore& store);
-  // Where the link is lost already it is told here, on this thread.
-  void listen(uint32_t handle, const std::shared_ptr<ClientEar>& ear);  // which is kept weakly
+  // If the link is already lost, calls on_lost() at once, on this thread.
+  void listen(uint32_t handle, const std::shared_ptr<ClientEar>& ear);  // kept weakly
   void forget(uint32_t handle);
 
-  // Waits while the ring is full: the engine empties it without the network. Not ok: the link is
-  // lost.
+  // Waits while the ring is full; the engine empties it without the network. An error means that
+  // the link is lost.
   Status submit(const ipc::Submission& record);
-  // Sends a message; the answer, or that the link is lost, comes by `answered`, once, on any
-  // thread.
+  // Sends a message. `answered` runs once, on any thread, with the reply or with the loss of the
+  // link.
   void ask(ipc::Control message, std::function<void(const Result<ipc::Control>&)> answered,
            std::span<const int> descriptors = {});
   Result<ipc::Control> ask(ipc::Control message, Nanos patience,
                            std::span<const int> descriptors = {});
-  // Not ok: it is too long for a message, and was not sent. (Where the link is lost all are told.)
+  // Fails if the message is too long; it was not sent then. (A lost link is reported to all
+  // listeners.)
   Status tell(const ipc::Control& message, std::span<const int> descriptors = {});
 
   // Reads completions on this thread until `done()` or `until`.
@@ -70,13 +71,14 @@ class ClientLink {
 
   ClientArenas& arenas() { return lent_.arenas; }
   OwnMemory& own_memory() { return lent_.own; }
-  // Lost, and not by the engine's end or word: it may still copy.
+  // The link was lost, but not because the engine ended or said so: the engine may still be
+  // copying.
   bool engine_may_run() const;
   Status lost() const;
   // The engine is being replaced: it makes no groups any more.
   bool draining() const;
   pid_t engine_pid() const { return engine_pid_; }
-  // What it has said of itself.
+  // The engine's description of itself.
   const ipc::Welcome& welcome() const { return welcome_; }
   // Whether this is the link's own thread.
   bool on_own_thread() const { return std::this_thread::get_id() == thread_.get_id(); }
@@ -85,8 +87,8 @@ class ClientLink {
 
  private:
   explicit ClientLink(LocalSocket socket);
-  // The last reference may be let go of in a callback on the link's own thread, which cannot wait
-  // for itself: another one does it then.
+  // The last reference may be dropped in a callback on the link's own thread, which cannot join
+  // itself: another thread destroys the link then.
   static void destroy(ClientLink* link);
   Status greet(Nanos deadline);
   void start();
@@ -97,14 +99,14 @@ class ClientLink {
   bool read_socket();
   bool hand_on_messages();
   void on_message(ipc::Control message);
-  // Takes what the ring holds and hands it on.
+  // Takes records from the ring and passes them on.
   void deliver();
-  // Ends the link, by its thread; any thread, whatever it holds. `how`: for the error; may be
-  // empty.
+  // Makes the link's thread end the link. Any thread, whatever locks it holds. `how`: for the
+  // error; may be empty.
   void suspect(const std::string& how);
   std::string suspicion() const;
   void note_that_it_may_run();
-  // On the link's thread.
+  // Called on the link's thread.
   void fail(const Status& why);
   Result<uint16_t> offer(const Segment& segment);
   Result<ipc::Memory> offer(const ipc::MemoryOffer& memory, int descriptor);
@@ -127,23 +129,23 @@ class ClientLink {
   std::unique_ptr<ipc::RingReader> completions_;
 
   using Answered = std::function<void(const Result<ipc::Control>&)>;
-  mutable std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // guards the members below
   uint64_t next_call_ = 1;
   std::map<uint64_t, Answered> calls_;
   std::map<uint64_t, std::shared_ptr<ClientCreation>> creations_;
   std::map<uint32_t, std::weak_ptr<ClientEar>> ears_;
   struct {
     Status why;            // lost()
-    std::string how;       // it is suspected
+    std::string how;       // why it is suspected
     bool may_run = false;  // engine_may_run()
   } end_;
-  std::optional<Nanos> drain_limit_;  // there is one: the engine is being replaced
+  std::optional<Nanos> drain_limit_;  // set: the engine is being replaced
   std::atomic<bool> ending_{false};
 
   struct {
     uint64_t last = 0;
     Nanos since = 0;
-  } beat_;  // the engine's; the link's thread only
+  } beat_;  // the engine's heartbeat; link's thread only
 };
 
 }  // namespace mcast

@@ -22,22 +22,23 @@ class ClientMessages {
     std::string name;  // of the group
     Member self = 0;
     uint32_t size = 1;
-    uint32_t handle = 0;  // the engine's
+    uint32_t handle = 0;  // in the engine
     ClientRoads roads;
     std::shared_ptr<Counters> counters;
   };
   ClientMessages(std::shared_ptr<ClientLink> link, Params params)
       : link_(std::move(link)), params_(std::move(params)) {}
 
-  // In the order of the calls: of one thread at a time. Not ok: post.done is not called.
+  // Call in order, from one thread at a time. On an error post.done is not called.
   Status post(MessagePost post);
-  // Copies what can be read of sends and tells the engine. What cannot be read yet holds up no
-  // other.
+  // Copies the data of sends that can be read and informs the engine. A send that cannot be read
+  // yet delays no other.
   void feed();
   void on_done(const ipc::MessageDoneRecord& record);
-  // All end so, and later posts are refused. `may_run`: the engine may still copy.
+  // Ends all messages with `why`; later posts are refused. `may_run`: the engine may still be
+  // copying.
   void end_all(const Status& why, bool may_run);
-  // That the engine has not ended yet, as far as this process has heard.
+  // Messages whose end the engine has not reported yet.
   struct InFlight {
     size_t all = 0, sends = 0;
   };
@@ -54,11 +55,11 @@ class ClientMessages {
 
   const std::shared_ptr<ClientLink> link_;
   const Params params_;
-  mutable std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // guards the members below
   Status lost_;
-  uint32_t next_ = 0;                                    // number
+  uint32_t next_ = 0;                                    // next number
   std::map<uint32_t, std::shared_ptr<Flight>> flights_;  // by number
-  size_t sends_ = 0;                                     // of these
+  size_t sends_ = 0;                                     // sends among flights_
   std::deque<uint32_t> to_feed_;
 };
 

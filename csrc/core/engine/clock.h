@@ -8,7 +8,7 @@
 
 namespace mcast {
 
-// CLOCK_MONOTONIC, nanoseconds, and what a test has added to it.
+// CLOCK_MONOTONIC in nanoseconds, plus the offset that a test has set.
 inline Nanos monotonic_now() noexcept {
   timespec ts;
   clock_gettime(CLOCK_MONOTONIC, &ts);

@@ -1,5 +1,5 @@
-// What an engine of the host gives to the groups of a client. Empty in a training process, which
-// has all of this machine's memory and link that it can get.
+// Resources that an engine of the host gives to the groups of a client. Empty in a training
+// process, which uses all memory and bandwidth of its machine that it can get.
 #pragma once
 
 #include <algorithm>
@@ -21,15 +21,15 @@ namespace mcast {
 // anywhere.
 using MayReach = std::function<Status(const std::string& host, uint16_t port)>;
 
-// How an engine guards the groups of its clients: with its own secret, whatever theirs is.
+// Security of the groups of an engine's clients: it uses the engine's own secret, not theirs.
 struct EngineSecurity {
-  std::vector<std::string> modes = {"off"};         // values of the setting `security` it serves
-  std::shared_ptr<const crypto::JobSecret> secret;  // null: of `off` alone
+  std::vector<std::string> modes = {"off"};         // supported values of the setting `security`
+  std::shared_ptr<const crypto::JobSecret> secret;  // null: only mode `off`
 
   bool serves(const std::string& mode) const {
     return std::find(modes.begin(), modes.end(), mode) != modes.end();
   }
-  // With commas between them.
+  // The modes, separated by commas.
   std::string modes_text() const {
     std::string text;
     for (const std::string& mode : modes) text += (text.empty() ? "" : ",") + mode;
@@ -40,10 +40,10 @@ struct EngineSecurity {
 struct EngineContext {
   std::shared_ptr<HostDirectory> directory;  // where ranks of the engine find each other's memory
   std::shared_ptr<EgressShare> share;        // of the link
-  std::shared_ptr<Quota> threads;            // of the client's user
-  // Of the group's members and aggregators: addresses come from the client.
+  std::shared_ptr<Quota> threads;            // limit of the client's user
+  // For addresses of the group's members and aggregators, which the client provides.
   MayReach may_reach;
-  // Null in a training process, whose groups have the secret of their own settings.
+  // Null in a training process, whose groups use the secret of their own settings.
   std::shared_ptr<const EngineSecurity> security = nullptr;
 };
 

@@ -1,10 +1,9 @@
-// How the jobs of an engine of the host divide its link: a job may send so far ahead of the least
-// served one that wants to send as well, then its lanes wait. With one job nothing is held.
-//
-// Who is counted. All bytes that a job's lanes hand to their transports, headers included, divided
-// by its weight. A job is busy as long as it has wanted to send lately: within the time in which
-// the link moves about as much as a job may be ahead. One that comes back is at most that much
-// behind the others, however long it was idle.
+// Divides the link of an engine of the host among its jobs: a job may send a limited number of
+// bytes ahead of the least served job that also wants to send; then its lanes wait. A single job
+// never waits. Accounting: all bytes that a job's lanes hand to their transports, headers included,
+// divided by the job's weight. A job is busy if it has wanted to send recently: within the time in
+// which the link moves about as much as a job may be ahead. A job that becomes busy again is at
+// most that much behind the others, however long it was idle.
 #pragma once
 
 #include <atomic>
@@ -20,16 +19,16 @@ namespace mcast {
 
 class EgressShare;
 
-// Thread-safe. Of one link: one per engine.
+// Thread-safe. Shares of one link: one object per engine.
 class EgressShares : public std::enable_shared_from_this<EgressShares> {
  public:
-  // How far a job may be ahead, bytes times its weight.
+  // Limit of a job's lead, in bytes times its weight.
   static constexpr uint64_t kAhead = 1u << 20;
-  // Between which a job that does not want to send is no longer waited for.
+  // Bounds of the time after which a job that does not want to send is no longer waited for.
   static constexpr Nanos kLeastPatience = 2 * kMilli, kMostPatience = 100 * kMilli;
 
-  // A client of the user: a job of its own until it says which it belongs to. Clients of one user
-  // that name one job have its share together.
+  // Adds a client of the user. It is a separate job until it names its job. Clients of one user
+  // that name the same job share its part.
   std::shared_ptr<EgressShare> add(uint32_t user, uint32_t weight);
 
  private:
@@ -37,10 +36,11 @@ class EgressShares : public std::enable_shared_from_this<EgressShares> {
   struct Job {
     explicit Job(uint32_t w) : weight(w) {}
     const uint32_t weight;
-    // In kAhead's terms: bytes by weight, in 1/kScale. And what was last found that it may be.
+    // In units of kAhead: bytes divided by weight, times kScale. `limit`: the last computed limit
+    // of `served`.
     std::atomic<uint64_t> served{0}, limit{0};
-    std::atomic<Nanos> wanted{kNever};  // when it last did; kNever: never
-    uint32_t clients = 1;               // mutex_ of the shares
+    std::atomic<Nanos> wanted{kNever};  // last time; kNever: never
+    uint32_t clients = 1;               // guarded by mutex_ of the shares
   };
   static constexpr uint64_t kScale = 64;
   static constexpr uint64_t kAheadServed = kAhead * kScale;
@@ -54,17 +54,17 @@ class EgressShares : public std::enable_shared_from_this<EgressShares> {
   void watch_rate(Nanos now);                   // mutex_ held
 
   std::atomic<size_t> jobs_count_{0};
-  std::atomic<uint64_t> sent_{0};  // bytes, of all
-  std::mutex mutex_;               // of what follows
+  std::atomic<uint64_t> sent_{0};  // bytes, of all jobs
+  std::mutex mutex_;               // guards the members below
   std::map<std::string, std::shared_ptr<Job>> jobs_;
-  uint64_t anonymous_ = 0;  // jobs without a name so far
-  uint64_t reached_ = 0;    // what the least served busy job had; never falls
+  uint64_t anonymous_ = 0;  // number of jobs without a name so far
+  uint64_t reached_ = 0;    // `served` of the least served busy job; never decreases
   Nanos patience_ = kMostPatience;
-  uint64_t mark_ = 0;  // of sent_, at
+  uint64_t mark_ = 0;  // value of sent_ at mark_at_
   Nanos mark_at_ = kNever;
 };
 
-// One client's part. Its lanes may ask at once; join() by any thread.
+// One client's part. Its lanes may call it concurrently; join(): any thread.
 class EgressShare {
  public:
   EgressShare(std::shared_ptr<EgressShares> shares, uint32_t user, uint32_t weight,
@@ -73,13 +73,14 @@ class EgressShare {
   EgressShare(const EgressShare&) = delete;
   EgressShare& operator=(const EgressShare&) = delete;
 
-  // Which job it belongs to, once that is known. What it has been served so far is not moved.
+  // Sets the job that the client belongs to, once it is known. Bytes served so far stay with the
+  // old job.
   void join(const std::string& job);
-  // Whether its job may send now; it is held to want to.
+  // Whether the job may send now. The call marks the job as wanting to send.
   bool may_send(Nanos now);
   void sent(size_t bytes);
   uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
-  // How often it might not.
+  // Number of may_send() calls that returned false.
   uint64_t waits() const { return waits_.load(std::memory_order_relaxed); }
 
  private:
@@ -89,8 +90,8 @@ class EgressShare {
   const uint32_t user_, weight_;
   std::atomic<uint64_t> bytes_{0}, waits_{0};
   std::atomic<EgressShares::Job*> current_;
-  std::string name_;                                 // of the job; the shares' mutex
-  std::shared_ptr<EgressShares::Job> first_, last_;  // both stay: a lane may be reading
+  std::string name_;                                 // of the job; guarded by the shares' mutex
+  std::shared_ptr<EgressShares::Job> first_, last_;  // both are kept: a lane may be reading
 };
 
 }  // namespace mcast

@@ -1,4 +1,4 @@
-// Tells the fault injector of the transport layer what a message is, so that faults can be aimed:
+// Describes a message to the fault injector of the transport layer, so that faults can be targeted:
 // "drop:type=fetch_data", "drop:type=data,last=1", "corrupt:type=data,chunk=3-9".
 #pragma once
 

@@ -1,5 +1,5 @@
-// What groups of every kind have in common: argument checks, sequence numbers, the state that posts
-// look at. How a post is carried out is theirs.
+// GroupBase: common part of all kinds of groups: argument checks, sequence numbers, and the state
+// that posts check. Subclasses carry out the posts.
 #pragma once
 
 #include <sys/types.h>
@@ -26,7 +26,7 @@ class GroupBase : public Group {
  public:
   explicit GroupBase(const GroupSpec& spec);
 
-  // Operations of a group on one lane, at most: sequences have 32 bits and never wrap.
+  // Most operations of a group on one lane: sequences have 32 bits and never wrap.
   static constexpr Sequence kSequences = 0xffff0000u;
 
   Member rank() const override { return rank_; }
@@ -37,27 +37,30 @@ class GroupBase : public Group {
   Status give_up(Nanos limit) override { return close(limit, true); }
   Status post_message(MessageCall call, PostOptions options) override;
 
-  // An operation of the multicast lane as a part of another group's. Not ok: post.done is not
-  // called.
+  // Posts an operation of the multicast lane as a part of another group's operation. On an error
+  // post.done is not called.
   Status post_part(Post post);
-  // On both lanes together.
+  // Sum over both lanes.
   uint64_t count(Counter c) const { return counters_.multicast->get(c) + counters_.reduce->get(c); }
-  // As abort(), for a reason that has been found elsewhere.
+  // Like abort(), for a failure that was found elsewhere.
   void fail_part(const Status& why);
-  // The half of that which a group that is being closed still takes: what is in flight ends so.
+  // The part of fail_part() that also works while the group is being closed: fails the operations
+  // in flight.
   void fail_in_flight(const Status& why);
   // close() with the configured limit.
   Status close_with_linger() { return close(config_.linger); }
-  // The first half of that: the future is ready soon after the limit. For closing many at once.
+  // Starts close() without waiting: the future is ready soon after the limit. Used to close many
+  // groups at once.
   std::future<Status> start_close(Nanos limit, bool force);
-  // Waits for a future of start_close(). False: `hurry`, which may be null, ended the wait.
+  // Waits for a future of start_close(). Returns false if `hurry`, which may be null, ended the
+  // wait.
   static bool await_close(const std::future<Status>& closed, const std::function<bool()>& hurry);
-  // The same for who does not wait: `closed` runs once, maybe in this call.
+  // Like start_close(), with a callback: `closed` runs once, perhaps during this call.
   void begin_close(Nanos limit, bool force, Completion closed);
   Nanos linger() const { return config_.linger; }
   const std::string& name() const { return name_; }
   const std::string& security() const { return config_.security; }  // setting
-  // Bytes of a block, at most.
+  // Most bytes of a block.
   uint64_t longest_block() const { return max_block_; }
 
   // False in the child of a fork, where every call fails and no lock of the group may be taken:
@@ -69,29 +72,30 @@ class GroupBase : public Group {
   }
 
  protected:
-  // Hands the post to the lane; state_->mutex is held. post.sequence is set.
+  // Hands the post to the lane, with state_->mutex held. post.sequence is set.
   virtual Status push(LaneId lane, Post post) = 0;
-  // A message, where the group carries them; likewise.
+  // Hands over a message if the group carries messages; same conditions.
   virtual Status push_message(MessagePost post);
-  // After that, with no lock held.
+  // Called after push_message(), with no lock held.
   virtual void pushed_message() {}
-  // After that, with no lock held. `awaited`: the operation that was pushed, if the calling thread
-  // waits for it at once (PostOptions::waited).
+  // Called after push(), with no lock held. `awaited`: the operation that was pushed, if the
+  // calling thread waits for it right after the post (PostOptions::waited).
   virtual void pushed(LaneId, std::optional<Sequence> awaited) { (void)awaited; }
-  // Fails what is in flight on the lane, on all ranks; this rank is the culprit.
+  // Fails the operations in flight on the lane, on all ranks; this rank is the culprit.
   virtual void fail_lane(LaneId lane, const Status& why) = 0;
-  // Leaves the lane when nothing is in flight there, or at `deadline`; `force` as for give_up().
-  // `closed` runs once.
+  // Leaves the lane when no operation is in flight there, or at `deadline`. `force`: as for
+  // give_up(). `closed` runs once.
   virtual void close_lane(LaneId lane, Nanos deadline, bool force, Completion closed) = 0;
-  // Whether there are lanes to fail and to close: not in a group of one, nor before it is open.
+  // Whether there are lanes to fail and to close. False in a group of one rank, and before it is
+  // open.
   virtual bool has_lanes() const = 0;
-  // Whether other processes read the caller's memory where it lies.
+  // Whether other processes read the caller's memory directly.
   virtual bool read_by_peers() const { return false; }
-  // Whether the lanes copy an all-gather's own block to its place.
+  // Whether the lanes copy this rank's block of an all-gather to its place.
   virtual bool copies_own_block() const { return false; }
 
   Status close(Nanos limit, bool force);
-  // The group's lock (state_->mutex), or why `op` is refused.
+  // Takes the group's lock (state_->mutex). The error says why `op` is refused.
   Result<std::unique_lock<std::mutex>> enter(const std::string& op) const;
   // Counters and state, both lanes together.
   GroupStats common_stats() const;
@@ -103,8 +107,8 @@ class GroupBase : public Group {
   const Config config_;
   const std::function<Nanos()> clock_;
   const pid_t pid_;
-  uint64_t max_block_ = UINT64_MAX;  // bytes; from the creation on
-  GroupStats fixed_;                 // what does not change after the creation
+  uint64_t max_block_ = UINT64_MAX;  // bytes; set at creation
+  GroupStats fixed_;                 // the part that does not change after creation
   std::shared_ptr<Trace> trace_;
   PerLane<std::shared_ptr<Counters>> counters_{std::make_shared<Counters>(),
                                                std::make_shared<Counters>()};
@@ -115,10 +119,10 @@ class GroupBase : public Group {
     PerLane<Sequence> next;
     bool reduced = false;  // a reduction since the last barrier
     bool closed = false;
-    std::string path, reason;  // when they changed after creation
+    std::string path, reason;  // set when they change after creation
 
-    // The first one is kept: whether it is this. Whoever posts holds the mutex, and may wait for
-    // the thread that says this: it has a mutex of its own.
+    // Keeps the first failure, and returns true if it is this one. Uses a separate mutex: a posting
+    // thread holds `mutex` and may wait for the thread that calls this.
     bool note_failure(const Status& why) {
       std::function<void(const Status&)> listener;
       {
@@ -152,7 +156,7 @@ class GroupBase : public Group {
   std::shared_ptr<State> state_ = std::make_shared<State>();
 
  private:
-  // Each kind's checks, and the way of a post to its lane: group_posts.cpp.
+  // Checks of each kind, and the path of a post to its lane: group_posts.cpp.
   class Posting;
   Result<Sequence> post(Call call, PostOptions options) override;
   Result<Sequence> take_turn(LaneId lane, Post post);               // state_->mutex held

@@ -1,4 +1,5 @@
-// Groups, and what they share: of this process, or, in an engine of the host, of one client.
+// Creates groups and owns their shared resources: for this process, or, in an engine of the host,
+// for one client.
 #pragma once
 
 #include <map>
@@ -25,38 +26,38 @@ class GroupMaker {
   // Blocks until all ranks have called it, multicast has been probed and the path is agreed.
   Result<std::shared_ptr<GroupBase>> create_group(const GroupSpec& spec, KeyValueStore& store);
 
-  // Waits for confirmed ends of all groups (Group::close_in_order()), stops the lanes. `give_up`:
-  // as Group::give_up(), else nothing is aborted. create_group() after it is kClosed. `hurry`: as
-  // of that; asked unless give_up.
+  // Waits until the ends of all groups are confirmed (Group::close_in_order()) and stops the lanes.
+  // `give_up`: closes as Group::give_up() does; otherwise nothing is aborted. create_group()
+  // returns kClosed afterwards. `hurry`: as in close_in_order(); called unless give_up.
   void shutdown(bool give_up, const std::function<bool()>& hurry = {});
 
   std::vector<std::shared_ptr<Group>> groups() const;
   std::vector<TraceEvent> trace() const;
 
-  // Around a fork, so that a child never inherits a lock held.
+  // Taken around a fork, so that the child never inherits a locked mutex.
   void lock();
   void unlock();
-  // In the child, locked: closes descriptors; nothing else of this may be used.
+  // In the child, with the locks held: closes descriptors; no other member may be used afterwards.
   void abandon_after_fork() noexcept;
 
  private:
   Result<std::shared_ptr<GroupBase>> make(const GroupSpec& spec, KeyValueStore& store);
   Result<std::shared_ptr<GroupBase>> make_guarded(const GroupSpec& spec, KeyValueStore& store);
-  // Null: no engine takes it within `patience`, for the reason `none`.
+  // Null: no engine accepts it within `patience`, for the reason `none`.
   Result<std::shared_ptr<GroupBase>> make_in_engine(const GroupSpec& spec, KeyValueStore& store,
                                                     const std::string& path, Nanos patience,
                                                     Status& none);
-  // The link to the engine of `user` (setting engine_user) at `path`; not ok: none answers within
+  // The link to the engine of `user` (setting engine_user) at `path`. Fails if none replies within
   // `patience`.
   Result<std::shared_ptr<ClientLink>> link_to(const std::string& path, const std::string& user,
                                               Nanos patience);
 
   Resources resources_;
   std::mutex linking_;        // held while an engine is asked for the first time
-  mutable std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // guards the members below
   using EnginePlace = std::pair<std::string, std::string>;  // path and user
   std::map<EnginePlace, std::shared_ptr<ClientLink>> links_;
-  // Those as well that only groups still have: a child must not keep any of their sockets.
+  // Includes links that only groups still hold: a child must not keep any of their sockets.
   std::vector<std::weak_ptr<ClientLink>> all_links_;
   std::vector<std::weak_ptr<GroupBase>> groups_;
   bool down_ = false;

@@ -1,5 +1,5 @@
-// The store of a guarded group: every value carries a MAC over where it belongs, and one whose MAC
-// is wrong is not given to anybody. Formats: docs/security.md.
+// The store of a guarded group: every value has a MAC that covers its key and context, and a value
+// with a wrong MAC is not returned. Formats: docs/security.md.
 #pragma once
 
 #include <string>
@@ -11,18 +11,18 @@
 
 namespace mcast {
 
-// On the thread that creates the group. `inner`, `spec` and `security` outlive it.
+// Used on the thread that creates the group. `inner`, `spec` and `security` outlive it.
 class GuardedStore final : public KeyValueStore {
  public:
   GuardedStore(KeyValueStore& inner, const GroupSpec& spec, const SecureCreation& security)
       : inner_(inner), spec_(spec), security_(security) {}
 
   Status set(const std::string& key, const std::string& value) override;
-  // kMismatch: a value was changed, or belongs elsewhere.
+  // kMismatch: a value was changed, or belongs to another place.
   Result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys,
                                              Nanos timeout) override;
   Result<std::string> scope() override { return inner_.scope(); }
-  // Without a MAC: other groups have other keys. A false answer costs a port of its own, no more.
+  // Without a MAC, because other groups have other keys. A forged reply only costs a port number.
   Result<std::string> claim(const std::string& key, const std::string& owner) override {
     return inner_.claim(key, owner);
   }
@@ -31,9 +31,9 @@ class GuardedStore final : public KeyValueStore {
  private:
   // Its parts live as long as the arguments.
   crypto::RecordPlace place_of(const std::string& scope, const std::string& key) const;
-  // What the MAC of a key's value is made with.
+  // The key for the MAC of this entry.
   const crypto::Key& key_of(const std::string& key) const;
-  // Bytes that the value of a key may have with its MAC.
+  // Most bytes of the entry's value, including its MAC.
   size_t most_bytes(const std::string& key) const;
   Status check(const std::string& key, const std::string& stored, std::string& value);
 
@@ -42,8 +42,8 @@ class GuardedStore final : public KeyValueStore {
   const SecureCreation& security_;
 };
 
-// Bytes of a value that a rank may publish about itself. What rank 0 concludes has less than all
-// records together, and a record's bytes besides.
+// Most bytes of a value that a rank publishes about itself. Rank 0's conclusion is smaller than all
+// records together plus one record.
 inline constexpr size_t kMostRecordBytes = 16u << 10;
 
 }  // namespace mcast

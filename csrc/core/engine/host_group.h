@@ -1,4 +1,4 @@
-// A group whose ranks share this host: no sockets, two lanes over shared memory.
+// A group whose ranks share this host: it uses two lanes over shared memory, and no sockets.
 #pragma once
 
 #include <functional>

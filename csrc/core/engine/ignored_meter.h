@@ -1,4 +1,4 @@
-// What a lane knows of datagrams that nobody on its host reads (Datagram::ignored()).
+// Counts datagrams that nobody on this lane's host reads (Datagram::ignored()).
 //
 // Threads: the lane's.
 #pragma once
@@ -9,7 +9,7 @@ namespace mcast {
 
 class IgnoredMeter {
  public:
-  // So many since this was asked first; the medium is asked now and then, and may not know (0).
+  // Number since the first call. The medium is read now and then, and may not know (0).
   uint64_t count(const Datagram& medium, Nanos now) {
     if (asked_ != kNever && now - asked_ < kEvery) return count_;
     asked_ = now;

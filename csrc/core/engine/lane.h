@@ -1,6 +1,6 @@
-// A lane: one transport and the groups that use it, advanced by poll(now). Under a LaneThread it
-// lives on a thread of its own; under the simulator the test calls poll() with virtual time. Not
-// thread-safe: whoever drives it owns it.
+// A lane: one transport and the groups that use it, advanced by poll(now). A LaneThread runs it on
+// a separate thread; under the simulator the test calls poll() with virtual time. Not thread-safe:
+// its driver owns it.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ namespace mcast {
 
 class Lane;
 
-// Where a group's datagrams go.
+// Destination of a group's datagrams.
 struct GroupAddress {
   MulticastAddress multicast;
   bool joined = false;  // by whoever adds the group; the address is left when it is removed
@@ -34,13 +34,13 @@ struct GroupAddress {
   std::vector<std::vector<uint32_t>> sources{};
 };
 
-// One group on one lane: its state machine, its way out, its counters.
+// One group on one lane: its state machine, its port, its counters.
 class LaneGroup final : public Port {
  public:
   LaneGroup(Lane& lane, GroupParams params, const GroupAddress& address, std::vector<PeerId> peers,
             std::shared_ptr<Counters> counters);
 
-  // Whatever is done to the core, the group has its turn next.
+  // Schedules the group for the next poll, whatever the caller does with the core.
   GroupCore& core();
   const Counters& counters() const { return *counters_; }
   const MulticastAddress& address() const { return address_.multicast; }
@@ -68,46 +68,47 @@ class LaneGroup final : public Port {
   size_t max_read() const override;
   bool read(Member from, uint64_t address, uint32_t key, size_t length, uint32_t token) override;
 
-  // kNoPeer: there is no such member or station.
+  // kNoPeer if there is no such member or station.
   PeerId peer(Member member) const;
-  // Who `peer` is here; kNoMember: nobody.
+  // Member number of `peer` in this group; kNoMember if it has none.
   Member member_of(PeerId peer) const;
   Member station_of(PeerId peer) const;
   void tell_met_down();
-  // Whether the datagram at hand, of this member, comes from where the member does not send, as far
-  // as both are known. Asked for what is of no use: who sends it again gives itself away.
+  // Whether the current datagram, of this member, comes from an address that the member does not
+  // send from, as far as both are known. Checked for useless datagrams, to detect replays.
   bool is_moved(Member member) const;
 
   Lane& lane_;
-  const uint64_t number_;  // of the lane's groups, in the order of their making
+  const uint64_t number_;  // of the lane's groups, in order of creation
   GroupAddress address_;
-  Nanos keep_trying_ = 0;      // Lane::keep_trying()
-  bool awake_ = false;         // in Lane::Turns::awake
-  Nanos due_ = kNever;         // in Lane::Turns::asleep, unless kNever
-  bool flooded_ = false;       // another group has left this address: to be told to the core
-  std::vector<PeerId> peers_;  // by member; the own entry is kNoPeer
+  Nanos keep_trying_ = 0;  // Lane::keep_trying()
+  bool awake_ = false;     // in Lane::Turns::awake
+  Nanos due_ = kNever;     // in Lane::Turns::asleep, unless kNever
+  // Another group has left this address because of a flood; the core must be notified.
+  bool flooded_ = false;
+  std::vector<PeerId> peers_;  // by member; our own entry is kNoPeer
   std::map<Member, PeerId> stations_;
-  std::map<Member, Status> out_of_reach_;  // stations that were met, and why
-  std::vector<Member> met_down_;           // were lost before they were met, or out of reach
-  // Sorted, from proven_at_ on: all of these hear each other. Empty: not known.
+  std::map<Member, Status> out_of_reach_;  // stations that were met, and the reasons
+  std::vector<Member> met_down_;           // lost before they were met, or out of reach
+  // Sorted peers that received each other's multicast at proven_at_. Empty: unknown.
   std::vector<PeerId> proven_;
   Nanos proven_at_ = 0;
   std::shared_ptr<Counters> counters_;
   GroupCore core_;
 };
 
-// What a lane has in common with others of its process. Each pointer may be null.
+// State that a lane shares with others of its process. Each pointer may be null.
 struct LaneAccounts {
   // Counts the bytes of datagrams that were received and verified.
   std::shared_ptr<std::atomic<uint64_t>> arrived;
   std::shared_ptr<EgressShare> share;  // of the link
   std::shared_ptr<void> hold;          // its place in a quota
-  bool watch = false;                  // what is refused is counted by source, too
-  MayReach may_reach;                  // of stations, which others propose
+  bool watch = false;                  // count refusals by source, too
+  MayReach may_reach;                  // checks stations, which others propose
 };
 
-// A lane is guarded, or not, as a whole: with the first group that has a guard it takes no datagram
-// of version 1 any more.
+// A lane is guarded or not as a whole: from the first group with a guard on, it accepts no datagram
+// of version 1.
 class Lane final : private DatagramSink, private StreamSink {
  public:
   explicit Lane(std::unique_ptr<Transport> transport, LaneAccounts accounts = {});
@@ -115,61 +116,64 @@ class Lane final : private DatagramSink, private StreamSink {
 
   Transport& transport() { return *transport_; }
 
-  // The group receives from now on; frames that came before it existed are replayed.
+  // The group receives from now on. Frames that arrived before it existed are replayed.
   LaneGroup& add_group(GroupParams params, const GroupAddress& address, std::vector<PeerId> peers,
                        Nanos now,
                        std::shared_ptr<Counters> counters = std::make_shared<Counters>());
   void remove_group(uint64_t tag);
   LaneGroup* find_group(uint64_t tag);
-  // While the group is being created, attempts to connect to its members go on until `until`
-  // (Stream::keep_trying()); 0: it is made.
+  // While the group is being created, attempts to connect to its members continue until `until`
+  // (Stream::keep_trying()). 0: the group is made.
   void keep_trying(uint64_t tag, Nanos until);
 
-  // Receives, answers, runs timers, sends. True: call again at once; false: idle until deadline().
+  // Receives, replies, runs timers, sends. Returns true if it must be called again at once, false
+  // if the lane is idle until deadline().
   bool poll(Nanos now);
   Nanos deadline(Nanos now) const;
-  // Runs the callbacks of operations that have ended; poll() does. True: those of others wait.
+  // Runs the callbacks of operations that have ended; poll() calls it. Returns true if others still
+  // wait.
   bool deliver();
-  // Asked when poll() has left nothing to do: how long it may well be left alone, whatever arrives;
-  // 0: not at all.
+  // Call when poll() has left nothing to do. Returns how long the lane may sleep regardless of
+  // arrivals; 0: not at all.
   Nanos coalesce(Nanos now);
 
-  // Bytes of early frames that one peer may leave here, bookkeeping included.
+  // Most bytes of early frames that are kept of one peer, bookkeeping included.
   static constexpr size_t kEarlyBytes = 64u << 10;
 
-  // Datagrams and frames that belonged to no group here, and such that did not parse.
+  // Datagrams and frames that matched no local group, or failed to parse.
   uint64_t foreign() const { return monitor_.count(Cause::foreign); }
-  // The same of other groups, from hosts of this lane's; of groups that were let go here.
+  // neighbour(): those of other groups, from hosts of this lane's groups. late(): of groups that
+  // were removed here.
   uint64_t neighbour() const { return seen_.neighbour; }
   uint64_t late() const { return seen_.late; }
   uint64_t malformed() const { return seen_.malformed; }
-  // All that was refused, also within groups.
+  // Counts of all refusals, including those within groups.
   const Monitor& monitor() const { return monitor_; }
   uint32_t busy_groups() const { return turns_.busy; }
-  // Turns of groups so far: what having groups has cost.
+  // Number of times that a group was progressed; measures the cost of having groups.
   uint64_t visits() const { return turns_.visits; }
-  // A peer's connections broke, so it can never be reached from this lane again, or may break yet.
-  // Any thread.
+  // A peer's connections broke, so it can never be reached from this lane again; or they may still
+  // break. Any thread.
   bool poisoned() const { return poisoned_.load(std::memory_order_relaxed); }
   void poison() { poisoned_.store(true, std::memory_order_relaxed); }
 
  private:
   friend class LaneGroup;
-  // A frame for a group that is not there yet.
+  // A frame for a group that does not exist yet.
   struct Orphan {
     uint64_t tag;
     std::vector<std::byte> frame;
     Nanos at;
   };
-  // What one peer has sent too early.
+  // Frames that one peer has sent too early.
   struct Early {
     std::deque<Orphan> frames;   // oldest first
-    size_t bytes = 0;            // of these, bookkeeping included
-    Nanos dropped = kNever;      // when one was dropped for want of room, lately
-    std::vector<uint64_t> lost;  // tags of those, as many as are kept
+    size_t bytes = 0;            // of the frames, bookkeeping included
+    Nanos dropped = kNever;      // last time that a frame was dropped for lack of room
+    std::vector<uint64_t> lost;  // tags of dropped frames, as many as are kept
   };
 
-  // Whether the lane may send now, as far as others want to as well; if not, it is polled soon.
+  // Whether the lane may send now, given that others want to as well. If not, it is polled soon.
   bool has_share();
   void sent(size_t bytes, bool by_multicast) {
     if (by_multicast) seen_.echoes += bytes;
@@ -177,7 +181,7 @@ class Lane final : private DatagramSink, private StreamSink {
   }
   void on_datagram(ConstBytes datagram) override;
   void on_guarded(ConstBytes datagram);
-  // Of this tag; null: it is none's here, and counted.
+  // The group with this tag. Null, and counted, if there is none here.
   LaneGroup* group_of_datagram(uint64_t tag);
   LaneGroup* look_up(uint64_t tag);
   void on_judged(Judged judged, size_t bytes);
@@ -205,7 +209,7 @@ class Lane final : private DatagramSink, private StreamSink {
   };
   void tell_down(PeerId peer, const Down& down);
 
-  // Another sink for another format: nothing is asked for each datagram.
+  // A separate sink per format: no check is needed for each datagram.
   class GuardedSink final : public DatagramSink {
    public:
     explicit GuardedSink(Lane& lane) : lane_(lane) {}
@@ -218,31 +222,32 @@ class Lane final : private DatagramSink, private StreamSink {
   std::unique_ptr<Transport> transport_;
   const LaneAccounts accounts_;
   std::unordered_map<uint64_t, std::unique_ptr<LaneGroup>> groups_;
-  // Groups that have a turn in every poll: something is under way in them, or has just happened to
-  // them. A group that is idle is not looked at until an event or its deadline.
+  // Groups that are progressed in every poll: work is in flight in them, or an event has just
+  // occurred. An idle group is not visited until an event or its deadline.
   struct Turns {
     std::vector<LaneGroup*> awake;
     std::map<std::pair<Nanos, uint64_t>, LaneGroup*> asleep;  // by deadline and number
-    uint64_t made = 0, visits = 0;                            // groups, turns of groups
+    uint64_t made = 0, visits = 0;                            // groups made, groups progressed
     uint32_t busy = 0;                                        // of `awake`
     void wake(LaneGroup& group);
-    // Those that are idle sleep.
+    // Puts idle groups to sleep.
     void rest(Nanos now);
   } turns_;
   LaneGroup* last_ = nullptr;  // the group of the last datagram: usually also of the next
   std::unordered_map<PeerId, Early> early_;
-  std::vector<uint64_t> fresh_;  // tags of groups that were added since the last turn
+  std::vector<uint64_t> fresh_;  // tags of groups that were added since the last poll
   OtherGroups others_;
   std::unordered_map<PeerId, Down> down_;
-  std::unordered_set<PeerId> station_peers_;  // that were ever met: their loss wears out nothing
-  // Whose read a transport's token is.
+  // All stations ever met: their loss does not poison the lane.
+  std::unordered_set<PeerId> station_peers_;
+  // The read that a transport's token belongs to.
   struct Reader {
     uint64_t tag;
     uint32_t token;
   };
   std::unordered_map<uint64_t, Reader> readers_;
   uint64_t next_reader_ = 0;
-  // What peers may still be reading, though its operation has failed.
+  // Memory that peers may still be reading although its operation has failed.
   struct Grant {
     std::shared_ptr<void> hold;
     Nanos until;
@@ -250,20 +255,20 @@ class Lane final : private DatagramSink, private StreamSink {
   std::deque<Grant> grants_;
   std::atomic<bool> poisoned_{false};
   Nanos now_ = 0;
-  std::unique_ptr<GuardedSink> guarded_;  // null: the lane is not
-  bool waits_ = false;                    // in this turn: for its share of the link
+  std::unique_ptr<GuardedSink> guarded_;  // null: the lane is not guarded
+  bool waits_ = false;                    // in this poll: waits for its share of the link
   struct {
-    uint64_t bytes = 0;  // verified ones of datagrams since the last coalesce(),
-    Nanos since = 0;     // which was then
+    uint64_t bytes = 0;  // of verified datagrams since the last coalesce(),
+    Nanos since = 0;     // time of that call
   } taken_;
-  // Of datagrams, since the lane was made.
+  // Datagrams since the lane was made.
   struct {
     uint64_t all = 0, own = 0, verified = 0;
     uint64_t malformed = 0, foreign = 0;
-    uint64_t neighbour = 0, late = 0;  // that no alarm is made of
-    IgnoredMeter ignored;              // at ports of this host where nobody listens
-    size_t noise = 0;                  // bytes of no use since the lane was drained
-    size_t echoes = 0;                 // bytes that this lane sent, and may hear itself
+    uint64_t neighbour = 0, late = 0;  // for which no alarm is raised
+    IgnoredMeter ignored;              // for ports of this host that nobody listens on
+    size_t noise = 0;                  // useless bytes since the lane was drained
+    size_t echoes = 0;                 // bytes that this lane sent, and may receive itself
   } seen_;
   Monitor monitor_;
 };

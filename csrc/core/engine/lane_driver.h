@@ -1,5 +1,5 @@
-// What drives a lane, as groups see it: a thread of its own (engine/lane_thread.h), or a simulation
-// that gives it turns in virtual time.
+// LaneDriver: drives a lane for its groups. Either a separate thread (engine/lane_thread.h), or a
+// simulation that polls the lane in virtual time.
 #pragma once
 
 #include <functional>
@@ -18,30 +18,30 @@ class LaneIdentity;
 
 class LaneDriver {
  public:
-  // Runs where the lane runs; must not block.
+  // Runs in the lane's context; must not block.
   using Command = std::function<void(Lane&, Nanos now)>;
   using Closed = std::function<void(const Status&)>;
 
   virtual ~LaneDriver() = default;
 
-  // Any thread. Commands run in the order of the calls of one thread. After the lane's end:
-  // dropped, false.
+  // Any thread. Commands of one thread run in the order of its calls. After the lane's end the
+  // command is dropped and false is returned.
   virtual bool push(Command command) = 0;
-  // Runs `command` where the lane runs and waits for it; false after the lane's end.
+  // Runs `command` in the lane's context and waits for it. Returns false after the lane's end.
   virtual bool call(const Command& command) = 0;
-  // Removes the group with this tag once it is quiet, or when `deadline` passes (then whatever is
-  // in flight fails, on all ranks). `force`: operations that are not over are not waited for, only
-  // the confirmation of those that are. `done` gets the outcome, once, usually where the lane runs.
+  // Removes the group with this tag once it is quiet, or when `deadline` passes (then operations in
+  // flight fail, on all ranks). `force`: does not wait for unfinished operations, only for the
+  // confirmation of finished ones. `done` gets the outcome, once, usually in the lane's context.
   virtual void close_group(uint64_t tag, Nanos deadline, bool force, Closed done) = 0;
 
-  // Of a guarded lane (engine/security.h); null: it is none.
+  // Identity of a guarded lane (engine/security.h); null if the lane is not guarded.
   virtual std::shared_ptr<const LaneIdentity> identity() const { return nullptr; }
   virtual Transport& transport() = 0;
-  // Of the transport, for people.
+  // Describes the transport, for users.
   virtual const std::string& description() const = 0;
 };
 
-// Those that a group uses.
+// The pair of lanes used by one group.
 using Lanes = PerLane<std::shared_ptr<LaneDriver>>;
 
 }  // namespace mcast

@@ -1,5 +1,5 @@
-// What a lane does between two sleeps, whoever gives it its turns: commands, one poll, groups that
-// are closing. Not thread-safe: its driver owns it.
+// One iteration of a lane, whatever drives it: commands, one poll, groups that are closing. Not
+// thread-safe: its driver owns it.
 #pragma once
 
 #include <atomic>
@@ -13,25 +13,26 @@ namespace mcast {
 
 class LaneLoop {
  public:
-  // As Lane.
+  // Arguments as in Lane.
   explicit LaneLoop(std::unique_ptr<Transport> transport, LaneAccounts accounts = {})
       : lane_(std::move(transport), std::move(accounts)) {}
 
   Lane& lane() { return lane_; }
   const Lane& lane() const { return lane_; }
 
-  // Runs `commands`, which is empty afterwards, and gives the lane a turn. True: at once again.
+  // Runs `commands`, which is empty afterwards, and polls the lane. Returns true if it must be
+  // called again at once.
   bool turn(std::vector<LaneDriver::Command>& commands, Nanos now);
-  // When the next turn is due if nothing comes before; kNever: it is not.
+  // Time of the next turn() if no event occurs before; kNever: none is due.
   Nanos deadline(Nanos now) const;
 
-  // As LaneDriver's.
+  // As in LaneDriver.
   void close_group(uint64_t tag, Nanos deadline, bool force, LaneDriver::Closed done) {
     closing_.push_back({tag, deadline, force, std::move(done)});
   }
   bool closing() const { return !closing_.empty(); }
-  // The last turn: commands still run (posts find their group gone and say so), results are
-  // delivered, and who waits for a group to close is told that there is nothing any more.
+  // The last iteration: commands still run (posts find that their group is gone and fail), results
+  // are delivered, and callers that wait for a group to close are notified that the lane has ended.
   void end(std::vector<LaneDriver::Command>& commands, Nanos now);
 
  private:

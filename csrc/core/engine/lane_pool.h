@@ -15,36 +15,35 @@
 
 namespace mcast {
 
-// Thread-safe. Making lanes opens sockets and starts threads; it may throw where a thread cannot be
-// had.
+// Thread-safe. Making lanes opens sockets and starts threads; it may throw if no thread is
+// available.
 class LanePool {
  public:
   explicit LanePool(const EngineContext& context = {}) : context_(context) {}
 
-  // Of these settings, over this transport. `number`: of the multicast lane, for groups that want
-  // one of their own; 0: everybody's. `secret`: of guarded ones, which are of one secret; null:
-  // they are none.
-  // kClosed after close().
+  // Lanes with these settings, over this transport. `number`: of the multicast lane, for groups
+  // that need a separate one; 0: the shared one. `secret`: of guarded lanes, which serve one secret
+  // only; null: not guarded. kClosed after close().
   Result<Lanes> lanes_for(const Config& config, const TransportType& type, uint32_t number,
                           const crypto::JobSecret* secret = nullptr);
-  // Ends those of them that no group uses; a later lanes_for() makes them again.
+  // Ends the lanes that no group uses; a later lanes_for() makes them again.
   void retire(Lanes lanes);
-  // Empty, or why the transport does not work here. Asked once per set of settings.
+  // Why the transport does not work here; empty if it does. Determined once per set of settings.
   std::string problem_of(const TransportType& type, const Config& config);
-  // What all multicast lanes together have received, bytes: they share the link.
+  // Bytes that all multicast lanes together have received: they share the link.
   std::shared_ptr<const std::atomic<uint64_t>> arrived() const { return arrived_; }
 
-  // No more lanes; those that there are, poisoned ones too, which the caller stops.
+  // Makes no more lanes. Returns the existing ones, including poisoned ones; the caller stops them.
   std::vector<std::shared_ptr<LaneThread>> close();
 
-  // Around a fork, so that a child never inherits the lock held.
+  // Taken around a fork, so that the child never inherits a locked mutex.
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }
-  // In the child, locked: closes descriptors; nothing else of the pool may be used.
+  // In the child, with the lock held: closes descriptors; no other member may be used afterwards.
   void abandon_after_fork() noexcept;
 
  private:
-  // `mutex_` held.
+  // Called with `mutex_` held.
   Result<std::shared_ptr<LaneThread>> lane_for(const Config& config, LaneId id,
                                                const TransportType& type, uint32_t number,
                                                const crypto::JobSecret* secret);
@@ -53,9 +52,9 @@ class LanePool {
   const EngineContext context_;
   std::mutex mutex_;
   std::map<std::string, std::shared_ptr<LaneThread>> lanes_;  // by their settings
-  // Replaced in `lanes_`; groups may still use them.
+  // No longer in `lanes_`; groups may still use them.
   std::vector<std::shared_ptr<LaneThread>> poisoned_;
-  std::map<std::string, std::string> problems_;  // of transports, by transport and settings
+  std::map<std::string, std::string> problems_;  // by transport and settings
   std::shared_ptr<std::atomic<uint64_t>> arrived_ = std::make_shared<std::atomic<uint64_t>>(0);
   bool closed_ = false;
 };

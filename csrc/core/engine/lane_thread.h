@@ -1,5 +1,5 @@
-// The thread that drives one lane: commands from other threads, a turn, sleep until something
-// happens.
+// The thread that drives one lane: it runs commands from other threads, polls, and sleeps until an
+// event occurs.
 #pragma once
 
 #include <atomic>
@@ -25,15 +25,16 @@ class LaneThread final : public LaneDriver {
   bool call(const Command& command) override;
   void close_group(uint64_t tag, Nanos deadline, bool force, Closed done) override;
 
-  // Says goodbye to the peers (at most `patience`) and ends the thread. Idempotent.
+  // Closes the connections to the peers in order (at most `patience`) and ends the thread.
+  // Idempotent.
   void stop(Nanos patience);
 
-  // In the child of a fork: closes descriptors; nothing else of this object may be used.
+  // In the child of a fork: closes descriptors; no other member may be used afterwards.
   void abandon_after_fork() noexcept { loop_.lane().transport().abandon_after_fork(); }
   const std::string& description() const override { return description_; }
   bool poisoned() const { return loop_.lane().poisoned(); }
   Transport& transport() override { return loop_.lane().transport(); }
-  // Before anybody else has the lane.
+  // Call before any other thread has the lane.
   void set_identity(std::shared_ptr<const LaneIdentity> identity) {
     identity_ = std::move(identity);
   }

@@ -1,8 +1,8 @@
-// NameLookup: where hosts are, asked for on a thread of its own, since a name server that does not
-// answer takes many seconds, in which the caller has others to serve. Addresses that are numbers
-// are no matter of a name server and known at once.
+// NameLookup: resolves host names on a separate thread, because a name server that does not reply
+// takes many seconds, in which the caller has others to serve. Numeric addresses are returned
+// immediately, without a DNS lookup.
 //
-// Threads: one that looks up, from start() on; the calls are one caller's.
+// Threads: one that resolves, from start() on. One caller makes all calls.
 #pragma once
 
 #include <condition_variable>
@@ -24,18 +24,18 @@ class NameLookup {
   using Addresses = Result<std::vector<SocketAddress>>;
   using Resolve = std::function<Addresses(const NetAddress&)>;  // may take its time
 
-  // `known`: when an answer has come. On the thread that looks up; must not call back.
+  // `known` runs when a result has arrived, on the thread that resolves; it must not call back.
   NameLookup(Resolve resolve, std::function<void()> known);
   ~NameLookup() { stop(); }
   NameLookup(const NameLookup&) = delete;
   NameLookup& operator=(const NameLookup&) = delete;
 
-  // Throws where no thread can be had. Idempotent.
+  // Throws if no thread is available. Idempotent.
   void start();
-  // Waits for the lookup that is under way. Idempotent; no calls afterwards.
+  // Waits for the lookup in progress. Idempotent; no calls afterwards.
   void stop();
-  // The answer, once; null: it is being looked up from now on, if it was not. What nobody has
-  // taken is the answer to whoever asks next.
+  // Returns the result, once. Null: the lookup is in progress, and starts now if necessary. A
+  // result that nobody has taken is returned to the next caller.
   std::unique_ptr<Addresses> take(const NetAddress& address);
 
  private:
@@ -45,8 +45,8 @@ class NameLookup {
   const std::function<void()> known_;
   std::mutex mutex_;
   std::condition_variable asked_;
-  std::deque<NetAddress> queue_;                              // whose turn has not come
-  std::map<NetAddress, std::unique_ptr<Addresses>> answers_;  // null: not yet
+  std::deque<NetAddress> queue_;                              // lookups that have not begun
+  std::map<NetAddress, std::unique_ptr<Addresses>> answers_;  // null: no result yet
   bool stopping_ = false;
   std::thread thread_;
 };

@@ -18,24 +18,24 @@
 
 namespace mcast {
 
-// What a group is made from, besides its specification.
+// Parts that a group is made of, besides its specification.
 struct NetworkGroupParts {
   Lanes lanes;                   // null: a group of one rank, which needs none
-  std::string transport_reason;  // why this transport; for stats
+  std::string transport_reason;  // why this transport was chosen; for stats
   std::string not_shared;        // why ranks of one host share no memory; for the log, may be empty
-  // Reads the memory of ranks of this host. If there is one, the ranks of a host fold their inputs
-  // of reductions before anything goes over the network.
+  // Reads the memory of ranks of this host. If set, the ranks of a host fold their inputs of
+  // reductions before anything is sent over the network.
   HostReader read_host;
   std::shared_ptr<const std::atomic<uint64_t>> arrived;  // bytes, on all multicast lanes
   std::shared_ptr<Trace> trace;                          // null: not traced
-  // Outlives the group. If there is one, aggregators may fold for the group; rank 0 asks them.
+  // Outlives the group. If set, aggregators may fold for the group; rank 0 asks them.
   Registrar* registrar = nullptr;
-  Guards guards;                                    // of a guarded group; null: it is none
-  SecurityStats security;                           // what does not change of it
-  std::shared_ptr<const crypto::JobSecret> secret;  // likewise
+  Guards guards;                                    // of a guarded group; otherwise null
+  SecurityStats security;                           // the part that does not change
+  std::shared_ptr<const crypto::JobSecret> secret;  // of a guarded group; otherwise null
 };
 
-// That a creation waits for its first roster.
+// Time that a creation waits for its first roster.
 inline constexpr Nanos kFirstRoster = 2 * kSecond;
 
 class NetworkGroup final : public GroupBase {
@@ -43,20 +43,21 @@ class NetworkGroup final : public GroupBase {
   NetworkGroup(const GroupSpec& spec, NetworkGroupParts parts);
   ~NetworkGroup() override;
 
-  // Adds the group to its lanes, probes, waits until the path is decided; `interrupted` as
-  // GroupSpec's. Once; not in a group of one rank.
+  // Adds the group to its lanes, probes, and waits until the path is decided. `interrupted`: as in
+  // GroupSpec. Call once; not in a group of one rank.
   Status open(const Agreement& agreement, Nanos deadline, const std::function<bool()>& interrupted);
-  // Its two halves, for who does not wait. begin_open() adds the group to its lanes and probes;
-  // `probed` runs once, where the multicast lane runs; until `deadline` members that cannot be
-  // reached are tried again; false: a lane has ended. settle(), once that went well: the group can
-  // be used.
+  // The two halves of open(), without waiting. begin_open() adds the group to its lanes and probes.
+  // `probed` runs once, in the multicast lane's context. Members that cannot be reached are tried
+  // again until `deadline`. Returns false if a lane has ended. settle(), once that has succeeded,
+  // makes the group usable.
   bool begin_open(const Agreement& agreement, Completion probed, Nanos deadline = 0);
   void settle(const Agreement& agreement);
-  // Where there is a registrar, after settle(): rank 0 has aggregators asked; `first` runs once,
-  // when the first stations are in force (at once if they are), where the reduce lane runs or here.
+  // If there is a registrar, after settle(): rank 0 asks the aggregators. `first` runs once, when
+  // the first stations are in force (at once if they are), in the reduce lane's context or in this
+  // call.
   void ask_for_stations(const Agreement& agreement, std::function<void()> first);
 
-  // Large broadcasts and all-gathers go by parts from now on; before the first operation.
+  // Carries large broadcasts and all-gathers in parts from now on. Call before the first operation.
   void split(std::unique_ptr<Split> how);
 
   bool carries_messages() const override { return has_lanes(); }
@@ -64,7 +65,7 @@ class NetworkGroup final : public GroupBase {
   GroupStats stats() const override;
 
  private:
-  // Made from the parts and the agreement; the creation of a group.
+  // Made from the parts and the agreement when the group is created.
   GroupParams make_params(const Agreement& agreement);
   void add_to_lane(LaneId id, const GroupParams& params, const Agreement& agreement, Lane& lane,
                    Nanos deadline, Nanos now);
@@ -88,16 +89,16 @@ class NetworkGroup final : public GroupBase {
   Status push_to_lane(LaneId lane, Post post);
 
   const Nanos creation_limit_;
-  NetworkGroupParts parts_;  // (the guards go to the lanes)
+  NetworkGroupParts parts_;  // (the lanes take the guards)
   uint64_t tag_ = 0;
-  Agreed agreed_;  // as the lanes have it: also who contributes, and the racks of those
-  // What the lanes' failure listeners fail as well. They do so under the mutex, and never own it:
-  // its groups cannot be destroyed on a lane's thread.
+  Agreed agreed_;  // as on the lanes: including the contributors and their racks
+  // The split that the lanes' failure listeners fail, too. They do so under the mutex, and never
+  // own it: its groups cannot be destroyed on a lane's thread.
   struct SplitHolder {
     std::mutex mutex;
     Split* split = nullptr;
   };
-  // The reduce lane tells of it.
+  // Set by the reduce lane.
   struct FirstRoster {
     std::mutex mutex;
     bool there = false;

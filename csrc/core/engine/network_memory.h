@@ -1,5 +1,5 @@
-// What a process knows of the networks of its groups: the one agreed on last, with which the next
-// group begins, and which addresses of other hosts have answered.
+// A process's knowledge of the networks of its groups: the one agreed on last, with which the next
+// group begins, and the addresses of other hosts that have replied.
 #pragma once
 
 #include <map>
@@ -15,7 +15,7 @@ namespace mcast {
 // Thread-safe.
 class NetworkMemory {
  public:
-  // `may_reach`: null: anywhere.
+  // `may_reach`: null: all addresses are allowed.
   explicit NetworkMemory(MayReach may_reach) : may_reach_(std::move(may_reach)) {}
 
   std::string last() const;

@@ -1,7 +1,7 @@
-// What a lane knows of groups that are none of its own: whose a datagram of an unknown tag may be.
-// Groups over the same hosts share an address, as those of a mesh do, so that a rank of one hears
-// another's. By address alone: a job beside ours on the same hosts looks the same. One thread at a
-// time.
+// A lane's knowledge of groups that it does not carry, to classify datagrams with an unknown tag.
+// Groups over the same hosts share an address, as those of a mesh do, so a rank of one group
+// receives another's datagrams. Only addresses are compared: another job on the same hosts looks
+// the same. One thread at a time.
 #pragma once
 
 #include <algorithm>

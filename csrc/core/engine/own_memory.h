@@ -1,4 +1,4 @@
-// What an engine of the host may copy by itself: this process's own memory (engine_memory=copy).
+// This process's own memory, which an engine of the host may copy by itself (engine_memory=copy).
 #pragma once
 
 #include <functional>
@@ -13,17 +13,17 @@ namespace mcast {
 // Thread-safe.
 class OwnMemory {
  public:
-  // Sends the offer with a descriptor of /proc/self/mem, or -1 where that cannot be opened.
+  // Sends the offer with a descriptor of /proc/self/mem, or -1 if that cannot be opened.
   using Offer = std::function<Result<ipc::Memory>(const ipc::MemoryOffer& offer, int descriptor)>;
   explicit OwnMemory(Offer offer) : offer_(std::move(offer)) {}
 
-  // How the engine copies; none: it cannot, which has been logged for `setting` (engine_memory).
-  // It is asked once.
+  // How the engine copies. Nullopt: it cannot, which has been logged for `setting` (engine_memory).
+  // The engine is asked once.
   std::optional<ipc::MemoryRoad> road(const char* setting);
 
  private:
   const Offer offer_;
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards the members below
   bool asked_ = false;
   std::optional<ipc::MemoryRoad> road_;
 };

@@ -1,4 +1,5 @@
-// A connection to an aggregator, over which records travel (wire/admission.h), as who asks sees it.
+// A connection to an aggregator that transfers records (wire/admission.h), as the registrar uses
+// it.
 #pragma once
 
 #include <string>
@@ -11,12 +12,13 @@ namespace mcast {
 class RecordLink {
  public:
   virtual ~RecordLink() = default;
-  // Queues a record; it leaves when it can.
+  // Queues a record, which is sent when possible.
   void send(const wire::Admission& record) { send_text(wire::encode(record)); }
   virtual void send_text(const std::string& text) = 0;
-  // The next record that has come whole, and its text as it came. Not ok: what has come is none.
+  // Returns true with the next complete record and its exact text. An error means that the received
+  // bytes are not a record.
   virtual Result<bool> next(wire::Admission& record, std::string& text) = 0;
-  // Not ok: it cannot even be begun, and why.
+  // An error says why the connection cannot even be started.
   virtual Status begun() const = 0;
 };
 

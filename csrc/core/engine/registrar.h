@@ -1,10 +1,11 @@
-// Registrar: asks aggregators to fold for groups of which this process is rank 0, holds the
-// connections that admissions last as long as, and asks those again that are absent. One for all
-// groups of a process. What is admitted it offers to the group, which agrees on it
-// (collective/roster_change.h) and tells what becomes of the stations. A thread in the product
-// (registrar_thread.h), events in simulations; what both do is in registrar_core.h.
+// Registrar: asks aggregators to fold for groups whose rank 0 is this process, keeps the
+// connections that admissions depend on, and asks absent aggregators again. One for all groups of a
+// process. It offers the admitted stations to the group, which agrees on them
+// (collective/roster_change.h) and reports events of the stations. A thread in production
+// (registrar_thread.h), events in simulations; the common part is in registrar_core.h.
 //
-// Threads: all calls: any thread, also a lane's; none waits for an aggregator or for a name server.
+// Threads: all calls: any thread, including a lane's; no call waits for an aggregator or a name
+// server.
 #pragma once
 
 #include <cstdint>
@@ -25,27 +26,27 @@ namespace mcast {
 class Registrar {
  public:
   struct Job {
-    std::vector<NetAddress> aggregators;              // one at least
-    wire::Ask ask;                                    // its roster version and rack are filled in
-    std::shared_ptr<const crypto::JobSecret> secret;  // of a guarded group; null: it is none
-    // All stations that are admitted now, in the order of the aggregators: once those have
-    // answered, or after kGather; then whenever they have changed. On the registrar's thread; must
-    // not block, nor call the registrar.
+    std::vector<NetAddress> aggregators;  // at least one
+    wire::Ask ask;                        // the registrar fills in roster version and rack
+    std::shared_ptr<const crypto::JobSecret> secret;  // of a guarded group; otherwise null
+    // Receives all stations that are admitted now, in the order of the aggregators: once those have
+    // replied or kGather has passed, and then whenever they have changed. On the registrar's
+    // thread; must not block, nor call the registrar.
     std::function<void(std::vector<wire::StationEntry>)> offer;
   };
-  // For all aggregators to answer before the first offer.
+  // Time for all aggregators to reply before the first offer.
   static constexpr Nanos kGather = kSecond;
 
   virtual ~Registrar() = default;
 
-  // `group`: its tag, as for the calls below. Not ok: nobody is asked.
+  // `group`: its tag, as in the calls below. On an error no aggregator is asked.
   virtual Status enter(uint64_t group, Job job) = 0;
-  // As RosterEvents. After leave(): nothing happens.
+  // As in RosterEvents. No effect after leave().
   virtual void settled(uint64_t group, const std::vector<uint64_t>& uids) = 0;
   virtual void lost(uint64_t group, uint64_t uid, const std::string& why) = 0;
   virtual void parted(uint64_t group, uint64_t uid) = 0;
   virtual std::vector<AggregatorStats> stats(uint64_t group) const = 0;
-  // The group is closed: aggregators are told soon.
+  // The group is closed: aggregators are informed soon.
   virtual void leave(uint64_t group) = 0;
 };
 

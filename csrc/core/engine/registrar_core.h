@@ -1,6 +1,6 @@
-// What a registrar does (registrar.h), whoever drives it: which aggregator is asked when, what is
-// made of its answers, what is offered. Time is an argument; connections are the caller's to make
-// and to listen to.
+// The logic of a registrar (registrar.h), independent of its driver: when to ask which aggregator,
+// how to handle replies, which stations to offer. Time is an argument; the caller makes connections
+// and reads from them.
 //
 // Threads: one at a time.
 #pragma once
@@ -20,13 +20,13 @@ namespace mcast {
 
 class RegistrarCore {
  public:
-  // Begins a connection to the aggregator number `row` of a group; null: where it is, is not known
+  // Begins a connection to the aggregator number `row` of a group. Null: its address is not known
   // yet.
   using Connect = std::function<std::unique_ptr<RecordLink>(uint64_t group, size_t row,
                                                             const NetAddress& address)>;
   explicit RegistrarCore(Connect connect) : connect_(std::move(connect)) {}
 
-  // As Registrar's. True: turn() has something to do.
+  // As in Registrar. Return true if turn() has work to do.
   void enter(uint64_t group, Registrar::Job job, Nanos now);
   void settled(uint64_t group, const std::vector<uint64_t>& uids);
   bool lost(uint64_t group, uint64_t uid, const std::string& why, Nanos now);
@@ -42,16 +42,17 @@ class RegistrarCore {
     NetAddress address;
   };
   std::vector<Due> due(Nanos now) const;
-  // Where it is, is being found out, or is known now: who does that will call turn().
+  // Its address is being looked up (`pending`), or is known now. The caller will call turn() then.
   void looked_up(const Due& due, bool pending);
-  // It cannot be: where it is, is not to be found out.
+  // The aggregator cannot be asked, because its address cannot be found.
   void failed(const Due& due, const std::string& why, Nanos now);
 
-  // Asks who is to be asked, gives up who is late, offers what has changed, ends what has left.
+  // Asks aggregators that are due, gives up late ones, offers changed stations, and closes
+  // connections of groups that have left.
   void turn(Nanos now);
-  // A link may have records. Not ok: it is over, too. turn() comes next.
+  // A link may have records. An error means that the link is over as well. Call turn() next.
   void arrived(uint64_t group, size_t row, const Status& status, Nanos now);
-  // When turn() has something to do that nothing announces.
+  // Time at which turn() has work to do without an event.
   Nanos next() const;
 
   // Calls visit(group, row, link) for each link.
@@ -69,10 +70,10 @@ class RegistrarCore {
     explicit Row(const NetAddress& address) : admission(address) {}
     Admission admission;
     std::unique_ptr<RecordLink> link;
-    bool looked_up = false;  // its name is, by the caller
-    std::string noted;       // in the log
+    bool looked_up = false;  // the caller is looking up its name
+    std::string noted;       // last state in the log
     std::string nonce;       // of a guarded aggregator's challenge
-    std::string asked;       // digest_text() of the ask with its proof
+    std::string asked;       // digest_text() of the request with its proof
   };
   struct Entry {
     Registrar::Job job;
@@ -80,7 +81,7 @@ class RegistrarCore {
     bool left = false;
     bool offered = false;
     std::vector<uint64_t> last_offer;  // uids
-    uint32_t version = 0;              // rosters offered
+    uint32_t version = 0;              // number of rosters offered
     std::vector<Row> rows;
   };
 

@@ -1,5 +1,5 @@
-// The registrar of a process: a thread of its own, from the first group on, with real connections,
-// and one that looks up names.
+// The registrar of a process: a thread with real connections, started with the first group, and
+// another one that resolves names.
 #pragma once
 
 #include <map>
@@ -17,32 +17,32 @@ namespace mcast {
 
 class RegistrarThread final : public Registrar {
  public:
-  // `resolve`: where hosts are; may take its time.
+  // `resolve` returns the addresses of a host; may block.
   explicit RegistrarThread(NameLookup::Resolve resolve = mcast::resolve);
   ~RegistrarThread() override;
   RegistrarThread(const RegistrarThread&) = delete;
   RegistrarThread& operator=(const RegistrarThread&) = delete;
 
-  // Throws where no thread can be had.
+  // Throws if no thread is available.
   Status enter(uint64_t group, Job job) override;
   void settled(uint64_t group, const std::vector<uint64_t>& uids) override;
   void lost(uint64_t group, uint64_t uid, const std::string& why) override;
   void parted(uint64_t group, uint64_t uid) override;
   std::vector<AggregatorStats> stats(uint64_t group) const override;
   void leave(uint64_t group) override;
-  // Tells all aggregators, ends the thread. Idempotent; nothing may be entered afterwards.
+  // Informs all aggregators and ends the thread. Idempotent; no enter() afterwards.
   void stop();
 
-  // Around a fork, so that a child never inherits the lock held.
+  // Taken around a fork, so that the child never inherits a locked mutex.
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }
-  // In the child, locked: closes descriptors; nothing else of this may be used.
+  // In the child, with the lock held: closes descriptors; no other member may be used afterwards.
   void abandon_after_fork() noexcept;
 
  private:
   void loop();
   void look_up_due();
-  // With `held` of mutex_, of which it lets go meanwhile.
+  // `held` locks mutex_, and is unlocked while waiting.
   void wait(std::unique_lock<std::mutex>& held);
   void wake() const;
 

@@ -1,5 +1,5 @@
-// What the groups of a process have in common, and the creation of one needs: lanes, the peers on
-// this host, the job's salt, the trace.
+// Resources that the groups of a process share and that a creation needs: lanes, the peers on this
+// host, the job's salt, the trace.
 #pragma once
 
 #include <memory>
@@ -29,30 +29,30 @@ class Resources {
   RegistrarThread& registrar() { return registrar_; }
   NetworkMemory& networks() { return networks_; }
 
-  // Made at the first call; lives as long as this. Not ok: no memory can be shared.
+  // Made at the first call; lives as long as this. An error means that no memory can be shared.
   Result<PeerRegistry*> registry();
   // For PeerRegistry::find(), which is not thread-safe.
   [[nodiscard]] std::unique_lock<std::mutex> lock_registry() {
     return std::unique_lock<std::mutex>(mutex_);
   }
 
-  // What this process publishes, and what a group has agreed on; see JobSalt.
+  // The salt that this process publishes, and the one that a group has agreed on; see JobSalt.
   std::string salt();
   void adopt_salt(const std::string& salt);
 
-  // Made at the first call, with room for so many operations.
+  // Made at the first call, with room for this many operations.
   std::shared_ptr<Trace> start_trace(size_t operations);
-  // Null before that.
+  // Null before start_trace().
   std::shared_ptr<Trace> trace() const;
 
-  // Groups that others are made of; they are closed after those.
+  // Groups that are parts of others; they are closed after those.
   void add_part(const std::shared_ptr<GroupBase>& part);
   std::vector<std::shared_ptr<GroupBase>> parts() const;
 
-  // Around a fork, so that a child never inherits a lock held.
+  // Taken around a fork, so that the child never inherits a locked mutex.
   void lock();
   void unlock();
-  // In the child, locked: closes descriptors; nothing else of this may be used.
+  // In the child, with the locks held: closes descriptors; no other member may be used afterwards.
   void abandon_after_fork() noexcept;
   // Ends its threads. Groups must be closed.
   void stop_registry();
@@ -63,16 +63,16 @@ class Resources {
   RegistrarThread registrar_;
   NetworkMemory networks_;
   mutable std::mutex mutex_;
-  std::unique_ptr<PeerRegistry> registry_;  // from the first group on that may use shared memory
+  std::unique_ptr<PeerRegistry> registry_;  // made with the first group that may use shared memory
   JobSalt salt_{secure_random64()};
   std::shared_ptr<Trace> trace_;
   std::vector<std::weak_ptr<GroupBase>> parts_;
 };
 
-// Forgets the groups that are gone, and adds one.
+// Forgets groups that have been destroyed, and adds one.
 void remember(std::vector<std::weak_ptr<GroupBase>>& groups,
               const std::shared_ptr<GroupBase>& group);
-// Those that are still there.
+// The groups that still exist.
 std::vector<std::shared_ptr<GroupBase>> living(const std::vector<std::weak_ptr<GroupBase>>& groups);
 
 }  // namespace mcast

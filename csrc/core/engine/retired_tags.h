@@ -1,5 +1,5 @@
-// Tags of groups that a lane has let go, the latest ones: frames for them are late ones, not early
-// ones of a group that is still to come. One thread at a time.
+// Tags of the groups that a lane has removed most recently: frames for them are late, and not early
+// frames of a future group. One thread at a time.
 #pragma once
 
 #include <cstddef>

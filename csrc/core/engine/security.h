@@ -1,8 +1,8 @@
-// The creation of a guarded group: what ranks tell each other about keys through the store, and why
-// nobody who only has the store can change a word of it, learn a key, or talk two ranks into
-// different modes. Formats: docs/security.md.
+// The creation of a guarded group: the data about keys that ranks exchange through the store,
+// protected so that an attacker with access to the store alone cannot change it, learn a key, or
+// make two ranks use different modes. Formats: docs/security.md.
 //
-// On the thread that creates the group. Everything here exists for `auth` and `sealed` only.
+// Runs on the thread that creates the group. Everything here exists for `auth` and `sealed` only.
 #pragma once
 
 #include <map>
@@ -24,18 +24,18 @@
 
 namespace mcast {
 
-// What makes a lane a guarded one: the X25519 pair of its endpoint, made beside its uid, which dies
-// with it, and what its groups have in common. Any thread, but for what is said to be the lane's.
+// Identity of a guarded lane: the X25519 pair of its endpoint, made together with its uid and
+// destroyed with it, and state that its groups share. Any thread, except where the lane's is
+// mentioned.
 class LaneIdentity {
  public:
-  // For a lane of these settings; of an aggregator's station, whose secret is the role's.
-  // kUnavailable: the kernel has no random numbers that are fit for a
-  // key, or there is no library.
+  // For a lane with these settings. `role`: an aggregator's station uses the role's secret.
+  // kUnavailable: the kernel has no random numbers that are fit for a key, or there is no library.
   static Result<std::shared_ptr<const LaneIdentity>> make(const Config& config,
                                                           const crypto::JobSecret& secret,
                                                           crypto::Role role = crypto::Role::kRank);
   const crypto::PublicKey& public_key() const { return public_; }
-  // What this end and the other's have in common.
+  // The secret shared with the owner of `other`.
   Result<crypto::Key> shared(const crypto::PublicKey& other) const;
   // For the lane's endpoint: the same pair.
   std::shared_ptr<const crypto::Identity> endpoint() const { return {endpoint_, &**endpoint_}; }
@@ -50,20 +50,20 @@ class LaneIdentity {
         endpoint_(std::make_shared<Endpoint>(std::move(endpoint))),
         budget_(std::make_shared<crypto::OpenBudget>(crypto::BudgetLimits{}, budget_key())) {}
   static crypto::FilterKey budget_key();
-  mutable std::mutex mutex_;  // a pair belongs to one thread at a time
+  mutable std::mutex mutex_;  // a pair may be used by one thread at a time
   crypto::KeyPair pair_;
   const crypto::PublicKey public_;
   const std::shared_ptr<Endpoint> endpoint_;
   const std::shared_ptr<crypto::OpenBudget> budget_;
 };
 
-// What a group has once its records are exchanged.
+// Security state of a group after its records are exchanged.
 struct GroupSecurity {
   crypto::Mode mode = crypto::Mode::kSealed;
   crypto::Suite suite = crypto::Suite::kAes128Gcm;
   std::shared_ptr<const crypto::JobSecret> secret;
   crypto::SecretBox<crypto::Key> root;  // M; zeros once the guards are made
-  // By rank: who it must be that speaks on a stream.
+  // By rank: the key that a peer on a stream must have.
   PerLane<std::vector<crypto::PublicKey>> keys;
 };
 
@@ -73,58 +73,59 @@ using Guards = PerLane<std::shared_ptr<crypto::DatagramGuard>>;
 // One rank's part in one creation.
 class SecureCreation {
  public:
-  // `lanes`: of the multicast lane and the reduce lane.
+  // Identities of the multicast lane and the reduce lane.
   using Identities = PerLane<std::shared_ptr<const LaneIdentity>>;
 
-  // kUnavailable, kInvalidArgument: this rank has no secret, no library, ... `engine`: of an engine
-  // of the host, whose secret it is then; null: the settings' and the environment's.
+  // kUnavailable, kInvalidArgument: this rank has no secret, no library, ... `engine`: in an engine
+  // of the host, whose secret is used; null: the secret of the settings and the environment.
   static Result<std::unique_ptr<SecureCreation>> make(const GroupSpec& spec,
                                                       const EngineSecurity* engine = nullptr);
 
-  // Of a group that is a part of this one (engine/split.h): the same secret, keys of its own.
+  // For a group that is a part of this one (engine/split.h): the same secret, but separate keys.
   std::unique_ptr<SecureCreation> part(const GroupSpec& spec) const {
     return std::unique_ptr<SecureCreation>(new SecureCreation(spec, mode_, secret_));
   }
 
   const crypto::JobSecret& secret() const { return *secret_; }
   std::shared_ptr<const crypto::JobSecret> share() const { return secret_; }
-  // With trust_store, where the ranks have no secret of their own: rank 0 makes one and publishes
-  // it, the others read it. Before anything else; `store`: not guarded.
+  // With trust_store, if the ranks have no secret: rank 0 makes one and publishes it, the others
+  // read it. Call first. `store`: not guarded.
   Status share_secret(KeyValueStore& store, Nanos deadline);
-  // Instead of a record, where this rank cannot have one: that the others need not wait, and why.
-  // Of a group that is not guarded as well.
+  // Published instead of a record if this rank cannot have one: informs the others that they need
+  // not wait, and why. Also used for groups that are not guarded.
   static Status excuse(const GroupSpec& spec, KeyValueStore& store, const Status& why);
 
-  // What this rank writes into its record, of lanes over the record's transport; in each round.
-  // kUnavailable: no random numbers.
+  // Adds this rank's security data to its record, for lanes over the record's transport. Called in
+  // each round. kUnavailable: no random numbers.
   Status describe(const Identities& lanes, RankRecord& mine);
-  // The same of a rank whose transport does not work, so that it is not taken for one without
+  // The same for a rank whose transport does not work, so that it is not taken for one without
   // security.
   Status describe_mode(RankRecord& mine) const;
 
   // Rank 0, once it has read all records (texts without their MACs, by rank): the roster's text
-  // with what belongs to it in a guarded group. `records`: of the round whose lanes are used, which
-  // may be the one before.
+  // with the additional data of a guarded group. `records`: of the round whose lanes are used,
+  // which may be the one before.
   Result<std::string> conclude(const Roster& roster, const std::vector<std::string>& texts,
                                const std::vector<RankRecord>& records);
-  // All ranks: takes that apart again and gets at the group's key. `mine`: the text of this rank's
+  // All ranks: parses that text and derives the group's key. `mine`: the text of this rank's
   // record. Returns the roster.
   Result<Roster> accept(const std::string& conclusion, const std::string& mine);
 
-  // After accept(): whether all ranks have agreed on this text as the record of a rank, in the
-  // last round.
+  // After accept(): whether all ranks have agreed on this text as the record of a rank, in the last
+  // round.
   bool agreed_on(Member rank, const std::string& text) const;
-  // After accept().
+  // Only after accept().
   const GroupSecurity& result() const { return *result_; }
-  // For the MACs of what these ranks tell each other in the store from then on: of their records,
-  // so that nothing fits which was said in an earlier run. Null before.
+  // Key of the MACs of values that these ranks exchange in the store from then on. It depends on
+  // their records, so that values of an earlier run do not verify. Null before accept().
   const crypto::Key* agreed_key() const { return agreed_ ? &**agreed_ : nullptr; }
-  // For people.
+  // For display.
   SecurityStats stats() const;
-  // Which key each peer has.
+  // Writes the key of each peer into the agreement.
   void name_peers(Agreement& agreement) const;
-  // Of this rank, for datagrams with at most so many bytes of payload; once, since what one seals
-  // no other may seal again. The root goes with it: every epoch's key follows from it.
+  // This rank's guards, for datagrams with at most this many bytes of payload. Call once, because
+  // two guards must not seal with the same keys. Erases the root: every epoch's key follows from
+  // it.
   Result<Guards> make_guards(size_t most_payload);
 
  private:
@@ -136,7 +137,7 @@ class SecureCreation {
   const GroupSpec& spec_;
   const crypto::Mode mode_;
   std::shared_ptr<const crypto::JobSecret> secret_;
-  std::string shared_;                           // the secret that rank 0 passes on, in hex
+  std::string shared_;                           // the secret that rank 0 publishes, in hex
   std::map<std::string, Identities> described_;  // by transport
   Identities lanes_;                             // the group's
   std::shared_ptr<GroupSecurity> result_;
@@ -150,14 +151,16 @@ class SecureCreation {
 // kUnavailable: there is no library. Any thread.
 Result<double> seal_rate(crypto::Mode mode, crypto::Suite suite, size_t chunk, Nanos time);
 
-// Characters of what another rank gives as the reason why it has no group.
+// Most characters of another rank's reason why it has no group.
 inline constexpr size_t kMostProblem = 500;
 
-// What two ranks say about security, before anything else of a record is believed: kMismatch that
-// names both. `theirs`: the text of rank `other`, which may be anything. The mode alone, or in a
-// guarded group the secret, too, which is null where this rank has none.
+// Compare the security data of two ranks before anything else of a record is used. kMismatch names
+// both. `theirs`: the text of rank `other`, which may contain anything. same_mode() compares the
+// mode only; same_security() also compares the secret, in a guarded group. `secret`: null if this
+// rank has none.
 Status same_mode(const std::string& theirs, Member other, const Config& config, Member self);
-// kUnavailable: that rank has said why it cannot have a group at all (SecureCreation::excuse()).
+// kUnavailable: that rank has published why it cannot create a group at all
+// (SecureCreation::excuse()).
 Status takes_part(const std::string& theirs, Member other);
 Status same_security(const std::string& theirs, Member other, const Config& config,
                      const crypto::JobSecret* secret, Member self);

@@ -1,6 +1,6 @@
-// How a group carries out a large broadcast or all-gather by other groups, its parts: by rails
-// (engine/rails.h) or by subgroups (engine/subgroups.h). The whole group itself only sees to it
-// that all ranks make the same call, and ends it for all (Post::delegated).
+// Carries a large broadcast or all-gather by other groups, its parts: by rails (engine/rails.h) or
+// by subgroups (engine/subgroups.h). The whole group itself only checks that all ranks make the
+// same call, and ends it for all (Post::delegated).
 #pragma once
 
 #include <functional>
@@ -19,24 +19,25 @@ class Split {
 
   // Whether operations like this one are split: the same on all ranks.
   virtual bool carries(const wire::Descriptor& descriptor) const = 0;
-  // Who receives large streams, for stats.
+  // Receivers of large streams, for stats.
   virtual std::string streams_text() const = 0;
-  // For errors of parts, whose ranks may be their own: which those are. May be empty.
+  // For errors of parts: the ranks of the parts, if they have different numbers there. May be
+  // empty.
   virtual std::string ranks_text() const { return ""; }
-  // Adds what the parts have moved.
+  // Adds the counters of the parts.
   virtual void add_to(GroupStats& stats) const = 0;
 
-  // What becomes of the parts of an operation. Any thread, one call at a time.
+  // Events of the parts of an operation. Any thread, one call at a time.
   struct Events {
-    std::function<void()> arrived;               // all is here
+    std::function<void()> arrived;               // all data is here
     std::function<void(const Status&)> trouble;  // the first part has failed; call fail() soon
-    std::function<void()> ended;                 // all parts have; no memory is held any more
+    std::function<void()> ended;                 // all parts have ended; no memory is held any more
   };
   // `whole`: its `done` is not called. The caller serializes the calls.
   void post(Post whole, Events events);
-  // Fails what is in flight. Any thread.
+  // Fails the operations in flight. Any thread.
   void fail(const Status& why);
-  // Sources have become readable further.
+  // Call after the readable ends of sources were raised.
   std::function<void()> waker() const;
 
  protected:
@@ -45,7 +46,7 @@ class Split {
   // One operation.
   struct Parts {
     std::mutex mutex;
-    size_t left = 1;  // parts, and the posting
+    size_t left = 1;  // parts, plus one for the posting itself
     Status first;
     Events events;
     void one(const Status& status);
@@ -60,14 +61,14 @@ class Split {
 // `length` bytes of `whole` from `offset`.
 Slice within(const Slice& whole, size_t offset, size_t length);
 
-// `bytes` in `parts` parts: all but the last ones of one length, a multiple of 64.
+// Divides `bytes` into `parts` parts. All but the last ones have equal lengths, a multiple of 64.
 struct Shares {
   Shares(size_t bytes, size_t parts);
   size_t share;
   std::vector<size_t> lengths;  // may be 0 at the end
 };
 
-// Completed ends of one output whose parts arrive side by side: how far it is final from its start.
+// Completed end of one output whose parts arrive in parallel: the length of its final prefix.
 class Prefix {
  public:
   Prefix(std::vector<size_t> lengths, std::function<void(uint64_t)> on_raised)

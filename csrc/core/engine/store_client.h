@@ -1,4 +1,4 @@
-// A job's store, asked through the engine of this host: for ranks that have no network.
+// Accesses a job's store through the engine of this host, for ranks that have no network.
 #pragma once
 
 #include <functional>
@@ -14,21 +14,21 @@
 
 namespace mcast {
 
-// One question at a time: who asks meanwhile waits. Thread-safe.
+// One request at a time: concurrent callers wait. Thread-safe.
 class StoreClient {
  public:
   struct Where {
     std::string engine;  // path of its socket
-    std::string host;    // whose engine keeps the store
+    std::string host;    // host whose engine keeps the store
     uint16_t port = 0;
     std::string name;       // of the store
-    std::string user = {};  // of the engine, as the setting engine_user
+    std::string user = {};  // of the engine, as in the setting engine_user
   };
-  // Also while engine or store are not there yet, for `patience`; 0: without limit.
+  // Retries while engine or store do not exist yet, for `patience`; 0: without limit.
   static Result<std::unique_ptr<StoreClient>> connect(const Where& where, Nanos patience);
 
-  // The parts of the answer. kTimeout: the question's own limit is over. `interrupted` is asked now
-  // and then; true: kAborted, and the connection is over.
+  // Returns the parts of the reply. kTimeout: the request's own limit has passed. `interrupted` is
+  // called now and then; if it returns true, the result is kAborted and the connection is closed.
   Result<std::vector<std::string>> ask(const wire::StoreRecord& question,
                                        const std::function<bool()>& interrupted);
   const Where& where() const { return where_; }
@@ -39,7 +39,7 @@ class StoreClient {
 
   const Where where_;
   const int pid_;
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards the members below
   Fd fd_;
   wire::StoreReader in_;
   Status failure_;

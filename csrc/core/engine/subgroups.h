@@ -1,7 +1,7 @@
 // Subgroups: packet parallelism (SC24 paper, section IV-C: "multicast subgroups"). A large block is
-// cut into parts that travel side by side, each by a group over the same ranks with a lane of its
-// own: thread, sockets, multicast address. For hosts with cores to spare and links that one thread
-// cannot fill.
+// cut into parts that travel in parallel, each in a group over the same ranks with a separate lane:
+// thread, sockets, multicast address. For hosts with spare cores and links that one thread cannot
+// fill.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@ namespace mcast {
 
 class Subgroups final : public Split {
  public:
-  // All over the whole group's ranks, in its order.
+  // All have the whole group's ranks, in its order.
   explicit Subgroups(std::vector<std::shared_ptr<GroupBase>> groups) : Split(std::move(groups)) {}
 
   bool carries(const wire::Descriptor& descriptor) const override;

@@ -1,4 +1,4 @@
-// Which transport a group uses: decided from all ranks' records, so that all decide alike.
+// Chooses the transport of a group from all ranks' records, so that all ranks choose the same.
 #pragma once
 
 #include <string>
@@ -15,15 +15,15 @@ struct TransportChoice {
   std::string reason;  // for stats: "verbs was asked for", "every rank of 4 hosts has ...", ...
 };
 
-// `setting`: the agreed setting `transport`. One that was asked for where a rank has none:
-// kUnavailable that names the rank, its host and its reason. RankRecord::problems tells who has
-// what. `only`: the one transport to decide about, besides the fallback; null: any.
+// `setting`: the agreed setting `transport`. If a rank lacks the requested transport: kUnavailable
+// with the rank, its host and its reason. RankRecord::problems lists what each rank has. `only`:
+// the one transport to decide about, besides the fallback; null: any.
 Result<TransportChoice> choose_transport(const std::vector<RankRecord>& records,
                                          const std::string& setting,
                                          const TransportType* only = nullptr);
 
-// What a rank writes into RankRecord::problems: empty if the transport works here, else why not.
-// Opens the device for a moment where the settings leave a choice.
+// The text of a rank for RankRecord::problems: empty if the transport works here, otherwise the
+// reason. Opens the device for a moment if the settings leave a choice.
 std::string transport_problem(const TransportType& type, const Config& config);
 
 }  // namespace mcast
