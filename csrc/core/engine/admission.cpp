@@ -1,6 +1,6 @@
-// Waits double from one failure to the next, so that an address where nobody is costs little; they
-// begin anew when stations of the aggregator have been in force. One that is lost while in force is
-// asked after a second: it was there a moment ago.
+// The wait doubles from one failure to the next, so that an unused address costs little. It starts
+// anew when stations of the aggregator have been in force. One that is lost while in force is asked
+// again after a second, because it was there a moment ago.
 #include "engine/admission.h"
 
 #include <algorithm>
@@ -9,17 +9,17 @@
 namespace mcast {
 namespace {
 
-constexpr size_t kMostReason = 300;           // bytes of a text that came from outside
+constexpr size_t kMostReason = 300;           // bytes of a text from outside
 constexpr uint32_t kMostCapacity = 1u << 30;  // links of 16384 ranks
 
-// A text that came from outside, fit for logs, terminals and Python's str.
+// Makes a text from outside safe for logs, terminals and Python's str.
 std::string plain(const std::string& text) {
   std::string out = text.substr(0, kMostReason);
   for (char& c : out) c = c >= ' ' && c <= '~' ? c : '?';
   return out;
 }
 
-// Whether it can be a host's address or name. (Blanks are no part of it: wire/admission.h.)
+// Whether it can be a host's address or name. (It contains no blanks: wire/admission.h.)
 bool can_be_host(const std::string& text) { return text == plain(text); }
 
 }  // namespace

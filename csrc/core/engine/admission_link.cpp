@@ -1,5 +1,5 @@
-// One non-blocking socket. Addresses are tried one after the other; what was queued goes to the one
-// that is reached. A connection that ends is reported once what came before has been read.
+// One non-blocking socket. Addresses are tried one after the other; queued data is sent to the one
+// that is reached. The end of a connection is reported after all data before it has been read.
 #include "engine/admission_link.h"
 
 #include <netdb.h>
@@ -52,7 +52,7 @@ AdmissionLink::~AdmissionLink() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-// The next address that does not fail at once; not ok: none is left.
+// Tries the next address that does not fail at once. Returns an error if none is left.
 Status AdmissionLink::connect_next() {
   Status why(Code::kUnavailable, "it has no address");
   while (!addresses_.empty()) {
@@ -80,7 +80,7 @@ short AdmissionLink::events() const {
 
 void AdmissionLink::send_text(const std::string& text) {
   out_ += wire::framed(text);
-  // A goodbye may be all that is said before the end.
+  // A Bye may be the last data before the end.
   if (!connecting_) (void)write();
 }
 

@@ -1,10 +1,10 @@
-// Every rank says what it is and where it can be reached; rank 0 concludes from all that which
-// transport is taken and who is on whose host. Ranks that are all on one host then attach to each
-// other's memory. Otherwise the group is added to its lanes and probed; several ranks on several
-// hosts also find their neighbours, and large operations are split over rails or subgroups.
+// Every rank publishes its properties and addresses. Rank 0 determines the transport from them, and
+// which ranks share a host. If all ranks are on one host, they then attach to each other's memory.
+// Otherwise the group is added to its lanes and probed; if hosts have several ranks each, these
+// also find their neighbours, and large operations are split over rails or subgroups.
 //
-// Every decision that changes what is exchanged next is made by rank 0, or from what all ranks have
-// said: so all ranks take the same steps.
+// Every decision that affects a later exchange is made by rank 0 or from all ranks' answers, so all
+// ranks take the same steps.
 #include "engine/bootstrap.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@
 namespace mcast {
 namespace {
 
-// Whether the setting leaves it to the group which interface is used.
+// Whether the setting lets the group choose the interface.
 bool interface_is_open(const Config& config) {
   return config.interface.empty() || config.interface[0] == '^';
 }
@@ -75,7 +75,8 @@ void Bootstrap::describe_self() {
   mine_.salt = resources_.salt();
 }
 
-// With a choice of transports endpoints on a device come second: once all ranks have one.
+// If there is a choice of transports, endpoints on a device come second: once all ranks have a
+// device.
 Status Bootstrap::exchange_all() {
   exchange_started_ = monotonic_now();
   std::vector<RankRecord> records;
@@ -103,7 +104,7 @@ void Bootstrap::guess_interface(const TransportType& type) {
   }
 }
 
-// All ranks make lanes on the network that rank 0 has chosen, and say where these are.
+// All ranks make lanes on the network that rank 0 has chosen, and publish their addresses.
 Status Bootstrap::change_network(const TransportType& type, std::vector<RankRecord>& records) {
   const std::string network = roster_.network;
   const OwnAddress* const address = best_address(own_, network);
@@ -128,7 +129,7 @@ void Bootstrap::describe_interface() {
   }
 }
 
-// Lanes over this transport, and who is where on which of them.
+// Makes lanes over this transport, and exchanges the addresses of all ranks.
 Status Bootstrap::exchange_on(const TransportType& type, Round& round,
                               std::vector<RankRecord>& records) {
   Result<Lanes> made = Status(Code::kUnavailable, mine_.problem_of(type.name));
@@ -138,7 +139,8 @@ Status Bootstrap::exchange_on(const TransportType& type, Round& round,
                                         security_ ? &security_->secret() : nullptr);
   }
   if (!made.ok() && &type == &fallback_transport()) return made.status();
-  // Another transport may fail here alone: the others are told why before this rank gives it up.
+  // Another transport may fail on this rank only: it informs the others before it gives the
+  // transport up.
   mine_.transport = type.name;
   if (!made.ok()) mine_.problems[type.name] = made.status().message();
   if (made.ok() && !describe_lanes(*made, mine_)) {
@@ -149,7 +151,7 @@ Status Bootstrap::exchange_on(const TransportType& type, Round& round,
     const SecureCreation::Identities lanes{made->multicast->identity(), made->reduce->identity()};
     if (Status status = security_->describe(lanes, mine_); !status.ok()) return status;
   } else if (security_ != nullptr && !mine_.security) {
-    // Without keys: the transport that was asked for fails here, and nothing else is to be told.
+    // Without keys: the requested transport fails here, so there is nothing else to publish.
     if (Status status = security_->describe_mode(mine_); !status.ok()) return status;
   }
   const bool open = !mine_.place.addresses.empty() && type.addresses != nullptr;
@@ -184,7 +186,7 @@ Status Bootstrap::agree() {
   return {};
 }
 
-// Aggregators fold what comes over the network, for whole groups. The same on all ranks.
+// Aggregators fold data of the network, for whole groups only. Same result on all ranks.
 bool Bootstrap::takes_stations() const {
   const Config& c = spec_.config;
   return !spec_.part && agreement_.hosts > 1 && !c.aggregators.empty() && c.aggregate != "off";

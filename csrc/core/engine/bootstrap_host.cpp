@@ -1,6 +1,6 @@
-// What a creation does about the ranks of its own host: all of them, or some among several hosts,
-// find each other's memory, tell how it went, and come to one conclusion. While they wait they look
-// after the processes that they have found.
+// Steps of a creation for the ranks of its own host. All ranks on one host, or the ranks of each of
+// several hosts, find each other's memory, publish the result, and reach a common conclusion. While
+// they wait they check the processes that they have found.
 #include <algorithm>
 
 #include "base/log.h"
@@ -11,10 +11,11 @@
 namespace mcast {
 namespace {
 
-constexpr Nanos kAttachStep = 200 * kMilli;         // between looks at the other ranks' processes
+// Interval between checks of the other ranks' processes.
+constexpr Nanos kAttachStep = 200 * kMilli;
 constexpr Nanos kNeighbourPatience = 10 * kSecond;  // beyond the limit for a silent rank
 
-// What the settings allow with the memory of other ranks.
+// The access to other ranks' memory that the settings allow.
 PeerMemory most_memory(const Config& c, const EngineContext& context) {
   if (c.shared_memory == "slots") return PeerMemory::kSlots;
   if (context.directory) return PeerMemory::kMapped;  // all memory is the engine's mapping
@@ -23,7 +24,7 @@ PeerMemory most_memory(const Config& c, const EngineContext& context) {
 
 }  // namespace
 
-// Whoever may read the memory of a process may trace it, and so has its keys.
+// A process that may read another's memory may trace it, and so has its keys.
 bool lets_peers_read(const Config& config, bool guarded, bool in_engine) {
   return config.shared_memory != "slots" && !guarded && !in_engine;
 }
@@ -46,7 +47,7 @@ void Bootstrap::offer_memory() {
     return;
   }
   registry_ = *registry;
-  // Before the others learn where to read. (Who is here only the records will tell.)
+  // Before the others learn the addresses. (Only the records will tell who is on this host.)
   if (lets_peers_read(spec_.config, security_ != nullptr,
                       resources_.context().directory != nullptr)) {
     allow_readers();
@@ -55,7 +56,7 @@ void Bootstrap::offer_memory() {
                                     resources_.context().directory, spec_.name);
 }
 
-// Where the memory of the ranks on our host is found, by rank.
+// Addresses of the memory of the ranks on our host, by rank.
 Result<std::vector<HostAddress>> Bootstrap::addresses_near(const std::vector<uint32_t>& host_of) {
   std::vector<Member> near;
   for (size_t r = 0; r < host_of.size(); r++) {
@@ -80,7 +81,7 @@ Result<std::vector<HostAddress>> Bootstrap::addresses_near(const std::vector<uin
   return addresses;
 }
 
-// Tells what the attachment has come to here, and returns what follows for all.
+// Publishes the result of the attachment on this rank, and returns the conclusion for all.
 Result<std::string> Bootstrap::exchange_verdicts(const std::string& prefix,
                                                  const std::string& doing, Nanos deadline) {
   Round round(store_, prefix, spec_.rank, spec_.size);
@@ -104,8 +105,8 @@ Result<std::string> Bootstrap::exchange_verdicts(const std::string& prefix,
   }
 }
 
-// All share their memory, and this rank knows: waits until all know. Whoever keeps the store may
-// end with the group, and the others would miss the last word there.
+// All ranks share their memory, and this rank knows it: waits until all know. The process that
+// keeps the store may end with the group, and the others would miss the last message there.
 Status Bootstrap::join() {
   for (;;) {
     const Nanos left = deadline_ - monotonic_now();
@@ -120,12 +121,12 @@ Status Bootstrap::join() {
       return Status(Code::kAborted, "its creation was interrupted");
     }
     Status status = attachment_->look_after(monotonic_now(), spec_.config.liveness_limit);
-    // (Who has joined may have ended since: then all had.)
+    // (A rank that has joined may have ended since; all had joined then.)
     if (!status.ok() && !attachment_->missing().empty()) return status;
   }
 }
 
-// Null: the group takes the network, on all ranks.
+// Null: the group uses the network, on all ranks.
 Result<std::shared_ptr<GroupBase>> Bootstrap::share_memory() {
   const std::shared_ptr<GroupBase> none;
   if (agreement_.hosts > 1 || !attachment_.ok() || !roster_.shared || !roster_.network.empty()) {
@@ -160,8 +161,8 @@ Result<std::shared_ptr<GroupBase>> Bootstrap::share_memory() {
   return group;
 }
 
-// In a group of several hosts, where a host has several ranks. No reader afterwards: some of them
-// cannot read each other's memory; all ranks come to the same.
+// For a group of several hosts with several ranks on some host. Afterwards there is no reader if
+// some of them cannot read each other's memory; all ranks reach the same conclusion.
 Status Bootstrap::find_neighbours() {
   if (agreement_.hosts == 1 || agreement_.hosts == spec_.size || !roster_.shared || spec_.part) {
     return {};
@@ -173,7 +174,7 @@ Status Bootstrap::find_neighbours() {
     attachment_->attach_neighbours(*addresses, agreement_.host_of,
                                    most_memory(spec_.config, resources_.context()), *registry_);
   }
-  // All have published a record: none is waited for longer than a silent one.
+  // All ranks have published a record: none is waited for longer than a silent one.
   const Nanos limit = monotonic_now() + spec_.config.liveness_limit + kNeighbourPatience;
   Result<std::string> verdict =
       exchange_verdicts("neighbours", "waiting for all ranks to find those on their hosts",

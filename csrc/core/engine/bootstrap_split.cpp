@@ -1,5 +1,5 @@
-// What a creation does to split large operations: the parts are groups of their own, made one after
-// the other by a bootstrap each, over keys of their own in the same store.
+// Steps of a creation that split large operations. The parts are separate groups, made one after
+// the other by one bootstrap each, with separate keys in the same store.
 #include <algorithm>
 
 #include "engine/bootstrap.h"
@@ -10,9 +10,9 @@
 namespace mcast {
 namespace {
 
-constexpr Nanos kPartPatience = 10 * kSecond;  // for ranks that were all there a moment ago
+constexpr Nanos kPartPatience = 10 * kSecond;  // for ranks that were all present a moment ago
 
-// A part of a group uses its store, with keys of its own.
+// A part of a group uses the group's store, with a prefix for its keys.
 class Prefixed final : public KeyValueStore {
  public:
   Prefixed(KeyValueStore& store, std::string prefix) : store_(store), prefix_(std::move(prefix)) {}
@@ -36,8 +36,8 @@ class Prefixed final : public KeyValueStore {
   const std::string prefix_;
 };
 
-// Made after the group itself: everybody is there. A rank that dies meanwhile is waited for until
-// about the liveness limit.
+// Made after the group itself, when all ranks are present. A rank that dies meanwhile is waited for
+// until about the liveness limit.
 GroupSpec part_of(const GroupSpec& spec) {
   GroupSpec part = spec;
   part.part = true;

@@ -1,7 +1,7 @@
-// Arenas in the order in which they came. Their address space is never given back while the link
-// lives; their sizes are powers of two, so that a new one comes only when spans need twice as much
-// as ever. Pages of free spans are kept for the next step, as many as were in use at once lately;
-// the rest goes back to the system.
+// Arenas in order of creation. Their address space is kept as long as the link lives. Their sizes
+// are powers of two, so that a new one is needed only when spans need twice as much as before.
+// Pages of free spans are kept for the next step, up to the recent peak of use; the rest is
+// returned to the system.
 #include "engine/client_arenas.h"
 
 #include <sys/mman.h>
@@ -23,7 +23,7 @@ constexpr int kFill = 23;
 constexpr int kFill = MADV_POPULATE_WRITE;
 #endif
 
-// New pages, which read as zeros and which nobody else uses yet.
+// New pages, which read as zeros and are not used yet.
 void fill(std::byte* data, size_t bytes) {
   if (::madvise(data, bytes, kFill) == 0) return;
   for (size_t at = 0; at < bytes; at += ClientArenas::kAlign) {  // before Linux 5.14
@@ -104,7 +104,7 @@ Result<std::shared_ptr<ClientArenas::Span>> ClientArenas::take(size_t bytes) {
   const Result<uint16_t> space = offer_(*made);
   if (!space.ok()) return space.status();
   made->close_fd();
-  // (Another thread takes none of the span that it is made for.)
+  // (Another thread must not take part of the span that the arena is made for.)
   FreeRanges rest(size);
   (void)rest.take(bytes);
   std::byte* const data = made->data();
@@ -158,7 +158,7 @@ void ClientArenas::give_back(const Span& span) {
   trim();
 }
 
-// The arenas that came last first: spans are taken from the others.
+// Newest arenas first: spans are taken from older ones.
 void ClientArenas::trim() {
   const auto few = [this] { return kept_ <= std::max(kAlwaysKept, peak_.spare()); };
   for (auto arena = arenas_.rbegin(); arena != arenas_.rend() && !few(); ++arena) {

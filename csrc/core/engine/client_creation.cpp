@@ -1,5 +1,5 @@
-// The engine has no way to the job's store: it asks, and the thread that makes the group, which
-// would use the store by itself in process, answers.
+// The engine has no access to the job's store. It sends questions, and the thread that makes the
+// group, which would use the store directly without an engine, replies.
 #include "engine/client_creation.h"
 
 #include <chrono>
@@ -8,7 +8,7 @@
 namespace mcast {
 namespace {
 
-// As many values as find room.
+// As many values as fit.
 ipc::StoreAnswer look_up(const ipc::StoreGet& get, KeyValueStore& store) {
   ipc::StoreAnswer answer;
   auto values = store.multi_get(get.keys, get.timeout);
@@ -69,8 +69,9 @@ std::map<std::string, std::string> non_defaults(const Config& config) {
   const std::map<std::string, std::string> usual = Config().values();
   std::map<std::string, std::string> changed = config.values();
   std::erase_if(changed, [&](const auto& entry) { return usual.at(entry.first) == entry.second; });
-  changed.erase("engine_memory");  // this process's affair: an older engine need not know the value
-  changed.erase("engine_user");    // it is about the way to the engine
+  // Only concerns this process: an older engine need not know the value.
+  changed.erase("engine_memory");
+  changed.erase("engine_user");  // only concerns the connection to the engine
   return changed;
 }
 

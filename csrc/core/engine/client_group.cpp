@@ -1,10 +1,11 @@
-// A post becomes a record: what the ranks agree on, and where in the arenas its memory lies. Small
-// inputs are copied before the record is written. Of large ones the record says that nothing can be
-// read yet; the posting thread then copies them piece by piece, with no lock of the group held, and
-// says how far it is, so that the engine sends the first piece while the second is copied. The same
-// way serves inputs that come from a device: who raises their readable end calls the waker.
+// A post becomes a record: the descriptor, and the place of its memory in the arenas. Small inputs
+// are copied before the record is written. For large ones the record says that nothing can be read
+// yet. The posting thread then copies them piece by piece, without holding a lock of the group, and
+// reports its progress, so that the engine sends the first piece while the second is copied. Inputs
+// that come from a device use the same path: the thread that raises their readable end calls the
+// waker.
 //
-// Results are copied by whoever reads the completion, in general the thread that waits for it.
+// Results are copied by the thread that reads the completion, usually the one that waits for it.
 #include "engine/client_group.h"
 
 #include <algorithm>
@@ -23,11 +24,12 @@ namespace mcast {
 namespace {
 
 constexpr Nanos kStatsPatience = 2 * kSecond;
-// They are in the ring by then; another thread may be handing them on.
+// They are in the ring by then; another thread may be passing them on.
 constexpr Nanos kLastWords = 5 * kSecond;
-// Short sends end about as fast as they are posted, and an engine keeps only so many ends that
-// nobody reads, and posts that are not over. So who posts a message while so many are in flight
-// reads what is over; while so many sends are, it also waits a moment for one of them.
+// Short sends end about as fast as they are posted, and an engine keeps only a limited number of
+// unread completions and unfinished posts. So a thread that posts a message with this many in
+// flight reads completions; with this many sends in flight, it also waits a moment for one of them
+// to end.
 constexpr size_t kManyMessages = 256, kManySends = 1024;
 constexpr Nanos kSendPause = kMilli;
 
@@ -46,7 +48,7 @@ ipc::Control abort_of(uint32_t group, const std::string& reason) {
   return control_of(ipc::Abort{group, reason.substr(0, ipc::kMostText)});
 }
 
-// Another user's memory is copied by a slower way, for who says so.
+// Memory of another user's process is copied by a slower method, if the settings say so.
 ClientRoads roads_of(const std::string& setting, ClientLink& link) {
   ClientRoads roads;
   roads.mapped = setting != "slots" && setting != "copy";
@@ -61,7 +63,7 @@ ClientRoads roads_of(const std::string& setting, ClientLink& link) {
 
 class ClientGroup::Flights final : public ClientEar {
  public:
-  // `trace` may be null; `params`: whose operations they are, as it tells.
+  // `trace` may be null; `params` describes the group in the trace.
   struct Params {
     std::string name;
     Member self = 0;
@@ -76,7 +78,7 @@ class ClientGroup::Flights final : public ClientEar {
         trace_(std::move(trace)),
         params_(std::move(params)) {}
 
-  // Not ok: the engine is lost, and would never end it.
+  // An error means that the engine is lost, and would never end the operation.
   Status add(const std::shared_ptr<Flight>& flight) {
     const std::lock_guard<std::mutex> held(mutex_);
     if (!lost_.ok()) return lost_;
@@ -84,7 +86,7 @@ class ClientGroup::Flights final : public ClientEar {
     return {};
   }
 
-  // Its record is written, so the engine may hear how far its inputs are.
+  // Its record is written, so the engine may be informed of the progress of its inputs.
   void feed_from_now_on(const std::shared_ptr<Flight>& flight) {
     const std::lock_guard<std::mutex> held(mutex_);
     if (flights_.count({flight->lane, flight->sequence}) != 0) {
@@ -92,7 +94,7 @@ class ClientGroup::Flights final : public ClientEar {
     }
   }
 
-  // Copies what can be read of inputs and tells the engine, in the order of the posts.
+  // Copies all inputs that can be read and informs the engine, in the order of the posts.
   void feed(LaneId lane) {
     for (;;) {
       std::shared_ptr<Flight> flight;
@@ -132,7 +134,7 @@ class ClientGroup::Flights final : public ClientEar {
     return flights_.empty() && messages_.in_flight().all == 0;
   }
 
-  // `may_run`: the engine may still copy.
+  // `may_run`: the engine may still be copying.
   void end_all(const Status& why, bool may_run) {
     std::map<Key, std::shared_ptr<Flight>> all;
     {
@@ -151,7 +153,7 @@ class ClientGroup::Flights final : public ClientEar {
   ClientMessages& messages() { return messages_; }
 
  private:
-  // False: not all of its inputs are there.
+  // Returns false if some of its inputs are not complete.
   bool feed(LaneId lane, Flight& flight) {
     return flight.feed.next(
         flight.staging, [&, sequence = flight.sequence](uint32_t input, uint64_t bytes) {
@@ -183,7 +185,7 @@ class ClientGroup::Flights final : public ClientEar {
     if (flight.other_half && flight.other_half->done) flight.other_half->done(status);
   }
 
-  // By this process's clock, which need not be the engine's.
+  // Uses this process's clock, which may differ from the engine's.
   void trace(LaneId lane, const Post& post, bool ok, const ipc::DoneRecord& how) const {
     if (!trace_) return;
     const Nanos now = monotonic_now();
@@ -229,8 +231,9 @@ ClientGroup::ClientGroup(const GroupSpec& spec, std::shared_ptr<ClientLink> link
   link_->listen(handle_, flights_);
 }
 
-// The engine has said how operations ended before it said that their group is closed, by another
-// way: that is read first, and what it has not said ends here, so that nobody waits for it.
+// The engine reports the ends of operations before it reports, on another channel, that their group
+// is closed: reads those first. Operations without a reported end are ended here, so that no thread
+// waits for them.
 void ClientGroup::part(const std::shared_ptr<ClientLink>& link, uint32_t handle,
                        const std::shared_ptr<Flights>& flights) {
   const Nanos until = link->on_own_thread() ? 0 : monotonic_now() + kLastWords;
@@ -246,12 +249,12 @@ void ClientGroup::part(const std::shared_ptr<ClientLink>& link, uint32_t handle,
 
 ClientGroup::~ClientGroup() {
   if (!here()) {
-    // The link's thread is not in this process, nor are the arenas.
+    // In the child of a fork there is no link thread, and the arenas are not mapped.
     (void)new auto(flights_);
     (void)new auto(link_);
     return;
   }
-  if (link_->on_own_thread()) {  // which reads the answer, kept by the link until it comes
+  if (link_->on_own_thread()) {  // that thread reads the reply, which the link keeps until then
     begin_close(linger(), false,
                 [weak = std::weak_ptr(link_), handle = handle_, flights = flights_](const Status&) {
                   if (const auto link = weak.lock()) part(link, handle, flights);
@@ -297,7 +300,7 @@ Status ClientGroup::push_record(LaneId lane, Post post) {
   record.more = sent < runs.size();
   flight->sequence = record.sequence;
   const bool staged = record.staged;
-  // Before it is written: its end may come at once.
+  // Before it is written: it may end at once.
   if (Status lost = flights_->add(flight); !lost.ok()) {
     return lost.with_context(flight->post.descriptor.name);
   }
@@ -310,7 +313,7 @@ Status ClientGroup::push_record(LaneId lane, Post post) {
         ipc::PartRecord{handle_, sent < runs.size(), {from, from + static_cast<ptrdiff_t>(count)}});
   }
   if (staged) flights_->feed_from_now_on(flight);
-  return {};  // where the link is lost, all that flies is told
+  return {};  // if the link is lost, all flights are notified
 }
 
 void ClientGroup::pushed(LaneId lane, std::optional<Sequence>) { flights_->feed(lane); }
@@ -323,7 +326,7 @@ Status ClientGroup::push_message(MessagePost post) {
 void ClientGroup::pushed_message() {
   ClientMessages& messages = flights_->messages();
   messages.feed();
-  static thread_local bool reading = false;  // what is read may post again
+  static thread_local bool reading = false;  // callbacks of what is read may post again
   const auto flying = messages.in_flight();
   if (reading || flying.all < kManyMessages || link_->on_own_thread()) return;
   reading = true;
@@ -346,7 +349,7 @@ std::function<void()> ClientGroup::waker() const {
   };
 }
 
-// The engine says the same of it, to all ranks.
+// The engine reports the same error to all ranks.
 void ClientGroup::abort(const std::string& reason) {
   if (!here()) return;
   (void)link_->tell(abort_of(handle_, reason));
@@ -398,7 +401,7 @@ GroupStats ClientGroup::stats() const {
   if (answer.ok() && answer->type == ipc::ControlType::kStats && answer->parts.size() == 1) {
     read_stats(answer->parts[0], s);
     s.transport_reason = own.transport_reason;
-    for (const Counter way : kWaysOfMemory) {  // this process's to count
+    for (const Counter way : kWaysOfMemory) {  // counted by this process
       const auto i = static_cast<size_t>(way);
       s.counters[i] = own.counters[i];
       s.reduce_counters[i] = own.reduce_counters[i];

@@ -1,15 +1,15 @@
-// Who waits for a result reads the ring itself, so that no other thread has to hand it over: it
-// counts itself among the waiters, and sleeps at the bell between looks. The link's own thread
-// sleeps in poll(); the engine wakes it by a Look where there are completions and nobody at the
-// bell. It also answers for the engine's life: the socket ends with the engine's process, and an
-// engine that hangs stops counting its beats. One that is being replaced says so: its groups go on,
-// and it is left with the last of them.
+// A thread that waits for a result reads the ring itself, so that no other thread has to pass the
+// result on: it counts itself among the waiters, and sleeps at the bell between checks. The link's
+// own thread sleeps in poll(); the engine wakes it by a Look if there are completions and no thread
+// waits at the bell. It also monitors the engine: the socket ends with the engine's process, and an
+// engine that hangs stops counting its beats. An engine that is being replaced says so: its groups
+// continue, and the link ends with the last of them.
 //
-// Whoever finds that the link is broken may hold a group's locks, so it only ends the socket: the
-// link's thread, which holds none, sees that and tells everybody.
+// A thread that finds the link broken may hold a group's locks, so it only ends the socket. The
+// link's thread, which holds none, sees that and notifies all listeners.
 //
-// Records are taken out of the ring under one lock and handed on without it, since to hand one on
-// is to copy its results.
+// Records are taken from the ring under one lock and passed on without it, because passing one on
+// copies its results.
 #include "engine/client_link.h"
 
 #include <poll.h>
@@ -30,9 +30,10 @@ namespace mcast {
 namespace {
 
 constexpr Nanos kBeat = 100 * kMilli;
-constexpr Nanos kRetry = 20 * kMilli;           // of a connection
-constexpr Nanos kReplacedRetry = 200 * kMilli;  // of one to an engine that others come to as well
-constexpr Nanos kRoom = 100 * kMicro;           // between looks at a full ring
+constexpr Nanos kRetry = 20 * kMilli;  // retry interval of a connection
+// Retry interval of a connection to an engine that others use as well.
+constexpr Nanos kReplacedRetry = 200 * kMilli;
+constexpr Nanos kRoom = 100 * kMicro;  // between checks of a full ring
 constexpr Nanos kSendPatience = 5 * kSecond;
 
 Status lost_status(pid_t pid, const std::string& how) {
@@ -68,7 +69,7 @@ Result<std::shared_ptr<ClientLink>> ClientLink::connect(const std::string& path,
   }
 }
 
-// Hello, and Welcome with the link's memory, before there is a thread.
+// Hello, and Welcome with the link's memory, before the thread is started.
 Status ClientLink::greet(Nanos deadline) {
   ipc::Hello hello;
   hello.product = version();
@@ -85,7 +86,7 @@ Status ClientLink::greet(Nanos deadline) {
   }
   if (got == LocalSocket::Got::kEnd) {
     const Status why = lost_status(engine_pid_, "ended while it was greeted");
-    return Status(Code::kUnavailable, why.message());  // the next one may have its place soon
+    return Status(Code::kUnavailable, why.message());  // another engine may soon take its place
   }
   const auto message = ipc::parse_control(packet.bytes);
   ipc::Verdict refused;
@@ -159,15 +160,15 @@ void ClientLink::watch_engine(Nanos now) {
   }
 }
 
-// False: the link is over.
+// Returns false if the link is over.
 bool ClientLink::read_socket() {
   if (hand_on_messages()) return true;
-  deliver();  // what it told before
+  deliver();  // records that it wrote before
   fail(lost_status(engine_pid_, suspicion()));
   return false;
 }
 
-// False: the link is over, of which nobody has been told.
+// Returns false if the link is over, and nobody has been notified yet.
 bool ClientLink::hand_on_messages() {
   for (;;) {
     Packet packet;
@@ -193,7 +194,7 @@ void ClientLink::on_message(ipc::Control message) {
       return it->second->push(std::move(message));
     }
     const auto it = calls_.find(message.call);
-    if (it == calls_.end()) return;  // Look; answers that nobody waits for any more
+    if (it == calls_.end()) return;  // Look; replies that nobody waits for any more
     answered = std::move(it->second);
     calls_.erase(it);
   }
@@ -226,7 +227,7 @@ void ClientLink::deliver() {
       }
       if (ear) ear->on_completed(std::move(record));
     }
-    // Who waits for one of these sleeps at the bell.
+    // A thread that waits for one of these sleeps at the bell.
     if (page().waiters.load(std::memory_order_seq_cst) > 0) ring(page().bell);
     if (broken) return;
   }
@@ -245,7 +246,7 @@ bool ClientLink::help(const std::function<bool()>& done, Nanos until) {
     futex_wait(page().bell, bell, std::min(until - now, kBeat));
   }
   waiters.fetch_sub(1, std::memory_order_seq_cst);
-  deliver();  // what came while the engine saw a waiter
+  deliver();  // records that arrived while the engine saw a waiter
   return over;
 }
 
@@ -276,7 +277,7 @@ void ClientLink::suspect(const std::string& how) {
   {
     const std::lock_guard<std::mutex> held(mutex_);
     if (end_.how.empty()) end_.how = how;
-    if (!how.empty()) end_.may_run = true;  // else it has closed its end
+    if (!how.empty()) end_.may_run = true;  // otherwise it has closed its end
   }
   socket_.shutdown();
 }
@@ -304,7 +305,7 @@ bool ClientLink::draining() const {
   return drain_limit_.has_value();
 }
 
-// An engine that is being replaced is left as soon as it has nothing of ours.
+// Leaves an engine that is being replaced as soon as it has none of our groups and calls.
 bool ClientLink::leave() {
   {
     const std::lock_guard<std::mutex> held(mutex_);
@@ -353,8 +354,8 @@ Result<ipc::Control> ClientLink::ask(ipc::Control message, Nanos patience,
       answer->there.wait_for(held, std::chrono::nanoseconds(until - monotonic_now()));
       continue;
     }
-    // Nobody else reads the answer. Whoever posts in a callback holds its group's lock: that the
-    // link is over is told when it has let go.
+    // No other thread reads the reply. A thread that posts in a callback holds its group's lock:
+    // the loss of the link is reported once that is released.
     held.unlock();
     pollfd ready{socket_.fd(), POLLIN, 0};
     (void)::poll(&ready, 1, 1);
@@ -402,7 +403,7 @@ Result<std::optional<ipc::GroupMade>> ClientLink::make_group(const GroupSpec& sp
   ipc::GroupAsk asked{spec.name, spec.rank,     spec.size, spec.timeout, non_defaults(spec.config),
                       "",        spec.fallback, true};
   if (spec.config.security != "off") {
-    // The engine's MACs say where values belong, as those of ranks without an engine do.
+    // The engine's MACs cover the place of values, like those of ranks without an engine.
     Result<std::string> scope = store.scope();
     if (!scope.ok()) return scope.status();
     asked.scope = std::move(scope).value();
@@ -438,7 +439,7 @@ Result<std::optional<ipc::GroupMade>> ClientLink::make_group(const GroupSpec& sp
     if (message->type == ipc::ControlType::kGroupMade && read(*message, made)) {
       const std::lock_guard<std::mutex> held(mutex_);
       creations_.erase(call);
-      ears_[made.handle] = {};  // there is a group before anybody listens
+      ears_[made.handle] = {};  // the group exists before it has a listener
       return std::optional<ipc::GroupMade>(made);
     }
     const bool refused = message->type == ipc::ControlType::kRefused;
@@ -463,7 +464,7 @@ void ClientLink::listen(uint32_t handle, const std::shared_ptr<ClientEar>& ear) 
     ears_[handle] = ear;
     return end_.why;
   }();
-  // It may have ended since the group was made, when there was nobody to tell.
+  // The link may have ended since the group was made, when there was no listener.
   if (!why.ok()) ear->on_lost(why);
 }
 
@@ -479,7 +480,8 @@ Status ClientLink::lost() const {
 
 void ClientLink::fail(const Status& why) {
   std::map<uint64_t, Answered> calls;
-  std::vector<std::shared_ptr<ClientEar>> ears;  // whoever closes hears it as an answer and goes
+  // A closing thread gets the error as its reply and leaves.
+  std::vector<std::shared_ptr<ClientEar>> ears;
   {
     const std::lock_guard<std::mutex> held(mutex_);
     if (!end_.why.ok()) return;
@@ -492,7 +494,7 @@ void ClientLink::fail(const Status& why) {
   }
   if (!ending_) log(LogLevel::kWarn, "%s", why.message().c_str());
   for (const auto& [call, answered] : calls) answered(why);
-  // After the answers: a thread that posts, and waits for one, holds its group's lock.
+  // After the replies: a thread that posts, and waits for a reply, holds its group's lock.
   for (const auto& ear : ears) ear->on_lost(why);
   ring(page().bell);
 }

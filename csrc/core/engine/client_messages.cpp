@@ -1,7 +1,7 @@
 // A message becomes a record, as an operation does (client_group.cpp): short ones are copied before
-// it is written, of long ones it says that nothing can be read yet, and the posting thread then
-// copies them piece by piece. What the engine has received is copied by whoever reads that it is
-// over. Numbers come round after 2^32: one that is still in flight is passed over.
+// it is written. For long ones it says that nothing can be read yet, and the posting thread then
+// copies them piece by piece. Data that the engine has received is copied by the thread that reads
+// its completion. Numbers wrap around after 2^32; one that is still in flight is skipped.
 #include "engine/client_messages.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ Status ClientMessages::post(MessagePost post) {
   record.staged = !ClientFeed::begin(*flight->staging);
   flight->post = std::move(post);
   {
-    // Before it is written: its end may come at once.
+    // Before it is written: it may end at once.
     const std::lock_guard<std::mutex> held(mutex_);
     if (!lost_.ok()) return lost_.with_context(text(flight->post));
     while (flights_.count(next_) != 0) next_++;
@@ -33,10 +33,10 @@ Status ClientMessages::post(MessagePost post) {
     if (!record.receives) sends_++;
     flights_[record.number] = std::move(flight);
   }
-  (void)link_->submit(record);  // where the link is lost, all that flies is told
+  (void)link_->submit(record);  // if the link is lost, all flights are notified
   if (!record.staged) return {};
-  // Not before: another thread that feeds would say how far a message is which the engine has not
-  // heard of.
+  // Not earlier: another thread that feeds would report progress of a message that the engine does
+  // not know yet.
   const std::lock_guard<std::mutex> held(mutex_);
   if (flights_.count(record.number) != 0) to_feed_.push_back(record.number);
   return {};
@@ -115,7 +115,7 @@ ClientMessages::InFlight ClientMessages::in_flight() const {
   return {flights_.size(), sends_};
 }
 
-// As the engine says it.
+// The same text as the engine's.
 std::string ClientMessages::text(const MessagePost& p) const {
   const std::string other = p.peer == kNoMember ? "any rank" : "rank " + std::to_string(p.peer);
   return std::string(p.receives ? "recv" : "send") + " of " + std::to_string(p.memory.length) +

@@ -1,13 +1,12 @@
-// The caller's slices are sorted by address and joined where they overlap or touch; each joint
-// range gets a span of its own, in which every slice lies as far from the start as in the caller's
-// memory (and as far from a cache line's start). An all-gather's own input is put where its own
-// output lies: for the engine it is in place, and it is copied once.
+// The caller's slices are sorted by address and joined if they overlap or touch. Each joined range
+// gets a span, in which every slice is as far from the start as in the caller's memory (and as far
+// from the start of a cache line). An all-gather's own input is placed at its own output: for the
+// engine it is in place, and it is copied once.
 //
-// Ranges that lie in the process's ArenaPool and have their pages alone need none of that: the
-// engine has them mapped. Ranges that share a page with other memory get a span: their pages could
-// not be taken away from an engine that is lost without keeping all writers out. Where the engine
-// copies, the others need no span either: it does the same in its own memory
-// (service/transfer.cpp).
+// Ranges within the process's ArenaPool that do not share a page with other memory need no span:
+// the engine has them mapped. Ranges that share a page get one: their pages could not be taken away
+// from an engine that is lost without blocking all writers. If the engine copies by itself, other
+// ranges need no span either: it does the same in its own memory (service/transfer.cpp).
 #include "engine/client_staging.h"
 
 #include <algorithm>
@@ -30,7 +29,7 @@ ClientStaging::Memory ClientStaging::memory_of(const Post& post, Member self) {
   if (post.reduce) {
     const bool takes = post.descriptor.kind != wire::Kind::kReduce || post.descriptor.root == self;
     Memory m{post.reduce->inputs, {}};
-    if (takes) m.outputs = {post.reduce->output};  // of 0 bytes, too
+    if (takes) m.outputs = {post.reduce->output};  // including one of 0 bytes
     return m;
   }
   if (post.exchange) return {post.exchange->inputs, post.exchange->outputs};
@@ -122,7 +121,7 @@ Result<std::unique_ptr<ClientStaging>> ClientStaging::make(Memory memory, Client
                                                            ClientRoads roads) {
   std::unique_ptr<ClientStaging> staging(new ClientStaging(arenas, roads));
   staging->find_ranges({&memory.outputs, &memory.inputs});
-  // An input that the engine reaches is copied by the engine.
+  // An input that the engine can access is copied by the engine.
   const Range* const own = memory.own != kNoMember ? staging->range_of(memory.inputs[0]) : nullptr;
   const bool in_place = own != nullptr && staging->needs_span(*own);
   if (in_place) staging->find_ranges({&memory.outputs});

@@ -1,5 +1,6 @@
-// Connections of a pair of processes serve all their groups, so a second group over the same ranks
-// asks for more than it will use; limits are raised by what is asked for, which costs nothing.
+// The connections of a pair of processes serve all their groups, so a second group over the same
+// ranks asks for more than it will use. Limits are raised by the amount that is asked for, which
+// costs nothing.
 #include "engine/connection_room.h"
 
 #include <algorithm>
@@ -16,7 +17,7 @@ constexpr uint64_t kSpare = 128;  // for the rest of the program
 
 ConnectionNeed connections_of(uint32_t ranks, uint32_t stripes, uint32_t reduce_stripes) {
   const uint64_t others = ranks - 1;
-  // Control, repair, reduce; the multicast lane has none of the last.
+  // Control, repair, reduce; the multicast lane has no reduce connection.
   return {others * reduce_stripes, others * ((1 + stripes) + (1 + 2ull * reduce_stripes))};
 }
 

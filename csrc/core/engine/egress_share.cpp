@@ -1,13 +1,13 @@
-// Start-time fairness with a slack. Each job has what it was served; who is more than the slack
-// ahead of the least served busy job waits. The limit that a job finds holds until it has used it
-// up, so the lock is taken once for each slack that was sent, and while a job waits.
+// Start-time fairness with slack. Each job counts the bytes it was served; a job that is more than
+// the slack ahead of the least served busy job waits. The limit that a job computes holds until it
+// is used up, so the lock is taken once per slack of sent bytes, and while a job waits.
 //
-// A job that was idle starts where the others are, less the slack: it has no claim on what it did
-// not want. Where nobody is busy, the others are where the best served one is.
+// A job that was idle starts where the others are, minus the slack: it has no claim on bytes that
+// it did not want. If no job is busy, it starts from the best served one.
 //
-// How long a job counts as busy decides who waits for nothing: it is the time that the link has
-// lately taken for as many bytes as the slack, since in less time nobody's lag could be made up
-// for.
+// The time for which a job counts as busy determines which jobs are waited for without need. It is
+// the time that the link has recently taken for as many bytes as the slack: in less time no job's
+// lag could be made up for.
 #include "engine/egress_share.h"
 
 #include <algorithm>
@@ -29,7 +29,7 @@ bool EgressShares::busy(const Job& job, Nanos now) const {
   return wanted != kNever && now - wanted <= patience_;
 }
 
-// Of the busy ones but one; none: UINT64_MAX.
+// Lowest value among the busy jobs except one; UINT64_MAX if there is none.
 uint64_t EgressShares::least(Nanos now, const Job& but) {
   uint64_t least = UINT64_MAX;
   for (const auto& [name, job] : jobs_) {
@@ -135,7 +135,7 @@ bool EgressShare::may_send(Nanos now) {
     mine.wanted.store(now, std::memory_order_relaxed);
     return true;
   }
-  // (Whether that is long enough ago is looked at where the lock is held.)
+  // (Whether that is long enough ago is checked under the lock.)
   if (before == kNever || now - before > EgressShares::kLeastPatience) shares_->enter(mine, now);
   mine.wanted.store(now, std::memory_order_relaxed);
   if (shares_->may(mine, now)) return true;

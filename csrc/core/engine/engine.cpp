@@ -1,6 +1,6 @@
-// One engine per process: a GroupMaker. It is leaked on purpose (nothing of it may be destroyed
-// while other threads run at exit); shutdown() is called by the host language's exit hook. After
-// fork() the child closes the descriptors it inherited and starts with an engine of its own.
+// One engine per process: a GroupMaker. It is leaked on purpose, because no part of it may be
+// destroyed while other threads run at exit; the host language's exit hook calls shutdown(). After
+// fork() the child closes the descriptors it inherited and starts with a new engine.
 #include "engine/engine.h"
 
 #include <pthread.h>

@@ -1,6 +1,6 @@
-// Lanes are asked on their own threads, one round trip each. The store is asked for all answers by
-// rank 0 only, at once, and answers when the last rank has published; the others wait for rank 0.
-// Only when the time is over does everybody look who is missing, to name them.
+// Lanes are queried on their own threads, one round trip each. Only rank 0 reads all answers from
+// the store, in one call, which returns when the last rank has published; the others wait for rank
+// 0. Only when the time is over do all ranks look which ranks are missing, to name them.
 #include "engine/exchange.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace mcast {
 namespace {
 
-// A conclusion as it is published: "+" and the text, or "-<code> " and why there is none.
+// A conclusion as it is published: "+" and the text, or "-<code> " and the error text.
 std::string packed(const Result<std::string>& conclusion) {
   if (conclusion.ok()) return "+" + conclusion.value();
   const Status& why = conclusion.status();
@@ -37,8 +37,8 @@ Result<std::string> unpacked(const std::string& text) {
   return Status(static_cast<Code>(code), std::string(at + 1, end));
 }
 
-// The records of ranks 0, 1, ... as rank `self` reads them, who has published `mine`. Versions are
-// compared first: another one's records may not be readable here.
+// The records of ranks 0, 1, ... as read by rank `self`, which has published `mine`. Versions are
+// compared first: records of another version may not be readable here.
 Result<std::vector<RankRecord>> decode_all(const std::vector<std::string>& texts,
                                            const RankRecord& mine, Member self,
                                            const Config& config) {
@@ -50,7 +50,8 @@ Result<std::vector<RankRecord>> decode_all(const std::vector<std::string>& texts
                                     : same_version(mine, self, heading, rank);
     Result<RankRecord> record = RankRecord::decode(text);
     if (!same.ok() && (record.ok() || !heading.version.empty())) return same;
-    // (Of a guarded group's records, GuardedStore has seen the MAC. It says nothing of the mode.)
+    // (GuardedStore has checked the MAC of a guarded group's records. The MAC does not cover the
+    // mode.)
     if (Status mode = same_mode(text, rank, config, self); !mode.ok()) return mode;
     if (Status can = takes_part(text, rank); !can.ok()) return can;
     if (!record.ok()) return record.status().with_context("rank " + std::to_string(rank));
@@ -59,9 +60,9 @@ Result<std::vector<RankRecord>> decode_all(const std::vector<std::string>& texts
   return records;
 }
 
-// A port of the address that no group with other members has, as far as the store knows them: what
-// is sent to these then never comes to a socket of this group. After so many that are taken it is
-// one that is shared, where the tag tells datagrams apart.
+// Chooses a port of the address that no group with other members has, as far as the store knows:
+// datagrams for those groups then never reach a socket of this group. After kTries taken ports it
+// uses a shared one, where the tag separates datagrams.
 void take_port(Round& round, Roster& roster) {
   constexpr uint32_t kTries = 64;
   const std::string owner = std::to_string(roster.members);
@@ -76,7 +77,7 @@ void take_port(Round& round, Roster& roster) {
   }
 }
 
-// On rank 0. `first`: the records of the round before, if this is the second.
+// Called on rank 0. `first`: the records of the round before, if this is the second.
 Result<Roster> roster_of(const GroupSpec& spec, const std::vector<RankRecord>& now,
                          const std::vector<RankRecord>& first, const Reaches& reaches) {
   if (const std::string network = reaches ? choose_network(now, reaches) : ""; !network.empty()) {
@@ -87,7 +88,7 @@ Result<Roster> roster_of(const GroupSpec& spec, const std::vector<RankRecord>& n
     return roster;
   }
   const std::string& setting = spec.config.transport;
-  const TransportType* tried = nullptr;  // by all, since the first round
+  const TransportType* tried = nullptr;  // by all ranks, since the first round
   if (!first.empty()) {
     Result<TransportChoice> before = choose_transport(first, setting);
     if (!before.ok()) return before.status();
@@ -97,7 +98,7 @@ Result<Roster> roster_of(const GroupSpec& spec, const std::vector<RankRecord>& n
   if (!choice.ok()) return choice.status();
   const bool fallback = choice->type == &fallback_transport();
   Roster roster;
-  // All have a device: next the endpoints on it, which may yet fail (locked memory).
+  // All have a device. Next come the endpoints on it, which may still fail (locked memory).
   roster.again = !fallback && first.empty() && find_transport(setting) == nullptr;
   if (!roster.again) {
     Result<Roster> made = conclude(first.empty() || !fallback ? now : first, spec.part_index);
@@ -143,7 +144,7 @@ Result<std::string> Round::hear(Nanos timeout, const Conclude& conclude) {
   if (!first) return unpacked((*heard)[0]);
   Result<std::string> conclusion = conclude(*heard);
   if (Status status = store_.set(all, packed(conclusion)); !status.ok()) {
-    // It works, but for so long a text.
+    // The store works, but not for a text of this length.
     if (status.code() == Code::kResourceExhausted) {
       (void)store_.set(all, packed(status.with_context("rank 0")));
     }
@@ -156,7 +157,7 @@ Status Round::give_up(const Status& why, const std::string& doing) {
   const bool late = why.code() == Code::kTimeout;
   if (rank_ != kConcluder) return (late ? missing() : why).with_context(doing);
   const Status full = why.with_context(doing);
-  // No more calls of a store that has failed.
+  // A store that has failed is not used again.
   if (late || why.code() == Code::kAborted || why.code() == Code::kPeerLost ||
       why.code() == Code::kMismatch) {
     (void)store_.set(prefix_ + "/all", packed(late ? full : full.with_context("rank 0")));
@@ -181,7 +182,7 @@ Result<Roster> exchange_records(const GroupSpec& spec, Round& round, const RankR
                                 SecureCreation* security, const Reaches& reaches) {
   const auto left = [deadline] { return std::max<Nanos>(0, deadline - monotonic_now()); };
   const auto waiting = [&](const Status& why) {
-    // The store works, but what it holds is not what a rank has written there.
+    // The store works, but the value is not the one that a rank has written.
     if (why.code() == Code::kMismatch) return round.give_up(why, "");
     return round.give_up(why, "waiting for the addresses of all ranks, for " +
                                   seconds_text(monotonic_now() - start) + " (limit " +
@@ -210,7 +211,7 @@ Result<Roster> exchange_records(const GroupSpec& spec, Round& round, const RankR
   };
   Result<std::string> heard = round.hear(left(), concluded);
   if (!heard.ok()) return round.over() ? heard.status() : waiting(heard.status());
-  // (A roster that says "again" is as short as in any group: nothing in it counts yet.)
+  // (A roster that says "again" is as short as in any group: the rest of it is not used yet.)
   Result<Roster> roster = Roster::decode(*heard);
   if (security != nullptr && (!roster.ok() || !roster->again)) {
     roster = security->accept(*heard, own);

@@ -1,5 +1,5 @@
 // Predicates over unverified headers: type (datagram or frame type name), last (final chunk of a
-// stream), chunk (index or range), member (whose stream or who sent the frame), sequence.
+// stream), chunk (index or range), member (root of the stream or sender of the frame), sequence.
 #include "engine/fault_classifier.h"
 
 #include <charconv>

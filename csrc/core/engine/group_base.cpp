@@ -1,6 +1,6 @@
-// What all groups do alike: refusing posts, closing, and the parts of stats() that are not the
-// lanes' own. Each asks here() before it takes the lock: in the child of a fork the thread that
-// held it does not exist.
+// Common behaviour of all groups: refusing posts, closing, and the parts of stats() that do not
+// come from the lanes. Each function calls here() before it takes the lock: in the child of a fork
+// the thread that held it does not exist.
 #include "engine/group_base.h"
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 
 namespace mcast {
 namespace {
-
-constexpr auto kLook = std::chrono::milliseconds(200);  // of who waits, at what would end that
+// Interval at which a waiting thread checks for a reason to stop.
+constexpr auto kLook = std::chrono::milliseconds(200);
 
 }  // namespace
 
@@ -136,7 +136,7 @@ void GroupBase::begin_close(Nanos limit, bool force, Completion then) {
     again = std::exchange(state_->closed, true);
     intact = state_->failure().ok();
   }
-  // Who waits for a close may lose patience: a second one by force ends the first.
+  // A caller may stop waiting for a close: a second one by force ends the first.
   if (!here() || !has_lanes() || (again && !force)) return both->then({});
   const Nanos start = now();
   const Nanos deadline = later(start, limit);
@@ -148,7 +148,7 @@ void GroupBase::begin_close(Nanos limit, bool force, Completion then) {
         if (--both->left > 0) return;
       }
       if (both->first.ok() && look) {
-        // What was in flight or unconfirmed may have failed by another rank's word.
+        // Operations that were in flight or unconfirmed may have failed by another rank's report.
         both->first = state->failure();
       }
       both->then(both->first);
@@ -170,7 +170,7 @@ Status GroupBase::close_in_order(const std::function<bool()>& hurry) {
 
 Status GroupBase::close(Nanos limit, bool force) {
   std::future<Status> future = start_close(limit, force);
-  // The lane answers by the deadline; the margin only guards against a lane that is being stopped.
+  // The lane replies by the deadline; the margin only covers a lane that is being stopped.
   const Nanos margin = std::min<Nanos>(limit, 86400 * kSecond) + 10 * kSecond;
   if (future.wait_for(std::chrono::nanoseconds(margin)) != std::future_status::ready) {
     return Status(Code::kTimeout, "the lanes of group '" + name_ + "' have not answered for " +

@@ -1,6 +1,6 @@
-// What cannot be had in the middle of a creation is let go of on the way out, so that it can be
-// tried again. At the end groups are closed all at once, then what they are made of, where nothing
-// is in flight any more, then the lanes.
+// If a resource is missing in the middle of a creation, everything made so far is released, so that
+// the creation can be retried. At shutdown all groups are closed at once, then their parts, which
+// have no operation in flight any more, then the lanes.
 #include "engine/group_maker.h"
 
 #include <algorithm>
@@ -25,10 +25,11 @@ namespace mcast {
 namespace {
 
 constexpr Nanos kGoodbyePatience = 2 * kSecond;
-constexpr Nanos kEnginePatience = 30 * kSecond;     // for an engine that must be there
-constexpr Nanos kEngineAutoPatience = 2 * kSecond;  // for one that may be restarting
+constexpr Nanos kEnginePatience = 30 * kSecond;     // for an engine that must exist
+constexpr Nanos kEngineAutoPatience = 2 * kSecond;  // for an engine that may be restarting
 
-// Whether all ranks of this job are on this host: in process, who waits does the work itself.
+// Whether all ranks of this job are on this host: then a waiting thread does the work itself, in
+// process.
 bool one_host_job() {
   const char* const local = std::getenv("LOCAL_WORLD_SIZE");
   const char* const world = std::getenv("WORLD_SIZE");
@@ -41,7 +42,8 @@ Status check_spec(const GroupSpec& spec) {
                                               std::to_string(spec.rank) + " of " +
                                               std::to_string(spec.size));
   }
-  // Also where one rank needs no transport: a bad text should not wait for the second rank.
+  // Also checked if one rank needs no transport: an invalid text must not go unnoticed until there
+  // are two.
   const auto rules = parse_faults(spec.config.faults, &wire_fault_classifier());
   return rules.ok() ? Status() : rules.status().with_context("setting faults (MCAST_FAULTS)");
 }
@@ -54,10 +56,10 @@ void warn_of_unused_secret(const Config& config) {
       "authenticated; set MCAST_SECURITY");
 }
 
-// Where the engine need not be taken, a process with a secret of its own looks whether it is the
-// same: jobs with others, which the engine cannot know, go on in their processes, as do those whose
-// ranks agree on one by the store, since others may have no engine. Where it must be,
-// this process leaves its secret unread, so that nothing of it lies here.
+// If the engine is optional, a process with a secret checks whether the engine has the same. Jobs
+// with another secret, which the engine cannot know, do without the engine; so do jobs whose ranks
+// agree on a secret through the store, because some ranks may have no engine. If the engine is
+// required, this process does not read its secret, so that no part of it is in its memory.
 Status fits(const GroupSpec& spec, const ClientLink& link) {
   const Config& config = spec.config;
   Status served = knows(link.welcome(), link.engine_pid(), non_defaults(config));
@@ -82,8 +84,8 @@ Status fits(const GroupSpec& spec, const ClientLink& link) {
   return Status(Code::kUnavailable, "the engine of this host has another secret than this process");
 }
 
-// An engine that `auto` finds and cannot use deserves a warning, since somebody has installed it or
-// poses as it; that there is none does not. Once for each path.
+// An engine that `auto` finds but cannot use deserves a warning, because somebody has installed it
+// or imitates it; a missing engine does not. Once for each path.
 LogLevel level_of(const Status& none, const std::string& path) {
   static std::mutex mutex;
   static auto& told = *new std::set<std::string>;
@@ -96,7 +98,7 @@ LogLevel level_of(const Status& none, const std::string& path) {
 
 using Groups = std::vector<std::shared_ptr<GroupBase>>;
 
-// All at once: the patience of many groups must not add up.
+// Closes all at once, so that the lingers of many groups do not add up.
 void give_up_all(const Groups& groups) {
   std::vector<std::pair<Nanos, std::future<Status>>> closing;
   for (const auto& group : groups) {
@@ -107,7 +109,7 @@ void give_up_all(const Groups& groups) {
   }
 }
 
-// Until all is confirmed, or `hurry` says otherwise.
+// Waits until all is confirmed, or until `hurry` ends the wait.
 void close_all(const Groups& groups, const std::function<bool()>& hurry) {
   std::vector<std::pair<GroupBase*, std::future<Status>>> closing;
   for (const auto& group : groups) {
@@ -140,14 +142,14 @@ Result<std::shared_ptr<ClientLink>> GroupMaker::link_to(const std::string& path,
   auto link = ClientLink::connect(path, patience, *trusted);
   if (!link.ok()) return link.status();
   const std::lock_guard<std::mutex> lock(mutex_);
-  // One that was lost, or drains, stays with its groups.
+  // A link that was lost, or drains, stays with its groups.
   links_[{path, user}] = *link;
   std::erase_if(all_links_, [](const auto& weak) { return weak.expired(); });
   all_links_.push_back(*link);
   return link;
 }
 
-// An engine that is being replaced makes none: the next connection finds the new one.
+// An engine that is being replaced makes no groups: the next connection finds the new one.
 Result<std::shared_ptr<GroupBase>> GroupMaker::make_in_engine(const GroupSpec& spec,
                                                               KeyValueStore& store,
                                                               const std::string& path,
@@ -166,7 +168,7 @@ Result<std::shared_ptr<GroupBase>> GroupMaker::make_in_engine(const GroupSpec& s
   }
 }
 
-// Where this rank cannot take part, the others must not wait for it.
+// If this rank cannot take part, it informs the others, so that they do not wait for it.
 Result<std::shared_ptr<GroupBase>> GroupMaker::make_guarded(const GroupSpec& spec,
                                                             KeyValueStore& store) {
   const auto named = [&spec](const Status& why) {

@@ -1,8 +1,8 @@
-// Posting: check the arguments, copy the own block if it is not in place (on the caller's thread,
-// so the lane never stalls on it), take the lane's sequence number and push the post to the lane
-// under one lock, so that sequence order is queue order on every lane. A barrier goes to every lane
-// that has had operations since the last one; which lanes those are follows from the calls, so all
-// ranks agree.
+// Posting: checks the arguments, copies this rank's block if it is not in place (on the caller's
+// thread, so that the lane never stalls on it), takes the lane's sequence number and pushes the
+// post to the lane under one lock, so that sequence order is queue order on every lane. A barrier
+// goes to every lane that has had operations since the last barrier. The calls determine these
+// lanes, so all ranks agree.
 #include <algorithm>
 #include <utility>
 
@@ -23,7 +23,7 @@ std::optional<Sequence> awaited(const PostOptions& options, Sequence sequence) {
   return options.waited ? std::optional(sequence) : std::nullopt;
 }
 
-// A reduction of one contribution, in pieces: what it takes does not grow with the tensor.
+// A reduction of one contribution, in pieces: its scratch memory does not grow with the tensor.
 void reduce_alone(const ReduceArgs& args, const Slice& input) {
   constexpr size_t kAlonePiece = size_t{64} << 10;  // bytes of accumulators
   const size_t size = element_size(args.element), wide = accumulator_size(args.element);
@@ -39,7 +39,7 @@ void reduce_alone(const ReduceArgs& args, const Slice& input) {
 
 }  // namespace
 
-// One call: the group that it is made of, with each kind's checks.
+// One call on a group, with each kind's checks.
 class GroupBase::Posting {
  public:
   explicit Posting(GroupBase& group) : g_(group) {}
@@ -53,7 +53,7 @@ class GroupBase::Posting {
   Result<Sequence> barrier(Call call, PostOptions options);
 
  private:
-  // The work of a group of one: nothing but a copy.
+  // The work of a group of one rank: only a copy.
   using Local = std::function<void()>;
   Result<Sequence> push(LaneId lane, Post post, PostOptions options, const Local& local = {});
   Result<Sequence> reduction(wire::Kind kind, Member root, uint64_t bytes, ReduceArgs args,
@@ -89,7 +89,7 @@ Result<Sequence> GroupBase::post(Call call, PostOptions options) {
     case wire::Kind::kScatter:
       return posting.exchange(std::move(call), std::move(options));
   }
-  return Status(Code::kInternal, "");  // all kinds are above
+  return Status(Code::kInternal, "");  // all kinds are handled above
 }
 
 Status GroupBase::check_sequence(const std::string& op, LaneId lane) const {
@@ -117,8 +117,8 @@ Status GroupBase::post_part(Post post) {
   return {};
 }
 
-// Whether it is time to move what is there already into huge pages: once, for memory that lives
-// longer than an operation, where others read it.
+// Whether to collapse already populated pages into huge pages now: once, for memory that lives
+// longer than an operation and that others read.
 bool GroupBase::Posting::collapses(const Slice& slice) const {
   constexpr uint32_t kCollapseAt = 3;
   return g_.read_by_peers() && slice.region && slice.region->uses() == kCollapseAt;
@@ -130,7 +130,7 @@ void GroupBase::Posting::advise_memory(const Slice& slice) const {
   if (collapses(slice)) collapse_huge(slice.bytes());
 }
 
-// Slices that follow each other in memory, as the blocks of one tensor do, count as one.
+// Slices that are adjacent in memory, as the blocks of one tensor are, count as one.
 void GroupBase::Posting::advise_memory(const std::vector<Slice>& slices) const {
   if (g_.config_.huge_pages == 0 || g_.size_ == 1) return;
   for (size_t i = 0; i < slices.size();) {
@@ -260,7 +260,7 @@ Result<Sequence> GroupBase::Posting::reduction(wire::Kind kind, Member root, uin
   advise_memory(args.inputs);
   if (args.inputs.empty() || !same(args.inputs[0], args.output)) advise_memory(args.output);
   Post p;
-  // Stations fold by what the descriptor says.
+  // Stations fold according to the descriptor.
   p.descriptor = {kind, static_cast<uint8_t>(args.element), root, bytes, name};
   p.descriptor.reduction = static_cast<uint8_t>(args.reduction);
   p.reduce = args;
@@ -323,8 +323,8 @@ Result<Sequence> GroupBase::Posting::reduce(Call call, PostOptions options) {
                    std::move(options));
 }
 
-// Blocks of a rooted kind are all of one length: what this rank has for the root, or the root for
-// it, or with any other than itself.
+// All blocks of a rooted kind have one length: that of this rank's block for the root, or from the
+// root, or on the root of a block with any other rank.
 size_t GroupBase::Posting::block_of(const Call& call) const {
   const bool gathers = call.kind == wire::Kind::kGather;
   const auto& with_root = gathers ? call.inputs : call.outputs;
@@ -357,7 +357,7 @@ Status GroupBase::Posting::check_exchange(const std::string& op, const Call& cal
   const size_t block = block_of(call);
   for (size_t m = 0; own && m < size; m++) {
     const size_t bytes = (gathers ? call.outputs : call.inputs)[m].length;
-    if (m == g_.rank_ && in.length == 0) continue;  // it is there already
+    if (m == g_.rank_ && in.length == 0) continue;  // already in place
     if (bytes != block) return differ(gathers ? "output" : "input", m, bytes, block);
   }
   return check_block(op, block);
@@ -370,7 +370,7 @@ Status GroupBase::Posting::check_root(const std::string& op, Member root) const 
                                             std::to_string(g_.size_) + ")");
 }
 
-// The own block is copied here; the others travel.
+// This rank's own block is copied here; the others are sent.
 Result<Sequence> GroupBase::Posting::exchange(Call call, PostOptions options) {
   const std::string name = name_of(options, wire::kind_name(call.kind));
   const bool all = call.kind == wire::Kind::kAllToAll;
@@ -431,7 +431,8 @@ Result<Sequence> GroupBase::Posting::barrier(Call, PostOptions options) {
   if (auto taken = g_.take_turn(LaneId::kReduce, p); !taken.ok()) return taken;
   Result<Sequence> taken = g_.take_turn(LaneId::kMulticast, std::move(p));
   lock->unlock();
-  g_.pushed(LaneId::kReduce, std::nullopt);  // who waits for a barrier drives the other lane
+  // A thread that waits for a barrier drives the other lane.
+  g_.pushed(LaneId::kReduce, std::nullopt);
   if (taken.ok()) g_.pushed(LaneId::kMulticast, awaited(options, *taken));
   return taken;
 }

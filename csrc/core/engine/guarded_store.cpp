@@ -1,8 +1,8 @@
 // Every value in the store ends in a line with its MAC, which covers scope, key, group, size and
-// text: a value of another group or another rank fits nowhere else. Records have fresh numbers and
-// keys, so an old one is noticed when the group's secret is unwrapped; what ranks say after that
-// has MACs by a key that follows from all records. What a rank says about mode and secret is looked
-// at before its MAC, since it tells a mistake from an attack.
+// text: a value of another group or another rank does not verify elsewhere. Records have new
+// numbers and keys, so an old one is detected when the group's secret is unwrapped. Later values
+// have MACs with a key that depends on all records. The mode and secret that a rank states are
+// checked before its MAC, to tell a mistake from an attack.
 #include "engine/guarded_store.h"
 
 #include <utility>
@@ -27,7 +27,7 @@ Member rank_of(const std::string& key) {
   return rank;
 }
 
-// What a round of records is made of (Bootstrap::exchange_all).
+// Whether the key belongs to a round of records (Bootstrap::exchange_all).
 bool of_records(const std::string& key) {
   const std::string round = key.substr(0, key.find('/'));
   return round == kRecordsRound || round == kNetworkRound || find_transport(round) != nullptr;
@@ -45,7 +45,7 @@ Status GuardedStore::set(const std::string& key, const std::string& value) {
   return inner_.set(key, crypto::with_mac(key_of(key), place_of(*scope, key), value));
 }
 
-// (A rank reads records again once all have agreed on them.)
+// (A rank reads records again after all have agreed on them.)
 const crypto::Key& GuardedStore::key_of(const std::string& key) const {
   const crypto::Key* const agreed = security_.agreed_key();
   return agreed == nullptr || of_records(key) ? security_.secret().record() : *agreed;
@@ -83,7 +83,7 @@ Result<std::vector<std::string>> GuardedStore::multi_get(const std::vector<std::
     const std::string& text = (*stored)[i];
     const Status status = check(keys[i], text, values[i]);
     if (status.ok()) continue;
-    // A mistake, rather than an attack?
+    // Checks whether it is a mistake rather than an attack.
     if (is_record(keys[i]) && text.size() <= most_bytes(keys[i]) &&
         wire::fields_of(text).count("protocol") > 0) {
       const Member other = rank_of(keys[i]);

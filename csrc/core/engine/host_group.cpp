@@ -1,6 +1,6 @@
-// The group: posts go to the lane's inbox under the group's lock, and the posting thread then does
-// what needs no wait. Failures found by one lane reach the other through the failure record of the
-// control block.
+// Posts go to the lane's inbox under the group's lock, and the posting thread then does the work
+// that needs no waiting. Failures found by one lane reach the other through the failure record of
+// the control block.
 #include "engine/host_group.h"
 
 #include <utility>
@@ -57,14 +57,14 @@ HostGroup::HostGroup(const GroupSpec& spec, PeerRegistry& registry,
         counters_[lane], [state = state_](const Status& why) { state->note_failure(why); });
     registry.thread(index_of(lane)).add(lanes_[lane]);
   }
-  // Another rank may have filled its ring of messages to this one, and rung before the thread knew
-  // the lane.
+  // Another rank may have filled its ring of messages to this one and signalled it before the
+  // thread knew the lane.
   registry.thread(kMessageLane).ring();
 }
 
 HostGroup::~HostGroup() {
   if (!here()) {
-    // The mappings are not in this process; unmapping could hit something else.
+    // The mappings do not exist in this process; unmapping could hit something else.
     (void)new auto(lanes_);
     return;
   }
@@ -85,7 +85,7 @@ Status HostGroup::push_message(MessagePost post) {
   return {};
 }
 
-// Callbacks run in these three; one of them may drop the last reference to this group.
+// Callbacks run in these three functions; one of them may drop the last reference to this group.
 void HostGroup::pushed(LaneId lane, std::optional<Sequence> awaited) {
   const auto kept = lanes_[lane];
   kept->run(awaited);
@@ -100,7 +100,7 @@ bool HostGroup::help(LaneId lane, const std::function<bool()>& done, Nanos until
 }
 
 std::function<void()> HostGroup::waker() const {
-  // May outlive the group, and so a fork, in whose child the lanes' memory is not mapped.
+  // May outlive the group, and so a fork; in the child the lanes' memory is not mapped.
   return [pid = pid_,
           lanes = std::array{std::weak_ptr(lanes_.multicast), std::weak_ptr(lanes_.reduce)}] {
     if (own_pid() != pid) return;

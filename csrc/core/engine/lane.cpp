@@ -1,13 +1,13 @@
-// One turn of a lane: datagrams first (bounded), then streams, then timers and sending of every
-// group that is not idle, then what is batched leaves. Callbacks of operations that have ended run
-// twice in a turn, outside of every event: after what was received, and before the batch leaves. A
-// timer that could declare a loss or a death only sees `drained` when this turn found the datagram
-// socket empty, or when as much as a socket holds has been read in vain: under a flood none is ever
-// empty. Frames for a group that this rank has not made yet are kept by lane_early.cpp.
+// One poll of a lane: first datagrams (limited), then streams, then timers and sending of every
+// group that is not idle, then the send batch is flushed. Callbacks of ended operations run twice
+// in a poll, outside of all events: after receiving, and before the flush. A timer that could
+// declare a loss or a death only gets `drained` if this poll found the datagram socket empty, or if
+// as many useless bytes have been read as a socket holds: under a flood it is never empty.
+// lane_early.cpp keeps frames for a group that this rank has not made yet.
 //
-// Receive coalescing. Every super-packet that finds the thread asleep costs a wake-up here and,
-// where cores are few, takes the core from the sender. While much is on its way the thread
-// therefore sleeps by the clock, for no longer than what then arrives is a small part of the
+// Receive coalescing. Every super-packet that finds the thread asleep costs a wake-up here and, if
+// there are few cores, takes the core from the sender. So the thread sleeps for a fixed time while
+// much data is arriving, short enough that the data that arrives meanwhile is a small part of the
 // window.
 #include "engine/lane.h"
 
@@ -20,11 +20,11 @@
 namespace mcast {
 namespace {
 constexpr size_t kReceivePerTurn = 512u << 10;  // bytes
-// Pauses: the longest; the shortest, since timers are late by 50 us; and the bytes that must arrive
-// in one for it to save anything.
+// Pauses: the longest; the shortest, because timers are late by 50 us; and the bytes that must
+// arrive in a pause to make it worthwhile.
 constexpr Nanos kLongestPause = 200 * kMicro, kShortestPause = 50 * kMicro;
 constexpr uint64_t kPauseBytes = 128u << 10;
-// Between looks whether others have caught up.
+// Interval of checks whether other jobs have caught up.
 constexpr Nanos kSharePause = 500 * kMicro;
 }  // namespace
 
@@ -117,7 +117,7 @@ void Lane::Turns::rest(Nanos now) {
   awake.erase(std::remove_if(awake.begin(), awake.end(), rests), awake.end());
 }
 
-// Others are seen to have sent by nothing but their accounts: this lane looks again soon.
+// Only the other jobs' accounts show what they have sent, so this lane checks again soon.
 bool Lane::has_share() {
   if (!waits_) waits_ = accounts_.share && !accounts_.share->may_send(now_);
   return !waits_;
@@ -131,10 +131,10 @@ bool Lane::poll(Nanos now) {
   DatagramSink* const sink = guarded_ ? static_cast<DatagramSink*>(guarded_.get()) : this;
   const size_t datagrams = transport_->datagram().receive(*sink, kReceivePerTurn);
   const size_t events = transport_->stream().poll(*this, now);
-  // Nothing that was sent before the last look waits unread.
+  // All datagrams that had arrived before the last check have been read.
   const bool read_out = datagrams == 0 || seen_.noise >= transport_->datagram().receive_budget();
   if (read_out) seen_.noise = 0;
-  // Of echoes that never came, no more than a socket may hold are waited for.
+  // Lost echoes must not accumulate: no more than a socket can hold are expected.
   seen_.echoes = std::min(seen_.echoes, transport_->datagram().receive_budget());
   while (!turns_.asleep.empty() && turns_.asleep.begin()->first.first <= now)
     turns_.wake(*turns_.asleep.begin()->second);
@@ -150,7 +150,7 @@ bool Lane::poll(Nanos now) {
     if (std::exchange(group.flooded_, false)) group.core_.on_flood(now);
     more = group.core_.progress(now, read_out) || more;
   }
-  // Before what is batched leaves: a caller that goes on has waited longest.
+  // Before the flush: a caller that continues has waited longest.
   const bool ended = deliver();
   turns_.rest(now);
   const bool flushed = transport_->datagram().flush();
@@ -193,7 +193,8 @@ Nanos Lane::coalesce(Nanos now) {
 inline void Lane::note_received(size_t bytes) {
   taken_.bytes += bytes;
   if (!accounts_.arrived) return;
-  // No locked instruction: readers ask whether it changes, and other lanes seldom write at once.
+  // No locked instruction: readers only check whether it changes, and other lanes seldom write at
+  // the same time.
   std::atomic<uint64_t>& arrived = *accounts_.arrived;
   arrived.store(arrived.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);
 }
@@ -240,7 +241,8 @@ inline LaneGroup* Lane::group_of_datagram(uint64_t tag) {
 }
 
 void Lane::on_unverified(Judged judged, size_t bytes) {
-  // More of our own than we have sent is played back to us, and noise.
+  // Receiving more of our own datagrams than we sent means somebody is replaying them; count the
+  // excess as noise.
   if (judged == Judged::kOwn && bytes <= seen_.echoes) {
     seen_.echoes -= bytes;
     seen_.noise -= bytes;
@@ -249,7 +251,7 @@ void Lane::on_unverified(Judged judged, size_t bytes) {
   if (const auto cause = cause_of(judged)) refuse_datagram(*cause);
 }
 
-// Inline, as what is done for every datagram; what is not expected of one is apart.
+// Inline, as it runs for every datagram; the handling of unexpected ones is separate.
 inline void Lane::on_judged(Judged judged, size_t bytes) {
   if (judged != Judged::kVerified) return on_unverified(judged, bytes);
   seen_.noise -= bytes;
@@ -307,7 +309,8 @@ void Lane::on_frame(PeerId peer, Channel, ConstBytes frame) {
   if (!wire::parse_frame(frame, header)) {
     seen_.malformed++;
     monitor_.note(Cause::malformed, {}, now_);
-    // (Of a rank, a later version's; the operation that misses it says so.)
+    // (From a rank it may be a frame of a later version; the operation that lacks it reports an
+    // error.)
     if (station_peers_.count(peer) > 0)
       tell_down(peer, {Status(Code::kPeerLost, "a frame from it does not parse"), false});
     return;
@@ -321,8 +324,9 @@ void Lane::on_frame(PeerId peer, Channel, ConstBytes frame) {
 }
 
 void Lane::on_corrupt_frame(PeerId peer, ConstBytes frame) {
-  // A stream with a corrupt frame has lost its place in the protocol: nothing after it is safe. The
-  // damage may be in the header, so a tag that is no group's stands for any that the peer is in.
+  // A stream with a corrupt frame has lost its place in the protocol, so later frames are not safe
+  // to use. The damage may be in the header: a tag that belongs to no group may mean any group of
+  // the peer.
   wire::FrameHeader header;
   const bool named = wire::parse_frame(frame, header) && groups_.count(header.group_tag) > 0;
   for (const auto& [tag, group] : groups_) {
@@ -344,11 +348,12 @@ void Lane::on_corrupt_frame(PeerId peer, ConstBytes frame) {
 
 void Lane::dispatch(LaneGroup& group, PeerId peer, const wire::FrameHeader& header,
                     ConstBytes frame) {
-  // The stream proves who speaks; a member id that does not belong to it is a forgery or a bug. A
-  // station does not know which number the ranks have given it, only that it is none of theirs.
+  // The stream proves the identity of the sender; a member id that does not belong to it is a
+  // forgery or a bug. A station does not know the number that the ranks have given it, only that it
+  // is not a rank's.
   wire::FrameHeader from = header;
   if (header.member >= group.peers_.size()) from.member = group.station_of(peer);
-  // Last words of a station that the group has parted from.
+  // Final frames of a station that the group has parted from.
   if (from.member == kNoMember && station_peers_.count(peer) > 0) {
     return group.counters_->add(Counter::agg_stale);
   }
@@ -370,7 +375,7 @@ void Lane::on_read(PeerId, uint64_t token, ConstBytes bytes) {
   }
 }
 
-// Whoever it was has taken part in nothing: no group and no later one loses anything by it.
+// This peer never joined a group, so no current or future group is affected.
 void Lane::on_stranger_gone(PeerId peer) { early_.erase(peer); }
 
 void Lane::on_peer_down(PeerId peer, const Status& why, bool graceful) {

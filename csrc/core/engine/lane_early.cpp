@@ -1,7 +1,7 @@
-// Frames for a group that this rank has not made yet: its peers may be ahead after the rendezvous.
-// They wait in a store that is bounded for each peer, and are handed over in the turn after the
-// group was added. A frame is never repeated, so what found no room fails the group that it was
-// for, by name, if that group ever comes.
+// Frames for a group that this rank has not made yet, because its peers may be ahead after the
+// rendezvous. They are stored, within a limit for each peer, and replayed in the poll after the
+// group was added. A frame is never repeated, so a frame that found no room fails its group, by
+// name, if that group is ever made.
 #include <algorithm>
 #include <utility>
 
@@ -10,9 +10,10 @@
 
 namespace mcast {
 namespace {
-constexpr size_t kOrphanCost = 64;  // bytes that a frame takes besides its own
-constexpr size_t kLostTags = 8;     // that are remembered of a peer; beyond, any may be meant
-// Ranks make a group within moments of each other; what is older belongs to one that never came.
+constexpr size_t kOrphanCost = 64;  // overhead of a stored frame, bytes
+constexpr size_t kLostTags = 8;  // remembered of a peer; if there are more, any group may be meant
+// Ranks make a group within moments of each other; older frames belong to a group that was never
+// made.
 constexpr Nanos kOrphanAge = 60 * kSecond;
 }  // namespace
 
@@ -29,7 +30,7 @@ void Lane::age(Early& early) {
   }
 }
 
-// Costs as much as this peer has left here, whatever others have.
+// The cost depends on the frames of this peer only.
 void Lane::keep_orphan(uint64_t tag, PeerId peer, ConstBytes frame) {
   if (others_.closed(tag)) {
     seen_.late++;
@@ -44,14 +45,14 @@ void Lane::keep_orphan(uint64_t tag, PeerId peer, ConstBytes frame) {
     early.bytes += cost;
     return;
   }
-  // A frame is never repeated: should the group come, it must not wait for this one.
+  // A frame is never repeated: if the group is made, it must not wait for this one.
   monitor_.note(Cause::foreign, {}, now_);
   early.dropped = now_;
   const bool known = std::find(early.lost.begin(), early.lost.end(), tag) != early.lost.end();
   if (!known && early.lost.size() < kLostTags) early.lost.push_back(tag);
 }
 
-// In a turn, not in add_group(): the caller has had time to start the probe.
+// In a poll, not in add_group(): the caller has had time to start the probe.
 void Lane::replay_orphans() {
   for (const uint64_t tag : std::exchange(fresh_, {})) {
     std::vector<std::pair<PeerId, Orphan>> taken;
@@ -77,7 +78,7 @@ void Lane::replay_orphans() {
   }
 }
 
-// The group has just been added: what of its members' frames was lost, it would wait for in vain.
+// The group has just been added. It would wait in vain for lost frames of its members.
 void Lane::fail_overrun(LaneGroup& group) {
   const uint64_t tag = group.core_.params().tag;
   for (size_t m = 0; m < group.peers_.size(); m++) {

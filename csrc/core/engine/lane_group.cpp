@@ -1,5 +1,5 @@
-// What a group sees of its lane: where it sends, whom it meets, what it has received, and whether
-// others share the lane. All of it is called from within a turn (lane.cpp), by the group's core.
+// The services of a lane to a group: sending, stations, receive statistics, and other groups that
+// share the lane. The group's core calls all of this during a poll (lane.cpp).
 #include <algorithm>
 #include <utility>
 
@@ -7,8 +7,8 @@
 
 namespace mcast {
 namespace {
-// For how long a group's probe also speaks for new groups among its members, while it lives: half
-// of the time for which a switch keeps a membership that nobody asks about (260 s).
+// Time for which a group's probe also counts for new groups among its members, while it lives: half
+// the time for which a switch keeps a membership without queries (260 s).
 constexpr Nanos kProofAge = 130 * kSecond;
 }  // namespace
 
@@ -44,7 +44,7 @@ bool LaneGroup::commit_gather(size_t header, const Slice& block, size_t offset, 
   return true;
 }
 
-// A device that places looks at the header alone; and what it lets others read is in clear.
+// A device that places chunks checks the header only, and memory that it exposes is in clear.
 Placer* LaneGroup::placer() {
   return core_.params().multicast.guard == nullptr ? lane_.transport_->datagram().placer()
                                                    : nullptr;
@@ -100,7 +100,7 @@ void LaneGroup::meet(Member station, const StreamAddress& address) {
   const std::vector<uint32_t> its = lane_.transport_->datagram().sources_of(address);
   lane_.others_.add(its);
   address_.hosts.insert(address_.hosts.end(), its.begin(), its.end());
-  // The core, which is calling, is told in the next turn.
+  // The core is the caller; it is notified in the next poll.
   if (lane_.down_.count(peer) > 0) met_down_.push_back(station);
 }
 
@@ -127,7 +127,7 @@ std::optional<RemoteGrant> LaneGroup::expose(const Slice& block, size_t offset) 
     return std::nullopt;
   }
   auto grant = remote->expose(block, offset);
-  if (!grant.ok()) return std::nullopt;  // locked memory is short: repairs go by messages
+  if (!grant.ok()) return std::nullopt;  // too little locked memory: repairs use messages
   return std::move(grant).value();
 }
 
@@ -137,7 +137,8 @@ void LaneGroup::linger(std::shared_ptr<void> hold) {
 
 Port::Received LaneGroup::received() const {
   auto& seen = lane_.seen_;
-  // What other groups over these hosts send is no flood, and what still comes for closed ones.
+  // Traffic of other groups over these hosts is not a flood, nor are late datagrams for closed
+  // groups.
   const uint64_t others = seen.neighbour + seen.late;
   const uint64_t useless = seen.all - seen.own - seen.verified - others;
   const uint64_t ignored = seen.ignored.count(lane_.transport_->datagram(), lane_.now_);
@@ -154,8 +155,8 @@ Status LaneGroup::receive_multicast(bool wanted) {
   }
   address_.joined = false;
   medium.leave(address_.multicast);
-  // As long as others stay the flood does, too, at whatever port: the host is then still a member
-  // of the address. Their cores are told in the next turn.
+  // As long as other groups stay, the flood continues, at every port, because the host is then
+  // still a member of the address. Their cores are notified in the next poll.
   const MulticastAddress& left = address();
   for (const auto& [tag, group] : lane_.groups_) {
     const MulticastAddress& its = group->address();

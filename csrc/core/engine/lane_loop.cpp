@@ -1,6 +1,6 @@
-// One turn: commands in their order, the lane's poll, then the groups that are closing. A group
-// closes when it is quiet; at its deadline what is in flight or unconfirmed fails, here with what
-// was waited for and elsewhere with who left.
+// One iteration: commands in order, the lane's poll, then groups that are closing. A group closes
+// when it is quiet. At its deadline, operations in flight or unconfirmed fail: here with the
+// operation that was waited for, elsewhere with the rank that left.
 #include "engine/lane_loop.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ bool LaneLoop::turn(std::vector<LaneDriver::Command>& commands, Nanos now) {
 
 void LaneLoop::run(std::vector<LaneDriver::Command>& commands, Nanos now) {
   for (LaneDriver::Command& command : commands) command(lane_, now);
-  commands.clear();  // captured memory is released here, not at the next turn
+  commands.clear();  // captured memory is released here, not in the next iteration
 }
 
 Nanos LaneLoop::deadline(Nanos now) const {
@@ -43,7 +43,8 @@ void LaneLoop::serve_closing(Nanos now) {
     Status outcome;
     if (group != nullptr) {
       GroupCore& core = group->core();
-      core.fail_early(now);  // the reason is known: it is no matter of this member's leaving
+      // A specific failure is already pending; report it instead of 'member left'.
+      core.fail_early(now);
       if (const std::string oldest = core.unfinished_text(now); !oldest.empty()) {
         const LeftInFlight left = left_in_flight(core.params().self, core.waiting(), c.force);
         core.fail(left.for_others, core.params().self, now);

@@ -1,7 +1,7 @@
-// A lane is found by the settings that its sockets and its thread depend on. One that has lost a
+// A lane is found by the settings that its sockets and its thread depend on. A lane that has lost a
 // peer can never talk to that process again (neither side would know what the other had received),
-// so the next group gets a fresh one, with new sockets and a new identity; the poisoned one ends
-// when its last group is gone. The same goes for a lane whose interface has got another address.
+// so the next group gets a new one, with new sockets and a new identity; the poisoned one ends with
+// its last group. The same applies to a lane whose interface has a new address.
 #include "engine/lane_pool.h"
 
 #include <sched.h>
@@ -22,9 +22,10 @@
 namespace mcast {
 namespace {
 
-constexpr Nanos kPoisonedPatience = 500 * kMilli;  // for the goodbye to peers that are still there
+// To close connections to remaining peers in order.
+constexpr Nanos kPoisonedPatience = 500 * kMilli;
 
-// So that XPS gives each lane a transmit queue of its own.
+// Gives each lane a separate transmit queue by XPS.
 int pin_cpu(const Config& config, LaneId lane) {
   cpu_set_t mask;
   if (config.pin == 0 || ::sched_getaffinity(0, sizeof mask, &mask) != 0) return -1;
@@ -71,7 +72,8 @@ Result<std::shared_ptr<LaneThread>> LanePool::lane_for(const Config& config, Lan
   const bool multicast = id == LaneId::kMulticast;
   LaneAccounts accounts{multicast ? arrived_ : nullptr, context_.share, nullptr,
                         config.watches_sources(), context_.may_reach};
-  if (context_.threads && lanes_.size() >= kLanes) {  // the first ones are the client's in any case
+  // The first ones are always granted to the client.
+  if (context_.threads && lanes_.size() >= kLanes) {
     Result<std::shared_ptr<void>> place = context_.threads->take(1);
     if (!place.ok()) return place.status();
     accounts.hold = std::move(place).value();

@@ -1,7 +1,7 @@
-// The loop: give the lane a turn (engine/lane_loop.h), and when nothing more can be done at once
-// sleep in the transport until traffic, a wake-up or the next deadline. Signals are blocked on this
-// thread, so that Ctrl-C reaches the threads that wait for results. When a lane stops it says
-// goodbye and keeps reading until its peers have what was sent to them.
+// The loop: runs an iteration of the lane (engine/lane_loop.h), and if no more can be done at once,
+// sleeps in the transport until traffic, a wake-up or the next deadline. Signals are blocked on
+// this thread, so that Ctrl-C reaches the threads that wait for results. When a lane stops it
+// announces its end and keeps reading until its peers have received what was sent to them.
 #include "engine/lane_thread.h"
 
 #include <pthread.h>
@@ -46,7 +46,7 @@ bool LaneThread::call(const Command& command) {
       })) {
     return false;
   }
-  future.wait();  // every accepted command runs, also while the lane stops
+  future.wait();  // every accepted command runs, even while the lane stops
   return true;
 }
 

@@ -1,5 +1,5 @@
-// One name at a time, in the order in which they were asked for; one that is asked for again before
-// its answer was taken is not looked up twice.
+// Resolves one name at a time, in the order of the requests. A name that is requested again before
+// its result was taken is not resolved twice.
 #include "engine/name_lookup.h"
 
 #include <arpa/inet.h>

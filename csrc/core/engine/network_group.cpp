@@ -1,5 +1,5 @@
-// A group's life on its two lanes once it is open (network_open.cpp): posts go to the lane's queue,
-// or to the parts of a split; stats() asks both lanes.
+// A group on its two lanes once it is open (network_open.cpp): posts go to the lane's queue, or to
+// the parts of a split; stats() queries both lanes.
 #include "engine/network_group.h"
 
 #include <unistd.h>
@@ -13,7 +13,8 @@
 namespace mcast {
 namespace {
 
-constexpr Nanos kWordPatience = 2 * kSecond;  // for a better word on why a part has failed
+// Wait for a more specific error before reporting that a part failed.
+constexpr Nanos kWordPatience = 2 * kSecond;
 
 void add_guard(SecurityStats& stats, crypto::DatagramGuard& guard) {
   stats.sealed += guard.seal_key().sealed();
@@ -34,7 +35,7 @@ NetworkGroup::NetworkGroup(const GroupSpec& spec, NetworkGroupParts parts)
 NetworkGroup::~NetworkGroup() {
   const Status status = close_with_linger();
   if (!status.ok()) log(LogLevel::kInfo, "group '%s': %s", name_.c_str(), status.message().c_str());
-  if (!here()) return;  // it may have been held when the process forked
+  if (!here()) return;  // the lock may have been held when the process forked
   std::lock_guard<std::mutex> lock(holder_->mutex);
   holder_->split = nullptr;
 }
@@ -46,12 +47,12 @@ void NetworkGroup::split(std::unique_ptr<Split> how) {
   holder_->split = split_.get();
 }
 
-// The operation here only makes sure that all ranks call it, and ends it for all; `done` runs when
-// it and all parts are over.
+// This operation only checks that all ranks make the call, and ends it for all; `done` runs when it
+// and all parts have ended.
 Status NetworkGroup::push_split(Post post) {
   struct Ends {
     std::atomic<int> left{2};
-    Status outcome;  // the operation's; that of the parts only matters through it
+    Status outcome;  // of the operation; the parts affect it only through the operation
     Completion done;
     void one() {
       if (--left == 0 && done) done(outcome);
@@ -85,7 +86,7 @@ Status NetworkGroup::push_split(Post post) {
     on_lane([sequence](GroupCore& core, Nanos now) { core.arrived(sequence, now); });
   };
   events.trouble = [on_lane, ranks = split_->ranks_text()](const Status& why) {
-    // Our own connections to whoever is lost break as well, and that says which rank it is.
+    // Our own connections to the lost rank break as well, and their error names that rank.
     const Status full(why.code(), why.message() + (ranks.empty() ? "" : " (" + ranks + ")"));
     on_lane([full](GroupCore& core, Nanos now) { core.fail_later(full, now + kWordPatience); });
   };
@@ -122,7 +123,7 @@ Status NetworkGroup::push_to_lane(LaneId id, Post post) {
   return pushed ? Status() : gone("ended with the engine, which is shut down", *shared);
 }
 
-// Of the reduce lane, whose streams do not wait for multicast.
+// Uses the reduce lane, whose streams do not wait for multicast.
 Status NetworkGroup::push_message(MessagePost post) {
   const Status gone(Code::kClosed, std::string(post.receives ? "recv" : "send") + ": group '" +
                                        name_ + "' was closed meanwhile");
@@ -189,7 +190,7 @@ GroupStats NetworkGroup::stats() const {
       if (const auto identity = parts_.lanes[lane]->identity()) {
         s.security.untried += identity->budget()->refused();
       }
-      // What could not be attributed to a group is shown by every group of the lane.
+      // Traffic that could not be attributed to a group is reported by every group of the lane.
       s.security.add(l.monitor());
       s.counters[static_cast<size_t>(Counter::foreign)].second += l.foreign();
       s.counters[static_cast<size_t>(Counter::neighbour)].second += l.neighbour();

@@ -1,6 +1,6 @@
-// Whether a network carries anything is found out by TCP, which is what a group needs first: a host
-// that is there answers, with a connection or with a refusal. Hundreds at a time, for the sake of
-// descriptors.
+// Checks by TCP whether a network carries traffic, because a group needs TCP first: a reachable
+// host replies, with a connection or with a refusal. Hundreds are tried at a time, to limit the
+// number of descriptors.
 #include "engine/network_memory.h"
 
 #include <arpa/inet.h>
@@ -17,7 +17,7 @@
 namespace mcast {
 namespace {
 
-constexpr Nanos kPatience = 2 * kSecond;  // one lost SYN is sent again after a second
+constexpr Nanos kPatience = 2 * kSecond;  // a lost SYN is sent again after a second
 constexpr size_t kAtOnce = 256;
 
 sockaddr_in ipv4_at(uint32_t address, uint16_t port) {
@@ -103,7 +103,7 @@ bool NetworkMemory::reaches(const OwnAddress& own, const std::vector<FarAddress>
     for (size_t i = start; i < end; i++) attempts.push_back(attempt(own, untried[i]));
     wait_for(attempts);
     for (const Attempt& a : attempts) answered_[a.address] = a.answered;
-    // One that does not answer is enough.
+    // One host that does not reply is enough.
     if (!std::all_of(attempts.begin(), attempts.end(), [](auto& a) { return a.answered; })) break;
   }
   return std::all_of(far.begin(), far.end(), [this](const FarAddress& one) {

@@ -1,8 +1,8 @@
-// How a group comes to life on its two lanes: it is added to both, probed on the multicast lane,
-// and the reduce lane adopts the result. Failures found by a lane come back through a listener,
-// make every later post fail at once with the first reason, and fail the other lane too: a little
-// later, since the members' aborts travel on each lane by itself, and the one of that lane says
-// which of its operations were complete everywhere.
+// Opens a group on its two lanes: adds it to both, probes on the multicast lane, and the reduce
+// lane adopts the result. A failure found by a lane is reported to a listener, makes every later
+// post fail at once with the first reason, and fails the other lane, too: a little later, because
+// the members' aborts travel on each lane separately, and the abort of that lane says which of its
+// operations were complete everywhere.
 #include <utility>
 
 #include "base/errors.h"
@@ -15,8 +15,9 @@ namespace mcast {
 namespace {
 
 constexpr Nanos kWarnInterval = 60 * kSecond;
-constexpr Nanos kAskInterval = 200 * kMilli;  // between looks at GroupSpec::interrupted
-// Of a lane, once the other has failed, with an abort of its own: far more than one trip.
+constexpr Nanos kAskInterval = 200 * kMilli;  // interval of calls of GroupSpec::interrupted
+// Time for the other lane to receive its own abort, once one lane has failed: far more than one
+// trip.
 constexpr Nanos kAbortPatience = 50 * kMilli;
 
 const char* path_name(GroupCore::Path path) {
@@ -51,7 +52,8 @@ GroupParams NetworkGroup::make_params(const Agreement& agreement) {
   p.multicast.wanted = config_.algorithm != "ring";
   p.policy = config_.lane_policy == "gather" ? LanePolicy::kGather : LanePolicy::kFair;
   p.multicast.required = config_.algorithm == "multicast";
-  // Between ranks of one host no gateway limits anything: what differs there is the CPU's load.
+  // Between ranks of one host no gateway limits the rate: differences there come from the CPU's
+  // load.
   if (config_.algorithm == "auto" && agreement.hosts > 1) p.multicast.rate_test = config_.rate_test;
   p.multicast.link_rate = config_.link_rate;
   p.trace = trace_;
@@ -95,15 +97,15 @@ void NetworkGroup::add_to_lane(LaneId id, const GroupParams& params, const Agree
     }
   }
   GroupCore& core = lane.add_group(own, address, std::move(ids), now, counters_[id]).core();
-  // A little less than the group's own limit: the error is to say why a rank is not reached.
+  // A little less than the group's own limit, so that the error says why a rank is not reached.
   lane.keep_trying(tag_, deadline - std::min(kSecond, creation_limit_ / 4));
   if (reduces && parts_.registrar != nullptr) listen_to_rosters(core);
-  // A lane that fails takes the other with it: the group is one.
+  // A lane that fails also fails the other one: the group is one unit.
   core.set_failure_listener(
       [state = state_, tag = tag_, &lane, holder = holder_, registrar = parts_.registrar,
        other = std::weak_ptr(parts_.lanes[other_lane(id)]), reduces](const Status& why) {
-        // Where a peer was silent, its connections may yet break, long after the network has
-        // healed: the next group must not be made over them.
+        // The connections to a silent peer may still break, long after the network has healed: the
+        // next group must not use them.
         if (why.code() == Code::kPeerLost || why.code() == Code::kTimeout) lane.poison();
         if (state->note_failure(why) && reduces) MCAST_REACH(reduce_lane_fails_first);
         {
@@ -124,7 +126,7 @@ void NetworkGroup::add_to_lane(LaneId id, const GroupParams& params, const Agree
       });
 }
 
-// The reduce lane first: once the probe is over, every rank's is there.
+// The reduce lane first: once the probe is over, every rank has added it.
 bool NetworkGroup::begin_open(const Agreement& agreement, Completion probed, Nanos deadline) {
   tag_ = agreement.tag;
   fixed_.streams = "every rank";
@@ -194,7 +196,7 @@ void NetworkGroup::settle_path() {
   });
 }
 
-// What stats() shows of the agreement.
+// The part of the agreement that stats() shows.
 void NetworkGroup::describe() {
   const Plan plan = make_plan({wire::Kind::kBroadcast, 0, 0, 1ull << 40, ""}, agreed_);
   fixed_.chunk = agreed_.chunk;
@@ -259,7 +261,7 @@ void NetworkGroup::warn_of_ring() const {
   static RateLimit* const limit = new RateLimit(kWarnInterval);
   uint64_t before = 0;
   {
-    // Where it is held another group warns just now, or was about to when this process forked.
+    // If it is locked, another group warns right now, or was about to when this process forked.
     const std::unique_lock<std::mutex> lock(*mutex, std::try_to_lock);
     if (!lock || !limit->allow(monotonic_now())) return;
     before = limit->suppressed();

@@ -1,6 +1,6 @@
-// What a group does to have stations: rank 0 has its aggregators asked; each rank's reduce lane
-// agrees on those that are admitted. The creation waits for the first roster for a moment, so that
-// the first operations have it, and goes on without if there is none yet.
+// Gets stations for a group: rank 0 has its aggregators asked, and each rank's reduce lane agrees
+// on the admitted stations. The creation waits a moment for the first roster, so that the first
+// operations can use it, and continues without if there is none yet.
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -14,12 +14,12 @@
 namespace mcast {
 namespace {
 
-constexpr Nanos kInterruptLook = 200 * kMilli;  // between looks at GroupSpec::interrupted
-constexpr size_t kMostNameBytes = 256;          // of a group, as aggregators take it
+constexpr Nanos kInterruptLook = 200 * kMilli;  // interval of calls of GroupSpec::interrupted
+constexpr size_t kMostNameBytes = 256;          // of a group, accepted by aggregators
 
 }  // namespace
 
-// Before the first frame of a roster can come: with the group's entry into the lane.
+// Called when the group is added to the lane, before the first frame of a roster can arrive.
 void NetworkGroup::listen_to_rosters(GroupCore& core) {
   RosterEvents events;
   Registrar* const registrar = parts_.registrar;
@@ -54,7 +54,7 @@ void NetworkGroup::ask_aggregators(const Agreement& agreement) {
   Registrar::Job job;
   Result<std::vector<NetAddress>> addresses =
       parse_net_addresses(config_.aggregators, kMostAggregators);
-  if (!addresses.ok()) return;  // the setting has been read before
+  if (!addresses.ok()) return;  // the setting was checked before
   job.aggregators = std::move(addresses).value();
   wire::Ask& ask = job.ask;
   ask.version = version();

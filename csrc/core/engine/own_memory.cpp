@@ -1,6 +1,6 @@
-// The engine is shown 16 random bytes of this process, by which it knows it again, and gets the
-// process's own memory as a descriptor: opened by whoever it belongs to, it needs no right of the
-// engine's, and after an exec it leads nowhere.
+// The engine gets 16 random bytes of this process, by which it recognizes it, and the process's own
+// memory as a descriptor. Because its owner has opened it, the engine needs no privilege; after an
+// exec it is useless.
 #include "engine/own_memory.h"
 
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 namespace mcast {
 
 std::optional<ipc::MemoryRoad> OwnMemory::road(const char* setting) {
-  // Of the process, since engines come and go.
+  // Per process, because engines come and go.
   static const std::array<uint64_t, 2> kCookie{secure_random64(), secure_random64()};
   const std::lock_guard<std::mutex> held(mutex_);
   if (asked_) return road_;

@@ -1,9 +1,9 @@
-// All parts of an operation are posted at once; data flows between them by readable ends. What a
-// rail delivers raises the readable end of a region over the output's memory, which is the source
-// of the operations among the ranks of the host; on a broadcast root's host it is the other way
-// round. The host's operations go by pieces, in the order in which the rails deliver: where all
-// roots send at once, piece by piece over all blocks, else block by block. That order, like all
-// that is posted here, follows from the descriptor and from what the whole group has agreed on.
+// All parts of an operation are posted at once; data flows between them by readable ends. Data from
+// a rail raises the readable end of a region over the output's memory, which is the source of the
+// operations among the ranks of the host; on the host of a broadcast's root it is the other way
+// round. The host's operations go by pieces, in the order in which the rails deliver: piece by
+// piece over all blocks if all roots send at once, otherwise block by block. That order, like
+// everything posted here, follows from the descriptor and from the agreement of the whole group.
 #include "engine/rails.h"
 
 #include <algorithm>
@@ -15,17 +15,17 @@
 namespace mcast {
 namespace {
 
-constexpr size_t kLeastBytes = 4u << 20;  // in all; less is not worth two steps
+constexpr size_t kLeastBytes = 4u << 20;  // in total; less is not worth two steps
 constexpr size_t kLeastPiece = 256u << 10, kMostPiece = 4u << 20;
 constexpr size_t kAlign = 64;
 
 size_t round_up(size_t n) { return (n + kAlign - 1) / kAlign * kAlign; }
 
-// How much the ranks of a host take from each other at once.
+// Bytes that the ranks of a host copy from each other at once.
 size_t piece_of(size_t block) { return std::clamp(round_up(block / 8), kLeastPiece, kMostPiece); }
 
-// The same memory with a readable end of its own, of which nothing is ready. (It holds the memory,
-// not the other region: see ReduceRun.)
+// The same memory with a separate readable end, at which nothing is ready. (It keeps the memory
+// alive, not the other region: see ReduceRun.)
 Slice unready(const Slice& memory) {
   auto hold = memory.region ? memory.region->keepalive() : nullptr;
   Slice s{std::make_shared<Region>(memory.data(), memory.length, std::move(hold)), 0,
@@ -92,7 +92,7 @@ void Rails::post_allgather(const Post& whole, const std::shared_ptr<Parts>& part
   const wire::Descriptor& d = whole.descriptor;
   const size_t block = d.bytes, piece = piece_of(block);
   const uint32_t hosts = hosts_.count();
-  // Our rail's blocks, by host, as the neighbours may read them.
+  // Our rail's blocks, by host, as readable by the neighbours.
   std::vector<Slice> ours(hosts);
   Post on_rail;
   on_rail.descriptor = d;
@@ -136,7 +136,7 @@ void Rails::post_allgather(const Post& whole, const std::shared_ptr<Parts>& part
   const bool in_turns = make_plan(d, agreed_).chains < hosts;
   if (in_turns) {
     for (uint32_t i = 0; i < hosts; i++) {
-      // Ours is there at once, the others come in their order.
+      // Our host's block is ready at once, the others arrive in order.
       const uint32_t h = i == 0 ? here_ : i <= here_ ? i - 1 : i;
       for (size_t at = 0; at < block; at += piece) take(h, at);
     }
@@ -147,7 +147,7 @@ void Rails::post_allgather(const Post& whole, const std::shared_ptr<Parts>& part
   }
 }
 
-// Where a broadcast comes from, and what our part of it is.
+// Determines the root of a broadcast and this rank's part of it.
 Rails::Broadcast Rails::cut(const Post& whole) const {
   const wire::Descriptor& d = whole.descriptor;
   Broadcast b{whole, Shares(d.bytes, local_.size())};
@@ -157,7 +157,7 @@ Rails::Broadcast Rails::cut(const Post& whole) const {
   const auto& theirs = hosts_.members(b.from);
   b.root = static_cast<Member>(std::find(theirs.begin(), theirs.end(), d.root) - theirs.begin());
   const bool is_root = b.with_root && b.root == place_;
-  // Of our part: the root's memory, else what another brings.
+  // Source of our part: the root's memory, or data from another rank.
   b.memory = is_root ? whole.input : whole.outputs[0];
   const size_t length = b.shares.lengths[place_];
   b.ours = within(b.memory, place_ * b.shares.share, length);

@@ -1,8 +1,8 @@
-// Whatever others tell is noted at once and acted upon in the next turn, which alone opens and
-// closes connections. A connection whose aggregator is not admitted any more is closed with a Bye;
-// so is every connection of a group that has left. A guarded group says nothing before it is asked
-// for a proof, and believes no acceptance without one. Who asks is not authenticated: whatever it
-// says, it gets an ask, which holds no secret.
+// Events are recorded at once and handled in the next turn(), which alone opens and closes
+// connections. A connection whose aggregator is no longer admitted is closed with a Bye, and so is
+// every connection of a group that has left. A guarded group sends nothing before it is asked for a
+// proof, and accepts no Accept without one. The aggregator that asks for the proof is not
+// authenticated: whatever it sends, it gets a request, which contains no secret.
 #include "engine/registrar_core.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 using Asking = Admission::State;
 
-constexpr size_t kMostMode = 16;  // characters of what a stranger calls its mode
+constexpr size_t kMostMode = 16;  // characters of the mode named by an unauthenticated peer
 
 std::vector<uint64_t> uids_of(const std::vector<wire::StationEntry>& stations) {
   std::vector<uint64_t> uids;
@@ -123,12 +123,12 @@ void RegistrarCore::turn(Nanos now) {
   }
 }
 
-// Who has not been asked would take it for an ask that is none.
+// An aggregator that has not been asked would take the Bye for an invalid request.
 void RegistrarCore::say_goodbye(const Entry& entry, Row& row) {
   if (!entry.job.secret || !row.nonce.empty()) row.link->send(wire::Bye{});
 }
 
-// Gives up those that are late, and connections that nothing holds any more.
+// Gives up late aggregators, and closes connections that are no longer needed.
 void RegistrarCore::tidy(Entry& entry, Nanos now) {
   for (Row& row : entry.rows) {
     if (row.admission.answer_is_late(now)) {
@@ -145,7 +145,7 @@ void RegistrarCore::tidy(Entry& entry, Nanos now) {
   }
 }
 
-// What an aggregator is asked: the same as all others, but for these two.
+// The request to an aggregator: the same for all, except these two fields.
 const wire::Ask& RegistrarCore::ask_of(Entry& entry, const Row& row) {
   entry.job.ask.roster = entry.version + 1;
   entry.job.ask.rack = row.admission.address().rack;
@@ -205,8 +205,8 @@ void RegistrarCore::on_challenge(Entry& entry, Row& row, const wire::Challenge& 
   const wire::Ask& ask = ask_of(entry, row);
   const std::string mode = ask.security.empty() ? "off" : ask.security;
   if (!entry.job.secret || challenge.security != mode || challenge.nonce.empty()) {
-    // Without a proof, so that its log names the two modes, too. No true aggregator serves such an
-    // ask, and a false one would get it by claiming the group's mode as well.
+    // Without a proof, so that the aggregator's log names the two modes, too. No real aggregator
+    // serves such a request, and a fake one could get it by claiming the group's mode as well.
     if (entry.job.secret) row.link->send(ask);
     row.admission.failed(
         "the aggregator runs with security=" + challenge.security.substr(0, kMostMode) +
@@ -228,7 +228,7 @@ Status RegistrarCore::check_accept(const Entry& entry, const Row& row, const wir
   const bool keyed =
       std::all_of(accept.stations.begin(), accept.stations.end(),
                   [](const auto& station) { return station.key != wire::EndpointKey{}; });
-  // (Before the challenge nothing is an answer to anything.)
+  // (Before the challenge a record cannot be a valid reply.)
   if (keyed && !row.nonce.empty() &&
       crypto::without_mac(entry.job.secret->aggregators().record,
                           crypto::said_over(row.nonce, "accept", row.asked), text)) {
@@ -267,7 +267,7 @@ void RegistrarCore::on_end(Entry& entry, Row& row, const Status& why, Nanos now)
   note(entry, row);
 }
 
-// Once for each change.
+// Logs each change once.
 void RegistrarCore::note(const Entry& entry, Row& row) const {
   const AggregatorStats s = row.admission.stats();
   const bool admitted = s.state == "admitted";

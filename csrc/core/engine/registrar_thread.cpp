@@ -1,6 +1,6 @@
-// One thread, one poll() over all connections and a wake-up. Whatever others tell is noted under
-// the lock and acted upon in the thread's next turn, which alone opens and closes connections; name
-// servers are asked elsewhere (name_lookup.h).
+// One thread, with one poll() over all connections and a wake-up. Events are recorded under the
+// lock and handled in the thread's next turn, which alone opens and closes connections. Names are
+// resolved elsewhere (name_lookup.h).
 #include "engine/registrar_thread.h"
 
 #include <poll.h>
@@ -94,7 +94,7 @@ void RegistrarThread::abandon_after_fork() noexcept {
 
 void RegistrarThread::wake() const {
   const uint64_t one = 1;
-  // Full is awake too.
+  // If the counter is full, the thread is awake, too.
   if (::write(wake_, &one, sizeof one) < 0) return;
 }
 
@@ -109,8 +109,8 @@ void RegistrarThread::loop() {
   core_.turn(monotonic_now());
 }
 
-// Until something comes or is due, and takes what has come. (This thread alone makes and ends
-// links, so they are there when the wait is over.)
+// Waits for an event or a due time, and reads what has arrived. (Only this thread makes and ends
+// links, so they still exist after the wait.)
 void RegistrarThread::wait(std::unique_lock<std::mutex>& held) {
   struct Watched {
     uint64_t group;
@@ -139,7 +139,7 @@ void RegistrarThread::wait(std::unique_lock<std::mutex>& held) {
   }
 }
 
-// Names of those that are to be asked now.
+// Looks up the addresses of aggregators that are due.
 void RegistrarThread::look_up_due() {
   for (const RegistrarCore::Due& due : core_.due(monotonic_now())) {
     if (resolved_.count({due.group, due.row}) > 0) continue;

@@ -1,8 +1,8 @@
-// Records are lines of key=value, readable in a store dump: each is read by few. The roster is read
-// by all, so it is packed. Chunk size and budget are the least of all ranks. The multicast address
-// is one of a few per job, chosen by hashing the set of hosts with the job's salt: groups over the
-// same hosts share it, other jobs almost surely use another, and where they do not, the random
-// group tag keeps them apart.
+// Records are lines of key=value, readable in a store dump: each is read by few ranks. All ranks
+// read the roster, so it is packed. Chunk size and budget are the smallest of all ranks. The
+// multicast address is one of a few per job, chosen by hashing the set of hosts with the job's
+// salt: groups over the same hosts share it, and other jobs almost certainly use another. If they
+// do not, the random group tag separates them.
 #include "engine/rendezvous.h"
 
 #include <algorithm>
@@ -122,7 +122,7 @@ Result<RankRecord> RankRecord::decode(const std::string& text) {
   RankRecord r;
   uint64_t uid = 0, reduce_uid = 0;
   uint16_t port = 0, loopback_port = 0, reduce_port = 0, reduce_loopback_port = 0;
-  // (A text with a zero byte would be another one for all that take it for a C string.)
+  // (Code that takes the text for a C string would stop at a zero byte and read another text.)
   if (text.find('\0') != std::string::npos || !number(fields, "protocol", r.protocol) ||
       !number(fields, "uid", uid) || !number(fields, "external_port", port) ||
       !number(fields, "loopback_port", loopback_port) ||
@@ -171,7 +171,7 @@ Result<RankRecord> RankRecord::decode(const std::string& text) {
 
 Status same_version(const RankRecord& a, Member rank_a, const RankRecord& b, Member rank_b) {
   if (a.protocol == b.protocol && a.version == b.version) return {};
-  // Between releases builds of one version may differ.
+  // Between releases, builds of the same version may differ.
   const auto text = [builds = a.version == b.version](const RankRecord& r) {
     return builds ? r.version + ", protocol " + std::to_string(r.protocol) : r.version;
   };
@@ -182,7 +182,7 @@ Status same_version(const RankRecord& a, Member rank_a, const RankRecord& b, Mem
 
 namespace {
 
-// Whether two lists "cpu=gloo,cuda=nccl" say the same of each device that is in both.
+// Whether two lists "cpu=gloo,cuda=nccl" agree about each device that is in both.
 bool same_fallback(std::string_view a, std::string_view b) {
   const auto all_of = [](const std::vector<std::string_view>& list, const auto& look) {
     return std::all_of(list.begin(), list.end(), look);
@@ -227,7 +227,7 @@ Status compare(const RankRecord& mine, const RankRecord& r, Member rank) {
   return {};
 }
 
-// The ranks' racks, by name and by number; fails where ranks of one host are in two.
+// The ranks' racks, by name and by number. Fails if ranks of one host are in two racks.
 Status note_racks(const std::vector<RankRecord>& records, Roster& out) {
   std::map<uint32_t, size_t> lowest;  // rank, by host
   for (size_t i = 0; i < records.size(); i++) {
@@ -286,9 +286,9 @@ Status tell_hosts_apart(const std::vector<RankRecord>& records) {
 
 constexpr uint32_t kSecondOctets = 254;  // 1 .. 254
 
-// The address is the hosts', since switches prune by it and keep an entry for each. The port is the
-// members': a socket then queues only what is sent to its own groups, whose windows its buffer is
-// shared out to.
+// The hosts determine the address, because switches filter by it and keep an entry for each. The
+// members determine the port: a socket then queues only datagrams of its own groups, whose windows
+// are derived from its buffer.
 void choose_address(const std::set<std::string>& hosts, const std::map<uint64_t, size_t>& uids,
                     uint32_t part_index, Roster& roster) {
   uint64_t host_set = hash_text("hosts", 1);
@@ -305,9 +305,9 @@ void choose_address(const std::set<std::string>& hosts, const std::map<uint64_t,
   address.loopback = hosts.size() == 1;
 }
 
-// That of the reduce lane: another one, since a host that leaves an address which is flooded still
+// The address of the reduce lane. It differs, because a host that leaves a flooded address still
 // gets the flood while another of its sockets is a member there. Ethernet has seven bits of the
-// second octet: in these, too, it is none of the job's other lane.
+// second octet: in these bits, too, it differs from the job's other lane.
 MulticastAddress beside(const MulticastAddress& address) {
   const uint32_t second = ((address.group >> 16) - 1 + kSecondOctets / 4) % kSecondOctets + 1;
   MulticastAddress other = address;
@@ -316,8 +316,8 @@ MulticastAddress beside(const MulticastAddress& address) {
   return other;
 }
 
-// A queue that takes longer holds up whatever else goes to the same host, such as grants, until the
-// other direction of the link stands still; it spares the credit loop nothing.
+// A longer queue delays everything else for the same host, such as grants, until the other
+// direction of the link stalls; it does not help the credit loop.
 constexpr uint64_t kMostQueueMs = 30;
 
 size_t port_queue_of(const Config& config) {
@@ -387,7 +387,7 @@ Agreement agreement_of(const Roster& roster, Member self, const Config& config,
   const Roster::Rank& mine = roster.ranks[self];
   const bool loopback = roster.address.loopback;
   Agreement out;
-  uint32_t here = 0;  // ranks of this host
+  uint32_t here = 0;  // number of ranks on this host
   const size_t ranks = roster.ranks.size();
   for (auto* const addresses : {&out.peers, &out.reduce_peers, &out.senders, &out.reduce_senders}) {
     addresses->reserve(ranks);

@@ -1,5 +1,5 @@
-// One lock for what is small, the pool's own for lanes, whose making takes long. Everything is made
-// when it is first needed.
+// One lock for small objects; the pool has its own for lanes, which take long to make. Everything
+// is made at first use.
 #include "engine/resources.h"
 
 #include <arpa/inet.h>
@@ -15,7 +15,7 @@
 namespace mcast {
 namespace {
 
-// Aggregators, too, are where the client says.
+// Addresses of aggregators come from the client, too.
 NameLookup::Resolve resolve_within(const MayReach& may_reach) {
   if (!may_reach) return resolve;
   return [may_reach](const NetAddress& address) -> NameLookup::Addresses {

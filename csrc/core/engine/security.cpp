@@ -1,7 +1,7 @@
-// Rank 0 has all records. It publishes their digests, from which everybody makes the transcript
-// T, each rank's public keys, and the group's secret, wrapped for each rank by a key that follows
-// from T and the pair of endpoints. So whoever opens it has been seen by rank 0 exactly as it
-// described itself, and everybody agrees on who is who.
+// Rank 0 has all records. It publishes their digests, from which all ranks make the transcript T,
+// each rank's public keys, and the group's secret, wrapped for each rank with a key that follows
+// from T and the pair of endpoints. So a rank that can unwrap it has been seen by rank 0 exactly as
+// it described itself, and all ranks agree on each other's identities.
 #include "engine/security.h"
 
 #include <algorithm>
@@ -21,16 +21,16 @@
 namespace mcast {
 namespace {
 
-// Of seal_rate(): other programs take the CPU now and then, so the best try counts. Datagrams
-// between looks at the clock.
+// For seal_rate(): number of tries, of which the best counts because other programs use the CPU now
+// and then; datagrams between readings of the clock.
 constexpr int kRateTries = 5;
 constexpr size_t kRateBatch = 64;
-constexpr Nanos kExcusePatience = 10 * kSecond;    // of a store, for a key that is there
-constexpr const char* kStoreOrigin = "the store";  // of a secret
+constexpr Nanos kExcusePatience = 10 * kSecond;    // for reading an existing key from a store
+constexpr const char* kStoreOrigin = "the store";  // origin of a secret
 constexpr size_t kMostModeName = 16;               // characters that are shown
 constexpr size_t kMostJobName = 120;
 
-// As a record has it (wire::put_field).
+// As in a record (wire::put_field).
 std::string one_line(std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
   return text;
@@ -41,7 +41,7 @@ std::string mode_of(const wire::Fields& fields) {
   return it == fields.end() ? "off" : it->second;
 }
 
-// What somebody has written to the store, as part of an error: neither long nor control characters.
+// A value from the store as part of an error text: limited in length, without control characters.
 std::string shown(std::string text, size_t most) {
   text.resize(std::min(text.size(), most));
   for (char& c : text) {
@@ -65,7 +65,7 @@ std::array<std::byte, kSize> get_bytes(wire::Reader& in) {
   return bytes;
 }
 
-// T: of all records, by their digests, and of what rank 0 has concluded from them.
+// T: over all records, by their digests, and over rank 0's conclusion.
 crypto::Digest transcript_of(std::vector<crypto::Digest> digests, const std::string& roster) {
   std::vector<std::string> texts;
   for (const crypto::Digest& d : digests) {
@@ -89,7 +89,7 @@ Status no_random() {
 
 }  // namespace
 
-// The pair is made twice from the same bytes: the endpoint's belongs to the lane's thread.
+// The pair is made twice from the same bytes: the endpoint's copy belongs to the lane's thread.
 Result<std::shared_ptr<const LaneIdentity>> LaneIdentity::make(const Config& config,
                                                                const crypto::JobSecret& secret,
                                                                crypto::Role role) {
@@ -135,7 +135,7 @@ Result<crypto::Key> LaneIdentity::shared(const crypto::PublicKey& other) const {
   return pair_.shared(other);
 }
 
-// As a group's lane does it, the same datagram over and over into one buffer.
+// As a group's lane does it; the same datagram repeatedly into one buffer.
 Result<double> seal_rate(crypto::Mode mode, crypto::Suite suite, size_t chunk, Nanos time) {
   if (Status status = crypto::load_library(); !status.ok()) return status;
   auto key = crypto::SealKey::make(crypto::Key(), {mode, suite, 0}, 0, {});
@@ -218,7 +218,7 @@ Result<std::unique_ptr<SecureCreation>> SecureCreation::make(const GroupSpec& sp
   }
   std::shared_ptr<const crypto::JobSecret> secret;
   if (engine != nullptr) {
-    // Nothing that a client says makes its engine look for another one, or take one from the store.
+    // No input of a client makes its engine look for another secret, or take one from the store.
     if (!engine->secret) return Status(Code::kUnavailable, "the engine of its host has no secret");
     secret = engine->secret;
   } else if (spec.config.trust_store == 0 || crypto::secret_is_set(spec.config)) {
@@ -234,11 +234,12 @@ Result<std::unique_ptr<SecureCreation>> SecureCreation::make(const GroupSpec& sp
   return std::unique_ptr<SecureCreation>(new SecureCreation(spec, *mode, std::move(secret)));
 }
 
-// Which a rank makes stays for its process, so that groups share lanes whoever their rank 0 is.
+// A secret that a rank makes is kept for its process, so that groups share lanes whichever rank is
+// 0.
 Status SecureCreation::share_secret(KeyValueStore& store, Nanos deadline) {
   if (secret_) return {};
   static std::mutex mutex;
-  static std::string first;  // in hex: it is in the store, too
+  static std::string first;  // in hex, as in the store
   std::string hex;
   if (spec_.rank == kConcluder) {
     const std::lock_guard<std::mutex> lock(mutex);
@@ -281,14 +282,14 @@ bool SecureCreation::agreed_on(Member rank, const std::string& text) const {
 }
 
 Status SecureCreation::excuse(const GroupSpec& spec, KeyValueStore& store, const Status& why) {
-  // Nobody waits for a rank that only saw what another one has published.
+  // No rank waits for this one if it only repeats another rank's published failure.
   RankRecord record = RankRecord::own_heading();
   record.security = SecurityRecord{spec.config.security, 0, "", "", {}, {}, {}, ""};
   const std::string key = "rank/" + std::to_string(spec.rank);
   const Status said =
       store.set(key, record.encode() + "problem=" + why.message().substr(0, kMostProblem) + "\n");
-  // A rank that reads nothing would count as one that gives up this making of the group, and ranks
-  // that come later would go on to the next one and wait there.
+  // A rank that reads nothing would count as giving up this attempt to make the group, and ranks
+  // that come later would proceed to the next attempt and wait there.
   if (said.ok()) (void)store.multi_get({key}, kExcusePatience);
   return said;
 }
@@ -389,7 +390,7 @@ Result<std::string> SecureCreation::conclude(const Roster& concluded,
     }
     put_bytes(out, wrapped);
   }
-  // Its own, without a detour through the store.
+  // Rank 0's own key, without using the store.
   Result<crypto::SecretBox<crypto::Key>> root =
       crypto::SecretBox<crypto::Key>::make(crypto::group_root(transcript, group));
   if (!root.ok()) return root.status();
@@ -406,7 +407,7 @@ Result<Roster> SecureCreation::accept(const std::string& conclusion, const std::
   const std::string roster = conclusion.substr(sizeof size, size);
   Result<Roster> concluded = Roster::decode(roster);
   if (!concluded.ok()) return concluded;
-  // With a second round that ended where the first began, the lanes of the first.
+  // If a second round ended where the first began, the lanes of the first are used.
   if (described_.count(concluded->transport) == 0) return unreadable();
   lanes_ = described_[concluded->transport];
   for (uint32_t i = 0; i < size; i++) (void)in.get<uint8_t>();

@@ -1,5 +1,5 @@
-// Counting the parts of an operation down: the posting counts as one, so that an operation whose
-// parts end while they are posted ends once.
+// Counts down the parts of an operation. The posting counts as one part, so that an operation whose
+// parts end while they are posted ends only once.
 #include "engine/split.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ void Split::post(Post whole, Events events) {
   auto parts = std::make_shared<Parts>();
   parts->events = std::move(events);
   post_parts(whole, parts);
-  // Its memory is the parts' affair now.
+  // The parts own its memory now.
   whole = {};
   parts->one({});
 }
@@ -56,18 +56,18 @@ std::function<void()> Split::waker() const {
 void Split::add_counters(GroupStats& stats, const GroupStats& part) {
   for (size_t i = 0; i < stats.counters.size(); i++) {
     const auto c = static_cast<Counter>(i);
-    // Parts are no operations.
+    // Parts do not count as operations.
     if (c == Counter::ops_posted || c == Counter::ops_completed || c == Counter::ops_failed) {
       continue;
     }
-    // Of the whole lane, which the group may have in common with its parts.
+    // Counters of the whole lane, which the group may share with its parts.
     const bool lanes = c == Counter::foreign || c == Counter::neighbour || c == Counter::late;
     if (lanes || c == Counter::malformed || c == Counter::fragmented) continue;
     stats.counters[i].second += part.counters[i].second;
   }
   stats.security.sealed += part.security.sealed;
   stats.security.opened += part.security.opened;
-  // Each has epochs of its own: the one whose keys have gone furthest tells.
+  // Each part has separate epochs: shows the most advanced one.
   stats.security.epoch = std::max(stats.security.epoch, part.security.epoch);
 }
 

@@ -1,6 +1,7 @@
-// One field a line. What both directions have in common is written once: a table of members, and a
-// list that is told with a writer or a reader, so nothing is forgotten in one of them. Lists say
-// how many rows they have; counters and repairs have keys that are made of names and ranks.
+// One field per line. The common part of both directions is written once: a table of members, and
+// functions that list the fields for a writer or a reader, so that no field is forgotten in one of
+// them. Lists contain their number of rows; keys of counters and repairs consist of names and
+// ranks.
 #include "engine/stats_record.h"
 
 #include <algorithm>
@@ -44,7 +45,7 @@ std::string counter_key(const char* name, bool reduce) {
   return std::string(reduce ? "reduce." : "both.") + name;
 }
 
-// What both directions have in common is told by one list (`tell`), with one of these.
+// One list of fields (`tell`) serves both directions, with one of these classes.
 class Put {
  public:
   explicit Put(size_t most) : most_(most) {}
@@ -101,7 +102,7 @@ class Take {
   std::enable_if_t<std::is_integral_v<T>> operator()(const std::string& key, T& value) const {
     (void)wire::number(fields_, key, value);
   }
-  // Numbers that are parted by ", "; what is none ends the list.
+  // Numbers separated by ", "; anything else ends the list.
   void operator()(const std::string& key, std::vector<Member>& ranks) const {
     std::string text;
     (*this)(key, text);
@@ -166,7 +167,7 @@ void tell_plan(Way& way, Plan& plan, const std::string& at) {
     way(key + "capacity", station.capacity);
     way(key + "lost", station.lost);
   });
-  // Whoever shows stations shows the part of each.
+  // Code that shows stations shows the part of each.
   if constexpr (Way::kReads) placement.stations.resize(plan.stations.size());
 }
 

@@ -1,6 +1,6 @@
-// The engine carries the bytes and answers itself only where nobody can be reached. A connection
-// that has failed in the middle of something says so from then on: nobody knows what the store has
-// done.
+// The engine transfers the bytes, and replies itself only if the store cannot be reached. A
+// connection that has failed in the middle of a request returns that error from then on, because it
+// is unknown what the store has done.
 #include "engine/store_client.h"
 
 #include <poll.h>

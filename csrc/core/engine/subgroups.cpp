@@ -1,11 +1,11 @@
-// Every block (all-gather: each rank's) is cut alike, so a part is an operation of the same kind.
-// Readable ends reach all parts through the region, which they share; completed ends are joined.
+// Every block (all-gather: each rank's) is cut in the same way, so a part is an operation of the
+// same kind. Readable ends reach all parts through their common region; completed ends are joined.
 #include "engine/subgroups.h"
 
 namespace mcast {
 namespace {
 
-constexpr size_t kLeastBlock = 4u << 20;  // of a block; less is not worth the hand-overs
+constexpr size_t kLeastBlock = 4u << 20;  // of a block; less is not worth the overhead
 
 }  // namespace
 

@@ -1,7 +1,7 @@
-// auto takes another transport than the fallback only where it can serve the whole group and where
-// there is a network between its ranks: on one host shared memory and loopback are faster than a
-// device's loopback. The first rank that stands against it is named, since that is what an
-// administrator has to look at.
+// `auto` uses another transport than the fallback only if it can serve the whole group and if there
+// is a network between its ranks: on one host, shared memory and loopback are faster than a
+// device's loopback. The reason names the first rank that prevents it, because an administrator has
+// to look at that rank.
 #include "engine/transport_choice.h"
 
 #include <set>
@@ -15,7 +15,7 @@ std::string rank_text(const std::vector<RankRecord>& records, size_t rank) {
   return "rank " + std::to_string(rank) + " on host " + records[rank].host_name;
 }
 
-// The first rank that cannot use it; records.size(): all can.
+// The first rank that cannot use it; records.size() if all can.
 size_t first_without(const std::vector<RankRecord>& records, const TransportType& type) {
   size_t rank = 0;
   while (rank < records.size() && records[rank].problem_of(type.name).empty()) rank++;
@@ -41,7 +41,7 @@ Result<TransportChoice> choose_transport(const std::vector<RankRecord>& records,
   if (const TransportType* const asked = find_transport(setting)) return asked_for(records, *asked);
   std::set<std::string> hosts;
   for (const RankRecord& r : records) hosts.insert(r.host);
-  // On one host the question does not arise.
+  // On one host there is nothing to choose.
   if (hosts.size() == 1) return TransportChoice{&fallback_transport(), "all ranks are on one host"};
   TransportChoice choice;
   for (const TransportType& type : transport_types()) {
