@@ -39,7 +39,7 @@ struct GroupParams {
   // By member: identifies its host, where ranks of one host fold their inputs before they send them
   // (agreed.contributors is then the number of hosts). Empty: ranks do not do so.
   std::vector<uint32_t> host_of;
-  HostReader read_host;  // reads inputs of members on this host; unless host_of is empty
+  HostReader read_host;  // of members on this host; set unless host_of is empty
   uint32_t arity = 32;
   Sequence first_sequence = 0;  // of the first operation; the same at all members
   size_t staging = 4u << 20;

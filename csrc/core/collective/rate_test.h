@@ -1,6 +1,6 @@
 // RateTest: finds out whether unicast would move the group's large operations faster than
-// multicast. Gateways of clouds, for example, forward multicast to all members, but limit
-// the rate of a multicast flow. Part of PathSwitch, which acts on the verdict.
+// multicast. Gateways of clouds, for example, forward multicast to all members, but limit the rate
+// of a multicast flow. Part of PathSwitch, which acts on the verdict.
 //
 // Threads: the lane's.
 #pragma once

@@ -70,18 +70,17 @@ struct OpLabel {
 using Completion = std::function<void(const Status&)>;
 
 struct PostOptions {
-  // From now; then every rank gets kTimeout with the names of late ranks.
+  // Counts from the call. When it passes, every rank gets kTimeout, which names the late ranks.
   Nanos timeout = 1800 * kSecond;
   OpLabel label;
   Completion done;
   // Completed ends, for outputs that are copied onwards (to device memory): the number of bytes
   // from its start that are final in the output of this index. Called about every `completed_step`
-  // bytes and at the end of each output except this rank's own, but not after `done`. A
-  // reduce_scatter reports output
-  // 0. An all_reduce reports one output per rank, the block that this rank folds, including the own
-  //    one, but not blocks that are shorter than others. Other reductions and exchanges report only
-  //    `done`. Must not block, nor call the group. Calls for different outputs may be concurrent,
-  //    on threads of the engine or in the posting call.
+  // bytes and at the end of each output except this rank's own, but not after `done`. For a
+  // reduce_scatter, `output` is 0. For an all_reduce, output r is the block that rank r folds; this
+  // rank's own is reported, too, and blocks that are shorter than the others are not. Other
+  // reductions and exchanges report only `done`. Must not block, nor call the group. Calls for
+  // different outputs may be concurrent, on threads of the engine or in the posting call.
   std::function<void(uint32_t output, uint64_t bytes)> on_completed;
   // Number of ranks whose inputs are in the result of a reduction: lowered, before `done`, if some
   // are missing (setting `partial`). May be null.
@@ -235,8 +234,8 @@ class Group {
     return post({wire::Kind::kBarrier, {}, {}}, std::move(options));
   }
 
-  // Messages from one rank to another are in no sequence with the calls above, because not all
-  // ranks make these calls (docs/point-to-point.md). Messages with the same sender, receiver and
+  // Messages from one rank to another are in no sequence with the calls above, because only two
+  // ranks take part in each (docs/point-to-point.md). Messages with the same sender, receiver and
   // tag are received in order. Returns whether this group carries messages; the value is the same
   // on all ranks.
   virtual bool carries_messages() const { return false; }
