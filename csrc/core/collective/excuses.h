@@ -91,7 +91,7 @@ class Excuses {
     wire::PartialResult partial;  // built from the replies so far
     Sequence next = 0;            // operations below have been asked about
   } inquiry_;
-  std::map<Sequence, StandIn> stand_ins_;  // stand-ins whose calls have not been made
+  std::map<Sequence, StandIn> stand_ins_;  // stand-ins that wait for their calls
   size_t memory_ = 0;                      // bytes held by stand_ins_
   AggregationReport::Partial report_;
   RateLimit warnings_{kSecond};

@@ -1,7 +1,7 @@
 // RosterChange: all ranks of a group agree on its stations during its life. The top receives the
-// stations that aggregators have admitted, and all ranks try to reach them. Those that all ranks
-// have reached are in force from a cut-over on (line.h, station_table.h); operations continue until
-// then. A station that is lost at any moment neither fails the group nor delays it.
+// stations that aggregators have admitted, and all ranks try to reach them. Stations that all ranks
+// have reached are in force from a cut-over on (line.h, station_table.h); operations continue
+// meanwhile. A station that is lost at any moment neither fails the group nor delays it.
 //
 // Threads: the lane's.
 #pragma once

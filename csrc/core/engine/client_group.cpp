@@ -48,7 +48,7 @@ ipc::Control abort_of(uint32_t group, const std::string& reason) {
   return control_of(ipc::Abort{group, reason.substr(0, ipc::kMostText)});
 }
 
-// Memory of another user's process is copied by a slower method, if the settings say so.
+// Memory of another user's process is copied by a slower method, so only with the setting `copy`.
 ClientRoads roads_of(const std::string& setting, ClientLink& link) {
   ClientRoads roads;
   roads.mapped = setting != "slots" && setting != "copy";

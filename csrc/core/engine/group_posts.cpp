@@ -323,8 +323,8 @@ Result<Sequence> GroupBase::Posting::reduce(Call call, PostOptions options) {
                    std::move(options));
 }
 
-// All blocks of a rooted kind have one length: that of this rank's block for the root, or from the
-// root, or on the root of a block with any other rank.
+// All blocks of a rooted kind have one length. It is that of this rank's block for or from the
+// root; on the root, that of a block from or for any other rank.
 size_t GroupBase::Posting::block_of(const Call& call) const {
   const bool gathers = call.kind == wire::Kind::kGather;
   const auto& with_root = gathers ? call.inputs : call.outputs;

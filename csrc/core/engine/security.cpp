@@ -282,7 +282,7 @@ bool SecureCreation::agreed_on(Member rank, const std::string& text) const {
 }
 
 Status SecureCreation::excuse(const GroupSpec& spec, KeyValueStore& store, const Status& why) {
-  // No rank waits for this one if it only repeats another rank's published failure.
+  // The record only has version, mode and problem, so that no rank waits for this one.
   RankRecord record = RankRecord::own_heading();
   record.security = SecurityRecord{spec.config.security, 0, "", "", {}, {}, {}, ""};
   const std::string key = "rank/" + std::to_string(spec.rank);
