@@ -13,8 +13,8 @@
 // the station. Each segment has one authority, its owner, which decides where it is folded: later
 // data from elsewhere is stale. Stations may form a tree (station_deal.h): a rack's leaves fold its
 // contributions, and stations at the top fold the racks' sums. A tree fails as a whole: with one
-// station an operation loses all of them. Cost, besides a reduction's (reductions.cpp):
-// protocol/placement.h.
+// station an operation loses all of them.
+// Cost, besides a reduction's (reductions.cpp): protocol/placement.h.
 #include "collective/stations.h"
 
 #include <algorithm>

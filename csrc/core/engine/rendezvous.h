@@ -32,8 +32,8 @@ struct RankRecord {
   std::string version;    // of torch_mcast
   uint32_t protocol = 0;  // of the wire protocol
   std::string transport;  // name of the transport of the addresses below
-  // By name of a transport: why it does not work on this rank; an empty text if it works. Without
-  // an entry for the first transport.
+  // Why a transport does not work on this rank, by its name; an empty text if it works. The first
+  // transport has no entry.
   std::map<std::string, std::string> problems;
   std::string host;                                // same value = same kernel and network namespace
   std::string host_name;                           // for display
@@ -43,7 +43,7 @@ struct RankRecord {
     size_t external = 0, loopback = 0;  // bytes
   } datagram;                           // the largest
   size_t budget = 0;                    // receive budget, bytes
-  uint64_t random = 0;                  // rank 0's becomes the group tag
+  uint64_t random = 0;                  // rank 0's determines the group tag
   std::string salt;                     // distinguishes jobs; rank 0's counts
   std::string agreed;                   // settings that must be equal
   std::string shared;  // HostAddress: where ranks of its host find its memory; empty if they cannot
