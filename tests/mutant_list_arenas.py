@@ -246,8 +246,8 @@ ARENAS = [
     Mutant(
         "engine-goes-anywhere",
         "service/reach.cpp",
-        "if (includes(address) && port >= kLeastPort) return {};",
-        "if (port >= kLeastPort) return {};",
+        "if (includes(to.address) && to.port >= kLeastPort) return {};",
+        "if (to.port >= kLeastPort) return {};",
         "service",
         "ReachTest*",
     ),

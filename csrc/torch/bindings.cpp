@@ -374,9 +374,9 @@ py::tuple chosen_interfaces(const py::list& interfaces, const std::string& patte
     i.store_route = py::cast<bool>(row.attr("store_route"));
     i.speed = py::cast<uint32_t>(row.attr("speed"));
     const auto address = py::cast<std::string>(row.attr("address"));
-    if (!address.empty() && ::inet_pton(AF_INET, address.c_str(), &i.address) != 1) {
-      throw py::value_error("not an IPv4 address: " + address);
-    }
+    const auto number = IpAddress::parse(address);
+    if (!address.empty() && !number) throw py::value_error("not an IP address: " + address);
+    if (number) i.address = *number;
   }
   const auto choice = mcast::choose_interfaces(all, pattern, lane);
   if (!choice.ok()) throw py::value_error(choice.status().message());

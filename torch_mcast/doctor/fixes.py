@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 UDP_PORTS = (20000, 29999)  # csrc/core/engine/rendezvous.cpp
 GROUPS = "239.0.0.0/8"
+GROUPS6 = "ff15::6d63:6173:7400:0/104"
 TORCH_INDEX = "https://download.pytorch.org/whl/"
 MULTICAST_ON = "programs may then send to groups and join them there"
 RING = "export MCAST_ALGORITHM=ring  (goes on without multicast: a host then sends more)"

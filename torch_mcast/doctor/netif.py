@@ -25,7 +25,7 @@ _RTF_UP, _RTF_REJECT = 0x1, 0x200
 class Interface:
     name: str
     index: int = 0
-    address: str = ""  # first IPv4 address, "" if there is none
+    address: str = ""  # first IPv4 address, else the first of IPv6 beyond the link; "": none
     prefix: int = 32  # bits of its netmask
     mtu: int = 0  # bytes of IP packet
     up: bool = False
@@ -38,6 +38,10 @@ class Interface:
     @property
     def usable(self) -> bool:
         return self.up and self.address != ""
+
+    @property
+    def ipv6(self) -> bool:
+        return ":" in self.address
 
     @property
     def subnet(self) -> str:
@@ -62,8 +66,14 @@ class _SockAddr(ctypes.Structure):
     _fields_ = [
         ("family", ctypes.c_ushort),
         ("port", ctypes.c_ushort),
-        ("ipv4", ctypes.c_ubyte * 4),
+        ("ipv4", ctypes.c_ubyte * 4),  # of IPv6: flow information, and the address behind it
     ]
+
+    def address(self, family: int) -> bytes:
+        """Of a row of this family (masks may leave their own open)."""
+        if family == socket.AF_INET:
+            return bytes(self.ipv4)
+        return ctypes.string_at(ctypes.addressof(self) + 8, 16)
 
 
 class _IfAddrs(ctypes.Structure):
@@ -144,6 +154,26 @@ def _index(name: str) -> int:
         return 0
 
 
+def _note_address(interface: Interface, row: _IfAddrs) -> None:
+    """As the library prefers them: IPv4, else the first of IPv6 that is valid beyond its link."""
+    family = row.address.contents.family if row.address else 0
+    if family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    address = ipaddress.ip_address(row.address.contents.address(family))
+    better = not interface.address or (interface.ipv6 and address.version == 4)
+    if not better or address.is_unspecified or (address.version == 6 and address.is_link_local):
+        return
+    interface.address = str(address)
+    interface.prefix = address.max_prefixlen
+    if row.netmask:
+        mask = int.from_bytes(row.netmask.contents.address(family), "big")
+        interface.prefix = mask.bit_count()
+
+
+def family_of(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
 def list_interfaces(routes: list[Route] | None = None) -> list[Interface]:
     """All interfaces of this network namespace, in the system's order. OSError if it refuses."""
     libc = ctypes.CDLL(None, use_errno=True)
@@ -170,13 +200,7 @@ def list_interfaces(routes: list[Route] | None = None) -> list[Interface]:
                         default_route=name == default,
                         speed=_speed(probe, name) if row.flags & IFF_UP else 0,
                     )
-                if row.address and row.address.contents.family == socket.AF_INET:
-                    text = socket.inet_ntoa(bytes(row.address.contents.ipv4))
-                    if not interface.address and text != "0.0.0.0":
-                        interface.address = text
-                        if row.netmask:
-                            mask = int.from_bytes(bytes(row.netmask.contents.ipv4), "big")
-                            interface.prefix = mask.bit_count()
+                _note_address(interface, row)
                 entry = row.next
     finally:
         libc.freeifaddrs(head)
@@ -187,8 +211,9 @@ def mark_store_route(interfaces: list[Interface], store: str) -> None:
     """Marks the interface by whose address packets to the job's store would leave. A UDP socket that is
     connected sends nothing."""
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((store, 9))
+        family, kind, _, _, to = socket.getaddrinfo(store, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(to)
             source = probe.getsockname()[0]
     except OSError:
         return

@@ -11,42 +11,53 @@ import struct
 import time
 from collections.abc import Iterator
 
-from torch_mcast.doctor.netif import Interface
+from torch_mcast.doctor.netif import Interface, family_of
 
-UDP_OVERHEAD = 28  # IPv4 and UDP headers
 MAX_PAYLOAD = 65507
 UDP_SEGMENT, UDP_GRO = 103, 104
 _IP_MULTICAST_ALL, _IP_MTU_DISCOVER, _PMTUDISC_PROBE = 49, 10, 3
+_IPV6_MULTICAST_ALL, _IPV6_MTU_DISCOVER = 29, 23
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
 
 
-def random_group() -> str:
-    """An address of the administrative scope, from another part of it than the engine's."""
+def random_group(ipv6: bool) -> str:
+    """An address of the scope that the engine uses, from another part of it."""
     b, c = secrets.token_bytes(2)
-    return f"239.255.{b}.{c}"
+    return f"ff15::6d63:6173:74ff:{b:x}{c:02x}" if ipv6 else f"239.255.{b}.{c}"
 
 
-def largest_datagram(mtu: int, max_mtu: int) -> int:
-    return max(min(mtu, max_mtu) - UDP_OVERHEAD, 0) if mtu else 0
+def overhead(interface: Interface) -> int:
+    """IP and UDP headers."""
+    return 48 if interface.ipv6 else 28
 
 
 def payload_limit(interface: Interface, max_mtu: int) -> int:
-    return min(largest_datagram(interface.mtu, max_mtu), MAX_PAYLOAD)
+    mtu = min(interface.mtu, max_mtu)
+    return min(max(mtu - overhead(interface), 0), MAX_PAYLOAD) if mtu else 0
 
 
 def _mreqn(group: str, interface: Interface) -> bytes:
+    if interface.ipv6:
+        return struct.pack("16sI", socket.inet_pton(socket.AF_INET6, group), interface.index)
     address = socket.inet_aton(interface.address)
     return struct.pack("4s4si", socket.inet_aton(group), address, interface.index)
 
 
 def open_sender(interface: Interface, ttl: int = 1) -> socket.socket:
-    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s = socket.socket(family_of(interface.address), socket.SOCK_DGRAM)
     try:
-        mreqn = _mreqn("0.0.0.0", interface)
-        s.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, mreqn)
-        s.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
-        s.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, ttl)
-        s.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _PMTUDISC_PROBE)
+        if interface.ipv6:
+            s.bind((interface.address, 0))
+            s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, interface.index)
+            s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_LOOP, 1)
+            s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, ttl)
+            s.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _PMTUDISC_PROBE)
+        else:
+            mreqn = _mreqn("0.0.0.0", interface)
+            s.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, mreqn)
+            s.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
+            s.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, ttl)
+            s.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _PMTUDISC_PROBE)
         s.setblocking(False)
     except OSError:
         s.close()
@@ -56,12 +67,19 @@ def open_sender(interface: Interface, ttl: int = 1) -> socket.socket:
 
 def open_receiver(interface: Interface, group: str, port: int = 0) -> socket.socket:
     """Bound to the group (port 0: one that is free) and joined on the interface."""
-    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s = socket.socket(family_of(group), socket.SOCK_DGRAM)
     try:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        s.setsockopt(socket.IPPROTO_IP, _IP_MULTICAST_ALL, 0)
+        if interface.ipv6:
+            s.setsockopt(socket.IPPROTO_IPV6, _IPV6_MULTICAST_ALL, 0)
+        else:
+            s.setsockopt(socket.IPPROTO_IP, _IP_MULTICAST_ALL, 0)
         s.bind((group, port))
-        s.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, _mreqn(group, interface))
+        mreqn = _mreqn(group, interface)
+        if interface.ipv6:
+            s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, mreqn)
+        else:
+            s.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, mreqn)
         s.setblocking(False)
     except OSError:
         s.close()
@@ -76,7 +94,8 @@ def listen(address: str, ports: tuple[int, int] | None, backlog: int = 16) -> so
     start = secrets.randbelow(count)
     for i in range(count):
         try:
-            return socket.create_server((address, first + (start + i) % count), backlog=backlog)
+            at = (address, first + (start + i) % count)
+            return socket.create_server(at, family=family_of(address), backlog=backlog)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise

@@ -25,7 +25,7 @@ class Aggregators(Daemons):
         return self.folder(host) / "status.sock"
 
     def command(self, host: Host) -> list[str]:
-        own = ["--listen", f"{host.address}:{PORT}", "--status", str(self._socket(host))]
+        own = ["--listen", host.endpoint(PORT), "--status", str(self._socket(host))]
         rate = self._lab.spec.rate_of(host.name)
         if rate is not None:
             own += ["--rate", str(rate)]

@@ -10,6 +10,8 @@ from torch_mcast.lab.spec import LabSpec
 from torch_mcast.lab.topology import NIC, Host, Uplink
 
 _NO_IPV6 = "echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6 || true\n"
+# Link-local addresses are used at once too, by neighbour discovery and MLD.
+_NO_DAD = "for f in /proc/sys/net/ipv6/conf/*/accept_dad; do echo 0 > $f; done\n"
 # Bridged frames would pass the hosts' netfilter too, at 13 % of CPU.
 _NO_BRIDGE_NETFILTER = (
     "for f in /proc/sys/net/bridge/bridge-nf-call-*tables; do [ ! -e $f ] || echo 0 > $f; done\n"
@@ -24,7 +26,8 @@ def build(lab: str, spec: LabSpec, hosts: list[Host], uplinks: list[Uplink]) -> 
     system.shell(switch, _NO_IPV6 + _NO_BRIDGE_NETFILTER)
     system.ip_batch(topology.switch_lines(lab, spec), switch)
     for host in hosts:
-        system.shell(host.namespace, _NO_IPV6 + "".join(_xps_lines(spec.tx_queues)))
+        ipv6 = _NO_DAD if spec.ipv6 else _NO_IPV6
+        system.shell(host.namespace, ipv6 + "".join(_xps_lines(spec.tx_queues)))
         system.ip_batch(topology.host_lines(host), host.namespace)
     shape(switch, spec, hosts)
     system.tc_batch(
@@ -50,7 +53,11 @@ def shape(switch: str, spec: LabSpec, hosts: Iterable[Host]) -> None:
 
 def _write_hosts_file(lab: str, hosts: list[Host]) -> None:
     # The second form is how a dual-stack socket asks for the name of an IPv4 peer.
-    names = [f"{form}{host.address} {host.name}" for host in hosts for form in ("", "::ffff:")]
+    names = [
+        f"{form}{host.address} {host.name}"
+        for host in hosts
+        for form in ([""] if ":" in host.address else ["", "::ffff:"])
+    ]
     state.hosts_file(lab).write_text("\n".join(["127.0.0.1 localhost", *names, ""]))
 
 

@@ -65,7 +65,9 @@ class Context:
         self.local_rank = int(os.environ["LOCAL_RANK"])
         self.host = os.environ.get("MCAST_LAB_HOST", "localhost")
         self.address = os.environ.get("MCAST_LAB_ADDRESS", "127.0.0.1")
-        self.init_method = f"tcp://{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        master = os.environ["MASTER_ADDR"]
+        master = f"[{master}]" if ":" in master else master
+        self.init_method = f"tcp://{master}:{os.environ['MASTER_PORT']}"
 
     def notify(self, tag: str, value: Any = None) -> None:
         """Sends an event to the driver; see Call.wait."""

@@ -50,6 +50,7 @@ def add_spec_arguments(parser: argparse.ArgumentParser, hosts: int | None = 4) -
         help="how the switch treats multicast [flood; with aggregators snooping]")  # fmt: skip
     add("--multicast-rate", default=None, metavar="RATE",
         help="limit on the multicast of each host, as in gateways of clouds [no limit]")  # fmt: skip
+    add("--ipv6", action="store_true", help="hosts have addresses of IPv6 only")
     add("--loss", action="append", default=[], metavar="SPEC", help="lose packets: " + _FAULT)
     add("--bit-errors", action="append", default=[], metavar="SPEC",
         help="damage packets; SPEC as for --loss")  # fmt: skip
@@ -77,6 +78,7 @@ def spec_from(args: argparse.Namespace) -> LabSpec:
         tx_queues=args.tx_queues,
         multicast=args.multicast,
         multicast_rate=parse_rate(args.multicast_rate),
+        ipv6=args.ipv6,
         faults=(
             *(Fault.parse("loss", text) for text in args.loss),
             *(Fault.parse("bits", text) for text in args.bit_errors),

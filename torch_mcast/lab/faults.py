@@ -65,7 +65,7 @@ def rules(faults: list[Fault], silent: bool, limit: str = "") -> list[str]:
         return ['counter drop comment "cut"']
     out = [limit] if limit else []
     for fault in faults:
-        match = "" if fault.protocol == "all" else f"ip protocol {fault.protocol} "
+        match = "" if fault.protocol == "all" else f"meta l4proto {fault.protocol} "
         # Rules share the probability evenly: at most one of the places is hit by far most times.
         places = _PLACES if fault.kind == "bits" else (0,)
         scaled = round(fault.probability / len(places) * _SCALE)

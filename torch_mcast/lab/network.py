@@ -271,8 +271,7 @@ class Lab:
         host = self.host(which)
         served = host.role == "worker" and self.spec.aggregator_options is not None
         addresses = [
-            f"{a.rack}/{a.address}:{PORT}" if a.rack else f"{a.address}:{PORT}"
-            for a in self.aggregators
+            f"{a.rack}/{a.endpoint(PORT)}" if a.rack else a.endpoint(PORT) for a in self.aggregators
         ]
         hosted = host.role == "worker" and self.spec.engine_options is not None
         return {

@@ -105,6 +105,8 @@ class LabSpec:
     multicast: ``flood`` (a switch without snooping), ``snooping`` (with a querier: members only),
         ``blocked`` (unknown multicast is not forwarded, as where memberships have aged out). Empty:
         snooping where there are aggregators, which a flood would fill the links of, else flood.
+    ipv6: hosts have addresses of IPv6 only (but for loopback). Then `multicast` is ``flood`` or
+        ``snooping`` (MLD): a switch that forwards no unknown multicast carries no neighbour discovery.
     multicast_rate: bits/s of UDP multicast that the switch takes from each host, as gateways of clouds
         limit it; what is more is dropped. None: as much as the link carries.
     """
@@ -125,6 +127,7 @@ class LabSpec:
     tx_queues: int = 1
     multicast: str = ""
     multicast_rate: int | None = None
+    ipv6: bool = False
     faults: tuple[Fault, ...] = ()
 
     def __post_init__(self) -> None:
@@ -146,6 +149,8 @@ class LabSpec:
             put("engine_options", tuple(self.engine_options))
         put("multicast", self.multicast or ("snooping" if self.aggregators else "flood"))
         _one_of("multicast", self.multicast, MULTICAST_MODES)
+        if self.ipv6 and (self.multicast == "blocked" or self.multicast_rate is not None):
+            raise ValueError("multicast='blocked' and multicast_rate are of IPv4 labs only")
         if self.hosts < 1 or self.ranks_per_host < 1 or self.aggregators < 0:
             raise ValueError("a lab needs at least one host and one rank per host")
         if self.hosts + self.aggregators > 250:

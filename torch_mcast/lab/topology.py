@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from torch_mcast.lab.spec import LabSpec
 
-NETWORK = "10.99.0"
+NETWORK, NETWORK6 = "10.99.0", "fd99::"
 NIC = "eth0"
 
 
@@ -28,6 +28,10 @@ class Host:
     bridge: str
     port: str
     rack: str = ""
+
+    def endpoint(self, port: int) -> str:
+        """The host's address with a port, as settings and options take it."""
+        return f"[{self.address}]:{port}" if ":" in self.address else f"{self.address}:{port}"
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ def plan_hosts(lab: str, spec: LabSpec) -> list[Host]:
             name=name,
             number=i,
             role="worker" if i < spec.hosts else "aggregator",
-            address=f"{NETWORK}.{i + 1}",
+            address=f"{NETWORK6}{i + 1:x}" if spec.ipv6 else f"{NETWORK}.{i + 1}",
             namespace=prefix(lab) + name,
             bridge=f"br{rack_of[i]}" if rack_of else "br0",
             port=f"port-{name}",
@@ -102,6 +106,12 @@ def switch_lines(lab: str, spec: LabSpec) -> list[str]:
 
 def host_lines(host: Host) -> list[str]:
     """ip lines, run in the host's namespace, once its NIC is there."""
+    if ":" in host.address:
+        return [
+            "link set lo up",
+            f"addr add {host.address}/64 dev {NIC} nodad",
+            f"link set {NIC} up",
+        ]
     return [
         "link set lo up",
         f"addr add {host.address}/24 brd + dev {NIC}",
@@ -140,7 +150,8 @@ def multicast_lines(mode: str, spec: LabSpec, ports: list[str]) -> tuple[list[st
         # do while the bridge floods, keeps its own back, and its port is forgotten soon after.
         ip_lines += [
             f"link set {bridge} type bridge mcast_query_response_interval 100 "
-            f"mcast_startup_query_interval 100 mcast_igmp_version 3",
+            f"mcast_startup_query_interval 100 mcast_igmp_version 3"
+            + (" mcast_mld_version 2" if spec.ipv6 else ""),
             f"link set {bridge} type bridge mcast_snooping {int(snoop)} mcast_querier {int(snoop)}",
         ]
     flood = "off" if mode == "blocked" else "on"

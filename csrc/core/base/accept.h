@@ -1,9 +1,8 @@
 // Accepts connections when descriptors may run out.
 #pragma once
 
-#include <netinet/in.h>
-
 #include "base/fd.h"
+#include "base/ip_address.h"
 #include "base/types.h"
 
 namespace mcast {
@@ -14,7 +13,7 @@ inline constexpr Nanos kAcceptPause = 100 * kMilli;
 
 struct Accepted {
   Fd fd;  // non-blocking; invalid: no connection
-  sockaddr_in from{};
+  Endpoint from{};
   int error = 0;  // reason why a waiting connection cannot be accepted; 0: none waits
 };
 

@@ -16,7 +16,7 @@
 #include <string_view>
 #include <variant>
 
-#include "base/ipv4_network.h"
+#include "base/ip_address.h"
 #include "base/net_address.h"
 #include "base/units.h"
 
@@ -151,7 +151,8 @@ std::string allowed(const Row& row) {
                std::to_string(kMostAggregators) + "; rack/host:port tells a rack";
       }
       if (row.info.name == std::string_view("allow")) {
-        return "IPv4 networks as 10.1.0.0/24, or single addresses, separated by commas, at most " +
+        return "networks as 10.1.0.0/24 or fd00:1::/64, or single addresses, separated by commas, "
+               "at most " +
                std::to_string(kMostAllowed);
       }
       if (row.info.name == std::string_view("rack")) {
@@ -183,10 +184,10 @@ bool assign_aggregators(Config& config, std::string_view text) {
 
 // As it is written, without blanks.
 bool assign_allow(Config& config, std::string_view text) {
-  const Result<std::vector<Ipv4Network>> all = parse_networks(text, kMostAllowed);
+  const Result<std::vector<IpNetwork>> all = parse_networks(text, kMostAllowed);
   if (!all.ok()) return false;
   config.allow.clear();
-  for (const Ipv4Network& one : *all) {
+  for (const IpNetwork& one : *all) {
     config.allow += (config.allow.empty() ? "" : ",") + one.text();
   }
   return true;
@@ -384,7 +385,7 @@ std::string Config::lane_key() const {
   for (const Row& row : rows()) {
     if (row.info.lane) key += format(*this, row) + "\n";
   }
-  return key;
+  return key + (ipv6 ? "ipv6\n" : "");
 }
 
 const std::vector<SettingInfo>& setting_table() {

@@ -48,7 +48,8 @@ inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPO
     " ring: always the unicast ring")                                                              \
   S(interface, "MCAST_SOCKET_IFNAME", "", false, true,                                             \
     "network interface, NCCL grammar: prefix list \"eth,ib\", exact \"=eth0\", exclude "           \
-    "\"^docker\"; or an address or network, \"10.1.0.0/16\"; empty: on the fastest network that "  \
+    "\"^docker\"; or an address or network, \"10.1.0.0/16\", \"fd00:1::/64\"; empty: on the "      \
+    "fastest network that "                                                                        \
     "all ranks have and reach each other by, else the way to the job's store. An "                 \
     "exact list \"=eth0,eth1\" gives the multicast lane the first, the reduce lane the second; "   \
     "\"=eth0+eth1\" stripes a lane over several")                                                  \
@@ -84,7 +85,7 @@ inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPO
   U(reorder, "MCAST_REORDER", 0, 0, 1 << 20, true, false,                                          \
     "chunks that may overtake before a gap counts as loss; 0: one send batch")                     \
   U(ttl, "MCAST_TTL", 1, 0, 255, false, true,                                                      \
-    "IP TTL of multicast datagrams (hops between subnets)")                                        \
+    "IP TTL, or hop limit of IPv6, of multicast datagrams (hops between subnets)")                 \
   S(port_range, "MCAST_PORT_RANGE", "", false, true,                                               \
     "ports to listen on for TCP, \"42000-42999\", so that a firewall can let them in: two per "    \
     "rank of a host, and two more per subgroup; empty: what the kernel picks")                     \
@@ -239,6 +240,10 @@ struct Config {
 #undef MCAST_U
 #undef MCAST_D
 #undef MCAST_S
+
+  // Not a setting: the group has agreed on IPv6, so an interface that `interface` selects by name
+  // is used with its first IPv6 address. Counts as a lane setting.
+  bool ipv6 = false;
 
   // Defaults, then `environment` (name -> value; pass read_environment()), then `overrides`
   // (setting name -> text). Unknown override names, unparsable or out-of-range values:

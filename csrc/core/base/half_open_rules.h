@@ -10,13 +10,17 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <type_traits>
+#include <vector>
 
 #include "base/types.h"
 
 namespace mcast {
 
+// `Who`: an address, a user of the host.
+template <typename Who>
 struct HalfOpenSeat {
-  uint32_t source = 0;  // an address, a user of the host
+  Who source{};
   bool known = false;
   Nanos since = 0;
 };
@@ -27,11 +31,17 @@ struct HalfOpenRules {
   size_t strangers;     // places of all unknown sources together
 
   // Index of the connection to close so that `source` can be accepted; none: there is a free place.
-  std::optional<size_t> displaced(std::span<const HalfOpenSeat> seats, uint32_t source,
-                                  bool known) const {
+  template <typename Who>
+  std::optional<size_t> displaced(const std::vector<HalfOpenSeat<Who>>& seats,
+                                  const std::type_identity_t<Who>& source, bool known) const {
+    return displaced(std::span<const HalfOpenSeat<Who>>(seats), source, known);
+  }
+  template <typename Who>
+  std::optional<size_t> displaced(std::span<const HalfOpenSeat<Who>> seats,
+                                  const std::type_identity_t<Who>& source, bool known) const {
     if (!known && count(seats, source) >= per_stranger) {
-      const HalfOpenSeat* oldest = nullptr;
-      for (const HalfOpenSeat& seat : seats) {
+      const HalfOpenSeat<Who>* oldest = nullptr;
+      for (const HalfOpenSeat<Who>& seat : seats) {
         if (seat.known || seat.source != source) continue;
         if (oldest == nullptr || seat.since < oldest->since) oldest = &seat;
       }
@@ -45,18 +55,21 @@ struct HalfOpenRules {
   }
 
  private:
-  static size_t count(std::span<const HalfOpenSeat> seats, uint32_t source) {
+  template <typename Who>
+  static size_t count(std::span<const HalfOpenSeat<Who>> seats, const Who& source) {
     return static_cast<size_t>(std::count_if(
-        seats.begin(), seats.end(), [source](const auto& seat) { return seat.source == source; }));
+        seats.begin(), seats.end(), [&source](const auto& seat) { return seat.source == source; }));
   }
-  static size_t index(std::span<const HalfOpenSeat> seats, const HalfOpenSeat* seat) {
+  template <typename Who>
+  static size_t index(std::span<const HalfOpenSeat<Who>> seats, const HalfOpenSeat<Who>* seat) {
     return static_cast<size_t>(seat - seats.data());
   }
   // The oldest connection of the source with most places, among the unknown sources or among all.
-  static std::optional<size_t> greediest(std::span<const HalfOpenSeat> seats, bool unknown) {
-    const HalfOpenSeat* found = nullptr;
+  template <typename Who>
+  static std::optional<size_t> greediest(std::span<const HalfOpenSeat<Who>> seats, bool unknown) {
+    const HalfOpenSeat<Who>* found = nullptr;
     size_t most = 0;
-    for (const HalfOpenSeat& seat : seats) {
+    for (const HalfOpenSeat<Who>& seat : seats) {
       if (unknown && seat.known) continue;
       const size_t has = count(seats, seat.source);
       if (has > most || (has == most && found != nullptr && seat.since < found->since)) {

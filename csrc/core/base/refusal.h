@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "base/ipv4_network.h"
+#include "base/ip_address.h"
 
 namespace mcast {
 
@@ -48,17 +48,12 @@ const char* cause_name(Cause cause) noexcept;
 const char* cause_help(Cause cause) noexcept;
 const char* cause_does(Cause cause) noexcept;
 
-// IPv4, in host byte order; address 0: unknown.
-struct Source {
-  uint32_t address = 0;
-  uint16_t port = 0;
-
+// The sender of a message; no address: unknown.
+struct Source : Endpoint {
   std::string host_text() const {
-    return address == 0 ? "a source that is not known" : ipv4_text(address);
+    return address.known() ? address.text() : "a source that is not known";
   }
-  std::string text() const {
-    return host_text() + (address == 0 || port == 0 ? "" : ":" + std::to_string(port));
-  }
+  std::string text() const { return address.known() && port != 0 ? Endpoint::text() : host_text(); }
 };
 
 }  // namespace mcast

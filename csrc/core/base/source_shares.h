@@ -9,13 +9,14 @@
 
 namespace mcast {
 
-// Not thread-safe. `Source` identifies users: an address, a user of the host.
+// Not thread-safe. `Who` identifies users: an address, a user of the host.
+template <typename Who>
 class SourceShares {
  public:
   explicit SourceShares(uint64_t most) : most_(most) {}
 
   // Returns true if the source now has `amount` more.
-  bool take(uint32_t source, uint64_t amount) {
+  bool take(const Who& source, uint64_t amount) {
     const uint64_t left = most_ - used_;
     const auto it = used_by_.find(source);
     const uint64_t has = it == used_by_.end() ? 0 : it->second;
@@ -25,7 +26,7 @@ class SourceShares {
     used_ += amount;
     return true;
   }
-  void give(uint32_t source, uint64_t amount) {
+  void give(const Who& source, uint64_t amount) {
     if (amount == 0) return;
     const auto it = used_by_.find(source);
     it->second -= amount;
@@ -33,7 +34,7 @@ class SourceShares {
     if (it->second == 0) used_by_.erase(it);
   }
   uint64_t used() const { return used_; }
-  uint64_t used_by(uint32_t source) const {
+  uint64_t used_by(const Who& source) const {
     const auto it = used_by_.find(source);
     return it == used_by_.end() ? 0 : it->second;
   }
@@ -41,7 +42,7 @@ class SourceShares {
  private:
   const uint64_t most_;
   uint64_t used_ = 0;
-  std::map<uint32_t, uint64_t> used_by_;
+  std::map<Who, uint64_t> used_by_;
 };
 
 }  // namespace mcast

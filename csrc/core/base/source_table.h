@@ -57,7 +57,7 @@ class SourceTable {
 
  private:
   Row& place(Source source) {
-    const size_t set = mix64(source.address ^ seed_) % (kPlaces / kWays) * kWays;
+    const size_t set = hash_of(source.address, seed_) % (kPlaces / kWays) * kWays;
     Row* least = &rows_[set];
     for (size_t i = set; i < set + kWays; ++i) {
       if (rows_[i].total > 0 && rows_[i].source.address == source.address) return rows_[i];

@@ -21,6 +21,7 @@ struct MulticastUse {
   bool wanted = true;      // false: straight to the ring
   bool required = false;   // a failed probe fails the group
   std::string problem;     // not empty: this member cannot multicast, and why
+  size_t headers = 28;     // of the IP packet of a datagram
   uint64_t rate_test = 0;  // bytes of a train (rate_test.h); 0: rates are not compared
   uint64_t link_rate = 0;  // of a rank's link, bits per second; 0: not known
   // Bytes that the process's multicast lane has received; the reduce lane yields to them. May be

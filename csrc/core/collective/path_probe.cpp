@@ -24,6 +24,7 @@ ReachProbe::Params probe_params(const GroupContext& g) {
   probe.children = g.tree.children(g.self);
   probe.timeout = g.params.probe_timeout;
   probe.bytes = wire::kDatagramHeader + g.params.agreed.chunk;
+  probe.headers = g.params.multicast.headers;
   return probe;
 }
 

@@ -2,7 +2,6 @@
 // that is reached. The end of a connection is reported after all data before it has been read.
 #include "engine/admission_link.h"
 
-#include <netdb.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -12,6 +11,9 @@
 #include <cstring>
 #include <utility>
 
+#include "base/resolve.h"
+#include "base/socket_address.h"
+
 namespace mcast {
 namespace {
 
@@ -19,31 +21,11 @@ constexpr size_t kReadAtOnce = 64u << 10;
 
 }  // namespace
 
-Result<std::vector<SocketAddress>> resolve(const NetAddress& address) {
-  addrinfo hints = {};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  const std::string port = std::to_string(address.port);
-  const int error = ::getaddrinfo(address.host.c_str(), port.c_str(), &hints, &found);
-  if (error != 0) {
-    return Status(Code::kUnavailable,
-                  "the host " + address.host + " is not known: " + gai_strerror(error));
-  }
-  std::vector<SocketAddress> all;
-  for (const addrinfo* a = found; a != nullptr; a = a->ai_next) {
-    SocketAddress one;
-    one.length = a->ai_addrlen;
-    std::memcpy(&one.bytes, a->ai_addr, a->ai_addrlen);
-    all.push_back(one);
-  }
-  ::freeaddrinfo(found);
-  return all;
+Result<std::vector<Endpoint>> resolve(const NetAddress& address) {
+  return resolve_host(address.host, address.port);
 }
 
-AdmissionLink::AdmissionLink(std::vector<SocketAddress> addresses)
-    : addresses_(std::move(addresses)) {
+AdmissionLink::AdmissionLink(std::vector<Endpoint> addresses) : addresses_(std::move(addresses)) {
   std::reverse(addresses_.begin(), addresses_.end());
   failure_ = connect_next();
 }
@@ -56,17 +38,16 @@ AdmissionLink::~AdmissionLink() {
 Status AdmissionLink::connect_next() {
   Status why(Code::kUnavailable, "it has no address");
   while (!addresses_.empty()) {
-    const SocketAddress to = addresses_.back();
+    const Endpoint to = addresses_.back();
     addresses_.pop_back();
     if (fd_ >= 0) ::close(fd_);
-    fd_ = ::socket(to.bytes.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    fd_ = ::socket(family_of(to.address), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd_ < 0) {
       why = Status::system(errno, "no socket");
       continue;
     }
     connecting_ = true;
-    const auto* const address = reinterpret_cast<const sockaddr*>(&to.bytes);
-    if (::connect(fd_, address, to.length) == 0 || errno == EINPROGRESS || errno == EINTR) {
+    if (connect_to(fd_, to) == 0 || errno == EINPROGRESS || errno == EINTR) {
       return {};
     }
     why = Status::system(errno, "cannot connect");

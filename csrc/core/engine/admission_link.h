@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/ip_address.h"
 #include "base/net_address.h"
 #include "base/status.h"
 #include "engine/record_link.h"
@@ -18,17 +19,13 @@
 
 namespace mcast {
 
-struct SocketAddress {
-  sockaddr_storage bytes = {};
-  socklen_t length = 0;
-};
 // Where a host may be reached, best first. May ask a name server, which takes its time.
-Result<std::vector<SocketAddress>> resolve(const NetAddress& address);
+Result<std::vector<Endpoint>> resolve(const NetAddress& address);
 
 class AdmissionLink final : public RecordLink {
  public:
   // Connects to the first of these that answers; one at least.
-  explicit AdmissionLink(std::vector<SocketAddress> addresses);
+  explicit AdmissionLink(std::vector<Endpoint> addresses);
   ~AdmissionLink() override;
   AdmissionLink(const AdmissionLink&) = delete;
   AdmissionLink& operator=(const AdmissionLink&) = delete;
@@ -48,7 +45,7 @@ class AdmissionLink final : public RecordLink {
   Status write();
   Status read();
 
-  std::vector<SocketAddress> addresses_;  // not tried yet, in reverse
+  std::vector<Endpoint> addresses_;  // not tried yet, in reverse
   int fd_ = -1;
   bool connecting_ = false;
   Status failure_;   // of the last address

@@ -100,20 +100,25 @@ void Bootstrap::guess_interface(const TransportType& type) {
   mine_.place.addresses = addresses_text(own_);
   const OwnAddress* const guess = first_guess(own_, resources_.networks().last());
   if (guess != nullptr && interface_is_open(spec_.config)) {
-    lane_config_.interface = ipv4_text(guess->address);
+    lane_config_.interface = guess->address.text();
   }
+  lane_config_.ipv6 = guess != nullptr && guess->address.is_v6();
 }
 
 // All ranks make lanes on the network that rank 0 has chosen, and publish their addresses.
 Status Bootstrap::change_network(const TransportType& type, std::vector<RankRecord>& records) {
   const std::string network = roster_.network;
   const OwnAddress* const address = best_address(own_, network);
-  if (interface_is_open(spec_.config)) {
+  const bool open = interface_is_open(spec_.config);
+  const bool v6 = address != nullptr && address->address.is_v6();
+  if (open || v6 != lane_config_.ipv6) {
     resources_.lanes().retire(std::exchange(lanes_, {}));
+    lane_config_.ipv6 = v6;
     lane_config_.interface =
-        address != nullptr ? ipv4_text(address->address) : spec_.config.interface;
+        open && address != nullptr ? address->address.text() : spec_.config.interface;
+    const bool by_route = network == kByRoute || network == kByRoute6;
     log(LogLevel::kInfo, "group '%s': network %s instead of the first choice of each rank",
-        spec_.name.c_str(), network == kByRoute ? "of the way to the store" : network.c_str());
+        spec_.name.c_str(), by_route ? "of the way to the store" : network.c_str());
   }
   resources_.networks().note(network);
   mine_.place.addresses.clear();
@@ -125,7 +130,7 @@ Status Bootstrap::change_network(const TransportType& type, std::vector<RankReco
 
 void Bootstrap::describe_interface() {
   for (const OwnAddress& a : own_) {
-    if (ipv4_text(a.address) == mine_.external.host) mine_.place.interface = a.interface;
+    if (a.address.text() == mine_.external.host) mine_.place.interface = a.interface;
   }
 }
 
@@ -157,7 +162,7 @@ Status Bootstrap::exchange_on(const TransportType& type, Round& round,
   const bool open = !mine_.place.addresses.empty() && type.addresses != nullptr;
   Reaches reaches;
   if (open) {
-    reaches = [this](const OwnAddress& own, const std::vector<FarAddress>& far) {
+    reaches = [this](const OwnAddress& own, const std::vector<Endpoint>& far) {
       return resources_.networks().reaches(own, far);
     };
   }

@@ -17,7 +17,7 @@
 
 namespace mcast {
 
-// Whether something may be sent there: numeric IPv4, as a StreamAddress has it. Thread-safe. Null:
+// Whether something may be sent there: numeric, as a StreamAddress has it. Thread-safe. Null:
 // anywhere.
 using MayReach = std::function<Status(const std::string& host, uint16_t port)>;
 

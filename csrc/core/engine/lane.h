@@ -30,8 +30,8 @@ struct GroupAddress {
   bool joined = false;  // by whoever adds the group; the address is left when it is removed
   Echo echo = Echo::kOn;
   // Where members' datagrams come from (Datagram::sources_of()); of a guarded group also by member.
-  std::vector<uint32_t> hosts{};
-  std::vector<std::vector<uint32_t>> sources{};
+  std::vector<IpAddress> hosts{};
+  std::vector<std::vector<IpAddress>> sources{};
 };
 
 // One group on one lane: its state machine, its port, its counters.
@@ -279,10 +279,10 @@ inline GroupCore& LaneGroup::core() {
 }
 
 inline bool LaneGroup::is_moved(Member member) const {
-  const uint32_t from = lane_.transport_->datagram().source().address;
-  if (from == 0 || member >= address_.sources.size()) return false;
+  const IpAddress from = lane_.transport_->datagram().source().address;
+  if (!from.known() || member >= address_.sources.size()) return false;
   if (core_.failed()) return false;  // it does not look at headers any more
-  const std::vector<uint32_t>& its = address_.sources[member];
+  const std::vector<IpAddress>& its = address_.sources[member];
   return !its.empty() && std::find(its.begin(), its.end(), from) == its.end();
 }
 

@@ -97,7 +97,7 @@ void LaneGroup::meet(Member station, const StreamAddress& address) {
   const PeerId peer = lane_.transport_->stream().add_peer(address);
   stations_[station] = peer;
   lane_.station_peers_.insert(peer);
-  const std::vector<uint32_t> its = lane_.transport_->datagram().sources_of(address);
+  const std::vector<IpAddress> its = lane_.transport_->datagram().sources_of(address);
   lane_.others_.add(its);
   address_.hosts.insert(address_.hosts.end(), its.begin(), its.end());
   // The core is the caller; it is notified in the next poll.

@@ -2,8 +2,6 @@
 // its result was taken is not resolved twice.
 #include "engine/name_lookup.h"
 
-#include <arpa/inet.h>
-
 #include <utility>
 
 #include "base/signals_blocked.h"
@@ -11,11 +9,7 @@
 namespace mcast {
 namespace {
 
-bool is_number(const std::string& host) {
-  in6_addr bytes;
-  return ::inet_pton(AF_INET, host.c_str(), &bytes) == 1 ||
-         ::inet_pton(AF_INET6, host.c_str(), &bytes) == 1;
-}
+bool is_number(const std::string& host) { return IpAddress::parse(host).has_value(); }
 
 }  // namespace
 

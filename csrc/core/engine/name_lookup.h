@@ -21,7 +21,7 @@ namespace mcast {
 
 class NameLookup {
  public:
-  using Addresses = Result<std::vector<SocketAddress>>;
+  using Addresses = Result<std::vector<Endpoint>>;
   using Resolve = std::function<Addresses(const NetAddress&)>;  // may take its time
 
   // `known` runs when a result has arrived, on the thread that resolves; it must not call back.

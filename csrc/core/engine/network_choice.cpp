@@ -14,7 +14,7 @@ namespace {
 
 // One that all ranks have, and which address of each counts there.
 struct Common {
-  Ipv4Network network;
+  IpNetwork network;
   std::vector<OwnAddress> by_rank;
   uint32_t speed = UINT32_MAX;
   size_t near = 0, route = 0;  // ranks
@@ -22,11 +22,11 @@ struct Common {
   bool leads_to_store() const { return route == by_rank.size(); }
 };
 
-std::optional<Common> common_of(const Ipv4Network& network, const std::vector<RankRecord>& records,
+std::optional<Common> common_of(const IpNetwork& network, const std::vector<RankRecord>& records,
                                 const std::vector<std::vector<OwnAddress>>& own) {
   Common common;
   common.network = network;
-  std::map<uint32_t, std::string> host_of;  // by address
+  std::map<IpAddress, std::string> host_of;  // by address
   for (size_t rank = 0; rank < own.size(); rank++) {
     const OwnAddress* const best = best_address(own[rank], network.text());
     if (best == nullptr) return std::nullopt;
@@ -61,14 +61,14 @@ std::vector<Common> common_networks(const std::vector<RankRecord>& records,
   return all;
 }
 
-bool within(const Ipv4Network& network, const RankRecord& record) {
+bool within(const IpNetwork& network, const RankRecord& record) {
   const std::string& host = record.external.host;  // of a stripe the first one
-  const auto at = parse_networks(host.substr(0, host.find('+')), 1);
-  return at.ok() && !at->empty() && network.contains(at->front().address);
+  const auto at = IpAddress::parse(host.substr(0, host.find('+')));
+  return at && network.contains(*at);
 }
 
-std::vector<FarAddress> far_of(const Common& common, const std::vector<RankRecord>& records) {
-  std::vector<FarAddress> far;
+std::vector<Endpoint> far_of(const Common& common, const std::vector<RankRecord>& records) {
+  std::vector<Endpoint> far;
   std::set<std::string> hosts{records[kConcluder].host};
   for (size_t rank = 0; rank < records.size(); rank++) {
     if (!hosts.insert(records[rank].host).second) continue;
@@ -82,8 +82,8 @@ std::vector<FarAddress> far_of(const Common& common, const std::vector<RankRecor
 std::string addresses_text(const std::vector<OwnAddress>& addresses) {
   std::string text;
   for (const OwnAddress& a : addresses) {
-    text += (text.empty() ? "" : ",") + ipv4_text(a.address) + "/" + std::to_string(a.prefix) +
-            "@" + std::to_string(a.speed) + (a.near ? "n" : "") + (a.route ? "r" : "");
+    text += (text.empty() ? "" : ",") + a.address.text() + "/" + std::to_string(a.prefix) + "@" +
+            std::to_string(a.speed) + (a.near ? "n" : "") + (a.route ? "r" : "");
   }
   return text;
 }
@@ -100,34 +100,68 @@ std::vector<OwnAddress> parse_addresses(const std::string& text) {
     if (a.route) speed.remove_suffix(1);
     a.near = !speed.empty() && speed.back() == 'n';
     if (a.near) speed.remove_suffix(1);
-    const auto address = parse_networks(entry.substr(0, slash), 1);
-    if (!address.ok() || address->empty() || address->front().prefix != 32 ||
-        !read_number(entry.substr(slash + 1, at - slash - 1), a.prefix) || a.prefix > 32 ||
-        !read_number(speed, a.speed)) {
+    const auto address = IpAddress::parse(entry.substr(0, slash));
+    if (!address || !read_number(entry.substr(slash + 1, at - slash - 1), a.prefix) ||
+        a.prefix > IpNetwork::single(*address).prefix || !read_number(speed, a.speed)) {
       continue;
     }
-    a.address = address->front().address;
+    a.address = *address;
     out.push_back(a);
   }
   return out;
 }
 
 const OwnAddress* best_address(const std::vector<OwnAddress>& own, const std::string& network) {
-  const auto key = [](const OwnAddress& a) { return std::tuple(a.speed, a.near, a.route); };
+  const bool by_route = network == kByRoute || network == kByRoute6;
+  const auto key = [by_route](const OwnAddress& a) {
+    return std::tuple(by_route && a.route, a.speed, a.near, a.route, a.address.is_v4());
+  };
   const OwnAddress* best = nullptr;
   for (const OwnAddress& a : own) {
-    const bool fits =
-        network.empty() || (network == kByRoute ? a.route : a.network().text() == network);
+    const bool fits = network.empty() || (by_route ? a.address.is_v6() == (network == kByRoute6)
+                                                   : a.network().text() == network);
     if (fits && (best == nullptr || key(a) > key(*best))) best = &a;
   }
   return best;
 }
 
+namespace {
+
+// Returns the address by which the rank reaches the store; null if it is not known.
+const OwnAddress* route_of(const std::vector<OwnAddress>& own) {
+  for (const char* const way : {kByRoute, kByRoute6}) {
+    const OwnAddress* const best = best_address(own, way);
+    if (best != nullptr && best->route) return best;
+  }
+  return nullptr;
+}
+
+// Returns the IP version, as kByRoute or kByRoute6, that every rank has and that leads most of them
+// to the store; null if there is none.
+const char* common_version(const std::vector<std::vector<OwnAddress>>& own) {
+  const char* found = nullptr;
+  size_t most = 0;
+  for (const char* const way : {kByRoute, kByRoute6}) {
+    size_t leads = 0, has = 0;
+    for (const auto& rank : own) {
+      const OwnAddress* const best = best_address(rank, way);
+      has += best != nullptr ? 1 : 0;
+      leads += best != nullptr && best->route ? 1 : 0;
+    }
+    if (has < own.size() || (found != nullptr && leads <= most)) continue;
+    found = way;
+    most = leads;
+  }
+  return found;
+}
+
+}  // namespace
+
 const OwnAddress* first_guess(const std::vector<OwnAddress>& own, const std::string& last) {
   if (!last.empty()) {
     if (const OwnAddress* const same = best_address(own, last)) return same;
   }
-  const OwnAddress* const route = best_address(own, kByRoute);
+  const OwnAddress* const route = route_of(own);
   return route != nullptr && route->speed == 0 ? route : best_address(own, "");
 }
 
@@ -148,11 +182,12 @@ std::string choose_network(const std::vector<RankRecord>& records, const Reaches
                                    [&](const RankRecord& r) { return within(common.network, r); });
     return there ? "" : common.network.text();
   }
-  for (size_t rank = 0; rank < records.size(); rank++) {
-    const OwnAddress* const route = best_address(own[rank], kByRoute);
-    if (route != nullptr && ipv4_text(route->address) != records[rank].external.host) {
-      return kByRoute;
-    }
+  const char* const way = common_version(own);
+  for (size_t rank = 0; way != nullptr && rank < records.size(); rank++) {
+    const OwnAddress& its = *best_address(own[rank], way);
+    const std::string& now = records[rank].external.host;
+    const bool other_version = (now.find(':') != std::string::npos) != its.address.is_v6();
+    if ((its.route || other_version) && its.address.text() != now) return way;
   }
   return "";
 }

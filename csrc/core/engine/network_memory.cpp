@@ -3,8 +3,6 @@
 // number of descriptors.
 #include "engine/network_memory.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -12,6 +10,7 @@
 #include <cerrno>
 
 #include "base/fd.h"
+#include "base/socket_address.h"
 #include "engine/clock.h"
 
 namespace mcast {
@@ -20,33 +19,20 @@ namespace {
 constexpr Nanos kPatience = 2 * kSecond;  // a lost SYN is sent again after a second
 constexpr size_t kAtOnce = 256;
 
-sockaddr_in ipv4_at(uint32_t address, uint16_t port) {
-  sockaddr_in at{};
-  at.sin_family = AF_INET;
-  at.sin_addr.s_addr = htonl(address);
-  at.sin_port = htons(port);
-  return at;
-}
-
 bool is_answer(int error) { return error == 0 || error == ECONNREFUSED; }
 
 struct Attempt {
-  uint32_t address = 0;
+  IpAddress address;
   Fd fd;
   bool over = false, answered = false;
 };
 
-Attempt attempt(const OwnAddress& own, const FarAddress& far) {
+Attempt attempt(const OwnAddress& own, const Endpoint& far) {
   Attempt a;
   a.address = far.address;
-  a.fd = Fd(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  sockaddr_in from = ipv4_at(own.address, 0), to = ipv4_at(far.address, far.port);
-  const bool bound =
-      a.fd.valid() && ::bind(a.fd.get(), reinterpret_cast<sockaddr*>(&from), sizeof from) == 0;
-  const int error = !bound ? EADDRNOTAVAIL
-                    : ::connect(a.fd.get(), reinterpret_cast<sockaddr*>(&to), sizeof to) == 0
-                        ? 0
-                        : errno;
+  a.fd = Fd(::socket(family_of(own.address), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  const bool bound = a.fd.valid() && bind_to(a.fd.get(), {own.address, 0}) == 0;
+  const int error = !bound ? EADDRNOTAVAIL : connect_to(a.fd.get(), far) == 0 ? 0 : errno;
   a.over = error != EINPROGRESS;
   a.answered = a.over && is_answer(error);
   return a;
@@ -90,11 +76,11 @@ void NetworkMemory::note(const std::string& network) {
   last_ = network;
 }
 
-bool NetworkMemory::reaches(const OwnAddress& own, const std::vector<FarAddress>& far) {
+bool NetworkMemory::reaches(const OwnAddress& own, const std::vector<Endpoint>& far) {
   const std::lock_guard<std::mutex> held(mutex_);
-  std::vector<FarAddress> untried;
-  for (const FarAddress& one : far) {
-    if (may_reach_ && !may_reach_(ipv4_text(one.address), one.port).ok()) return false;
+  std::vector<Endpoint> untried;
+  for (const Endpoint& one : far) {
+    if (may_reach_ && !may_reach_(one.address.text(), one.port).ok()) return false;
     if (answered_.count(one.address) == 0) untried.push_back(one);
   }
   for (size_t start = 0; start < untried.size(); start += kAtOnce) {
@@ -106,7 +92,7 @@ bool NetworkMemory::reaches(const OwnAddress& own, const std::vector<FarAddress>
     // One host that does not reply is enough.
     if (!std::all_of(attempts.begin(), attempts.end(), [](auto& a) { return a.answered; })) break;
   }
-  return std::all_of(far.begin(), far.end(), [this](const FarAddress& one) {
+  return std::all_of(far.begin(), far.end(), [this](const Endpoint& one) {
     const auto it = answered_.find(one.address);
     return it != answered_.end() && it->second;
   });

@@ -23,13 +23,13 @@ class NetworkMemory {
 
   // Whether the hosts of these addresses answer an attempt to connect, be it by a refusal; those
   // not yet known are tried all at once, for at most 2 s. Blocks.
-  bool reaches(const OwnAddress& own, const std::vector<FarAddress>& far);
+  bool reaches(const OwnAddress& own, const std::vector<Endpoint>& far);
 
  private:
   const MayReach may_reach_;
   mutable std::mutex mutex_;
   std::string last_;
-  std::map<uint32_t, bool> answered_;
+  std::map<IpAddress, bool> answered_;
 };
 
 }  // namespace mcast

@@ -85,10 +85,11 @@ void NetworkGroup::add_to_lane(LaneId id, const GroupParams& params, const Agree
   GroupAddress address{reduces ? agreement.reduce_address : agreement.address, false,
                        agreement.echo};
   for (const StreamAddress& sender : reduces ? agreement.reduce_senders : agreement.senders) {
-    std::vector<uint32_t> its = lane.transport().datagram().sources_of(sender);
+    std::vector<IpAddress> its = lane.transport().datagram().sources_of(sender);
     address.hosts.insert(address.hosts.end(), its.begin(), its.end());
     if (own.multicast.guard != nullptr) address.sources.push_back(std::move(its));
   }
+  own.multicast.headers = lane.transport().datagram().header_bytes();
   if (params.multicast.wanted) {
     const Status status = lane.transport().datagram().join(address.multicast);
     address.joined = status.ok();

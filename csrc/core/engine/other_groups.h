@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/ip_address.h"
 #include "engine/retired_tags.h"
 
 namespace mcast {
@@ -19,7 +20,7 @@ class OtherGroups {
     kNeighbour,  // from a host of a group of this lane
     kForeign,    // neither
   };
-  Whose whose(uint64_t tag, uint32_t from) const {
+  Whose whose(uint64_t tag, const IpAddress& from) const {
     if (closed(tag)) return Whose::kClosed;
     const bool known = std::binary_search(hosts_.begin(), hosts_.end(), from);
     return known ? Whose::kNeighbour : Whose::kForeign;
@@ -27,21 +28,21 @@ class OtherGroups {
   bool closed(uint64_t tag) const { return retired_.contains(tag); }
 
   // Addresses that a group of this lane has to do with, and those of one that is let go.
-  void add(const std::vector<uint32_t>& addresses) {
+  void add(const std::vector<IpAddress>& addresses) {
     const auto before = hosts_.insert(hosts_.end(), addresses.begin(), addresses.end());
     std::sort(before, hosts_.end());
     std::inplace_merge(hosts_.begin(), before, hosts_.end());
   }
-  void retire(uint64_t tag, const std::vector<uint32_t>& addresses) {
+  void retire(uint64_t tag, const std::vector<IpAddress>& addresses) {
     retired_.add(tag);
-    for (const uint32_t address : addresses) {
+    for (const IpAddress& address : addresses) {
       hosts_.erase(std::lower_bound(hosts_.begin(), hosts_.end(), address));
     }
   }
 
  private:
   RetiredTags retired_;
-  std::vector<uint32_t> hosts_;  // sorted; an address once for each member of each group
+  std::vector<IpAddress> hosts_;  // sorted; an address once for each member of each group
 };
 
 }  // namespace mcast

@@ -48,7 +48,7 @@ class RegistrarThread final : public Registrar {
 
   mutable std::mutex mutex_;
   RegistrarCore core_;
-  std::map<std::pair<uint64_t, size_t>, std::vector<SocketAddress>> resolved_;
+  std::map<std::pair<uint64_t, size_t>, std::vector<Endpoint>> resolved_;
   bool stopping_ = false;
   int wake_ = -1;  // eventfd
   NameLookup names_;

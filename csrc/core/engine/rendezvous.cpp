@@ -15,7 +15,7 @@
 #include "base/errors.h"
 #include "base/hex.h"
 #include "base/host.h"
-#include "base/ipv4_network.h"
+#include "base/ip_address.h"
 #include "base/rng.h"
 #include "base/units.h"
 #include "base/version.h"
@@ -252,6 +252,25 @@ std::string place_text(const RankRecord& r, size_t rank) {
          (r.place.interface.empty() ? "" : " (interface " + r.place.interface + ")");
 }
 
+// Ranks reach each other over one version of IP.
+Status compare_versions(const std::vector<RankRecord>& records) {
+  const auto is_v6 = [](const RankRecord& r) {
+    return r.external.host.find(':') < r.external.host.find('+');
+  };
+  for (size_t rank = 1; rank < records.size(); rank++) {
+    const RankRecord& r = records[rank];
+    if (is_v6(r) == is_v6(records[0])) continue;
+    const size_t v6 = is_v6(r) ? rank : 0, v4 = rank - v6;
+    return Status(Code::kMismatch,
+                  place_text(records[v4], v4) + ", which is an IPv4 address, and " +
+                      place_text(records[v6], v6) +
+                      ", which is an IPv6 address: all ranks of a group must use the same version; "
+                      "give each host an address of one version, and name its network by "
+                      "MCAST_SOCKET_IFNAME if there are several");
+  }
+  return {};
+}
+
 // Between hosts an address must be one that the others can reach, and its rank's host's alone. (Not
 // those of simulated hosts, which are no numbers.)
 Status tell_hosts_apart(const std::vector<RankRecord>& records) {
@@ -265,14 +284,14 @@ Status tell_hosts_apart(const std::vector<RankRecord>& records) {
       return o.host != r.host && host_known(o.host) && host_known(r.host);
     });
     if (other == records.end()) return {};
-    if (r.external.host.rfind("127.", 0) == 0) {
+    const auto number = IpAddress::parse(r.external.host.substr(0, r.external.host.find('+')));
+    if (!number) continue;
+    if (number->loopback()) {
       return Status(Code::kUnavailable,
                     place_text(r, rank) + ", which is loopback: " +
                         place_text(*other, static_cast<size_t>(other - records.begin())) +
                         " and cannot reach it" + kHint);
     }
-    const auto numbers = parse_networks(r.external.host.substr(0, r.external.host.find('+')), 1);
-    if (!numbers.ok() || numbers->empty()) continue;
     const auto [at, fresh] = first.emplace(r.external.host, rank);
     if (fresh || records[at->second].host == r.host || !host_known(records[at->second].host)) {
       continue;
@@ -298,7 +317,7 @@ void choose_address(const std::set<std::string>& hosts, const std::map<uint64_t,
   for (const auto& [uid, rank] : uids) members = mix64(members ^ uid);
   const uint64_t base = job + (host_set + part_index) % kAddressesPerJob;
   roster.members = mix64(job ^ members);
-  // 239.1.0.0 - 239.254.255.255.
+  // 239.1.0.0 - 239.254.255.255; of IPv6 the same 24 bits (transport/udp/datagram_sender.cpp).
   MulticastAddress& address = roster.address;
   address.group = static_cast<uint32_t>((1 + base % kSecondOctets) << 16 | (base >> 16 & 0xffff));
   address.port = multicast_port(roster.members);
@@ -357,6 +376,7 @@ Result<Roster> conclude(const std::vector<RankRecord>& records, uint32_t part_in
     out.ranks.push_back({host, r.external, r.loopback, r.reduce_external, r.reduce_loopback});
   }
   if (Status status = note_racks(records, out); !status.ok()) return status;
+  if (Status status = compare_versions(records); !status.ok()) return status;
   if (Status status = tell_hosts_apart(records); !status.ok()) return status;
   out.salt = first.salt;
   choose_address(hosts, uids, part_index, out);

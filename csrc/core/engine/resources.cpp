@@ -2,14 +2,10 @@
 // is made at first use.
 #include "engine/resources.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "base/host.h"
-#include "base/ipv4_network.h"
 #include "engine/clock.h"
 
 namespace mcast {
@@ -21,12 +17,10 @@ NameLookup::Resolve resolve_within(const MayReach& may_reach) {
   return [may_reach](const NetAddress& address) -> NameLookup::Addresses {
     NameLookup::Addresses found = resolve(address);
     if (!found.ok()) return found;
-    Status why(Code::kInvalidArgument, "no IPv4 address of " + address.host);
-    std::vector<SocketAddress> reachable;
-    for (const SocketAddress& one : *found) {
-      if (one.bytes.ss_family != AF_INET) continue;
-      const auto& ipv4 = reinterpret_cast<const sockaddr_in&>(one.bytes);
-      const Status may = may_reach(ipv4_text(ntohl(ipv4.sin_addr.s_addr)), ntohs(ipv4.sin_port));
+    Status why(Code::kInvalidArgument, "no address of " + address.host);
+    std::vector<Endpoint> reachable;
+    for (const Endpoint& one : *found) {
+      const Status may = may_reach(one.address.text(), one.port);
       if (may.ok()) reachable.push_back(one);
       if (!may.ok()) why = may;
     }

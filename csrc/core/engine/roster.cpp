@@ -1,11 +1,10 @@
-// The roster's encoding (docs/protocol.md, section 1). A rank costs 34 bytes where its addresses
-// are plain ones of IPv4; a code before each address says how it is written.
-#include <arpa/inet.h>
-
+// The roster's encoding (docs/protocol.md, section 1). A rank costs 34 bytes if its address is a
+// single one of IPv4, 46 bytes of IPv6; a code before each address gives its form.
 #include <algorithm>
 #include <iterator>
 #include <string_view>
 
+#include "base/ip_address.h"
 #include "engine/rendezvous.h"
 #include "wire/bytes.h"
 #include "wire/datagram.h"
@@ -17,9 +16,11 @@ namespace {
 constexpr uint8_t kAgain = 2, kShared = 4, kHostsKnown = 8, kLoopback = 16;
 constexpr size_t kTransports = std::size(kTransportNames);
 static_assert(kTransports <= 16);
-// Before an address; other values: that many bytes of text.
-constexpr uint8_t kPlain = 0, kNone = 253, kLocal = 254, kSame = 255;
-constexpr const char* kLocalHost = "127.0.0.1";
+// Form of an address: 4 or 16 bytes; a loopback address; as the one before; none; a text with its
+// length (addresses of a stripe, and what is no number).
+enum class Form : uint8_t { kV4, kV6, kLocalV4, kLocalV6, kSame, kNone, kText };
+constexpr const char* kLocalHostV4 = "127.0.0.1";
+constexpr const char* kLocalHostV6 = "::1";
 
 uint8_t transport_bits(std::string_view name) {
   const auto* at = std::find(std::begin(kTransportNames), std::end(kTransportNames), name);
@@ -41,39 +42,42 @@ std::string get_text(wire::Reader& in, size_t size) {
   return text;
 }
 
+void put_form(wire::Writer& out, Form form) { out.put<uint8_t>(static_cast<uint8_t>(form)); }
+
 void put_address(wire::Writer& out, const StreamAddress& a, const std::string& same) {
-  in_addr plain{};
+  const auto number = IpAddress::parse(a.host);
   if (a.host.empty()) {
-    out.put<uint8_t>(kNone);
+    put_form(out, Form::kNone);
   } else if (a.host == same) {
-    out.put<uint8_t>(kSame);
-  } else if (a.host == kLocalHost) {
-    out.put<uint8_t>(kLocal);
-  } else if (a.host.find('+') == std::string::npos &&
-             inet_pton(AF_INET, a.host.c_str(), &plain) == 1) {
-    out.put<uint8_t>(kPlain);
-    out.put<uint32_t>(plain.s_addr);
+    put_form(out, Form::kSame);
+  } else if (a.host == kLocalHostV4 || a.host == kLocalHostV6) {
+    put_form(out, a.host == kLocalHostV4 ? Form::kLocalV4 : Form::kLocalV6);
+  } else if (number && number->text() == a.host) {
+    put_form(out, number->is_v4() ? Form::kV4 : Form::kV6);
+    for (size_t i = number->is_v4() ? 12 : 0; i < 16; i++) out.put<uint8_t>(number->bytes[i]);
   } else {
-    const std::string text = a.host.substr(0, kNone - 1);
-    out.put<uint8_t>(static_cast<uint8_t>(text.size()));
-    out.put_text(text);
+    put_form(out, Form::kText);
+    put_text(out, a.host);
   }
   out.put<uint16_t>(a.port);
 }
 
-StreamAddress get_address(wire::Reader& in, uint64_t uid, const std::string& same) {
-  StreamAddress a;
+// Returns false if the form is not known.
+bool get_address(wire::Reader& in, uint64_t uid, const std::string& same, StreamAddress& a) {
   a.uid = uid;
-  const auto code = in.get<uint8_t>();
-  if (code == kPlain) {
-    const in_addr plain{in.get<uint32_t>()};
-    char text[INET_ADDRSTRLEN];
-    a.host = inet_ntop(AF_INET, &plain, text, sizeof text) != nullptr ? text : "";
-  } else if (code != kNone) {
-    a.host = code == kSame ? same : code == kLocal ? kLocalHost : get_text(in, code);
+  const auto form = static_cast<Form>(in.get<uint8_t>());
+  if (form > Form::kText) return false;
+  if (form == Form::kV4 || form == Form::kV6) {
+    IpAddress number = form == Form::kV4 ? IpAddress::v4(0) : IpAddress();
+    for (size_t i = form == Form::kV4 ? 12 : 0; i < 16; i++) number.bytes[i] = in.get<uint8_t>();
+    a.host = number.text();
+  } else if (form == Form::kText) {
+    a.host = get_text(in, in.get<uint16_t>());
+  } else if (form != Form::kNone) {
+    a.host = form == Form::kSame ? same : form == Form::kLocalV4 ? kLocalHostV4 : kLocalHostV6;
   }
   a.port = in.get<uint16_t>();
-  return a;
+  return true;
 }
 
 }  // namespace
@@ -131,15 +135,16 @@ Result<Roster> Roster::decode(const std::string& text) {
     out.racks.push_back(get_text(in, in.get<uint16_t>()));
   }
   const auto count = in.get<uint16_t>();
-  for (uint32_t i = 0; i < count && in.ok(); i++) {
+  bool known_forms = true;
+  for (uint32_t i = 0; i < count && in.ok() && known_forms; i++) {
     Rank r;
     r.host = in.get<uint16_t>();
     const auto uid = in.get<uint64_t>();
-    r.external = get_address(in, uid, "");
-    r.loopback = get_address(in, uid, r.external.host);
+    known_forms = known_forms && get_address(in, uid, "", r.external) &&
+                  get_address(in, uid, r.external.host, r.loopback);
     const auto reduce_uid = in.get<uint64_t>();
-    r.reduce_external = get_address(in, reduce_uid, r.external.host);
-    r.reduce_loopback = get_address(in, reduce_uid, r.loopback.host);
+    known_forms = known_forms && get_address(in, reduce_uid, r.external.host, r.reduce_external) &&
+                  get_address(in, reduce_uid, r.loopback.host, r.reduce_loopback);
     if (!out.racks.empty()) r.rack = in.get<uint16_t>();
     out.ranks.push_back(std::move(r));
   }
@@ -149,7 +154,7 @@ Result<Roster> Roster::decode(const std::string& text) {
     return r.host < count && r.rack <= out.racks.size() && plain(r.external) && plain(r.loopback) &&
            plain(r.reduce_external) && plain(r.reduce_loopback);
   };
-  const bool sound = number < kTransports &&
+  const bool sound = number < kTransports && known_forms &&
                      (out.again || (out.datagram >= wire::kDatagramHeader + kChunkUnit &&
                                     std::all_of(out.ranks.begin(), out.ranks.end(), known)));
   if (!in.done() || !sound) {

@@ -26,8 +26,7 @@ constexpr int kSweeps = 4;  // number of sweeps that fit into any time limit
 // After the limit, 1 / kOvertime of the elapsed time passes before the next probe.
 constexpr int kOvertime = 4;
 constexpr size_t kMaxWhy = 600;
-constexpr size_t kNamed = 8;       // most ranks named in a reason
-constexpr size_t kIpHeaders = 28;  // of IPv4 and UDP, before a datagram
+constexpr size_t kNamed = 8;  // most ranks named in a reason
 
 Nanos sweep_of(uint32_t members, size_t bytes) {
   return static_cast<Nanos>(members * static_cast<uint64_t>(bytes) *
@@ -48,6 +47,7 @@ ReachProbe::ReachProbe(Params params, Nanos now)
       timeout_(params.timeout),
       sweep_(sweep_of(params.members, params.bytes)),
       bytes_(params.bytes),
+      headers_(params.headers),
       next_news_(now + kNewsInterval),
       interval_(kFirstInterval) {
   heard_[self_] = true;
@@ -156,7 +156,7 @@ std::string ReachProbe::unheard() const {
   std::string text = deaf.empty() ? "" : self + " does not hear rank " + deaf;
   if (cut.empty()) return text;
   return text + (text.empty() ? "" : "; ") + self + " hears only small datagrams of rank " + cut +
-         ": IP packets of " + std::to_string(bytes_ + kIpHeaders) +
+         ": IP packets of " + std::to_string(bytes_ + headers_) +
          " bytes are lost, so the path has a smaller MTU; set MCAST_MAX_MTU to it on all ranks";
 }
 

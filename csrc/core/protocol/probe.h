@@ -29,6 +29,7 @@ class ReachProbe {
     std::string why;              // reason for Reach::kNone
     Nanos timeout = 2 * kSecond;  // from start() on; a little more in large groups
     size_t bytes = 1500;          // of a probe datagram
+    size_t headers = 28;          // of its IP packet, besides
   };
 
   ReachProbe(Params params, Nanos now);
@@ -87,6 +88,7 @@ class ReachProbe {
   Nanos begun_ = kNever;  // start of the probes
   uint32_t sent_ = 0;     // number of probes sent
   size_t bytes_;          // size of a probe
+  size_t headers_;        // of its IP packet
   Nanos next_news_, give_up_ = kNever, next_send_ = kNever, interval_;
 };
 

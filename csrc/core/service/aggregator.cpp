@@ -23,12 +23,14 @@ constexpr Nanos kLongestWait = 10 * kSecond;
 
 // Default interface of the stations: the one that has the address of --listen. Empty if none has
 // it, or it listens on all addresses.
-std::string interface_with(const in_addr& address) {
+std::string interface_with(const IpAddress& address) {
   const auto interfaces = list_interfaces();
-  if (address.s_addr == INADDR_ANY || !interfaces.ok()) return "";
+  if (!address.known() || !interfaces.ok()) return "";
   for (const Interface& i : *interfaces) {
-    const bool loopback = i.loopback && ntohl(address.s_addr) >> 24 == 127;
-    if (i.address.s_addr == address.s_addr || loopback) return "=" + i.name;
+    if (i.loopback && address.loopback() && address.is_v4()) return "=" + i.name;
+    if (std::find(i.addresses.begin(), i.addresses.end(), address) == i.addresses.end()) continue;
+    // By its name, unless that would select another address.
+    return i.address == address ? "=" + i.name : address.text();
   }
   return "";
 }
@@ -56,7 +58,7 @@ Result<std::unique_ptr<Aggregator>> Aggregator::start(const Options& options, De
   Door trial;
   if (Status status = trial.open(options.host, options.port); !status.ok()) return status;
   if (actual.config.interface.empty()) {
-    actual.config.interface = interface_with(trial.address().sin_addr);
+    actual.config.interface = interface_with(trial.address().address);
   }
   if (Status status = transport_problem(actual.config); !status.ok()) return status;
   auto guard = guard_of(actual.config);
@@ -87,9 +89,12 @@ Status Aggregator::open() {
 
 Aggregator::~Aggregator() { stop(0); }
 
-std::string Aggregator::address() const { return to_text(door_.address()); }
+std::string Aggregator::address() const {
+  const Endpoint& at = door_.address();
+  return at.address.known() ? at.text() : "*:" + std::to_string(at.port);
+}
 
-uint16_t Aggregator::port() const { return ntohs(door_.address().sin_port); }
+uint16_t Aggregator::port() const { return door_.address().port; }
 
 void Aggregator::wake() noexcept {
   const uint64_t one = 1;

@@ -3,7 +3,6 @@
 // side has closed or the time limit has passed.
 #include "service/door.h"
 
-#include <netdb.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 
 #include "base/accept.h"
 #include "base/descriptors.h"
+#include "base/resolve.h"
 #include "transport/udp/half_open.h"
 
 namespace mcast::service {
@@ -21,45 +21,23 @@ constexpr int kBacklog = 128;
 constexpr size_t kReadBytes = 16 << 10;
 constexpr Nanos kFinishPatience = 2 * kSecond;
 
-Result<sockaddr_in> resolve(const std::string& host, uint16_t port) {
-  if (host.empty()) return ipv4_address({INADDR_ANY}, port);
-  addrinfo hints{};
-  hints.ai_family = AF_INET;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (const int error = getaddrinfo(host.c_str(), nullptr, &hints, &found); error != 0) {
-    return Status(Code::kInvalidArgument, "no address of " + host + ": " + gai_strerror(error));
-  }
-  sockaddr_in address{};
-  std::memcpy(&address, found->ai_addr, sizeof address);
-  freeaddrinfo(found);
-  address.sin_port = htons(port);
-  return address;
-}
-
 }  // namespace
 
 Status Door::open(const std::string& host, uint16_t port) {
-  Result<sockaddr_in> address = resolve(host, port);
-  if (!address.ok()) return address.status();
-  address_ = *address;
-  Result<Fd> fd = open_socket(SOCK_STREAM);
-  if (!fd.ok()) return fd.status();
-  auto* const at = reinterpret_cast<sockaddr*>(&address_);
-  socklen_t length = sizeof address_;
-  // A restart must not wait for connections of the previous run.
-  Status status = set_option(fd->get(), SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR");
-  if (!status.ok()) return status;
-  if (::bind(fd->get(), at, length) != 0 || ::listen(fd->get(), kBacklog) != 0 ||
-      ::getsockname(fd->get(), at, &length) != 0) {
-    return Status::system(errno, "listen at " + to_text(*address));
+  address_ = {{}, port};
+  if (!host.empty()) {
+    const auto found = resolve_host(host, port);
+    if (!found.ok()) return Status(Code::kInvalidArgument, found.status().message());
+    address_ = found->front();
   }
+  Result<Fd> fd = listen_at(address_, kBacklog);
+  if (!fd.ok()) return fd.status();
   listener_ = std::move(fd).value();
   return {};
 }
 
-void Door::make_room(uint32_t host, bool known, Visitor& visitor) {
-  std::vector<HalfOpenSeat> seats;
+void Door::make_room(const IpAddress& host, bool known, Visitor& visitor) {
+  std::vector<HalfOpenSeat<IpAddress>> seats;
   std::vector<LinkId> whose;
   for (const auto& [id, link] : links_) {
     if (link.state == State::kServed || link.state == State::kEnded) continue;
@@ -112,7 +90,7 @@ void Door::accept_all(Nanos now, Visitor& visitor) {
       return;
     }
     keep_alive(next.fd.get());
-    const uint32_t host = ntohl(next.from.sin_addr.s_addr);
+    const IpAddress host = next.from.address;
     const bool known = visitor.knows(host);
     make_room(host, known, visitor);
     const LinkId id = next_++;

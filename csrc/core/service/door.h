@@ -33,9 +33,11 @@ class Door final : public Links {
   // Time to send an ask.
   static constexpr Nanos kAskPatience = 5 * kSecond;
 
-  // Listens at `host` (a name or IPv4 address; empty: all addresses) and `port` (0: any).
+  // Listens at `host` (a name or address; empty: all addresses of both IP versions) and `port` (0:
+  // any).
   Status open(const std::string& host, uint16_t port);
-  const sockaddr_in& address() const { return address_; }
+  // Without a host if it listens at all addresses.
+  const Endpoint& address() const { return address_; }
 
   // Adds descriptors to the poll list; serve() is given the same part of the list after the wait.
   void watch(std::vector<pollfd>& list);
@@ -54,7 +56,7 @@ class Door final : public Links {
   enum class State : uint8_t { kAsking, kServed, kFinishing, kEnded };
   struct Link {
     Fd fd;
-    uint32_t host = 0;
+    IpAddress host{};
     bool known = false;  // whether the visitor knew the host when the connection arrived
     State state = State::kAsking;
     Nanos since = 0;
@@ -68,10 +70,10 @@ class Door final : public Links {
   void read(LinkId id, Link& link, Nanos now, Visitor& visitor);
   void write(Link& link);
   void expire(Nanos now, Visitor& visitor);
-  void make_room(uint32_t host, bool known, Visitor& visitor);
+  void make_room(const IpAddress& host, bool known, Visitor& visitor);
 
   Fd listener_;
-  sockaddr_in address_{};
+  Endpoint address_;
   std::map<LinkId, Link> links_;
   std::vector<LinkId> watched_;  // in the order of the last watch()
   bool listening_ = false;       // in the last watch()

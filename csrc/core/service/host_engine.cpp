@@ -181,7 +181,7 @@ void HostEngine::serve_stores(Nanos now) {
   const auto& allowed = options_.store_allow;
   auto started = StoreServer::start(
       options_.store_port, [reach = allowed.empty() ? reach_ : std::make_shared<Reach>(allowed)](
-                               uint32_t from) { return reach->includes(from); });
+                               const IpAddress& from) { return reach->includes(from); });
   if (started.ok()) {
     stores_.server = std::move(started).value();
   } else if (news_.stores.allow(now)) {

@@ -34,9 +34,9 @@ struct HostEngineOptions {
   uint32_t clients = 64;                  // maximum at the same time, per user
   uint32_t threads = 768;                 // for all clients of one user
   std::map<uid_t, uint32_t> weights;      // of users' jobs in sharing the link; default 1
-  std::vector<Ipv4Network> peers;         // networks in which members of groups may be; see Reach
+  std::vector<IpNetwork> peers;           // networks in which members of groups may be; see Reach
   uint16_t store_port = 0;                // of jobs' stores, on all engines; 0: no stores are kept
-  std::vector<Ipv4Network> store_allow;   // networks of their clients; empty: as `peers`
+  std::vector<IpNetwork> store_allow;     // networks of their clients; empty: as `peers`
   EngineSecurityOptions security;         // of clients' groups
   TenantLimits limits;                    // of each client
   Nanos goodbye = 10 * kSecond;           // time that clients have to leave, after SIGTERM

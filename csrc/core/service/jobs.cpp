@@ -4,8 +4,6 @@
 // stations are read: this gives rates, and shows whether a job without an asker is still in use.
 #include "service/jobs.h"
 
-#include <netinet/in.h>
-
 #include <algorithm>
 #include <exception>
 
@@ -20,8 +18,6 @@ namespace mcast::service {
 namespace {
 
 constexpr Nanos kLookEvery = kSecond;
-
-std::string host_text(uint32_t host) { return to_text(in_addr{htonl(host)}); }
 
 }  // namespace
 
@@ -73,13 +69,13 @@ std::optional<Rejection> Jobs::distrust(LinkId link, const wire::Ask& heading,
                    "the group's proof is wrong: the aggregator has the role of another secret"};
 }
 
-bool Jobs::knows(uint32_t host) const {
+bool Jobs::knows(const IpAddress& host) const {
   if (!options_.allow.empty()) return options_.allows(host);
   return std::any_of(jobs_.begin(), jobs_.end(),
-                     [host](const Job& job) { return !job.ending && job.asker == host; });
+                     [&host](const Job& job) { return !job.ending && job.asker == host; });
 }
 
-void Jobs::on_record(LinkId link, uint32_t host, std::string_view record, Nanos now) {
+void Jobs::on_record(LinkId link, const IpAddress& host, std::string_view record, Nanos now) {
   Job* const job = job_of(link);
   if (job == nullptr) return ask(link, host, record, now);
   wire::Admission decoded;
@@ -98,9 +94,9 @@ void Jobs::on_link_end(LinkId link, bool nonsense) {
   }
 }
 
-void Jobs::ask(LinkId link, uint32_t host, std::string_view record, Nanos now) {
+void Jobs::ask(LinkId link, const IpAddress& host, std::string_view record, Nanos now) {
   if (!options_.allows(host)) {
-    return refuse(link, {Refusal::network, host_text(host) + " is not in --allow"}, host, now);
+    return refuse(link, {Refusal::network, host.text() + " is not in --allow"}, host, now);
   }
   const wire::Ask heading = wire::ask_heading(record);
   if (const auto no = other_version(heading)) return refuse(link, *no, host, now);
@@ -136,7 +132,7 @@ void Jobs::ask(LinkId link, uint32_t host, std::string_view record, Nanos now) {
   links_.keep(link);
   links_.send_text(link, proved_accept(link, record, wire::encode(acceptance(job, grant))));
   log(LogLevel::kInfo, "job %u: %s of %u ranks on %u hosts, asked for by %s; %llu bytes reserved",
-      job.number, job.name.c_str(), job.ranks, job.hosts, host_text(host).c_str(),
+      job.number, job.name.c_str(), job.ranks, job.hosts, host.text().c_str(),
       static_cast<unsigned long long>(job.quota));
 }
 
@@ -182,12 +178,12 @@ wire::Accept Jobs::acceptance(const Job& job, const Grant& grant) const {
   return accept;
 }
 
-void Jobs::refuse(LinkId link, const Rejection& rejection, uint32_t host, Nanos now) {
+void Jobs::refuse(LinkId link, const Rejection& rejection, const IpAddress& host, Nanos now) {
   refused_[static_cast<size_t>(rejection.why)]++;
   links_.send(link, wire::Refuse{refusal_name(rejection.why), rejection.text});
   links_.finish(link, now);
   if (!refusal_log_.allow(now)) return;
-  log(LogLevel::kWarn, "refused %s (%s): %s", host_text(host).c_str(), refusal_name(rejection.why),
+  log(LogLevel::kWarn, "refused %s (%s): %s", host.text().c_str(), refusal_name(rejection.why),
       rejection.text.c_str());
 }
 

@@ -37,8 +37,8 @@ class Jobs final : public Visitor {
 
   void on_link(LinkId link) override;
   // Returns true for a host that --allow names, or whose job is served.
-  bool knows(uint32_t host) const override;
-  void on_record(LinkId link, uint32_t host, std::string_view record, Nanos now) override;
+  bool knows(const IpAddress& host) const override;
+  void on_record(LinkId link, const IpAddress& host, std::string_view record, Nanos now) override;
   void on_link_end(LinkId link, bool nonsense) override;
 
   // Ends jobs that are to end, removes those that have ended.
@@ -64,7 +64,7 @@ class Jobs final : public Visitor {
     uint64_t quota = 0, descriptors = 0;
     Nanos since = 0;
     bool ending = false;
-    uint32_t asker = 0;  // host
+    IpAddress asker{};  // host
     std::vector<std::unique_ptr<StationRunner>> stations;
     // Sums over stations at the last two readings, a second apart.
     struct Sample {
@@ -76,7 +76,7 @@ class Jobs final : public Visitor {
     Nanos heard = 0;  // last time that data arrived or its asker was there, accurate to a second
   };
 
-  void ask(LinkId link, uint32_t host, std::string_view record, Nanos now);
+  void ask(LinkId link, const IpAddress& host, std::string_view record, Nanos now);
   // Additional input of the MACs of a connection's records, so that they are valid on no other
   // connection.
   std::string nonce(LinkId link) const;
@@ -90,7 +90,7 @@ class Jobs final : public Visitor {
   wire::Accept acceptance(const Job& job, const Grant& grant) const;
   // Returns the record that accepts it; a guarded aggregator adds a proof that belongs to this ask.
   std::string proved_accept(LinkId link, std::string_view asked, const std::string& yes) const;
-  void refuse(LinkId link, const Rejection& rejection, uint32_t host, Nanos now);
+  void refuse(LinkId link, const Rejection& rejection, const IpAddress& host, Nanos now);
   Job* job_of(LinkId link);
   InUse used() const;
   void end(Job& job, const std::string& why, Nanos now);

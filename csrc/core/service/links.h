@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/ip_address.h"
 #include "base/types.h"
 #include "wire/admission.h"
 
@@ -28,13 +29,14 @@ class Links {
 class Visitor {
  public:
   virtual ~Visitor() = default;
-  // Returns true if connections of this host (host byte order) are expected; other hosts share a
-  // limited number of places.
-  virtual bool knows(uint32_t) const { return false; }
+  // Returns true if connections of this host are expected; other hosts share a limited number of
+  // places.
+  virtual bool knows(const IpAddress&) const { return false; }
   // A peer has connected.
   virtual void on_link(LinkId) {}
-  // `host` is in host byte order. Calls back into the links.
-  virtual void on_record(LinkId link, uint32_t host, std::string_view record, Nanos now) = 0;
+  // Calls back into the links.
+  virtual void on_record(LinkId link, const IpAddress& host, std::string_view record,
+                         Nanos now) = 0;
   // Ended or broken by the other side; `nonsense` if it sent no valid records. Not called for links
   // for which finish() was called.
   virtual void on_link_end(LinkId link, bool nonsense) = 0;

@@ -22,23 +22,27 @@ bool read_quota(const std::string& text, uint64_t& out) {
   return read_bytes(text, out, kLeastQuota, kMostQuota);
 }
 
-// "HOST:PORT", "HOST", ":PORT".
+// "HOST:PORT", "HOST", ":PORT"; an address of IPv6 is in brackets.
 bool read_listen(const std::string& text, Options& options) {
-  const size_t colon = text.rfind(':');
-  const std::string host = text.substr(0, colon);
+  const size_t end = text.rfind(']');
+  const size_t colon = text.find(':', end == std::string::npos ? 0 : end);
+  std::string host = text.substr(0, colon);
   if (colon != std::string::npos && !read_whole(text.substr(colon + 1), options.port, 0, 65535)) {
     return false;
   }
-  options.host = host == "*" || host == "0.0.0.0" ? "" : host;
-  return host.find(':') == std::string::npos && host.find(' ') == std::string::npos;
+  if (end != std::string::npos) {
+    if (host.size() < 3 || host.front() != '[' || host.back() != ']') return false;
+    host = host.substr(1, host.size() - 2);
+    if (host != "::" && !IpAddress::parse(host)) return false;
+  }
+  options.host = host == "*" || host == "::" ? "" : host;
+  return host.find(' ') == std::string::npos;
 }
 
-bool read_allow(const std::string& text, std::vector<Network>& out) {
-  for (const std::string_view part : split_at_commas(text)) {
-    Network network;
-    if (!Network::parse(std::string(part), network)) return false;
-    out.push_back(network);
-  }
+bool read_allow(const std::string& text, std::vector<IpNetwork>& out) {
+  const auto networks = parse_networks(text, kMostAllowed);
+  if (!networks.ok() || networks->empty()) return false;
+  out.insert(out.end(), networks->begin(), networks->end());
   return true;
 }
 
@@ -49,7 +53,7 @@ const std::vector<Row>& rows() {
       {{"--listen", "HOST:PORT", ":7117",
         "TCP address for requests of groups; port 0: any free port. Stations use ports of their "
         "own"},
-       "HOST:PORT, a name or IPv4 address and a port from 0 to 65535",
+       "HOST:PORT, a name or an address ([fd00::1]) and a port from 0 to 65535",
        read_listen},
       {{"--lanes", "N", "1",
         "stations per job: threads with sockets of their own, which share the segments of the job. "
@@ -91,7 +95,7 @@ const std::vector<Row>& rows() {
        }},
       {{"--allow", "NET,...", "all networks",
         "networks whose hosts may send requests: 10.0.0.0/8,192.168.1.7; may be repeated"},
-       "IPv4 networks such as 10.0.0.0/8,192.168.1.7",
+       "networks such as 10.0.0.0/8,192.168.1.7,fd00:1::/64",
        [](const std::string& v, Options& o) { return read_allow(v, o.allow); }},
       {{"--status", "PATH", "/run/torch-mcast-aggregator/aggregator.sock or in $XDG_RUNTIME_DIR",
         "socket for `torch-mcast aggregator status`"},
@@ -106,20 +110,9 @@ const std::vector<Row>& rows() {
 
 }  // namespace
 
-bool Network::parse(const std::string& text, Network& out) {
-  const size_t slash = text.find('/');
-  in_addr address{};
-  if (inet_pton(AF_INET, text.substr(0, slash).c_str(), &address) != 1) return false;
-  uint32_t bits = 32;
-  if (slash != std::string::npos && !read_whole(text.substr(slash + 1), bits, 0, 32)) return false;
-  out.address = ntohl(address.s_addr);
-  out.mask = bits == 0 ? 0 : ~uint32_t{0} << (32 - bits);
-  return (out.address & ~out.mask) == 0;
-}
-
-bool Options::allows(uint32_t who) const {
+bool Options::allows(const IpAddress& who) const {
   return allow.empty() || std::any_of(allow.begin(), allow.end(),
-                                      [who](const Network& n) { return n.contains(who); });
+                                      [&who](const IpNetwork& n) { return n.contains(who); });
 }
 
 Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments,

@@ -6,23 +6,15 @@
 #include <vector>
 
 #include "base/config.h"
+#include "base/ip_address.h"
 #include "base/status.h"
 #include "base/types.h"
 #include "service/option_table.h"
 
 namespace mcast::service {
 
-// Addresses of IPv4: "10.0.0.0/8", "10.1.2.3".
-struct Network {
-  uint32_t address = 0, mask = 0;  // host byte order
-
-  // Returns false if it is not a network, or has bits behind its prefix.
-  static bool parse(const std::string& text, Network& out);
-  bool contains(uint32_t host) const { return (host & mask) == address; }
-};
-
 struct Options {
-  std::string host;      // listening address: a name or numeric IPv4 address; empty: all
+  std::string host;      // listening address: a name or an address; empty: all
   uint16_t port = 7117;  // 0: any free port
   uint32_t lanes = 1;
   uint64_t quota = 512u << 20;  // bytes, for all jobs
@@ -30,14 +22,14 @@ struct Options {
   uint32_t jobs = 16;
   uint64_t rate = 0;  // bits per second of this host's link; 0: not given
   Nanos deadline = kSecond;
-  std::vector<Network> allow;  // hosts that may ask; empty: all
-  std::string interface;       // setting of the stations' transports; empty: from `host`
-  std::string status;          // path of the status socket; empty: the default path
-  Config config;               // of the stations' transports
+  std::vector<IpNetwork> allow;  // hosts that may ask; empty: all
+  std::string interface;         // setting of the stations' transports; empty: from `host`
+  std::string status;            // path of the status socket; empty: the default path
+  Config config;                 // of the stations' transports
 
   uint64_t job_quota() const { return quota_per_job != 0 ? quota_per_job : quota / 4; }
-  // Returns true if this host (host byte order) may ask.
-  bool allows(uint32_t host) const;
+  // Returns true if this host may ask.
+  bool allows(const IpAddress& host) const;
 };
 
 struct CommandLine {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "base/ipv4_network.h"
+#include "base/ip_address.h"
 #include "base/status.h"
 #include "base/types.h"
 
@@ -19,21 +19,21 @@ class Reach {
   static constexpr uint16_t kLeastPort = 1024;  // lower ports are services of hosts
 
   // Allowed in addition to this host's own addresses; empty: the networks of its interfaces.
-  explicit Reach(std::vector<Ipv4Network> networks) : networks_(std::move(networks)) {}
+  explicit Reach(std::vector<IpNetwork> networks) : networks_(std::move(networks)) {}
 
   // `host`: as in a StreamAddress, one address or several joined by '+', of which all but the first
   // have a port of their own. kInvalidArgument names the address that is out of reach.
   Status may(const std::string& host, uint16_t port);
-  // Returns true if the address, in host byte order, is within reach.
-  bool includes(uint32_t address);
+  // Returns true if the address is within reach.
+  bool includes(const IpAddress& address);
 
  private:
-  Status may_one(uint32_t address, uint16_t port);  // in host byte order
+  Status may_one(const Endpoint& to);
   void look(Nanos now);
 
-  const std::vector<Ipv4Network> networks_;
+  const std::vector<IpNetwork> networks_;
   std::mutex mutex_;  // guards the fields below
-  std::vector<Ipv4Network> allowed_;
+  std::vector<IpNetwork> allowed_;
   Nanos looked_ = kNever;
 };
 

@@ -66,7 +66,7 @@ bool StatusSocket::write(Reader& reader) {
 }
 
 void StatusSocket::add(Reader reader) {
-  std::vector<HalfOpenSeat> seats;
+  std::vector<HalfOpenSeat<uid_t>> seats;
   for (const Reader& one : readers_) seats.push_back(one.seat);
   const auto goes = kRules.displaced(seats, reader.seat.source, reader.seat.known);
   if (goes) readers_.erase(readers_.begin() + static_cast<ptrdiff_t>(*goes));

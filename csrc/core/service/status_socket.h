@@ -55,7 +55,7 @@ class StatusSocket {
     std::string text;
     size_t sent = 0;
     Nanos until = 0;
-    HalfOpenSeat seat{};
+    HalfOpenSeat<uid_t> seat{};
   };
   // Returns false if the reader is finished.
   static bool write(Reader& reader);

@@ -4,7 +4,6 @@
 // closed too.
 #include "service/store_relay.h"
 
-#include <netdb.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -15,8 +14,9 @@
 #include <exception>
 #include <optional>
 
-#include "base/ipv4_network.h"
 #include "base/log.h"
+#include "base/resolve.h"
+#include "base/socket_address.h"
 #include "base/units.h"
 #include "engine/clock.h"
 #include "service/start_thread.h"
@@ -39,30 +39,14 @@ bool wait_for(int fd, short events, Nanos patience) {
   return ::poll(&one, 1, static_cast<int>(patience / kMilli)) > 0;
 }
 
-Result<sockaddr_in> address_of(const std::string& host, uint16_t port) {
-  addrinfo hints{};
-  hints.ai_family = AF_INET;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (const int error = ::getaddrinfo(host.c_str(), nullptr, &hints, &found); error != 0) {
-    return Status(Code::kInvalidArgument, "no address of " + host + ": " + ::gai_strerror(error));
-  }
-  sockaddr_in address{};
-  std::memcpy(&address, found->ai_addr, sizeof address);
-  ::freeaddrinfo(found);
-  address.sin_port = htons(port);
-  return address;
-}
-
-Result<Fd> connect_once(const sockaddr_in& address) {
-  Result<Fd> fd = open_socket(SOCK_STREAM);
+Result<Fd> connect_once(const Endpoint& address) {
+  Result<Fd> fd = open_socket(SOCK_STREAM, address.address);
   if (!fd.ok()) return fd.status();
-  const auto* const at = reinterpret_cast<const sockaddr*>(&address);
-  int error = ::connect(fd->get(), at, sizeof address) == 0 ? 0 : errno;
+  int error = connect_to(fd->get(), address) == 0 ? 0 : errno;
   if (error == EINPROGRESS) {
     error = wait_for(fd->get(), POLLOUT, kOneTry) ? pending_error(fd->get()) : ETIMEDOUT;
   }
-  if (error != 0) return Status::system(error, "connect to " + to_text(address));
+  if (error != 0) return Status::system(error, "connect to " + address.text());
   keep_alive(fd->get());
   return fd;
 }
@@ -152,6 +136,19 @@ void StoreRelay::serve() {
   }
 }
 
+Result<Fd> StoreRelay::connect_to_host(const std::string& host, Status& out_of_reach) const {
+  const auto addresses = resolve_host(host, port_);
+  if (!addresses.ok()) return addresses.status();
+  Result<Fd> store = Status(Code::kUnavailable, "");
+  for (size_t i = 0; i < addresses->size() && !store.ok(); i++) {
+    const Endpoint& one = (*addresses)[i];
+    out_of_reach = may_reach_(one.address.text(), port_);
+    if (!out_of_reach.ok()) break;
+    store = connect_once(one);
+  }
+  return store;
+}
+
 void StoreRelay::carry(int rank) const {
   // Its first record.
   wire::StoreReader reader;
@@ -177,12 +174,9 @@ void StoreRelay::carry(int rank) const {
     if (first->parts[1] != std::to_string(port_)) {
       return answer(rank, "stores are at port " + std::to_string(port_) + " (--store-port)");
     }
-    const Result<sockaddr_in> address = address_of(first->parts[0], port_);
-    if (address.ok()) {
-      const Status may = may_reach_(ipv4_text(ntohl(address->sin_addr.s_addr)), port_);
-      if (!may.ok()) return answer(rank, may.message());
-    }
-    store = address.ok() ? connect_once(*address) : address.status();
+    Status out_of_reach;
+    store = connect_to_host(first->parts[0], out_of_reach);
+    if (!out_of_reach.ok()) return answer(rank, out_of_reach.message());
     if (store.ok()) break;
     // A rank that has left meanwhile needs no reply.
     const bool gone = wait_for(rank, POLLRDHUP, kBetweenTries);

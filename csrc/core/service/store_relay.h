@@ -52,6 +52,9 @@ class StoreRelay {
         port_(port),
         admit_(std::move(admit)),
         may_reach_(std::move(may_reach)) {}
+  // Connects to the first address of the host that answers; `out_of_reach` is set if one of them is
+  // not for clients.
+  Result<Fd> connect_to_host(const std::string& host, Status& out_of_reach) const;
   void carry(int rank) const;
 
   const std::string path_;

@@ -31,20 +31,12 @@ constexpr size_t kLongestQuestion = sizeof(uint32_t) + wire::kMostStoreRecord;
 }  // namespace
 
 Result<std::unique_ptr<StoreServer>> StoreServer::start(uint16_t port, StoreFilter filter) {
-  Result<Fd> fd = open_socket(SOCK_STREAM);
-  if (!fd.ok()) return fd.status();
-  sockaddr_in address = ipv4_address({INADDR_ANY}, port);
-  auto* const at = reinterpret_cast<sockaddr*>(&address);
-  socklen_t length = sizeof address;
-  Status status = set_option(fd->get(), SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR");
-  if (!status.ok()) return status;
-  if (::bind(fd->get(), at, length) != 0 || ::listen(fd->get(), kStoreBacklog) != 0 ||
-      ::getsockname(fd->get(), at, &length) != 0) {
-    return Status::system(errno, "listen at " + to_text(address) + " (--store-port)");
-  }
+  Endpoint address{{}, port};
+  Result<Fd> fd = listen_at(address, kStoreBacklog);
+  if (!fd.ok()) return fd.status().with_context("--store-port");
   std::unique_ptr<StoreServer> server(new StoreServer(std::move(filter)));
   server->listener_ = std::move(fd).value();
-  server->port_ = ntohs(address.sin_port);
+  server->port_ = address.port;
   const Status started =
       start_thread(server->thread_, "mcast-store", [s = server.get()] { s->run(); });
   if (!started.ok()) return started;
@@ -124,19 +116,19 @@ void StoreServer::accept_all(Nanos now) {
       accept_from_ = now + kAcceptPause;
       return;
     }
-    const sockaddr_in& from = next.from;
-    const uint32_t source = ntohl(from.sin_addr.s_addr);
+    const Endpoint& from = next.from;
+    const IpAddress& source = from.address;
     if (filter_ && !filter_(source)) {
       if (warnings_.allow(now)) {
         log(LogLevel::kWarn, "stores of jobs: %s is refused: it is not in --store-allow",
-            to_text(from).c_str());
+            from.text().c_str());
       }
       continue;
     }
     if (!table_.admit(next_, source)) {
       if (warnings_.allow(now)) {
         log(LogLevel::kWarn, "stores of jobs: %s is refused: its host's share is used up",
-            to_text(from).c_str());
+            from.text().c_str());
       }
       continue;
     }

@@ -21,7 +21,7 @@
 namespace mcast::service {
 
 // Addresses from which engines may connect; empty: all.
-using StoreFilter = std::function<bool(uint32_t address)>;
+using StoreFilter = std::function<bool(const IpAddress& address)>;
 
 // One caller makes the calls.
 class StoreServer {

@@ -88,7 +88,7 @@ bool StoreTable::room_for(Client client, size_t parts, size_t bytes) {
   return true;
 }
 
-bool StoreTable::admit(Client client, uint32_t source) {
+bool StoreTable::admit(Client client, const IpAddress& source) {
   if (!shares_.take(source, kClientBytes)) return false;
   members_[client].source = source;
   return true;
@@ -211,12 +211,12 @@ bool StoreTable::change(Client client, Store& store, const StoreRecord& record) 
 
 bool StoreTable::put(Client client, Store& store, const std::string& key, const std::string& head,
                      const std::string& tail) {
-  const uint32_t source = members_.at(client).source;
+  const IpAddress source = members_.at(client).source;
   const auto at = store.values.find(key);
   const bool there = at != store.values.end();
   const size_t after = cost(key, head) + tail.size();
   const size_t before = there ? cost(key, at->second.text) : 0;
-  const uint32_t owner = there ? at->second.source : source;
+  const IpAddress owner = there ? at->second.source : source;
   const size_t more = owner == source ? after - std::min(after, before) : after;
   if (!shares_.take(source, more)) {
     fail(client, kFull);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/ip_address.h"
 #include "base/source_shares.h"
 #include "base/types.h"
 #include "wire/store_record.h"
@@ -32,7 +33,7 @@ class StoreTable {
   explicit StoreTable(Answer answer) : answer_(std::move(answer)) {}
 
   // Call it before any other function for a client. Returns false if its source has used its share.
-  bool admit(Client client, uint32_t source);
+  bool admit(Client client, const IpAddress& source);
   // Returns true if there is room for a request of this many bytes, which is released by
   // on_record() or refuse().
   bool expect(Client client, size_t bytes);
@@ -65,16 +66,16 @@ class StoreTable {
   };
   struct Value {
     std::string text;
-    uint32_t source = 0;  // the source whose account it counts in
+    IpAddress source{};  // the source whose account it counts in
   };
   struct Store {
     std::map<std::string, Value> values;
     std::list<Waiter> waiters;
     size_t clients = 0;
-    uint32_t source = 0;  // the source whose account it counts in
+    IpAddress source{};  // the source whose account it counts in
   };
   struct Member {
-    uint32_t source = 0;
+    IpAddress source{};
     std::string store;
     bool open = false;
     bool waits = false;
@@ -109,7 +110,7 @@ class StoreTable {
   const Answer answer_;
   std::map<std::string, Store> stores_;
   std::map<Client, Member> members_;
-  SourceShares shares_{kMostBytes};
+  SourceShares<IpAddress> shares_{kMostBytes};
 };
 
 }  // namespace mcast::service

@@ -85,7 +85,7 @@ void SimAggregator::on_frame(PeerId peer, Channel, ConstBytes frame) {
   if (!known && (record.end || over_)) return;
   Asker& asker = askers_[link];
   if (!known) {
-    asker.host = kHostAddress + peer;
+    asker.host = IpAddress::v4(kHostAddress + peer);
     jobs_.on_link(link);
   }
   asker.in.append(record.bytes);

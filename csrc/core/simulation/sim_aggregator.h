@@ -31,7 +31,7 @@ class SimAggregator final : public SimThread, private service::Links, private St
 
  private:
   struct Asker {
-    uint32_t host = 0;
+    IpAddress host{};
     bool finished = false;  // closed by this side
     wire::RecordReader in{wire::kMaxAdmission};
   };

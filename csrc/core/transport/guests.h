@@ -7,7 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <unordered_map>
+#include <map>
 #include <vector>
 
 #include "transport/transport.h"
@@ -18,7 +18,7 @@ class Guests {
  public:
   struct Guest {
     PeerId id = kNoPeer;
-    uint32_t from = 0;  // its address
+    IpAddress from{};
   };
   static constexpr size_t kMost = 1024;
 
@@ -28,14 +28,14 @@ class Guests {
 
   bool full() const { return guests_.size() >= kMost; }
   size_t size() const { return guests_.size(); }
-  void enter(PeerId id, uint32_t from) { guests_.push_back({id, from}); }
+  void enter(PeerId id, const IpAddress& from) { guests_.push_back({id, from}); }
   // The guest has been added, or is gone.
   void leave(PeerId id) {
     std::erase_if(guests_, [id](const Guest& g) { return g.id == id; });
   }
   // Returns the guest to displace if there is no room: the oldest of the address with most guests.
   Guest to_displace() const {
-    std::unordered_map<uint32_t, size_t> counts;
+    std::map<IpAddress, size_t> counts;
     for (const Guest& g : guests_) ++counts[g.from];
     Guest found;
     size_t most = 0;

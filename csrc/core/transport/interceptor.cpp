@@ -36,11 +36,12 @@ class Interceptor::FaultyDatagram final : public Datagram, private DatagramSink 
         outgoing_(owner.has_rules(false, true)) {}
 
   size_t max_datagram(const MulticastAddress& a) const override { return inner_.max_datagram(a); }
+  size_t header_bytes() const override { return inner_.header_bytes(); }
   size_t receive_budget() const override { return inner_.receive_budget(); }
   uint64_t fragmented() const override { return inner_.fragmented(); }
   uint64_t ignored() const override { return inner_.ignored(); }
   Source source() const override { return inner_.source(); }
-  std::vector<uint32_t> sources_of(const StreamAddress& a) const override {
+  std::vector<IpAddress> sources_of(const StreamAddress& a) const override {
     return inner_.sources_of(a);
   }
   Status join(const MulticastAddress& a) override { return inner_.join(a); }

@@ -5,22 +5,19 @@
 #include <cstdint>
 #include <string>
 
-#include "base/ipv4_network.h"
+#include "base/ip_address.h"
 
 namespace mcast {
 
 struct OwnAddress {
   std::string interface;
-  uint32_t address = 0;  // IPv4, in host byte order
+  IpAddress address{};
   uint32_t prefix = 32;  // bits of its network
   uint32_t speed = 0;    // of the link, Mbit/s; 0: not known
   bool near = false;     // on the NUMA node of this process's CPUs, if it is restricted
   bool route = false;    // leads to the job's store; if that is not known: default route
 
-  Ipv4Network network() const {
-    const Ipv4Network bits{0, prefix};
-    return {address & bits.mask(), prefix};
-  }
+  IpNetwork network() const { return IpNetwork::around(address, prefix); }
 };
 
 }  // namespace mcast

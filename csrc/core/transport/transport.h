@@ -25,8 +25,9 @@
 
 namespace mcast {
 
-// A multicast group in transport-neutral form. udp: 239.0.0.0/8 | (group & 0xffffff), `port`;
-// verbs: an MGID derived from both; sim: compared unchanged.
+// A multicast group in transport-neutral form. udp: 239.0.0.0/8 | (group & 0xffffff), on lanes of
+// IPv6 ff15::6d63:6173:7400:0 | (group & 0xffffff), and `port`; verbs: an MGID derived from both;
+// sim: compared unchanged.
 struct MulticastAddress {
   uint32_t group = 0;     // low 24 bits used
   uint16_t port = 0;      // 0 is invalid
@@ -43,7 +44,7 @@ enum class Echo : uint8_t { kOff, kOn };
 // made.
 struct StreamAddress {
   uint64_t uid = 0;
-  std::string host;  // udp: numeric IPv4 address; on a stripe, "+address:port" for each further one
+  std::string host;  // udp: numeric address; on a stripe, "+address:port" for each further one
   uint16_t port = 0;
   // Public key (X25519) of a guarded endpoint, which proves that it has the private key; zeros: not
   // guarded, or not known.
@@ -121,6 +122,8 @@ class Datagram {
   // Largest datagram (header + payload, bytes) that `address` carries without fragmentation, as
   // determined when the endpoint was opened.
   virtual size_t max_datagram(const MulticastAddress& address) const = 0;
+  // Bytes of the IP and UDP headers before a datagram, for people who compare packets with an MTU.
+  virtual size_t header_bytes() const { return 28; }
   // Payload bytes that one receive socket reliably queues (bookkeeping overhead subtracted).
   virtual size_t receive_budget() const = 0;
 
@@ -169,9 +172,9 @@ class Datagram {
 
   // During on_datagram(): the source of that datagram, if the medium was asked to report it.
   virtual Source source() const { return {}; }
-  // The addresses, in host byte order, from which the owner of this stream endpoint sends
-  // datagrams; empty if source() returns nothing that could be compared.
-  virtual std::vector<uint32_t> sources_of(const StreamAddress&) const { return {}; }
+  // The addresses from which the owner of this stream endpoint sends datagrams; empty if source()
+  // returns nothing that could be compared.
+  virtual std::vector<IpAddress> sources_of(const StreamAddress&) const { return {}; }
 
   // Hands received datagrams to `sink`, at most about `max_bytes` of them. Returns their number; 0
   // means that the socket was seen empty, and that no datagram is on its way from a device into

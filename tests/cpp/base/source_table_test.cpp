@@ -15,14 +15,16 @@ namespace {
 
 constexpr uint32_t kLoud = 0x0a010009;  // 10.1.0.9
 
+Source from(uint32_t address, uint16_t port) { return Source{{IpAddress::v4(address), port}}; }
+
 TEST(SourceTable, CountsBySourceAndCause) {
   SourceTable table(7);
-  for (int i = 0; i < 5; i++) table.note({kLoud, 100}, Cause::foreign);
-  table.note({kLoud, 200}, Cause::damaged);
-  table.note({kLoud + 1, 1}, Cause::foreign);
+  for (int i = 0; i < 5; i++) table.note(from(kLoud, 100), Cause::foreign);
+  table.note(from(kLoud, 200), Cause::damaged);
+  table.note(from(kLoud + 1, 1), Cause::foreign);
   const auto top = table.top(10);
   ASSERT_EQ(top.size(), 2u);
-  EXPECT_EQ(top[0].source.address, kLoud);
+  EXPECT_EQ(top[0].source.address, IpAddress::v4(kLoud));
   EXPECT_EQ(top[0].source.port, 200) << "of the last message";
   EXPECT_EQ(top[0].total, 6u);
   EXPECT_EQ(top[0].count(Cause::foreign), 5u);
@@ -36,16 +38,17 @@ TEST(SourceTable, ManySpoofedAddressesDoNotHideTheLoudOne) {
   SourceTable table(11);
   uint64_t loud = 0;
   for (uint32_t i = 0; i < 100000; i++) {
-    table.note({0xc0000000 + i, 1}, Cause::foreign);
+    table.note(from(0xc0000000 + i, 1), Cause::foreign);
     if (i % 20 == 0) {
-      table.note({kLoud, 1}, Cause::malformed);
+      table.note(from(kLoud, 1), Cause::malformed);
       loud++;
     }
   }
   const auto top = table.top(SourceTable::kPlaces);
   ASSERT_LE(top.size(), SourceTable::kPlaces);
-  const auto row =
-      std::find_if(top.begin(), top.end(), [](const auto& r) { return r.source.address == kLoud; });
+  const auto row = std::find_if(top.begin(), top.end(), [](const auto& r) {
+    return r.source.address == IpAddress::v4(kLoud);
+  });
   ASSERT_NE(row, top.end());
   EXPECT_GE(row->total, loud) << "a number is never too small";
   EXPECT_LE(row->total - row->inherited, loud);
@@ -55,7 +58,7 @@ TEST(SourceTable, APlaceThatIsTakenOverTellsHowMuchItInherits) {
   SourceTable table(3);
   // There are more sources than places, so some have replaced others.
   for (uint32_t i = 0; i < 2 * SourceTable::kPlaces; i++) {
-    table.note({i + 1, 1}, Cause::foreign);
+    table.note(from(i + 1, 1), Cause::foreign);
   }
   uint64_t inherited = 0, total = 0;
   for (const auto& row : table.top(SourceTable::kPlaces)) {
@@ -88,8 +91,8 @@ class MonitorTest : public ::testing::Test {
 
 TEST_F(MonitorTest, WithoutSourcesOnlyCauses) {
   Monitor monitor;
-  monitor.note(Cause::foreign, {kLoud, 1}, 0);
-  monitor.note(Cause::hello_refused, {kLoud, 1}, 0);
+  monitor.note(Cause::foreign, from(kLoud, 1), 0);
+  monitor.note(Cause::hello_refused, from(kLoud, 1), 0);
   EXPECT_EQ(monitor.count(Cause::foreign), 1u);
   EXPECT_EQ(monitor.count(Cause::hello_refused), 1u);
   EXPECT_FALSE(monitor.watches());
@@ -100,34 +103,35 @@ TEST_F(MonitorTest, WithoutSourcesOnlyCauses) {
 TEST_F(MonitorTest, TellsTheFirstOfACauseAtOnceAndLaterOnesByTheMinute) {
   Monitor monitor;
   monitor.watch_sources(1);
-  for (int i = 0; i < 100; i++) monitor.note(Cause::damaged, {kLoud, 7}, i * kMilli);
+  for (int i = 0; i < 100; i++) monitor.note(Cause::damaged, from(kLoud, 7), i * kMilli);
   EXPECT_EQ(lines_.size(), 1u);
   EXPECT_EQ(with("10.1.0.9:7 sends what is damaged (CRC-32C) (damaged: first seen now)"), 1u)
       << lines_[0];
-  monitor.note(Cause::foreign, {kLoud, 7}, kSecond);
+  monitor.note(Cause::foreign, from(kLoud, 7), kSecond);
   EXPECT_EQ(lines_.size(), 2u) << "another cause";
-  monitor.note(Cause::damaged, {kLoud, 8}, 61 * kSecond);
+  monitor.note(Cause::damaged, from(kLoud, 8), 61 * kSecond);
   EXPECT_EQ(with("damaged: 100 in 61 s"), 1u) << lines_.back();
 }
 
 TEST_F(MonitorTest, AtMostSixLinesAMinute) {
   Monitor monitor;
   monitor.watch_sources(1);
-  for (uint32_t i = 0; i < 1000; i++) monitor.note(Cause::foreign, {i + 1, 1}, i * kMilli);
+  for (uint32_t i = 0; i < 1000; i++) monitor.note(Cause::foreign, from(i + 1, 1), i * kMilli);
   EXPECT_EQ(lines_.size(), Monitor::kLines);
   EXPECT_EQ(monitor.untold(), 1000 - Monitor::kLines);
-  monitor.note(Cause::foreign, {0xffff0000, 1}, Monitor::kRepeat + kMilli);
+  monitor.note(Cause::foreign, from(0xffff0000, 1), Monitor::kRepeat + kMilli);
   EXPECT_EQ(lines_.size(), Monitor::kLines + 1);
 }
 
 TEST_F(MonitorTest, AStormIsOneEventPerSecond) {
   Monitor monitor;
   monitor.watch_sources(1);
-  for (uint64_t i = 0; i < 3 * Monitor::kStorm; i++) monitor.note(Cause::foreign, {kLoud, 1}, 5);
+  for (uint64_t i = 0; i < 3 * Monitor::kStorm; i++)
+    monitor.note(Cause::foreign, from(kLoud, 1), 5);
   EXPECT_EQ(monitor.count(Cause::storm), 1u);
   EXPECT_EQ(with("10.1.0.9:1 sends a storm of what is refused"), 1u);
   for (uint64_t i = 0; i < Monitor::kStorm; i++) {
-    monitor.note(Cause::foreign, {kLoud, 1}, 2 * kSecond);
+    monitor.note(Cause::foreign, from(kLoud, 1), 2 * kSecond);
   }
   EXPECT_EQ(monitor.count(Cause::storm), 2u);
 }

@@ -10,6 +10,7 @@
 #include <optional>
 #include <thread>
 
+#include "base/socket_address.h"
 #include "engine/clock.h"
 #include "engine/store_client.h"
 #include "engine_process.h"
@@ -155,8 +156,7 @@ TEST(StoreServerTest, PipelinedRequestEndsTheConnection) {
   const std::string count = wire::bytes_of({StoreOp::kCount, {}});
   for (const bool ahead : {false, true}) {
     Fd fd(::socket(AF_INET, SOCK_STREAM, 0));
-    const sockaddr_in at = ipv4_address({htonl(INADDR_LOOPBACK)}, (*server)->port());
-    ASSERT_EQ(connect(fd.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at), 0);
+    ASSERT_EQ(connect_to(fd.get(), {IpAddress::v4(INADDR_LOOPBACK), (*server)->port()}), 0);
     const std::string bytes = open + (ahead ? count : "");
     ASSERT_EQ(send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
               static_cast<ssize_t>(bytes.size()));
@@ -171,10 +171,8 @@ class StoreVisitor {
  public:
   // `from`: the last byte of its loopback address.
   StoreVisitor(uint16_t port, uint8_t from) {
-    const sockaddr_in own = ipv4_address({htonl(INADDR_LOOPBACK - 1 + from)}, 0);
-    const sockaddr_in at = ipv4_address({htonl(INADDR_LOOPBACK)}, port);
-    EXPECT_EQ(bind(fd_.get(), reinterpret_cast<const sockaddr*>(&own), sizeof own), 0);
-    EXPECT_EQ(connect(fd_.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at), 0);
+    EXPECT_EQ(bind_to(fd_.get(), {IpAddress::v4(INADDR_LOOPBACK - 1 + from), 0}), 0);
+    EXPECT_EQ(connect_to(fd_.get(), {IpAddress::v4(INADDR_LOOPBACK), port}), 0);
   }
   bool send_bytes(const std::string& bytes) {
     for (size_t sent = 0; sent < bytes.size();) {
@@ -251,8 +249,8 @@ TEST(StoreServerTest, UnfinishedQuestionsLeaveRoomForOtherHosts) {
 }
 
 TEST(StoreServerTest, DisallowedClientIsDisconnected) {
-  auto server =
-      service::StoreServer::start(0, [](uint32_t from) { return from == INADDR_LOOPBACK + 2; });
+  auto server = service::StoreServer::start(
+      0, [](const IpAddress& from) { return from == IpAddress::v4(INADDR_LOOPBACK + 2); });
   ASSERT_TRUE(server.ok());
   StoreVisitor stranger((*server)->port(), 2), rank((*server)->port(), 3);
   EXPECT_FALSE(stranger.open("job"));

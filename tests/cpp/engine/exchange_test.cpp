@@ -296,6 +296,38 @@ TEST(Exchange, SecondRoundDecidesIfAllHaveVerbs) {
   }
 }
 
+TEST(Roster, EveryFormOfAddressSurvives) {
+  std::string stripe = "fd00::1";  // of as many interfaces as a lane may have
+  for (int i = 2; i <= 8; i++) {
+    const std::string number = std::to_string(i);
+    stripe += "+[2001:db8:1111:2222:3333:4444:5555:666" + number + "]:6000" + number;
+  }
+  ASSERT_GT(stripe.size(), 255u);
+  std::vector<RankRecord> records;
+  for (Member r = 0; r < 2; r++) records.push_back(record_of(r));
+  auto roster = conclude(records);
+  ASSERT_TRUE(roster.ok()) << roster.status().to_string();
+  for (const std::string& host :
+       {std::string("10.0.0.9"), std::string("fd00:1::9"), std::string("127.0.0.1"),
+        std::string("::1"), std::string(""), std::string("sim"), stripe,
+        std::string("::ffff:10.0.0.9"), std::string("FD00::9")}) {
+    Roster::Rank& rank = roster->ranks[1];
+    rank.external.host = host;
+    rank.loopback.host = "::1";
+    const auto back = Roster::decode(roster->encode());
+    ASSERT_TRUE(back.ok()) << host;
+    EXPECT_EQ(back->ranks[1].external, rank.external) << "also if it is no usual form";
+    EXPECT_EQ(back->ranks[1].loopback, rank.loopback);
+    EXPECT_EQ(back->ranks[0].external, roster->ranks[0].external);
+  }
+  const size_t v4 = roster->encode().size();
+  roster->ranks[0].external.host = roster->ranks[0].reduce_external.host = "fd00::1";
+  EXPECT_EQ(roster->encode().size(), v4 + 12) << "16 bytes instead of 4";
+  std::string unknown = roster->encode();
+  unknown[unknown.size() - 3 - 7] = 7;  // before the last rank's reduce_external, 4 + 2 bytes
+  EXPECT_FALSE(Roster::decode(unknown).ok());
+}
+
 TEST(Roster, ReadsOnlyWhatIsWhole) {
   std::vector<RankRecord> records;
   for (Member r = 0; r < 9; r++) records.push_back(record_of(r));

@@ -37,7 +37,7 @@ std::vector<RankRecord> two(const std::string& a, const std::string& b) {
 
 std::string chosen(const std::vector<RankRecord>& records) {
   return choose_network(records,
-                        [](const OwnAddress&, const std::vector<FarAddress>&) { return true; });
+                        [](const OwnAddress&, const std::vector<Endpoint>&) { return true; });
 }
 
 TEST(NetworkChoice, AddressesSurviveTheStore) {
@@ -96,25 +96,25 @@ TEST(NetworkChoice, NearestOfEqualNetworksWins) {
   EXPECT_EQ(chosen(equal("@25000n", "@25000n")), kFast);
   // Within the network, each rank uses its own nearest interface.
   const auto own = parse_addresses("10.1.0.1/16@25000,10.1.0.2/16@25000n,10.1.0.3/16@100n");
-  EXPECT_EQ(ipv4_text(best_address(own, kFast)->address), "10.1.0.2");
+  EXPECT_EQ(best_address(own, kFast)->address.text(), "10.1.0.2");
 }
 
 TEST(NetworkChoice, UnreachableNetworkIsSkipped) {
   auto records = two(slow(1) + "," + fast(1), slow(2) + "," + fast(2));
   records.push_back(rank_on("b", "10.0.0.2", slow(2) + "," + fast(2)));
   records.push_back(rank_on("a", "10.0.0.1", slow(1) + "," + fast(1)));
-  std::set<uint32_t> asked;
+  std::set<IpAddress> asked;
   EXPECT_EQ(choose_network(records,
-                           [&](const OwnAddress& own, const std::vector<FarAddress>& far) {
-                             EXPECT_EQ(ipv4_text(own.address), "10.1.0.1");
-                             for (const FarAddress& one : far) asked.insert(one.address);
+                           [&](const OwnAddress& own, const std::vector<Endpoint>& far) {
+                             EXPECT_EQ(own.address.text(), "10.1.0.1");
+                             for (const Endpoint& one : far) asked.insert(one.address);
                              return false;
                            }),
             "");
   // Each other host once, but not on the network to the store, through which the ranks have
   // connected.
   ASSERT_EQ(asked.size(), 1u);
-  EXPECT_EQ(ipv4_text(*asked.begin()), "10.1.0.2");
+  EXPECT_EQ(asked.begin()->text(), "10.1.0.2");
 }
 
 TEST(NetworkChoice, WithoutACommonNetworkEachTakesItsWayToTheStore) {
@@ -158,10 +158,56 @@ TEST(OwnAddresses, CpuListsAndNodes) {
   EXPECT_FALSE(near_to(0, {0, 1, 2, 3, 4, 5, 6, 7}, nodes)) << "it may run everywhere";
 }
 
+// Hosts with an address of each version on one interface.
+std::string both(int host, const char* v4 = "@1000r", const char* v6 = "@1000") {
+  const std::string end = std::to_string(host);
+  return "10.0.0." + end + "/16" + v4 + ",fd00::" + end + "/64" + v6;
+}
+
+TEST(NetworkChoice, AddressesOfIPv6SurviveTheStore) {
+  const std::string text = "10.0.0.1/16@1000r,fd00:1::7/64@1000,2001:db8::1/128@0nr";
+  const auto addresses = parse_addresses(text);
+  ASSERT_EQ(addresses.size(), 3u);
+  EXPECT_EQ(addresses_text(addresses), text);
+  EXPECT_EQ(addresses[1].network().text(), "fd00:1::/64");
+  for (const char* bad : {"fd00::1/129@1", "::/0@1", "[fd00::1]/64@1", "fd00::1/64"}) {
+    EXPECT_TRUE(parse_addresses(bad).empty()) << bad;
+  }
+}
+
+TEST(NetworkChoice, IPv4IsPreferredUnlessTheStoreIsReachedOverIPv6) {
+  EXPECT_EQ(chosen(two(both(1), both(2))), "") << "they use IPv4 already";
+  const auto v6_store = two(both(1, "@1000", "@1000r"), both(2, "@1000", "@1000r"));
+  EXPECT_EQ(chosen(v6_store), "fd00::/64");
+  EXPECT_EQ(first_guess(parse_addresses(both(1)), "")->address.text(), "10.0.0.1");
+  EXPECT_EQ(first_guess(parse_addresses(both(1, "@1000", "@1000r")), "")->address.text(),
+            "fd00::1");
+  EXPECT_EQ(first_guess(parse_addresses(both(1, "@1000r", "@1000r")), "")->address.text(),
+            "10.0.0.1")
+      << "the store's name has addresses of both versions";
+}
+
+TEST(NetworkChoice, HostsWithBothVersionsFollowThoseWithIPv6Only) {
+  auto records = two(both(1), "fd00::2/64@1000");
+  records[1].external.host = "fd00::2";
+  EXPECT_EQ(chosen(records), "fd00::/64");
+  // In another network of IPv6 each.
+  records = two(both(1), "fd00:7::2/64@1000r");
+  records[1].external.host = "fd00:7::2";
+  EXPECT_EQ(chosen(records), kByRoute6);
+  EXPECT_EQ(best_address(parse_addresses(both(1)), kByRoute6)->address.text(), "fd00::1");
+  records[0].external.host = "fd00::1";
+  EXPECT_EQ(chosen(records), "");
+  // Nothing in common.
+  records = two(slow(1) + "," + fast(1), "fd00:7::2/64@1000r,fd00:8::2/64@1000");
+  records[1].external.host = "fd00:7::2";
+  EXPECT_EQ(chosen(records), "");
+}
+
 Interface interface_of(const char* name, uint32_t address, uint32_t prefix, uint32_t speed) {
   Interface i;
   i.name = name;
-  i.address.s_addr = htonl(address);
+  i.address = IpAddress::v4(address);
   i.addresses = {i.address};
   i.prefixes = {prefix};
   i.speed = speed;
@@ -185,10 +231,16 @@ TEST(OwnAddresses, LeavesOutWhatNoOtherHostReaches) {
   EXPECT_EQ(text("=nosuch"), "");
   all[4].up = false;
   EXPECT_EQ(text(""), "10.0.0.1/16@1000r");
-  // A second address allows another choice.
-  all[1].addresses.push_back({htonl(0xc0a80101)});
+  // A second address is another choice.
+  all[1].addresses.push_back(IpAddress::v4(0xc0a80101));
   all[1].prefixes.push_back(24);
   EXPECT_EQ(text(""), "10.0.0.1/16@1000r,192.168.1.1/24@1000");
+  // A name leaves the IP version open, an address does not.
+  all[1].addresses.push_back(*IpAddress::parse("fd00::1"));
+  all[1].prefixes.push_back(64);
+  EXPECT_EQ(text("eth0"), "10.0.0.1/16@1000r,fd00::1/64@1000");
+  EXPECT_EQ(text("192.168.1.0/24"), "192.168.1.1/24@1000");
+  EXPECT_EQ(text("fd00::/64"), "fd00::1/64@1000r");
 }
 
 }  // namespace

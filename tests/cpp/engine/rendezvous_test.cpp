@@ -163,6 +163,26 @@ TEST(Agree, DifferentSettingsAreRefusedWithBothSides) {
                   "rank 1", "give all ranks the same Options and MCAST_* variables"});
 }
 
+TEST(Agree, DifferentIPVersionsAreRefusedByName) {
+  auto records = three();
+  records[2].external.host = "fd00::3";
+  records[2].place.interface = "eth0";
+  expect_refused(records, Code::kMismatch,
+                 {"rank 0 on host name of a has 10.0.0.1, which is an IPv4 address",
+                  "rank 2 on host name of b has fd00::3 (interface eth0), which is an IPv6 address",
+                  "all ranks of a group must use the same version", "MCAST_SOCKET_IFNAME"});
+  for (RankRecord& r : records) r.external.host = "fd00::" + std::to_string(r.external.uid);
+  EXPECT_TRUE(agreed(records, 0).ok());
+  records[0].external.host = "10.0.0.1";
+  expect_refused(records, Code::kMismatch,
+                 {"rank 0 on host name of a has 10.0.0.1, which is an IPv4 address",
+                  "rank 1 on host name of a has fd00::2, which is an IPv6 address"});
+  // A port in a stripe makes no address one of IPv6.
+  records = three();
+  for (RankRecord& r : records) r.external.host += "+10.1.0.1:5000";
+  EXPECT_TRUE(agreed(records, 0).ok());
+}
+
 TEST(Agree, AllRanksGetTheRacks) {
   auto records = three();
   EXPECT_TRUE(agreed(records, 1)->racks.empty());

@@ -135,8 +135,7 @@ TEST_F(AggregatorTest, AsksAreRefusedByNameAndTheConnectionEnds) {
 
 TEST_F(AggregatorTest, HostsThatAreNotAllowedAreRefused) {
   Options options = test::loopback_options();
-  options.allow.resize(1);
-  ASSERT_TRUE(Network::parse("10.0.0.0/8", options.allow[0]));
+  options.allow = *parse_networks("10.0.0.0/8", 1);
   start(options);
   Asker a = asker();
   ASSERT_TRUE(a.send(some_ask(3)));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/half_open_rules.h"
+#include "base/socket_address.h"
 #include "wire/record_stream.h"
 
 namespace mcast::test {
@@ -20,14 +21,15 @@ using service::LinkId;
 constexpr HalfOpenRules kRules{8, 2, 4};
 
 TEST(HalfOpenRules, AStrangerDisplacesTheOldestOfItsOwn) {
-  std::vector<HalfOpenSeat> seats{{1, false, 20}, {1, false, 10}, {2, false, 5}};
+  std::vector<HalfOpenSeat<uint32_t>> seats{{1, false, 20}, {1, false, 10}, {2, false, 5}};
   EXPECT_EQ(kRules.displaced(seats, 1, false), 1u);
   EXPECT_EQ(kRules.displaced(seats, 2, false), std::nullopt);
   EXPECT_EQ(kRules.displaced(seats, 1, true), std::nullopt) << "a known one is not counted so";
 }
 
 TEST(HalfOpenRules, StrangersTogetherLeaveHalfToKnownSources) {
-  std::vector<HalfOpenSeat> seats{{1, false, 4}, {2, false, 3}, {3, false, 2}, {3, false, 1}};
+  std::vector<HalfOpenSeat<uint32_t>> seats{
+      {1, false, 4}, {2, false, 3}, {3, false, 2}, {3, false, 1}};
   EXPECT_EQ(kRules.displaced(seats, 9, false), 3u) << "the oldest of the one with most";
   EXPECT_EQ(kRules.displaced(seats, 9, true), std::nullopt);
   for (Nanos at = 10; at < 14; at++) seats.push_back({9, true, at});
@@ -37,12 +39,14 @@ TEST(HalfOpenRules, StrangersTogetherLeaveHalfToKnownSources) {
 
 class Guests final : public service::Visitor {
  public:
-  bool knows(uint32_t host) const override { return host == known; }
-  void on_record(LinkId, uint32_t host, std::string_view, Nanos) override { said.push_back(host); }
+  bool knows(const IpAddress& host) const override { return host == known; }
+  void on_record(LinkId, const IpAddress& host, std::string_view, Nanos) override {
+    said.push_back(host);
+  }
   void on_link_end(LinkId, bool nonsense) override { ended += nonsense ? 1 : 0; }
-  uint32_t known = 0;
+  IpAddress known;
   size_t ended = 0;
-  std::vector<uint32_t> said;
+  std::vector<IpAddress> said;
 };
 
 class DoorTest : public testing::Test {
@@ -50,9 +54,8 @@ class DoorTest : public testing::Test {
   void SetUp() override { ASSERT_TRUE(door_.open("127.0.0.1", 0).ok()); }
   Fd connect_from(uint32_t host) {
     Fd fd(::socket(AF_INET, SOCK_STREAM, 0));
-    const sockaddr_in own = ipv4_address({htonl(host)}, 0), at = door_.address();
-    EXPECT_EQ(bind(fd.get(), reinterpret_cast<const sockaddr*>(&own), sizeof own), 0);
-    EXPECT_EQ(connect(fd.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at), 0);
+    EXPECT_EQ(bind_to(fd.get(), {IpAddress::v4(host), 0}), 0);
+    EXPECT_EQ(connect_to(fd.get(), door_.address()), 0);
     turn();
     return fd;
   }
@@ -70,7 +73,7 @@ class DoorTest : public testing::Test {
               static_cast<ssize_t>(bytes.size()));
     const size_t before = guests_.said.size();
     for (int i = 0; i < 1000 && guests_.said.size() == before; i++) turn();
-    return guests_.said.size() > before && guests_.said.back() == host;
+    return guests_.said.size() > before && guests_.said.back() == IpAddress::v4(host);
   }
 
   static constexpr uint32_t kStranger = INADDR_LOOPBACK + 1, kHost = INADDR_LOOPBACK + 2;
@@ -87,11 +90,35 @@ TEST_F(DoorTest, OneHostsIdleConnectionsKeepNobodyOut) {
   EXPECT_GE(guests_.ended, 260 - Door::kRules.per_stranger) << "whose end is told";
 }
 
+// Without a host it listens over both versions of IP, and tells IPv4 addresses as such.
+TEST(DoorOfAllAddresses, TakesBothVersions) {
+  Guests guests;
+  Door door;
+  ASSERT_TRUE(door.open("", 0).ok());
+  EXPECT_FALSE(door.address().address.known());
+  std::vector<IpAddress> expected;
+  for (const char* const at : {"127.0.0.1", "::1"}) {
+    const IpAddress address = *IpAddress::parse(at);
+    const Fd fd(::socket(family_of(address), SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(connect_to(fd.get(), {address, door.address().port}), 0) << at;
+    const std::string bytes = wire::framed("hello");
+    ASSERT_GT(send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), 0);
+    expected.push_back(address);
+    for (int i = 0; i < 1000 && guests.said.size() < expected.size(); i++) {
+      std::vector<pollfd> list;
+      door.watch(list);
+      (void)::poll(list.data(), list.size(), 1);
+      door.serve(list, kSecond, guests);
+    }
+  }
+  EXPECT_EQ(guests.said, expected);
+}
+
 TEST_F(DoorTest, ManyHostsIdleConnectionsLeaveHalfToKnownHosts) {
   std::vector<Fd> idle;
   for (uint32_t i = 0; i < 260; i++) idle.push_back(connect_from(kHost + 1 + i % 200));
   EXPECT_LE(door_.links(), Door::kRules.strangers);
-  guests_.known = kHost;
+  guests_.known = IpAddress::v4(kHost);
   std::vector<Fd> known;
   for (size_t i = 0; i < Door::kMostAsking / 2; i++) known.push_back(connect_from(kHost));
   EXPECT_EQ(guests_.ended, 260 - Door::kRules.strangers) << "none had to go for a known one";

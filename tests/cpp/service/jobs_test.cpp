@@ -21,7 +21,7 @@ using test::Ranks;
 using ::testing::HasSubstr;
 
 constexpr LinkId kLink = 7;
-constexpr uint32_t kLocalhost = 0x7f000001;
+constexpr IpAddress kLocalhost = IpAddress::v4(0x7f000001);
 
 class JobsTest : public ::testing::Test {
  protected:

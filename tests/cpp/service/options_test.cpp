@@ -76,7 +76,7 @@ TEST(AggregatorOptions, WrongOptionIsNamedWithTheAllowedValues) {
   EXPECT_THAT(why({"--listen", "host:70000"}), HasSubstr("HOST:PORT"));
   EXPECT_THAT(why({"--listen", "::1"}), HasSubstr("HOST:PORT"));
   EXPECT_THAT(why({"--allow", "10.0.0.1/8"}), HasSubstr("10.0.0.0/8"));
-  EXPECT_THAT(why({"--allow", "10.0.0.0/33"}), HasSubstr("IPv4 networks"));
+  EXPECT_THAT(why({"--allow", "10.0.0.0/33"}), HasSubstr("networks such as 10.0.0.0/8"));
   EXPECT_THAT(why({"--quota", "8M", "--quota-per-job", "9M"}), HasSubstr("more than --quota"));
   EXPECT_THAT(why({"--status", std::string(101, 'x')}), HasSubstr("100 bytes"));
 }
@@ -97,15 +97,30 @@ TEST(AggregatorOptions, HelpNamesEveryOption) {
   }
 }
 
-TEST(Networks, ParseAndContain) {
-  Network n;
-  ASSERT_TRUE(Network::parse("0.0.0.0/0", n));
-  EXPECT_TRUE(n.contains(0xffffffff));
-  ASSERT_TRUE(Network::parse("10.1.2.3", n));
-  EXPECT_TRUE(n.contains(0x0a010203));
-  EXPECT_FALSE(n.contains(0x0a010204));
-  for (const char* wrong : {"", "10", "10.0.0.0/", "10.0.0.0/x", "host", "10.0.0.0/8/8", "::1"}) {
-    EXPECT_FALSE(Network::parse(wrong, n)) << wrong;
+TEST(AggregatorOptions, ListensAtAddressesOfIPv6InBrackets) {
+  const auto listen = [](const char* text) { return parse({"--listen", text}); };
+  EXPECT_EQ(listen("[fd00::1]:8000")->options.host, "fd00::1");
+  EXPECT_EQ(listen("[fd00::1]:8000")->options.port, 8000);
+  EXPECT_EQ(listen("[fd00::1]")->options.port, 7117);
+  EXPECT_EQ(listen("[::]:8000")->options.host, "") << "all addresses";
+  for (const char* const wrong :
+       {"fd00::1:8000", "[fd00::1", "[fd00::1]8000", "[host]:1", "[]:1"}) {
+    EXPECT_FALSE(listen(wrong).ok()) << wrong;
+  }
+}
+
+TEST(AggregatorOptions, AllowTakesNetworksOfBothVersions) {
+  const auto line = parse({"--allow", "10.0.0.0/8,fd00:1::/64", "--allow", "192.168.1.7"});
+  ASSERT_TRUE(line.ok()) << line.status().to_string();
+  for (const auto& [text, allowed] : {std::pair{"10.1.2.3", true},
+                                      {"11.0.0.1", false},
+                                      {"192.168.1.7", true},
+                                      {"fd00:1::9", true},
+                                      {"fd00:2::9", false}}) {
+    EXPECT_EQ(line->options.allows(*IpAddress::parse(text)), allowed) << text;
+  }
+  for (const char* wrong : {"", "10", "10.0.0.0/", "10.0.0.0/x", "host", "10.0.0.0/8/8"}) {
+    EXPECT_FALSE(parse({"--allow", wrong}).ok()) << wrong;
   }
 }
 

@@ -13,7 +13,7 @@ namespace {
 using service::Reach;
 using testing::HasSubstr;
 
-std::vector<Ipv4Network> networks(const std::string& text) {
+std::vector<IpNetwork> networks(const std::string& text) {
   auto parsed = parse_networks(text, 64);
   EXPECT_TRUE(parsed.ok()) << parsed.status().to_string();
   return *parsed;
@@ -23,11 +23,14 @@ TEST(ReachTest, NetworksOfTheInterfacesByDefault) {
   Reach reach({});
   EXPECT_TRUE(reach.may("127.0.0.1", 40000).ok());
   EXPECT_TRUE(reach.may("127.1.2.3", 1024).ok());
-  // An address of a class that no interface has.
+  EXPECT_TRUE(reach.may("::1", 1024).ok());
+  // Of a class that no interface has.
   const Status far = reach.may("240.0.0.7", 40000);
   EXPECT_EQ(far.code(), Code::kInvalidArgument);
   EXPECT_THAT(far.message(), HasSubstr("the engine does not go to 240.0.0.7:40000"));
   EXPECT_THAT(far.message(), HasSubstr("--peers"));
+  EXPECT_THAT(reach.may("2001:db8::7", 40000).message(),
+              HasSubstr("the engine does not go to [2001:db8::7]:40000"));
 }
 
 TEST(ReachTest, OnlyGivenNetworksAndThisHost) {

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "base/element.h"
+#include "base/socket_address.h"
 #include "base/version.h"
 #include "engine/clock.h"
 #include "engine/rendezvous.h"
@@ -75,8 +76,7 @@ bool eventually(const std::function<bool()>& holds) {
 // ---- connections that ask for admission ----
 
 Asker::Asker(uint16_t port) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-  const sockaddr_in to = ipv4_address({htonl(INADDR_LOOPBACK)}, port);
-  EXPECT_EQ(::connect(fd_.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to), 0);
+  EXPECT_EQ(connect_to(fd_.get(), {IpAddress::v4(INADDR_LOOPBACK), port}), 0);
 }
 
 bool Asker::send(const wire::Admission& record) { return send_raw(wire::framed(encode(record))); }

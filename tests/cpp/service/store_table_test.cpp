@@ -22,7 +22,7 @@ class StoreTableTest : public testing::Test {
  protected:
   // Opens a client; all have the same host unless `source` differs.
   void open(StoreTable::Client client, const std::string& name = "job", uint32_t source = 1) {
-    ASSERT_TRUE(table_.admit(client, source));
+    ASSERT_TRUE(table_.admit(client, IpAddress::v4(source)));
     EXPECT_THAT(ask(client, StoreOp::kOpen, {"host", "7118", name, "0"}).parts, ElementsAre());
   }
   // Returns the reply, which is immediate.
@@ -128,7 +128,7 @@ TEST_F(StoreTableTest, StoresAreApartAndGoWithTheirLastClient) {
 }
 
 TEST_F(StoreTableTest, InvalidRecordEndsTheConnection) {
-  ASSERT_TRUE(table_.admit(2, 1));
+  ASSERT_TRUE(table_.admit(2, IpAddress::v4(1)));
   EXPECT_FALSE(table_.on_record(2, {StoreOp::kSet, {"a", "b"}}, now_)) << "not opened";
   EXPECT_FALSE(table_.on_record(2, {StoreOp::kOpen, {"a", "b"}}, now_));
   open(1);
@@ -176,7 +176,7 @@ TEST_F(StoreTableTest, IsBounded) {
 // share.
 TEST_F(StoreTableTest, OneSourceLeavesRoomForOthers) {
   StoreTable::Client client = 1;
-  for (; client < 20'000 && table_.admit(client, 7); client++) {
+  for (; client < 20'000 && table_.admit(client, IpAddress::v4(7)); client++) {
     if (client <= 1000) {
       ask(client, StoreOp::kOpen, {"h", "1", "made up " + std::to_string(client), "0"});
     }
@@ -218,7 +218,7 @@ TEST_F(StoreTableTest, AQuestionThatNamesOneKeyOftenIsRefusedBeforeItsAnswerIsBu
 }
 
 TEST(SourceShares, LeaveForEachSourceAsMuchAsOneHas) {
-  SourceShares shares(1200);
+  SourceShares<uint32_t> shares(1200);
   EXPECT_FALSE(shares.take(1, 601));
   EXPECT_TRUE(shares.take(1, 600));
   EXPECT_FALSE(shares.take(1, 1));

@@ -32,11 +32,8 @@ class BrokenWriteTest : public TransportContract<UdpWorld> {
   void break_writes() {
     int broken = 0;
     for (int fd = 3; fd < 256; ++fd) {
-      sockaddr_in to{};
-      socklen_t length = sizeof to;
-      if (::getpeername(fd, reinterpret_cast<sockaddr*>(&to), &length) != 0) continue;
-      if (to.sin_family != AF_INET || ntohs(to.sin_port) != node(1).st().address(true).port)
-        continue;
+      const Endpoint to = peer_endpoint(fd);
+      if (!to.address.known() || to.port != node(1).st().address(true).port) continue;
       EXPECT_EQ(::shutdown(fd, SHUT_WR), 0);
       ++broken;
     }

@@ -76,10 +76,9 @@ TEST(GoldenBytes, HelloAndItsAnswer) {
   hello.stripes = 3;
   hello.source = 0x1112131415161718;
   hello.target = 0x2122232425262728;
-  hello.listen_address.s_addr = htonl(0x0a000009);
   hello.listen_port = 29500;
   EXPECT_EQ(in_hex(encode(hello)),
-            "4d43535401000221181716151413121128272625242322210a0000093c730000");
+            "4d4353540100022118171615141312112827262524232221000000003c730000");
   EXPECT_EQ(in_hex(encode(HelloAck{Verdict::kYield, Channel::kReduce, hello.target})),
             "4d435341010001022827262524232221");
   EXPECT_EQ(in_hex(encode_prefix(kGoodbyeLength)), "ffffffff");

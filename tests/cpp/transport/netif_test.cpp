@@ -1,7 +1,6 @@
 // Interface patterns and the choice among invented interfaces; one test uses the machine's.
 #include "transport/udp/netif.h"
 
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +15,7 @@ Interface make(const std::string& name, const char* address, bool multicast = tr
   i.mtu = 1500;
   i.up = true;
   i.multicast = multicast;
-  if (address != nullptr) inet_pton(AF_INET, address, &i.address);
+  if (address != nullptr) i.address = *IpAddress::parse(address);
   return i;
 }
 
@@ -75,19 +74,34 @@ TEST(ChooseInterface, TakesAddressesAndNetworks) {
   EXPECT_EQ(chosen(all, "^10.0.0.0/24"), "ib0");
   EXPECT_THAT(chosen(all, "192.168.0.0/16"), HasSubstr("matches no usable interface"));
   // Its second address.
-  in_addr second{};
-  inet_pton(AF_INET, "192.168.7.1", &second);
-  all[2].addresses = {all[2].address, second};
+  const IpAddress second = *IpAddress::parse("192.168.7.1");
+  all[2].addresses = {all[2].address, second, *IpAddress::parse("fd00:1::7")};
   auto result = choose_interfaces(all, "192.168.0.0/16");
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->stripe.front().name, "eth0");
-  EXPECT_EQ(result->stripe.front().address.s_addr, second.s_addr);
+  EXPECT_EQ(result->stripe.front().address, second);
+  for (const char* pattern : {"fd00:1::/64", "=fd00:1::7", "fd00:2::/64,fd00:1::/64"}) {
+    result = choose_interfaces(all, pattern);
+    ASSERT_TRUE(result.ok()) << pattern;
+    EXPECT_EQ(result->stripe.front().name, "eth0") << pattern;
+    EXPECT_EQ(result->stripe.front().address.text(), "fd00:1::7") << pattern;
+  }
+  EXPECT_EQ(chosen(all, "^fd00:1::/64"), "eth10");
 }
 
-TEST(ChooseInterface, SaysThatOnlyIPv6IsThere) {
+TEST(ChooseInterface, LinkLocalAddressesOfIPv6AreNotUsed) {
   std::vector<Interface> all = {make("eth0", nullptr)};
-  all[0].ipv6 = true;
-  EXPECT_THAT(chosen(all, ""), HasSubstr("eth0 (IPv6 only, which is not served)"));
+  all[0].link_local = true;
+  EXPECT_THAT(chosen(all, ""),
+              HasSubstr("eth0 (only a link-local IPv6 address; it needs a global"));
+}
+
+TEST(ChooseInterface, StripeHasOneIPVersion) {
+  auto all = host();
+  all[4].address = *IpAddress::parse("fd00::1");
+  EXPECT_THAT(chosen(all, "=eth0+ib0"), HasSubstr("stripes over 10.0.0.1 and fd00::1, of which"));
+  all[2].address = *IpAddress::parse("fd00::2");
+  EXPECT_EQ(chosen(all, "=eth0+ib0"), "eth0");
 }
 
 TEST(ChooseInterface, FollowsThePattern) {
@@ -164,7 +178,7 @@ TEST(ChooseInterface, SaysWhatExistsWhenNothingMatches) {
   EXPECT_EQ(none.status().code(), Code::kUnavailable);
   EXPECT_THAT(none.status().message(), HasSubstr("\"=mlx5\""));
   EXPECT_THAT(none.status().message(), HasSubstr("eth0 10.0.0.1"));
-  EXPECT_THAT(none.status().message(), HasSubstr("wlan0 (no IPv4 address)"));
+  EXPECT_THAT(none.status().message(), HasSubstr("wlan0 (no IP address)"));
   all[4].up = false;
   EXPECT_THAT(chosen(all, "ib"), HasSubstr("down"));
   EXPECT_THAT(chosen(all, "ib"), HasSubstr("ib0 10.1.0.1 (down)"));
@@ -177,7 +191,8 @@ TEST(ListInterfaces, FindsLoopback) {
   auto loopback = find_loopback(*all);
   ASSERT_TRUE(loopback.ok()) << loopback.status().to_string();
   EXPECT_EQ(loopback->name, "lo");
-  EXPECT_EQ(ntohl(loopback->address.s_addr), INADDR_LOOPBACK);
+  EXPECT_EQ(loopback->address.text(), "127.0.0.1");
+  EXPECT_EQ(loopback->first_address(true).text(), "::1");
   EXPECT_GT(loopback->index, 0);
   EXPECT_GE(loopback->mtu, 1500u);
 }

@@ -26,7 +26,6 @@ TEST(StreamWire, HelloRoundTrip) {
   hello.channel = Channel::kReduce;
   hello.source = 0x0123456789abcdef;
   hello.target = 0xfedcba9876543210;
-  hello.listen_address.s_addr = htonl(INADDR_LOOPBACK);
   hello.listen_port = 54321;
   const auto bytes = encode(hello);
   const auto back = decode_hello(bytes);
@@ -34,11 +33,11 @@ TEST(StreamWire, HelloRoundTrip) {
   EXPECT_EQ(back->channel, hello.channel);
   EXPECT_EQ(back->source, hello.source);
   EXPECT_EQ(back->target, hello.target);
-  EXPECT_EQ(back->listen_address.s_addr, hello.listen_address.s_addr);
   EXPECT_EQ(back->listen_port, hello.listen_port);
   EXPECT_EQ(static_cast<char>(bytes[0]), 'M');
   EXPECT_EQ(static_cast<char>(bytes[3]), 'T');
-  for (size_t i : {0u, 3u, 4u, 5u, 6u, 7u, 30u, 31u}) {  // bytes with a required value
+  for (size_t i :
+       {0u, 3u, 4u, 5u, 6u, 7u, 24u, 27u, 30u, 31u}) {  // every byte that has a required value
     auto bad = bytes;
     bad[i] ^= std::byte{0x80};
     EXPECT_FALSE(decode_hello(bad).has_value()) << i;
@@ -62,27 +61,36 @@ TEST(StreamWire, AHelloNamesItsPlaceInTheStripe) {
 }
 
 TEST(StreamWire, AddressesOfAStripeRoundTrip) {
-  std::vector<sockaddr_in> endpoints;
+  std::vector<Endpoint> endpoints;
   for (uint32_t i = 0; i < 3; ++i) {
-    endpoints.push_back(
-        ipv4_address({htonl(0x0a000001 + (i << 16))}, static_cast<uint16_t>(4000 + i)));
+    endpoints.push_back({IpAddress::v4(0x0a000001 + (i << 16)), static_cast<uint16_t>(4000 + i)});
     const StreamAddress address = stripe_address(5, endpoints);
     EXPECT_EQ(stripe_count(address), endpoints.size());
     const auto back = stripe_endpoints(address);
     ASSERT_TRUE(back.ok()) << address.host;
-    ASSERT_EQ(back->size(), endpoints.size());
-    for (size_t j = 0; j < endpoints.size(); ++j) {
-      EXPECT_EQ(to_text((*back)[j]), to_text(endpoints[j]));
-    }
+    EXPECT_EQ(*back, endpoints);
   }
   const StreamAddress three = stripe_address(5, endpoints);
   EXPECT_EQ(three.host, "10.0.0.1+10.1.0.1:4001+10.2.0.1:4002");
   EXPECT_EQ(three.port, 4000);
-  for (const char* bad :
-       {"", "10.0.0.1+", "10.0.0.1+10.0.0.2", "10.0.0.1+10.0.0.2:", "10.0.0.1+10.0.0.2:0",
-        "10.0.0.1+10.0.0.2:65536", "10.0.0.1+:80", "10.0.0.1+10.0.0.2:8x", "+10.0.0.1:80"}) {
+  for (const char* bad : {"", "10.0.0.1+", "10.0.0.1+10.0.0.2", "10.0.0.1+10.0.0.2:",
+                          "10.0.0.1+10.0.0.2:0", "10.0.0.1+10.0.0.2:65536", "10.0.0.1+:80",
+                          "10.0.0.1+10.0.0.2:8x", "+10.0.0.1:80", "fd00::1+fd00::2:80",
+                          "[fd00::1]+[fd00::2]:80", "fd00::1+[fd00::2]", "::", "fe80::1%eth0"}) {
     EXPECT_FALSE(stripe_endpoints({1, bad, 80}).ok()) << bad;
   }
+}
+
+TEST(StreamWire, StripeOfIPv6AddressesRoundTrips) {
+  const std::vector<Endpoint> endpoints = {{*IpAddress::parse("fd00::1"), 4000},
+                                           {*IpAddress::parse("fd00:1::2"), 4001}};
+  const StreamAddress address = stripe_address(5, endpoints);
+  EXPECT_EQ(address.host, "fd00::1+[fd00:1::2]:4001");
+  EXPECT_EQ(stripe_count(address), 2u);
+  ASSERT_TRUE(stripe_endpoints(address).ok());
+  EXPECT_EQ(*stripe_endpoints(address), endpoints);
+  EXPECT_EQ(endpoint_text(address, 1), "peer [fd00:1::2]:4001");
+  EXPECT_EQ(endpoint_text(address, 0), "peer [fd00::1]:4000");
 }
 
 TEST(StreamWire, AFrameThatMustWaitStaysInTheInput) {

@@ -88,7 +88,7 @@ TEST_F(UdpDatagramTest, ComesFromWhereItsEndpointListens) {
     explicit Sources(Datagram& of) : medium(of) {}
     void on_datagram(ConstBytes) override { seen.insert(medium.source().address); }
     Datagram& medium;
-    std::set<uint32_t> seen;
+    std::set<IpAddress> seen;
   };
   world_.options.monitor = true;
   make_nodes(1);
@@ -108,8 +108,8 @@ TEST_F(UdpDatagramTest, ComesFromWhereItsEndpointListens) {
       }));
       node(0).dg().leave(to);
       const auto its = node(0).dg().sources_of(node(from).st().address(loopback));
-      for (const uint32_t one : sources.seen) {
-        EXPECT_THAT(its, ::testing::Contains(one)) << ipv4_text(one);
+      for (const IpAddress& one : sources.seen) {
+        EXPECT_THAT(its, ::testing::Contains(one)) << one.text();
       }
     }
   }

@@ -18,6 +18,12 @@ struct Guarded : UdpWorld {
     return UdpWorld::make();
   }
 };
+struct SealedV6 : UdpV6World {
+  std::unique_ptr<Transport> make() {
+    options.identity = some_identity(crypto::Mode::kSealed);
+    return UdpV6World::make();
+  }
+};
 template <crypto::Mode kMode>
 struct GuardedStripe : UdpWorld {
   GuardedStripe() { loopback = true; }
@@ -27,7 +33,7 @@ struct GuardedStripe : UdpWorld {
   }
 };
 using GuardedWorlds =
-    ::testing::Types<Guarded<crypto::Mode::kAuth>, Guarded<crypto::Mode::kSealed>,
+    ::testing::Types<Guarded<crypto::Mode::kAuth>, Guarded<crypto::Mode::kSealed>, SealedV6,
                      GuardedStripe<crypto::Mode::kAuth>, GuardedStripe<crypto::Mode::kSealed>>;
 INSTANTIATE_TYPED_TEST_SUITE_P(GuardedUdp, TransportContract, GuardedWorlds);
 
@@ -62,13 +68,8 @@ class Relay {
       cut(size, [&](ConstBytes record) { attack_(*this, records_++, to_buffer(record)); });
     }
   }
-  // The local address of the onward connection.
-  Source source() const {
-    sockaddr_in at{};
-    socklen_t length = sizeof at;
-    EXPECT_EQ(::getsockname(onward_.get(), reinterpret_cast<sockaddr*>(&at), &length), 0);
-    return {ntohl(at.sin_addr.s_addr), ntohs(at.sin_port)};
-  }
+  // Where the connection onwards comes from.
+  Source source() const { return Source{local_endpoint(onward_.get())}; }
 
  private:
   static void say(const Fd& to, ConstBytes bytes) {
@@ -143,7 +144,8 @@ class GuardedStream : public UdpStreamTest {
     if (cause == Cause::kCount) return;
     const auto& [counted, from] = node(victim).refusals[0];
     EXPECT_STREQ(cause_name(counted), cause_name(cause));
-    const Source source = victim == 0 ? relay.source() : Source{INADDR_LOOPBACK, port};
+    const Source source =
+        victim == 0 ? relay.source() : Source{{IpAddress::v4(INADDR_LOOPBACK), port}};
     EXPECT_EQ(from.text(), source.text());
     EXPECT_EQ(stats(victim).hello_refused, 0u);
   }
@@ -286,7 +288,7 @@ TEST_F(GuardedStream, TwoProcessesThatClaimToBeOneAreToldApart) {
   EXPECT_TRUE(closed(fd));
   ASSERT_EQ(node(0).refusals.size(), 1u);
   EXPECT_EQ(node(0).refusals[0].first, Cause::hello_refused);
-  EXPECT_EQ(node(0).refusals[0].second.address, INADDR_LOOPBACK);
+  EXPECT_EQ(node(0).refusals[0].second.address, IpAddress::v4(INADDR_LOOPBACK));
   expect_working(1, 0);
   StreamAddress other = node(0).st().address(true);
   other.key = impostor->pair.public_key();

@@ -19,7 +19,7 @@ class UdpSiege : public UdpStreamTest {
   size_t refused(Cause cause, uint32_t address) {
     const auto& all = node(0).refusals;
     return static_cast<size_t>(std::count_if(all.begin(), all.end(), [&](const auto& r) {
-      return r.first == cause && r.second.address == address;
+      return r.first == cause && r.second.address == IpAddress::v4(address);
     }));
   }
   StreamAddress at() { return node(0).st().address(true); }
@@ -156,7 +156,7 @@ TEST_F(UdpSiege, AThousandStrangersAndThenTheGreediestGoes) {
 }
 
 TEST_F(UdpSiege, ConnectionsFromOutsideOfAllowAreReset) {
-  world_.options.allow = "10.99.0.0/16," + ipv4_text(kThird);
+  world_.options.allow = "10.99.0.0/16," + IpAddress::v4(kThird).text();
   make_nodes(1);
   const Fd stranger = raw_connect(at(), kOther);
   EXPECT_TRUE(closed(stranger));
@@ -174,19 +174,17 @@ TEST_F(UdpSiege, ConnectionsFromOutsideOfAllowAreReset) {
 
 // The kernel filters these datagrams, so they cost this process nothing.
 TEST_F(UdpSiege, DatagramsFromOutsideOfAllowNeverArrive) {
-  world_.options.allow = "10.99.0.0/16," + ipv4_text(kThird);
+  world_.options.allow = "10.99.0.0/16," + IpAddress::v4(kThird).text();
   make_nodes(1);
   const MulticastAddress group = world_.address(1);
   ASSERT_TRUE(node(0).dg().join(group).ok());
   const auto send_from = [&](uint32_t from, const Buffer& bytes) {
     const Fd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    const sockaddr_in own = ipv4_address({htonl(from)}, 0);
-    ASSERT_EQ(::bind(fd.get(), reinterpret_cast<const sockaddr*>(&own), sizeof own), 0);
+    ASSERT_EQ(bind_to(fd.get(), {IpAddress::v4(from), 0}), 0);
     const in_addr lo{htonl(INADDR_LOOPBACK)};
     ASSERT_EQ(::setsockopt(fd.get(), IPPROTO_IP, IP_MULTICAST_IF, &lo, sizeof lo), 0);
-    const sockaddr_in to = multicast_sockaddr(group);
-    ASSERT_EQ(::sendto(fd.get(), bytes.data(), bytes.size(), 0,
-                       reinterpret_cast<const sockaddr*>(&to), sizeof to),
+    const SocketAddress to(multicast_endpoint(group, false));
+    ASSERT_EQ(::sendto(fd.get(), bytes.data(), bytes.size(), 0, to.get(), to.size()),
               static_cast<ssize_t>(bytes.size()));
   };
   for (uint64_t i = 0; i < 20; ++i) send_from(kOther, pattern(100, i));
@@ -197,12 +195,34 @@ TEST_F(UdpSiege, DatagramsFromOutsideOfAllowNeverArrive) {
   EXPECT_EQ(node(0).datagrams[1], pattern(300, 1));
 }
 
+// The verdict of a program on a packet from this address, by the three instructions that it has.
+bool run(const std::vector<sock_filter>& program, const IpAddress& from) {
+  const size_t source = from.is_v4() ? 12 : 8, skipped = from.is_v4() ? 12 : 0;
+  uint32_t accumulator = 0;
+  for (size_t at = 0;; at++) {
+    const sock_filter& step = program.at(at);
+    if (step.code == (BPF_LD | BPF_W | BPF_ABS)) {
+      const size_t offset = step.k - static_cast<uint32_t>(SKF_NET_OFF) - source + skipped;
+      accumulator = 0;
+      for (size_t i = offset; i < offset + 4; i++)
+        accumulator = accumulator << 8 | from.bytes.at(i);
+    } else if (step.code == (BPF_ALU | BPF_AND | BPF_K)) {
+      accumulator &= step.k;
+    } else if (step.code == (BPF_JMP | BPF_JEQ | BPF_K)) {
+      at += accumulator == step.k ? step.jt : step.jf;
+    } else {
+      return step.k != 0;
+    }
+  }
+}
+
 TEST(SourceFilterTest, ProgramMatchesTheList) {
   EXPECT_FALSE(SourceFilter().restricts());
-  EXPECT_TRUE(SourceFilter().passes(1));
+  EXPECT_TRUE(SourceFilter().passes(IpAddress::v4(1)));
   Interface eth;
-  eth.address.s_addr = htonl(0xc0a80105);
-  const auto filter = SourceFilter::make("10.1.0.0/16,10.2.3.4", std::span(&eth, 1));
+  eth.addresses = {IpAddress::v4(0xc0a80105), *IpAddress::parse("fd00:9::5")};
+  const auto filter =
+      SourceFilter::make("10.1.0.0/16,10.2.3.4,fd00:1::/64,fd00:2::/36", std::span(&eth, 1));
   ASSERT_TRUE(filter.ok());
   for (const auto& [address, passes] : {std::pair{0x0a01ffffu, true},
                                         {0x0a020304u, true},
@@ -211,9 +231,23 @@ TEST(SourceFilterTest, ProgramMatchesTheList) {
                                         {uint32_t{INADDR_LOOPBACK} + 1, false},
                                         {0xc0a80105u, true},
                                         {0xc0a80106u, false}}) {
-    EXPECT_EQ(filter->passes(address), passes) << ipv4_text(address);
+    const IpAddress one = IpAddress::v4(address);
+    EXPECT_EQ(filter->passes(one), passes) << one.text();
+    EXPECT_EQ(run(filter->program(false), one), passes) << one.text();
   }
-  EXPECT_EQ(filter->program().size(), 4u + 3 * 3 + 1);
+  for (const auto& [text, passes] : {std::pair{"fd00:1::7", true},
+                                     {"fd00:1:0:1::7", false},
+                                     {"fd00:2:fff::1", true},
+                                     {"fd00:2:1000::1", false},
+                                     {"::1", true},
+                                     {"::2", false},
+                                     {"fd00:9::5", true},
+                                     {"fd00:9::6", false}}) {
+    const IpAddress one = *IpAddress::parse(text);
+    EXPECT_EQ(filter->passes(one), passes) << text;
+    EXPECT_EQ(run(filter->program(true), one), passes) << text;
+  }
+  EXPECT_EQ(filter->program(false).size(), 4u + 3 * 3 + 1);
   EXPECT_FALSE(SourceFilter::make("10.1.0.9/16", {}).ok());
 }
 

@@ -30,8 +30,8 @@ PortRange free_ports(uint16_t count) {
     bool free = true;
     for (uint16_t i = 0; i < count && free; ++i) {
       const Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-      const sockaddr_in at = ipv4_address({htonl(INADDR_LOOPBACK)}, first + i);
-      free = ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0;
+      const auto port = static_cast<uint16_t>(first + i);
+      free = bind_to(fd.get(), {IpAddress::v4(INADDR_LOOPBACK), port}) == 0;
     }
     if (free) return {first, static_cast<uint16_t>(first + count - 1)};
   }

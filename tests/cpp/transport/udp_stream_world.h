@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include "base/socket_address.h"
 #include "transport/transport_fixture.h"
 #include "transport/udp_world.h"
 
@@ -24,13 +25,9 @@ class UdpStreamTest : public TransportContract<ShiftedWorld> {
   static Fd raw_connect(const StreamAddress& to, uint32_t from = 0) {
     Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (from != 0) {
-      const sockaddr_in own = ipv4_address({htonl(from)}, 0);
-      EXPECT_EQ(::bind(fd.get(), reinterpret_cast<const sockaddr*>(&own), sizeof own), 0);
+      EXPECT_EQ(bind_to(fd.get(), {IpAddress::v4(from), 0}), 0);
     }
-    const auto address = parse_ipv4(to.host, to.port);
-    EXPECT_EQ(::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address.value()),
-                        sizeof(sockaddr_in)),
-              0);
+    EXPECT_EQ(connect_to(fd.get(), {*IpAddress::parse(to.host), to.port}), 0);
     return fd;
   }
   static bool raw_send(const Fd& fd, ConstBytes bytes) {
@@ -50,7 +47,6 @@ class UdpStreamTest : public TransportContract<ShiftedWorld> {
     Hello hello;
     hello.source = source;
     hello.target = node(i).st().address(true).uid;
-    hello.listen_address.s_addr = htonl(INADDR_LOOPBACK);
     hello.listen_port = 1;
     return hello;
   }
@@ -66,11 +62,8 @@ class UdpStreamTest : public TransportContract<ShiftedWorld> {
   static StreamAddress nobody(Fd& reserved) {
     StreamAddress address{4711, "127.0.0.1", 0};
     reserved = Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    sockaddr_in at = ipv4_address({htonl(INADDR_LOOPBACK)}, 0);
-    socklen_t length = sizeof at;
-    EXPECT_EQ(::bind(reserved.get(), reinterpret_cast<sockaddr*>(&at), length), 0);
-    EXPECT_EQ(::getsockname(reserved.get(), reinterpret_cast<sockaddr*>(&at), &length), 0);
-    address.port = ntohs(at.sin_port);
+    EXPECT_EQ(bind_to(reserved.get(), {IpAddress::v4(INADDR_LOOPBACK), 0}), 0);
+    address.port = local_endpoint(reserved.get()).port;
     return address;
   }
   // A raw connection that the transport accepts as a known peer.
@@ -96,13 +89,10 @@ class UdpStreamTest : public TransportContract<ShiftedWorld> {
   // A raw listener on 127.0.0.1 and its address.
   static Fd raw_listen(StreamAddress& address) {
     Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in at = ipv4_address({htonl(INADDR_LOOPBACK)}, 0);
-    socklen_t length = sizeof at;
-    EXPECT_EQ(::bind(fd.get(), reinterpret_cast<sockaddr*>(&at), length), 0);
+    EXPECT_EQ(bind_to(fd.get(), {IpAddress::v4(INADDR_LOOPBACK), 0}), 0);
     EXPECT_EQ(::listen(fd.get(), 8), 0);
-    EXPECT_EQ(::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&at), &length), 0);
     address.host = "127.0.0.1";
-    address.port = ntohs(at.sin_port);
+    address.port = local_endpoint(fd.get()).port;
     return fd;
   }
   void expect_still_working() {

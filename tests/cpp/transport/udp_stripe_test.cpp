@@ -117,15 +117,13 @@ class RawStripes {
     EXPECT_TRUE(endpoints.ok() && endpoints->size() == 2);
     for (uint8_t stripe : {0, 1}) {
       fds_[stripe] = Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-      const auto* address = reinterpret_cast<const sockaddr*>(&(*endpoints)[stripe]);
-      EXPECT_EQ(::connect(fds_[stripe].get(), address, sizeof(sockaddr_in)), 0);
+      EXPECT_EQ(connect_to(fds_[stripe].get(), (*endpoints)[stripe]), 0);
       Hello hello;
       hello.channel = Channel::kReduce;
       hello.stripe = stripe;
       hello.stripes = 2;
       hello.source = 99;
       hello.target = to.uid;
-      hello.listen_address.s_addr = htonl(INADDR_LOOPBACK);
       hello.listen_port = 1;
       const auto bytes = encode(hello);
       send_all(stripe, {bytes.begin(), bytes.end()});
@@ -199,9 +197,7 @@ TEST_F(StripeTest, AHelloOfALargerStripeIsRefused) {
   hello.target = node(0).st().address(true).uid;
   const auto endpoints = stripe_endpoints(node(0).st().address(true));
   Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  ASSERT_EQ(
-      ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&(*endpoints)[0]), sizeof(sockaddr_in)),
-      0);
+  ASSERT_EQ(connect_to(fd.get(), (*endpoints)[0]), 0);
   const auto bytes = encode(hello);
   ASSERT_GT(::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), 0);
   EXPECT_TRUE(pump([&] { return stats(0).hello_refused == 1; }));

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/socket_address.h"
 #include "transport/real_time_world.h"
 #include "transport/udp/udp_transport.h"
 
@@ -30,7 +31,7 @@ struct UdpWorld : RealTimeWorld {
     std::vector<Interface> several;
     for (size_t i = 0; i < stripe; ++i) {
       several.push_back(*lo);
-      several.back().address.s_addr = htonl(INADDR_LOOPBACK + static_cast<uint32_t>(i));
+      several.back().address = IpAddress::v4(INADDR_LOOPBACK + static_cast<uint32_t>(i));
     }
     auto transport = std::make_unique<UdpTransport>();
     const Status status = transport->open_on(options, several, *lo);
@@ -43,6 +44,14 @@ struct UdpWorld : RealTimeWorld {
     return transport.ok() ? std::move(transport).value() : nullptr;
   }
   MulticastAddress address(int n) const { return own_address(n, loopback); }
+};
+
+// The same over IPv6, on ::1.
+struct UdpV6World : UdpWorld {
+  UdpV6World() {
+    options.interface = "=::1";
+    loopback = true;
+  }
 };
 
 }  // namespace mcast::testing

@@ -145,14 +145,14 @@ TEST(VerbsWire, HellosMessagesAndRefusalsComeBackAndNothingElseDoes) {
   verbs::Hello hello;
   hello.source = 0x1122334455667788;
   hello.target = 0x99aabbccddeeff00;
-  hello.listen_address.s_addr = 0x0100007f;
+  hello.listen_address = IpAddress::v4(0x7f000001);
   hello.listen_port = 4711;
   auto bytes = encode(hello);
   const auto back = verbs::decode_hello(bytes);
   ASSERT_TRUE(back);
   EXPECT_EQ(back->source, hello.source);
   EXPECT_EQ(back->target, hello.target);
-  EXPECT_EQ(back->listen_address.s_addr, hello.listen_address.s_addr);
+  EXPECT_EQ(back->listen_address, hello.listen_address);
   EXPECT_EQ(back->listen_port, hello.listen_port);
   for (size_t i = 0; i < 8; ++i) {  // magic, version, credits
     auto broken = bytes;

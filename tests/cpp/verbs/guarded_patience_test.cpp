@@ -204,8 +204,8 @@ TEST_F(VerbsPatience, ARejectThatYieldsIsAnAttemptThatFailed) {
   rdma_event_channel* const channel = fake().create_event_channel();
   rdma_cm_id* listener = nullptr;
   (void)fake().create_id(channel, &listener, nullptr, RDMA_PS_TCP);
-  sockaddr_in at = ipv4_address({htonl(INADDR_LOOPBACK)}, 0);
-  (void)fake().bind_addr(listener, reinterpret_cast<sockaddr*>(&at));
+  SocketAddress at(Endpoint{IpAddress::v4(INADDR_LOOPBACK), 0});
+  (void)fake().bind_addr(listener, at.get());
   (void)fake().listen(listener, 1);
   StreamAddress address = node(1).st().address(false);
   address.port = fake().local_port(listener);

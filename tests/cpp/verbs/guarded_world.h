@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/socket_address.h"
 #include "transport/some_identity.h"
 #include "transport/transport_contract.h"
 #include "verbs/verbs_world.h"
@@ -20,10 +21,9 @@ class RawConnector {
   RawConnector(FakeVerbs& fake, uint16_t port) : fake_(fake) {
     channel_ = fake.create_event_channel();
     (void)fake.create_id(channel_, &id_, nullptr, RDMA_PS_TCP);
-    sockaddr_in from = ipv4_address({htonl(INADDR_LOOPBACK)}, 0);
-    sockaddr_in to = ipv4_address({htonl(INADDR_LOOPBACK)}, port);
-    (void)fake.resolve_addr(id_, reinterpret_cast<sockaddr*>(&from),
-                            reinterpret_cast<sockaddr*>(&to), 0);
+    SocketAddress from(Endpoint{IpAddress::v4(INADDR_LOOPBACK), 0});
+    SocketAddress to(Endpoint{IpAddress::v4(INADDR_LOOPBACK), port});
+    (void)fake.resolve_addr(id_, from.get(), to.get(), 0);
     pd_ = fake.alloc_pd(id_->verbs);
     cq_ = fake.create_cq(id_->verbs, 64, nullptr, nullptr);
     ibv_qp_init_attr init{};

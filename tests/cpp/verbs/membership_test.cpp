@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/socket_address.h"
 #include "verbs/datagram_world.h"
 
 namespace mcast::testing {
@@ -124,7 +125,7 @@ TEST_F(VerbsMembership, APendingRejoinHoldsOnlyItsOwnGroup) {
     ASSERT_TRUE(n->dg().join(group).ok());
     ASSERT_TRUE(n->dg().join(other).ok());
   }
-  const in_addr_t taken = verbs::group_sockaddr(group).sin_addr.s_addr;
+  const in_addr_t taken = in4_of(verbs::group_endpoint(group).address).s_addr;
   fake().silent_groups.insert(taken);
   fake().fabric_takes_group_away(taken);
   poll();

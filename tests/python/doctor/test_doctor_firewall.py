@@ -4,16 +4,19 @@ after the commands that the doctor gives ("-open")."""
 
 from __future__ import annotations
 
+import ipaddress
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from torch_mcast.doctor import udp
 from torch_mcast.doctor.checks import firewall
 from torch_mcast.doctor.filters import iptables, nft
 from torch_mcast.doctor.filters.rules import Network, Packets, ask
 from torch_mcast.doctor.findings import Verdict
-from torch_mcast.doctor.fixes import Opening
+from torch_mcast.doctor.fixes import GROUPS6, Opening
 from torch_mcast.doctor.netif import Interface
 
 RULESETS = Path(__file__).parent / "rulesets"
@@ -31,6 +34,17 @@ def chains(name: str) -> dict:
 
 def rows(of: dict, narrow: bool = True) -> dict:
     return {f.data.get("packets", "all"): f for f in firewall.judge(of, ETH, TCP, narrow)}
+
+
+def test_what_rules_of_ipv6_must_let_in_is_listed():
+    six = Interface("eth0", 2, "fd00:1::7", 64, 1500, up=True, multicast=True)
+    context = SimpleNamespace(chosen=six, ports=TCP)
+    (row,) = firewall.run(context)
+    assert row.verdict is Verdict.OK and row.data["read"] is False
+    for words in ("fd00:1::/64 on eth0", "UDP to ff15::6d63:6173:7400:0/104, ports 20000 to 29999",
+                  "TCP, ports 42000 to 42999", "MLD"):  # fmt: skip
+        assert words in row.finding
+    assert ipaddress.ip_address(udp.random_group(True)) in ipaddress.ip_network(GROUPS6)
 
 
 def test_no_rules_let_all_in():

@@ -43,6 +43,14 @@ def test_healthy(hosts):
     assert codes == [0, 0]
 
 
+def test_hosts_with_ipv6_only(lab_rights):
+    with Lab(LabSpec(hosts=2, ipv6=True)) as lab:
+        document, codes = diagnose(lab)
+    assert document["job"]["reach"]["path"] == "interface"
+    assert {row["verdict"] for row in document["job"]["findings"]} == {"ok"}
+    assert codes == [0, 0]
+
+
 def test_network_without_multicast(hosts):
     hosts.set_multicast("blocked")
     document, codes = diagnose(hosts)

@@ -17,6 +17,7 @@ ETH1 = Interface("eth1", 3, "10.1.0.1", 16, 9000, up=True, multicast=True, defau
 DOCKER = Interface("docker0", 4, "172.17.0.1", 16, 1500, up=True, multicast=True)
 DOWN = Interface("ib0", 5, "10.2.0.1", 24, 4092, multicast=True)
 BARE = Interface("eth2", 6, "", 32, 1500, up=True, multicast=True)
+SIX = Interface("eth6", 8, "fd00:1::7", 64, 1500, up=True, multicast=True)
 TUN = Interface("tun0", 7, "10.3.0.1", 24, 1400, up=True, default_route=True)
 
 
@@ -38,6 +39,8 @@ TUN = Interface("tun0", 7, "10.3.0.1", 24, 1400, up=True, default_route=True)
         ([LO, ETH0], "lo", "lo"),
         ([LO, DOWN, ETH0], "ib,eth", "eth0"),
         ([LO, DOCKER], "docker", "docker0"),  # asked for
+        ([LO, SIX], "", "eth6"),  # IPv6 only
+        ([LO, ETH0, SIX], "fd00:1::/64", "eth6"),
     ],
 )
 def test_choice(interfaces, pattern, name):
@@ -51,8 +54,8 @@ def test_choice(interfaces, pattern, name):
     [
         ("wlan", ["matches no usable interface", "lo 127.0.0.1", "ib0 10.2.0.1 (down)"]),
         ("=eth", ["matches no usable interface"]),
-        ("ib", ["down or have no IPv4"]),
-        ("eth2", ["down or have no IPv4", "eth2 (no IPv4 address)"]),
+        ("ib", ["down or have no IP address"]),
+        ("eth2", ["down or have no IP address", "eth2 (no IP address)"]),
         ("^lo,eth,ib", ["matches no usable interface"]),
         ("eth,,ib", ["empty name"]),
         ("^", ["empty name"]),

@@ -193,12 +193,29 @@ def test_the_options_of_a_command_are_the_fields_of_a_lab():
         "--host-rate a1=none --mtu 9000 --burst 64k --queue 1M --racks 1,3 --aggregator-racks 2,0 --uplink-rate 2gbit "
         "--tx-queues 8 --multicast blocked --multicast-rate 5mbit --loss 1%,host=h2 --bit-errors 0.5"
     )
+    assert cli.spec_from(options("--ipv6")) == LabSpec(hosts=4, ipv6=True)
     assert cli.spec_from(options(line)) == LabSpec(
         hosts=4, ranks_per_host=3, aggregators=2, engine_options=(), rate=10**9,
         host_rates={"h2": 10**7, "a1": None}, mtu=9000, burst=64 << 10, queue=1 << 20, racks=(1, 3),
         aggregator_racks=(2, 0), uplink_rate=2 * 10**9, tx_queues=8, multicast="blocked",
         multicast_rate=5 * 10**6, faults=(Loss(0.01, hosts=("h2",)), BitErrors(0.5)),
     )  # fmt: skip
+
+
+def test_a_lab_of_ipv6_has_no_address_of_ipv4():
+    spec = LabSpec(hosts=17, aggregators=1, ipv6=True)
+    hosts = topology.plan_hosts("x", spec)
+    assert [hosts[0].address, hosts[16].address, hosts[17].address] == [
+        "fd99::1",
+        "fd99::11",
+        "fd99::12",
+    ]
+    assert hosts[17].endpoint(7117) == "[fd99::12]:7117"
+    assert not any("10.99" in line or "224." in line for line in topology.host_lines(hosts[0]))
+    assert LabSpec.from_json(spec.to_json()) == spec
+    for other in ({"multicast": "blocked"}, {"multicast_rate": "1mbit"}):
+        with pytest.raises(ValueError, match="IPv4 labs only"):
+            LabSpec(ipv6=True, **other)
 
 
 def test_a_shaper_has_the_rate_the_burst_and_the_queue():

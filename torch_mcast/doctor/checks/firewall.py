@@ -14,7 +14,7 @@ from torch_mcast.doctor.context import Context
 from torch_mcast.doctor.filters import iptables, nft
 from torch_mcast.doctor.filters.rules import Answer, Chain, Network, Packets, Rule, ask
 from torch_mcast.doctor.findings import Finding, ok, warn
-from torch_mcast.doctor.fixes import GROUPS, UDP_PORTS, Opening
+from torch_mcast.doctor.fixes import GROUPS, GROUPS6, UDP_PORTS, Opening
 from torch_mcast.doctor.netif import Interface
 
 _PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
@@ -201,11 +201,23 @@ def _local_ports() -> tuple[int, int]:
     return (first, last)
 
 
+def _not_read(interface: Interface, tcp_ports: tuple[int, int]) -> Finding:
+    """Rules of IPv6 are not read: it lists what they must let in."""
+    text = (
+        f"rules of IPv6 are not read; they must let in from {interface.subnet} on {interface.name}: "
+        f"UDP to {GROUPS6}, ports {UDP_PORTS[0]} to {UDP_PORTS[1]}; TCP, ports {tcp_ports[0]} to "
+        f"{tcp_ports[1]}; ICMPv6 types 130 (MLD queries), 135 and 136 (neighbour discovery)"
+    )
+    return ok("firewall", text, read=False)
+
+
 def run(context: Context) -> list[Finding]:
     chosen = context.chosen
     if chosen is None or chosen.loopback or not chosen.address:
         return [ok("firewall", "not looked at: ranks of one host use loopback")]
     ports = context.ports
+    if chosen.ipv6:
+        return [_not_read(chosen, ports or _local_ports())]
     try:
         chains = read_chains(chosen.name)
     except _NOT_UNDERSTOOD as error:

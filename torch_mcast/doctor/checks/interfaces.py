@@ -31,7 +31,7 @@ def describe(interface: Interface) -> str:
         )
         if on
     ]
-    address = f"{interface.address}/{interface.prefix}" if interface.address else "no IPv4"
+    address = f"{interface.address}/{interface.prefix}" if interface.address else "no IP address"
     speed = f" {interface.speed} Mbit/s" if interface.speed else ""
     return f"{interface.name} {address} mtu {interface.mtu}{speed} ({', '.join(flags)})"
 

@@ -28,7 +28,7 @@ class Result:
 
 def measure(interface: Interface, max_mtu: int, limit: float = 1.0) -> Result:
     size = udp.payload_limit(interface, max_mtu)
-    group = udp.random_group()
+    group = udp.random_group(interface.ipv6)
     payload = secrets.token_bytes(16) + bytes(max(size - 16, 0))
     fragments = False
     try:
@@ -37,7 +37,7 @@ def measure(interface: Interface, max_mtu: int, limit: float = 1.0) -> Result:
             sender.sendto(payload, to)
             deadline = time.monotonic() + limit
             received = any(p == payload for p, _ in udp.receive(receiver, deadline))
-            beyond = interface.mtu - udp.UDP_OVERHEAD + 1
+            beyond = interface.mtu - udp.overhead(interface) + 1
             if beyond <= udp.MAX_PAYLOAD:
                 try:
                     sender.sendto(bytes(beyond), to)

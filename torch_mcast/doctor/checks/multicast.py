@@ -24,7 +24,7 @@ _MEMBERSHIPS = Path("/proc/sys/net/ipv4/igmp_max_memberships")
 
 def round_trip(interface: Interface, ttl: int, limit: float = _LIMIT_S) -> tuple[bool, str]:
     """(received, what went wrong)."""
-    group, token = udp.random_group(), secrets.token_bytes(16)
+    group, token = udp.random_group(interface.ipv6), secrets.token_bytes(16)
     try:
         with (
             udp.open_receiver(interface, group) as receiver,
@@ -58,6 +58,8 @@ def judge_round_trip(
     text = f"{problem}: {who} use the ring"
     opening = Opening("udp", interface.subnet, interface.name, UDP_PORTS)
     fix = f"{opening.command(manager)}  if the row firewall says that it drops multicast"
+    if interface.ipv6:
+        fix = "let in what the row firewall lists"
     if not interface.multicast and not interface.loopback:
         fix = link(f"ip link set {interface.name} multicast on", MULTICAST_ON)
     return (fail if algorithm == "multicast" else warn)(name, text, fix, **data)
@@ -68,7 +70,7 @@ def try_joins(interface: Interface, count: int = _JOINED) -> tuple[int, str]:
     with contextlib.ExitStack() as stack:
         for done in range(count):
             try:
-                stack.enter_context(udp.open_receiver(interface, udp.random_group()))
+                stack.enter_context(udp.open_receiver(interface, udp.random_group(interface.ipv6)))
             except OSError as error:
                 return done, str(error.strerror)
     return count, ""

@@ -26,7 +26,7 @@ class Result:
 
 
 def measure(interface: Interface, gro: bool, limit: float = 1.0) -> Result:
-    group = udp.random_group()
+    group = udp.random_group(interface.ipv6)
     payload = b"".join(bytes([i]) * _SEGMENT for i in range(_COUNT))
     try:
         with udp.open_receiver(interface, group) as receiver, udp.open_sender(interface) as sender:

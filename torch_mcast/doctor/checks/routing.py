@@ -126,6 +126,8 @@ def _strict(names: list[str]) -> list[str]:
 def run(context: Context) -> list[Finding]:
     chosen = context.chosen.name if context.chosen else ""
     passes = bool(chosen) and chosen not in context.unreached
+    if context.chosen is not None and context.chosen.ipv6:
+        return [ok("route ff15::/16", f"not needed, sent by interface index on {chosen}")]
     findings = [judge_route(context.routes, chosen, passes)]
     try:
         version = igmp_version(_IGMP.read_text(), chosen)

@@ -22,7 +22,7 @@ from typing import Any
 from torch_mcast.doctor import udp
 from torch_mcast.doctor.fixes import UDP_PORTS
 from torch_mcast.doctor.job.compare import Facts
-from torch_mcast.doctor.netif import Interface
+from torch_mcast.doctor.netif import Interface, family_of
 
 _HEADER = 32  # bytes of the library's datagram header; chunks are multiples of 64
 _PROBE = struct.Struct("<16sIB")
@@ -47,7 +47,7 @@ def plan(facts: Facts) -> dict[str, Any]:
         "path": path,
         "ranks": able,
         "hosts": {str(rank): facts[rank]["host_id"] for rank in able},
-        "group": udp.random_group(),
+        "group": udp.random_group(any(":" in facts[rank][path]["address"] for rank in able)),
         # Of a job's own: what filters let in for jobs passes. Groups apart, so that none is disturbed.
         "port": UDP_PORTS[0] + secrets.randbelow(UDP_PORTS[1] - UDP_PORTS[0] + 1),
         "token": secrets.token_hex(16),
@@ -190,7 +190,7 @@ class Probe:
             address = addresses.get("loopback" if same else "interface")
             if rank == self.rank or address is None:
                 continue
-            client = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            client = socket.socket(family_of(address[0]), socket.SOCK_STREAM)
             client.setblocking(False)
             try:
                 client.connect(tuple(address))

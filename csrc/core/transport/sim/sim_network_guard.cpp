@@ -54,7 +54,8 @@ sim::GuardedStreams::Way SimNetwork::way_of(size_t endpoint) {
 
 Source SimNetwork::source_of(size_t endpoint) const {
   constexpr uint32_t kHosts = 10u << 24;
-  return {kHosts + endpoints_[endpoint].place.host + 1, static_cast<uint16_t>(endpoint + 1)};
+  return {{IpAddress::v4(kHosts + endpoints_[endpoint].place.host + 1),
+           static_cast<uint16_t>(endpoint + 1)}};
 }
 
 }  // namespace mcast

@@ -178,7 +178,7 @@ Source SimTransport::source() const {
   return taken_.from == sim::kNone ? Source{} : network_->source_of(taken_.from);
 }
 
-std::vector<uint32_t> SimTransport::sources_of(const StreamAddress& endpoint) const {
+std::vector<IpAddress> SimTransport::sources_of(const StreamAddress& endpoint) const {
   const size_t index = endpoint.uid - 1;
   if (index >= network_->endpoints_.size()) return {};
   return {network_->source_of(index).address};

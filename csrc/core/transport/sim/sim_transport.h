@@ -54,7 +54,7 @@ class SimTransport final : public Transport, private Datagram, private Stream {
   std::string describe() const override;
   Source source() const override;
   uint64_t ignored() const override { return taken_.ignored; }
-  std::vector<uint32_t> sources_of(const StreamAddress& endpoint) const override;
+  std::vector<IpAddress> sources_of(const StreamAddress& endpoint) const override;
 
  private:
   friend class SimNetwork;

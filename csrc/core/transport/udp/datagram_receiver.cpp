@@ -1,6 +1,7 @@
 // Each joined address has a socket bound to exactly that group and port, with IP_MULTICAST_ALL off
 // and its interfaces given by index, so the socket sees neither the groups of other sockets nor
-// other interfaces. receive() reads one super-packet per socket in turn until all are empty or the
+// other interfaces (of IPv6, only not the groups of others: the kernel does not compare interfaces
+// there). receive() reads one super-packet per socket in turn until all are empty or the
 // caller's limit is reached, and cuts each at the segment size that the kernel reports. Sockets
 // beyond the first kRead are only read if epoll reports them readable, so that idle groups cost no
 // calls.
@@ -24,6 +25,22 @@ namespace mcast {
 namespace {
 
 constexpr size_t kReceiveBuffer = 64 * 1024 + 64;
+constexpr int kIpv6MulticastAll = 29;  // IPV6_MULTICAST_ALL, which older C libraries do not have
+
+// Returns 0, or -1 and errno.
+int join_on(int fd, const IpAddress& group, const Interface& interface) {
+  if (group.is_v6()) {
+    ipv6_mreq request{};
+    request.ipv6mr_multiaddr = in6_of(group);
+    request.ipv6mr_interface = static_cast<unsigned>(interface.index);
+    return ::setsockopt(fd, IPPROTO_IPV6, IPV6_JOIN_GROUP, &request, sizeof request);
+  }
+  ip_mreqn request{};
+  request.imr_multiaddr = in4_of(group);
+  request.imr_address = in4_of(interface.address);
+  request.imr_ifindex = interface.index;
+  return ::setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &request, sizeof request);
+}
 
 }  // namespace
 
@@ -50,7 +67,7 @@ Status DatagramReceiver::open(const UdpTransportOptions& options, std::span<cons
   stripe_.assign(stripe.begin(), stripe.end());
   loopback_ = loopback;
   buffer_ = std::make_unique<std::byte[]>(kReceiveBuffer);
-  auto scratch = open_socket(SOCK_DGRAM);
+  auto scratch = open_socket(SOCK_DGRAM, stripe_[0].address);
   if (!scratch.ok()) return scratch.status();
   scratch_granted_ = configure(scratch->get());
   int on = 0;
@@ -76,28 +93,26 @@ MulticastAddress DatagramReceiver::normalized(MulticastAddress address) const no
 }
 
 Result<Fd> DatagramReceiver::open_joined(const MulticastAddress& address) const {
-  auto socket = open_socket(SOCK_DGRAM);
+  const std::span<const Interface> on =
+      address.loopback ? std::span(&loopback_, 1) : std::span<const Interface>(stripe_);
+  const bool v6 = on[0].address.is_v6();
+  auto socket = open_socket(SOCK_DGRAM, on[0].address);
   if (!socket.ok()) return socket;
   const int fd = socket->get();
   // Attach the filter first: no datagram may arrive between bind() and the filter.
-  Status status = allow_ == nullptr ? Status() : allow_->attach(fd);
+  Status status = allow_ == nullptr ? Status() : allow_->attach(fd, v6);
   if (status.ok()) status = set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR");
-  if (status.ok()) status = set_option(fd, IPPROTO_IP, IP_MULTICAST_ALL, 0, "IP_MULTICAST_ALL");
-  if (!status.ok()) return status;
-  const sockaddr_in bound = multicast_sockaddr(address);
-  if (::bind(fd, reinterpret_cast<const sockaddr*>(&bound), sizeof bound) != 0) {
-    return Status::system(errno, "bind " + to_text(bound));
+  if (status.ok()) {
+    status = v6 ? set_option(fd, IPPROTO_IPV6, kIpv6MulticastAll, 0, "IPV6_MULTICAST_ALL")
+                : set_option(fd, IPPROTO_IP, IP_MULTICAST_ALL, 0, "IP_MULTICAST_ALL");
   }
-  const std::span<const Interface> on =
-      address.loopback ? std::span(&loopback_, 1) : std::span<const Interface>(stripe_);
+  if (!status.ok()) return status;
+  const Endpoint bound = multicast_endpoint(address, v6);
+  if (bind_to(fd, bound) != 0) return Status::system(errno, "bind " + bound.text());
   for (const Interface& interface : on) {
-    ip_mreqn request{};
-    request.imr_multiaddr = bound.sin_addr;
-    request.imr_address = interface.address;
-    request.imr_ifindex = interface.index;
-    if (::setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &request, sizeof request) != 0 &&
+    if (join_on(fd, bound.address, interface) != 0 &&
         errno != EADDRINUSE) {  // already joined by another address of the stripe
-      return Status::system(errno, "join " + to_text(bound) + " on " + interface.name);
+      return Status::system(errno, "join " + bound.text() + " on " + interface.name);
     }
   }
   return socket;
@@ -191,8 +206,9 @@ bool DatagramReceiver::read_one(int fd, DatagramSink& sink, size_t& datagrams, s
   message.msg_control = control;
   message.msg_controllen = sizeof control;
   if (options_.monitor) {
-    message.msg_name = &from_;
-    message.msg_namelen = sizeof from_;
+    from_ = SocketAddress();
+    message.msg_name = from_.get();
+    message.msg_namelen = from_.size();
   }
   ssize_t got = -1;
   do {

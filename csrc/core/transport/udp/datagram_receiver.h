@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "base/socket_address.h"
 #include "base/status.h"
 #include "transport/transport.h"
 #include "transport/udp/netif.h"
@@ -38,7 +39,7 @@ class DatagramReceiver {
   Status join(const MulticastAddress& address);
   void leave(const MulticastAddress& address);
   size_t receive(DatagramSink& sink, size_t max_bytes);
-  Source source() const noexcept { return {ntohl(from_.sin_addr.s_addr), ntohs(from_.sin_port)}; }
+  Source source() const { return Source{from_.endpoint()}; }
 
   // Smallest SO_RCVBUF granted, as the kernel reports it: both payload AND bookkeeping are charged
   // to it.
@@ -82,7 +83,7 @@ class DatagramReceiver {
   uint64_t calls_ = 0;
   Socket* current_ = nullptr;  // the socket being read; null if it was left meanwhile
   std::unique_ptr<std::byte[]> buffer_;
-  sockaddr_in from_{};  // sender of the last super-packet, if options_.monitor
+  SocketAddress from_;  // sender of the last super-packet, if options_.monitor
   const SourceFilter* allow_ = nullptr;
 };
 

@@ -19,7 +19,6 @@
 // time.
 #include "transport/udp/datagram_sender.h"
 
-#include <arpa/inet.h>
 #include <linux/sockios.h>
 #include <netinet/udp.h>
 #include <sys/ioctl.h>
@@ -31,6 +30,7 @@
 #include <cstring>
 
 #include "base/log.h"
+#include "base/socket_address.h"
 
 #ifndef UDP_SEGMENT
 #define UDP_SEGMENT 103
@@ -41,6 +41,9 @@ namespace {
 
 constexpr size_t kSendBuffer = 64 * 1024;
 constexpr uint32_t kAdministrativeScope = 239u << 24;
+// ff15::/16: transient, site-local (RFC 4291); then "mcast". Ethernet takes the last four bytes.
+constexpr std::array<uint8_t, 16> kSiteScope{0xff, 0x15, 0,   0,   0,   0, 0, 0,
+                                             'm',  'c',  'a', 's', 't', 0, 0, 0};
 
 bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 bool no_memory(int error) { return error == ENOBUFS || error == ENOMEM; }
@@ -51,11 +54,52 @@ bool segmentation_refused(int error) {
 
 }  // namespace
 
-sockaddr_in multicast_sockaddr(const MulticastAddress& address) {
-  in_addr group{};
-  group.s_addr = htonl(kAdministrativeScope | (address.group & 0xffffff));
-  return ipv4_address(group, address.port);
+Endpoint multicast_endpoint(const MulticastAddress& address, bool v6) {
+  const uint32_t group = address.group & 0xffffff;
+  if (!v6) return {IpAddress::v4(kAdministrativeScope | group), address.port};
+  IpAddress at{kSiteScope};
+  for (size_t i = 0; i < 3; i++) at.bytes[13 + i] = static_cast<uint8_t>(group >> (16 - 8 * i));
+  return {at, address.port};
 }
+
+Status set_multicast_echo(int fd, const IpAddress& from, bool on) {
+  return from.is_v6() ? set_option(fd, IPPROTO_IPV6, IPV6_MULTICAST_LOOP, on, "IPV6_MULTICAST_LOOP")
+                      : set_option(fd, IPPROTO_IP, IP_MULTICAST_LOOP, on, "IP_MULTICAST_LOOP");
+}
+
+namespace {
+
+// Don't fragment, whatever path MTU the kernel may have cached; or let the kernel fragment.
+Status set_whole(int fd, const IpAddress& from, bool whole) {
+  return from.is_v6()
+             ? set_option(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER,
+                          whole ? IPV6_PMTUDISC_PROBE : IPV6_PMTUDISC_DONT, "IPV6_MTU_DISCOVER")
+             : set_option(fd, IPPROTO_IP, IP_MTU_DISCOVER,
+                          whole ? IP_PMTUDISC_PROBE : IP_PMTUDISC_DONT, "IP_MTU_DISCOVER");
+}
+
+// Outgoing multicast: interface, source address, hops.
+Status direct_multicast(int fd, const Interface& interface, int hops) {
+  if (interface.address.is_v6()) {
+    // The kernel would choose another source address than the one that peers know.
+    if (bind_to(fd, {interface.address, 0}) != 0) {
+      return Status::system(errno, "bind " + interface.address.text());
+    }
+    const Status status =
+        set_option(fd, IPPROTO_IPV6, IPV6_MULTICAST_IF, interface.index, "IPV6_MULTICAST_IF");
+    if (!status.ok()) return status;
+    return set_option(fd, IPPROTO_IPV6, IPV6_MULTICAST_HOPS, hops, "IPV6_MULTICAST_HOPS");
+  }
+  ip_mreqn request{};
+  request.imr_address = in4_of(interface.address);
+  request.imr_ifindex = interface.index;
+  if (::setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &request, sizeof request) != 0) {
+    return Status::system(errno, "setsockopt IP_MULTICAST_IF " + interface.name);
+  }
+  return set_option(fd, IPPROTO_IP, IP_MULTICAST_TTL, hops, "IP_MULTICAST_TTL");
+}
+
+}  // namespace
 
 DatagramSender::~DatagramSender() {
   for (const Socket& socket : sockets_) {
@@ -91,32 +135,21 @@ Status DatagramSender::open(const UdpTransportOptions& options, std::span<const 
 
 Result<DatagramSender::Socket> DatagramSender::open_on(const UdpTransportOptions& options,
                                                        const Interface& interface) {
-  auto socket = open_socket(SOCK_DGRAM);
+  auto socket = open_socket(SOCK_DGRAM, interface.address);
   if (!socket.ok()) return socket.status();
   const int fd = socket->get();
-  ip_mreqn request{};
-  request.imr_address = interface.address;
-  request.imr_ifindex = interface.index;
-  if (::setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &request, sizeof request) != 0) {
-    return Status::system(errno, "setsockopt IP_MULTICAST_IF " + interface.name);
-  }
+  Status status = direct_multicast(fd, interface, static_cast<int>(options.ttl));
   // Loop back, as for a group with other processes of this host; the echo is dropped by member id
   // in a layer above.
-  Status status = set_option(fd, IPPROTO_IP, IP_MULTICAST_LOOP, 1, "IP_MULTICAST_LOOP");
-  if (status.ok()) {
-    status = set_option(fd, IPPROTO_IP, IP_MULTICAST_TTL, static_cast<int>(options.ttl),
-                        "IP_MULTICAST_TTL");
-  }
-  // Don't fragment, whatever path MTU the kernel may have cached.
-  if (status.ok()) {
-    status = set_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE, "IP_MTU_DISCOVER");
-  }
+  if (status.ok()) status = set_multicast_echo(fd, interface.address, true);
+  if (status.ok()) status = set_whole(fd, interface.address, true);
   if (status.ok()) status = poller_.add(fd, 0, this);
   if (!status.ok()) return status;
   sndbuf_ = std::min(sndbuf_, set_buffer(fd, false, options.sndbuf));
   Socket opened;
   opened.fd = std::move(socket).value();
   opened.interface = interface.name;
+  opened.from = interface.address;
   opened.mtu = interface.mtu;
   opened.needed = static_cast<uint32_t>(std::min<uint64_t>(interface.mtu, options.max_mtu));
   return opened;
@@ -208,18 +241,15 @@ bool DatagramSender::push() {
 }
 
 DatagramSender::Sent DatagramSender::send_by(Socket& to) {
-  const int socket = to.fd.get();
   // With the echo off, a host that is a member of the group does not receive its own datagrams.
-  if (to.echo != echo_ &&
-      set_option(socket, IPPROTO_IP, IP_MULTICAST_LOOP, echo_ == Echo::kOn, "IP_MULTICAST_LOOP")
-          .ok()) {
+  if (to.echo != echo_ && set_multicast_echo(to.fd.get(), to.from, echo_ == Echo::kOn).ok()) {
     to.echo = echo_;
   }
   if (to.fragments) look_at_mtu(to);
   const bool single = used_ - sent_ <= segment_;
   // The kernel does not fragment the segments of a super-packet.
   if (!stats_.gso || single || !to.carries(segment_)) return send_one_by_one(to);
-  Sent result = send_super_packet(socket);
+  Sent result = send_super_packet(to);
   if (result == Sent::kRefused && segmentation_refused(error_)) {
     const int refusal = error_;
     const size_t before = sent_;
@@ -233,13 +263,13 @@ DatagramSender::Sent DatagramSender::send_by(Socket& to) {
   return result;
 }
 
-DatagramSender::Sent DatagramSender::send_super_packet(int socket) {
-  sockaddr_in to = multicast_sockaddr(address_);
+DatagramSender::Sent DatagramSender::send_super_packet(const Socket& by) {
+  SocketAddress to(multicast_endpoint(address_, by.v6()));
   iovec piece{buffer_.get() + sent_, used_ - sent_};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(uint16_t))] = {};
   msghdr message{};
-  message.msg_name = &to;
-  message.msg_namelen = sizeof to;
+  message.msg_name = to.get();
+  message.msg_namelen = to.size();
   message.msg_iov = &piece;
   message.msg_iovlen = 1;
   message.msg_control = control;
@@ -250,7 +280,7 @@ DatagramSender::Sent DatagramSender::send_super_packet(int socket) {
   header->cmsg_len = CMSG_LEN(sizeof(uint16_t));
   const auto segment = static_cast<uint16_t>(segment_);
   std::memcpy(CMSG_DATA(header), &segment, sizeof segment);
-  while (::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
+  while (::sendmsg(by.fd.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
     if (errno == EINTR) continue;
     error_ = errno;
     return would_block(error_) || no_memory(error_) ? Sent::kWouldBlock : Sent::kRefused;
@@ -264,8 +294,7 @@ DatagramSender::Sent DatagramSender::send_super_packet(int socket) {
 // Returns false if a shrunken MTU was not the cause.
 bool DatagramSender::allow_fragments(Socket& to) {
   const int fd = to.fd.get();
-  if (to.fragments ||
-      !set_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DONT, "IP_MTU_DISCOVER").ok()) {
+  if (to.fragments || !set_whole(fd, to.from, false).ok()) {
     return false;
   }
   to.fragments = true;
@@ -280,8 +309,7 @@ bool DatagramSender::allow_fragments(Socket& to) {
 void DatagramSender::look_at_mtu(Socket& to) {
   const int fd = to.fd.get();
   to.mtu_now = interface_mtu(fd, to.interface);
-  if (to.mtu_now < to.needed || to.mtu_now <= to.refused_at ||
-      !set_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE, "IP_MTU_DISCOVER").ok()) {
+  if (to.mtu_now < to.needed || to.mtu_now <= to.refused_at || !set_whole(fd, to.from, true).ok()) {
     return;
   }
   to.fragments = false;
@@ -290,7 +318,7 @@ void DatagramSender::look_at_mtu(Socket& to) {
 }
 
 DatagramSender::Sent DatagramSender::send_one_by_one(Socket& by) {
-  sockaddr_in to = multicast_sockaddr(address_);
+  SocketAddress to(multicast_endpoint(address_, by.v6()));
   std::array<mmsghdr, kMaxSegments> messages;
   std::array<iovec, kMaxSegments> pieces;
   while (sent_ < used_) {

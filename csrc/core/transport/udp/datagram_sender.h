@@ -16,15 +16,17 @@
 
 namespace mcast {
 
-// Largest UDP payload over IPv4, and the largest number of segments that every kernel with
-// UDP_SEGMENT takes.
+// Largest UDP payload over IPv4 (that over IPv6 is 20 bytes longer), and the largest number of
+// segments that every kernel with UDP_SEGMENT takes.
 inline constexpr size_t kMaxUdpPayload = 65507;
 inline constexpr size_t kMaxSegments = 64;
-// IPv4 + UDP header.
-inline constexpr size_t kUdpOverhead = 28;
+// Bytes of IP and UDP header of datagrams that leave from this address.
+inline size_t udp_overhead(const IpAddress& from) { return from.header_bytes() + 8; }
 
-// Host address and port of a group.
-sockaddr_in multicast_sockaddr(const MulticastAddress& address);
+// Host address and port of a group, for sockets of IPv6 or of IPv4.
+Endpoint multicast_endpoint(const MulticastAddress& address, bool v6);
+// Whether a multicast socket delivers what this host sends to itself.
+Status set_multicast_echo(int fd, const IpAddress& from, bool on);
 
 class DatagramSender {
  public:
@@ -53,22 +55,26 @@ class DatagramSender {
   enum class Sent { kAll, kWouldBlock, kRefused };
   struct Socket {
     Fd fd;
-    Echo echo = Echo::kOn;  // current setting of IP_MULTICAST_LOOP
+    Echo echo = Echo::kOn;  // current setting of IP_MULTICAST_LOOP, IPV6_MULTICAST_LOOP
     std::string interface;
+    IpAddress from{};     // the datagrams' source
     uint32_t mtu = 0;     // of the interface, when it was opened
     uint32_t needed = 0;  // the part of it that the largest datagram needs
     // The interface has refused a datagram of the size agreed when it was opened: datagrams that no
     // longer fit leave in fragments.
     bool fragments = false;
     uint32_t refused_at = 0, mtu_now = 0;  // MTU at the refusal, and when it was last read
-    bool carries(size_t datagram) const { return !fragments || datagram + kUdpOverhead <= mtu_now; }
+    bool carries(size_t datagram) const {
+      return !fragments || datagram + udp_overhead(from) <= mtu_now;
+    }
+    bool v6() const { return from.is_v6(); }
   };
 
   size_t segments_limit() const noexcept;
   Result<Socket> open_on(const UdpTransportOptions& options, const Interface& interface);
   bool push();
   Sent send_by(Socket& socket);
-  Sent send_super_packet(int socket);
+  Sent send_super_packet(const Socket& by);
   Sent send_one_by_one(Socket& to);
   bool allow_fragments(Socket& to);
   void look_at_mtu(Socket& to);

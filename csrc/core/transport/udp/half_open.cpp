@@ -22,7 +22,7 @@ HalfOpen::~HalfOpen() {
   }
 }
 
-void HalfOpen::add_member(uint32_t address) {
+void HalfOpen::add_member(const IpAddress& address) {
   const auto at = std::lower_bound(members_.begin(), members_.end(), address);
   if (at == members_.end() || *at != address) members_.insert(at, address);
 }
@@ -44,7 +44,7 @@ HalfOpen::Place* HalfOpen::admit(Fd fd, Source from, Nanos now, Source& displace
 }
 
 HalfOpen::Place* HalfOpen::choose(Source from, bool member) {
-  std::array<HalfOpenSeat, kPlaces> seats;
+  std::array<HalfOpenSeat<IpAddress>, kPlaces> seats;
   std::array<Place*, kPlaces> whose{};
   size_t taken = 0;
   for (Place& p : places_) {
@@ -52,7 +52,7 @@ HalfOpen::Place* HalfOpen::choose(Source from, bool member) {
     whose[taken] = &p;
     seats[taken++] = {p.from.address, p.member, p.since};
   }
-  const std::span<const HalfOpenSeat> all(seats.data(), taken);
+  const std::span<const HalfOpenSeat<IpAddress>> all(seats.data(), taken);
   if (const auto goes = kRules.displaced(all, from.address, member)) return whose[*goes];
   return std::find_if(places_.begin(), places_.end(), [](const Place& p) { return !p.fd.valid(); });
 }

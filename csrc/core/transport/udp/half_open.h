@@ -5,8 +5,6 @@
 // Used by the lane's thread only. Events of a place are tagged with the place.
 #pragma once
 
-#include <netinet/in.h>
-
 #include <array>
 #include <cstddef>
 #include <optional>
@@ -56,7 +54,7 @@ class HalfOpen {
   ~HalfOpen();
 
   // Registers the address of peers that were added; it is kept permanently, as the peers are.
-  void add_member(uint32_t address);
+  void add_member(const IpAddress& address);
   // Returns null if the connection cannot be watched. `displaced` is set to the source whose
   // connection had to be closed, if any.
   Place* admit(Fd fd, Source from, Nanos now, Source& displaced);
@@ -89,7 +87,7 @@ class HalfOpen {
 
   Epoll& epoll_;
   std::array<Place, kPlaces> places_;
-  std::vector<uint32_t> members_;  // addresses, sorted
+  std::vector<IpAddress> members_;  // addresses, sorted
 };
 
 }  // namespace mcast

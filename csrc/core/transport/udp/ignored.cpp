@@ -1,4 +1,5 @@
-// /proc/net/snmp has two lines per protocol: the names, then their values in the same order.
+// /proc/net/snmp has two lines per protocol, the names, then their values in the same order;
+// /proc/net/snmp6 has a name and a value in each line.
 #include "transport/udp/ignored.h"
 
 #include <cstdlib>
@@ -8,7 +9,18 @@
 
 namespace mcast {
 
-uint64_t ignored_multicasts() {
+namespace {
+
+uint64_t ignored_of_v6() {
+  std::ifstream file("/proc/thread-self/net/snmp6");
+  std::string name;
+  for (uint64_t value = 0; file >> name >> value;) {
+    if (name == "Udp6IgnoredMulti") return value;
+  }
+  return 0;
+}
+
+uint64_t ignored_of_v4() {
   std::ifstream file("/proc/thread-self/net/snmp");
   std::string names, values;
   while (std::getline(file, names) && std::getline(file, values)) {
@@ -21,5 +33,9 @@ uint64_t ignored_multicasts() {
   }
   return 0;
 }
+
+}  // namespace
+
+uint64_t ignored_multicasts() { return ignored_of_v4() + ignored_of_v6(); }
 
 }  // namespace mcast

@@ -1,12 +1,13 @@
-// Enumeration joins three sources: getifaddrs (flags, addresses), SIOCGIFMTU, and /proc/net/route
-// for the default route with the lowest metric. The choice then ranks the usable interfaces: by
+// Enumeration joins getifaddrs (flags, addresses), SIOCGIFMTU, /proc/net/if_inet6 for the state of
+// IPv6 addresses, and /proc/net/route and ipv6_route for the default route with the lowest metric
+// (that of IPv4, if there is one). The choice then ranks the usable interfaces: by
 // position in an including pattern, or by default route, multicast flag and kind when the pattern
 // excludes or is empty.
 #include "transport/udp/netif.h"
 
-#include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <linux/ethtool.h>
+#include <linux/if_addr.h>
 #include <linux/sockios.h>
 #include <net/if.h>
 #include <sys/ioctl.h>
@@ -19,20 +20,24 @@
 #include <climits>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <optional>
 #include <sstream>
 
 #include "base/errors.h"
-#include "base/ipv4_network.h"
+#include "base/ip_address.h"
+#include "base/socket_address.h"
 #include "base/units.h"
 #include "transport/udp/socket.h"
 
 namespace mcast {
 namespace {
 
-// Name of the interface with the best default route, or "".
-std::string default_route_interface() {
+constexpr unsigned long kRouteUp = 1;  // NOLINT: RTF_UP
+
+// Name of the interface with the best default route of IPv4, or "".
+std::string default_route_of_v4() {
   std::ifstream file("/proc/net/route");
   std::string line, best;
   unsigned long best_metric = ~0UL;  // NOLINT: strtoul's type
@@ -44,7 +49,6 @@ std::string default_route_interface() {
     if (!(fields >> name >> destination >> gateway >> flags >> refs >> use >> metric >> mask)) {
       continue;
     }
-    constexpr unsigned long kRouteUp = 1;  // NOLINT: RTF_UP
     if (destination != "00000000" || mask != "00000000") continue;
     if ((std::strtoul(flags.c_str(), nullptr, 16) & kRouteUp) == 0) continue;
     const auto value = std::strtoul(metric.c_str(), nullptr, 10);
@@ -54,6 +58,51 @@ std::string default_route_interface() {
     }
   }
   return best;
+}
+
+std::string default_route_of_v6() {
+  std::ifstream file("/proc/thread-self/net/ipv6_route");
+  std::string line, best;
+  unsigned long best_metric = ~0UL;         // NOLINT: strtoul's type
+  constexpr unsigned long kReject = 0x200;  // NOLINT: RTF_REJECT
+  while (std::getline(file, line)) {
+    std::istringstream fields(line);
+    std::string target, prefix, source, source_prefix, hop, metric, refs, use, flags, name;
+    if (!(fields >> target >> prefix >> source >> source_prefix >> hop >> metric >> refs >> use >>
+          flags >> name)) {
+      continue;
+    }
+    const auto bits = std::strtoul(flags.c_str(), nullptr, 16);
+    if (prefix != "00" || (bits & kRouteUp) == 0 || (bits & kReject) != 0) continue;
+    const auto value = std::strtoul(metric.c_str(), nullptr, 16);
+    if (best.empty() || value < best_metric) {
+      best = name;
+      best_metric = value;
+    }
+  }
+  return best;
+}
+
+std::string default_route_interface() {
+  const std::string v4 = default_route_of_v4();
+  return v4.empty() ? default_route_of_v6() : v4;
+}
+
+// State of the IPv6 addresses of this network namespace (IFA_F_* of linux/if_addr.h), by address;
+// empty if it cannot be read.
+std::map<IpAddress, unsigned> ipv6_states() {
+  std::ifstream file("/proc/thread-self/net/if_inet6");
+  std::map<IpAddress, unsigned> states;
+  std::string address, index, prefix, scope, flags, name;
+  while (file >> address >> index >> prefix >> scope >> flags >> name) {
+    IpAddress one;
+    for (size_t i = 0; i < one.bytes.size() && address.size() == 32; i++) {
+      one.bytes[i] =
+          static_cast<uint8_t>(std::strtoul(address.substr(2 * i, 2).c_str(), nullptr, 16));
+    }
+    states[one] = static_cast<unsigned>(std::strtoul(flags.c_str(), nullptr, 16));
+  }
+  return states;
 }
 
 bool container_bridge(const std::string& name) {
@@ -69,10 +118,12 @@ std::string inventory(const std::vector<Interface>& interfaces) {
   for (const Interface& i : interfaces) {
     if (!text.empty()) text += ", ";
     text += i.name;
-    if (i.address.s_addr != 0) text += " " + to_text(i.address);
+    if (i.address.known()) text += " " + i.address.text();
     if (!i.up) text += " (down)";
-    if (i.up && i.address.s_addr == 0) {
-      text += i.ipv6 ? " (IPv6 only, which is not served)" : " (no IPv4 address)";
+    if (i.up && !i.address.known()) {
+      text += i.link_local
+                  ? " (only a link-local IPv6 address; it needs a global or unique local one)"
+                  : " (no IP address)";
     }
   }
   return text.empty() ? "none" : text;
@@ -105,7 +156,7 @@ InterfaceChoice automatic_choice(const std::vector<Interface>& candidates) {
       {[](const Interface& i) { return i.default_route && i.multicast; },
        "it has the default route"},
       {[](const Interface& i) { return !i.loopback && !container_bridge(i.name) && i.multicast; },
-       "the first with IPv4 and multicast"},
+       "the first with an address and multicast"},
       {[](const Interface& i) { return i.default_route; },
        "it has the default route (but no MULTICAST flag)"},
       {[](const Interface& i) { return i.loopback; }, "no other interface is usable"}};
@@ -142,12 +193,10 @@ const char* stripe_fault(const InterfacePattern& pattern, std::string_view entry
 
 // Returns the first address of the interface in the network that `entry` names; empty if it names
 // no network, or there is no such address.
-std::optional<in_addr> address_in(std::string_view entry, const Interface& interface) {
+std::optional<IpAddress> address_in(std::string_view entry, const Interface& interface) {
   const auto networks = parse_networks(entry, 1);
   if (!networks.ok() || networks->empty()) return std::nullopt;
-  const auto inside = [&](in_addr address) {
-    return address.s_addr != 0 && networks->front().contains(ntohl(address.s_addr));
-  };
+  const auto inside = [&](const IpAddress& address) { return networks->front().contains(address); };
   if (inside(interface.address)) return interface.address;
   const auto it = std::find_if(interface.addresses.begin(), interface.addresses.end(), inside);
   return it == interface.addresses.end() ? std::nullopt : std::optional(*it);
@@ -166,10 +215,6 @@ std::optional<Interface> find_usable(const std::vector<Interface>& interfaces,
   }
   return std::nullopt;
 }
-
-// Returns true for an address that another host may reach: not one that a host assigns to itself
-// for lack of another (RFC 3927).
-bool assigned(in_addr address) { return ntohl(address.s_addr) >> 16 != 0xa9fe; }
 
 // Speed of the link as the driver reports it, which works in a network namespace whose sysfs is
 // another's. Mbit/s; 0 if not known.
@@ -192,8 +237,14 @@ uint32_t link_speed(int fd, const std::string& name) {
 
 }  // namespace
 
-bool may_choose(const Interface& i, in_addr address) {
-  if (!i.up || i.loopback || address.s_addr == 0 || !assigned(address)) return false;
+IpAddress Interface::first_address(bool v6) const {
+  const auto it = std::find_if(addresses.begin(), addresses.end(),
+                               [v6](const IpAddress& a) { return a.is_v6() == v6; });
+  return it == addresses.end() ? IpAddress() : *it;
+}
+
+bool may_choose(const Interface& i, const IpAddress& address) {
+  if (!i.up || i.loopback || !address.known() || address.link_local()) return false;
   return i.store_route || (i.multicast && !container_bridge(i.name));
 }
 
@@ -212,10 +263,10 @@ Result<InterfacePattern> InterfacePattern::parse(std::string_view text) {
   for (const std::string_view name : split_at_commas(text)) {
     const char* const fault = name.empty() ? "has an empty name" : stripe_fault(pattern, name);
     if (fault != nullptr) {
-      return Status(
-          Code::kInvalidArgument,
-          "interface pattern \"" + whole + "\" " + fault + " (expected " +
-              "\"eth,ib\", \"=eth0\", \"=eth0+eth1\", \"^docker\", \"^=eth1\" or \"10.1.0.0/16\")");
+      return Status(Code::kInvalidArgument,
+                    "interface pattern \"" + whole + "\" " + fault + " (expected " +
+                        "\"eth,ib\", \"=eth0\", \"=eth0+eth1\", \"^docker\", \"^=eth1\", "
+                        "\"10.1.0.0/16\" or \"fd00:1::/64\")");
     }
     pattern.names.emplace_back(name);
   }
@@ -249,11 +300,68 @@ uint32_t interface_mtu(int fd, const std::string& name) {
 
 namespace {
 
-uint32_t prefix_of(const sockaddr* netmask) {
-  if (netmask == nullptr) return 32;
-  sockaddr_in mask{};
-  std::memcpy(&mask, netmask, sizeof mask);
-  return static_cast<uint32_t>(std::popcount(mask.sin_addr.s_addr));
+struct AssignedAddress {
+  IpAddress address;
+  uint32_t prefix = 0;
+  unsigned state = 0;
+};
+
+// The kernel may leave the family of a mask open.
+uint32_t prefix_of(const sockaddr* netmask, const IpAddress& address) {
+  if (netmask == nullptr) return IpNetwork::single(address).prefix;
+  size_t bits = 0;
+  const auto count = [&bits](const auto& mask) {
+    for (const char byte : std::bit_cast<std::array<char, sizeof mask>>(mask)) {
+      bits += static_cast<size_t>(std::popcount(static_cast<unsigned char>(byte)));
+    }
+  };
+  if (address.is_v4()) {
+    sockaddr_in mask{};
+    std::memcpy(&mask, netmask, sizeof mask);
+    count(mask.sin_addr);
+  } else {
+    sockaddr_in6 mask{};
+    std::memcpy(&mask, netmask, sizeof mask);
+    count(mask.sin6_addr);
+  }
+  return static_cast<uint32_t>(bits);
+}
+
+// Sorts the usable addresses and chooses the one that counts where none is named.
+void adopt_addresses(Interface& i, std::vector<AssignedAddress> all) {
+  constexpr unsigned kUnproven = IFA_F_TENTATIVE | IFA_F_DADFAILED;
+  std::erase_if(all, [&i](const AssignedAddress& a) {
+    const bool local = a.address.is_v6() && a.address.link_local();
+    i.link_local = i.link_local || local;
+    return local || (a.address.is_v6() && (a.state & kUnproven) != 0);
+  });
+  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
+    const auto key = [](const AssignedAddress& one) {
+      return std::pair(one.address.is_v6(),
+                       (one.state & (IFA_F_TEMPORARY | IFA_F_DEPRECATED)) != 0);
+    };
+    return key(a) < key(b);
+  });
+  for (const AssignedAddress& a : all) {
+    i.addresses.push_back(a.address);
+    i.prefixes.push_back(a.prefix);
+    if (!i.address.known() || (i.address.link_local() && !a.address.link_local())) {
+      i.address = a.address;
+    }
+  }
+}
+
+Interface describe_interface(int fd, const ifaddrs& row, const std::string& default_name) {
+  Interface i;
+  i.name = row.ifa_name;
+  i.index = static_cast<int>(::if_nametoindex(row.ifa_name));
+  i.up = (row.ifa_flags & IFF_UP) != 0;
+  i.loopback = (row.ifa_flags & IFF_LOOPBACK) != 0;
+  i.multicast = (row.ifa_flags & IFF_MULTICAST) != 0;
+  i.default_route = i.name == default_name;
+  i.mtu = interface_mtu(fd, i.name);
+  i.speed = i.up && !i.loopback ? link_speed(fd, i.name) : 0;
+  return i;
 }
 
 }  // namespace
@@ -262,41 +370,27 @@ Result<std::vector<Interface>> list_interfaces() {
   ifaddrs* head = nullptr;
   if (::getifaddrs(&head) != 0) return Status::system(errno, "getifaddrs");
   const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(head, ::freeifaddrs);
-  auto socket = open_socket(SOCK_DGRAM);
+  auto socket = open_socket(SOCK_DGRAM, IpAddress::v4(INADDR_ANY));
   if (!socket.ok()) return socket.status();
 
   const std::string default_name = default_route_interface();
+  const std::map<IpAddress, unsigned> states = ipv6_states();
   std::vector<Interface> out;
+  std::vector<std::vector<AssignedAddress>> assigned;  // as `out`
   for (const ifaddrs* a = head; a != nullptr; a = a->ifa_next) {
     auto it = std::find_if(out.begin(), out.end(), [&](auto& i) { return i.name == a->ifa_name; });
     if (it == out.end()) {
-      Interface i;
-      i.name = a->ifa_name;
-      i.index = static_cast<int>(::if_nametoindex(a->ifa_name));
-      i.up = (a->ifa_flags & IFF_UP) != 0;
-      i.loopback = (a->ifa_flags & IFF_LOOPBACK) != 0;
-      i.multicast = (a->ifa_flags & IFF_MULTICAST) != 0;
-      i.default_route = i.name == default_name;
-      i.mtu = interface_mtu(socket->get(), i.name);
-      i.speed = i.up && !i.loopback ? link_speed(socket->get(), i.name) : 0;
-      out.push_back(i);
+      out.push_back(describe_interface(socket->get(), *a, default_name));
+      assigned.emplace_back();
       it = out.end() - 1;
     }
-    if (a->ifa_addr == nullptr) continue;
-    if (a->ifa_addr->sa_family == AF_INET6) {
-      sockaddr_in6 address{};
-      std::memcpy(&address, a->ifa_addr, sizeof address);
-      it->ipv6 = it->ipv6 || (!it->loopback && !IN6_IS_ADDR_LINKLOCAL(&address.sin6_addr));
-    } else if (a->ifa_addr->sa_family == AF_INET) {
-      sockaddr_in address{};
-      std::memcpy(&address, a->ifa_addr, sizeof address);
-      it->addresses.push_back(address.sin_addr);
-      it->prefixes.push_back(prefix_of(a->ifa_netmask));
-      if (it->address.s_addr == 0 || (!assigned(it->address) && assigned(address.sin_addr))) {
-        it->address = address.sin_addr;
-      }
-    }
+    const IpAddress address = SocketAddress::copy(a->ifa_addr).endpoint().address;
+    if (!address.known()) continue;
+    const auto state = states.find(address);
+    assigned[static_cast<size_t>(it - out.begin())].push_back(
+        {address, prefix_of(a->ifa_netmask, address), state == states.end() ? 0 : state->second});
   }
+  for (size_t i = 0; i < out.size(); i++) adopt_addresses(out[i], std::move(assigned[i]));
   return out;
 }
 
@@ -314,8 +408,14 @@ Result<std::vector<Interface>> exact_choice(const std::vector<Interface>& interf
         stripe.push_back(std::move(*i));
       } else if (names.size() > 1) {
         return Status(Code::kUnavailable, "stripes over " + std::string(name) +
-                                              ", which is not there, down or has no IPv4 address");
+                                              ", which is not there, down or has no IP address");
       }
+    }
+    for (const Interface& i : stripe) {
+      if (i.address.is_v4() == stripe[0].address.is_v4()) continue;
+      return Status(Code::kUnavailable, "stripes over " + stripe[0].address.text() + " and " +
+                                            i.address.text() +
+                                            ", of which only one is an IPv4 address");
     }
     if (!stripe.empty()) entries.push_back(std::move(stripe));
   }
@@ -369,7 +469,7 @@ Result<InterfaceChoice> choose_interfaces(const std::vector<Interface>& interfac
   const bool unusable =
       include && std::any_of(interfaces.begin(), interfaces.end(),
                              [&](const Interface& i) { return pattern->match(i) >= 0; });
-  return unavailable(unusable ? "matches only interfaces that are down or have no IPv4 address"
+  return unavailable(unusable ? "matches only interfaces that are down or have no IP address"
                               : "matches no usable interface");
 }
 

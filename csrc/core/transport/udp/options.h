@@ -19,6 +19,7 @@ struct UdpTransportOptions {
   static constexpr uint64_t kLeastPaced = 64 << 10;
 
   std::string interface;                // NCCL grammar, see netif.h; empty: automatic
+  bool ipv6 = false;                    // see Config
   size_t lane = 0;                      // selects the interface, see choose_interfaces()
   uint64_t max_mtu = 9000;              // bytes of IP packet
   uint64_t rcvbuf = 32 << 20;           // bytes requested, per receive socket
@@ -37,6 +38,7 @@ struct UdpTransportOptions {
     UdpTransportOptions o;
     o.lane = lane;
     o.interface = config.interface;
+    o.ipv6 = config.ipv6;
     o.max_mtu = config.max_mtu;
     o.rcvbuf = config.rcvbuf;
     o.sndbuf = config.sndbuf;

@@ -7,7 +7,6 @@
 #include <linux/ethtool.h>
 #include <linux/sockios.h>
 #include <net/if.h>
-#include <netdb.h>
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -19,6 +18,8 @@
 #include <memory>
 #include <mutex>
 
+#include "base/resolve.h"
+#include "base/socket_address.h"
 #include "base/units.h"
 #include "transport/udp/socket.h"
 
@@ -28,25 +29,14 @@ namespace {
 constexpr size_t kMostAddresses = 32;
 constexpr uint16_t kAnyPort = 9;  // no packet is sent to it
 
-bool is_loopback(in_addr address) { return ntohl(address.s_addr) >> 24 == 127; }
-
 // Names are looked up once: a name server that does not respond takes seconds.
-in_addr address_of(const std::string& host) {
+std::vector<Endpoint> addresses_of(const std::string& host) {
   static std::mutex mutex;
-  static auto* const known = new std::map<std::string, in_addr>;
+  static auto* const known = new std::map<std::string, std::vector<Endpoint>>;
   const std::lock_guard<std::mutex> held(mutex);
   if (const auto it = known->find(host); it != known->end()) return it->second;
-  addrinfo hints{}, *head = nullptr;
-  hints.ai_family = AF_INET;
-  hints.ai_socktype = SOCK_STREAM;
-  in_addr found{};
-  if (::getaddrinfo(host.c_str(), nullptr, &hints, &head) == 0 && head != nullptr) {
-    const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(head, ::freeaddrinfo);
-    sockaddr_in first{};
-    std::memcpy(&first, head->ai_addr, sizeof first);
-    found = first.sin_addr;
-  }
-  return (*known)[host] = found;
+  const auto found = resolve_host(host, kAnyPort);
+  return (*known)[host] = found.ok() ? *found : std::vector<Endpoint>();
 }
 
 std::string first_line_of(const std::string& path) {
@@ -96,7 +86,7 @@ void mark_near(std::vector<OwnAddress>& addresses) {
   const auto nodes = cpus_by_node();
   if (nodes.size() < 2 || addresses.size() < 2) return;
   const auto allowed = allowed_cpus();
-  const auto socket = open_socket(SOCK_DGRAM);
+  const auto socket = open_socket(SOCK_DGRAM, IpAddress::v4(INADDR_ANY));
   if (!socket.ok()) return;
   for (OwnAddress& a : addresses) {
     a.near = near_to(node_of(socket->get(), a.interface), allowed, nodes);
@@ -134,23 +124,25 @@ bool near_to(int node, const std::vector<int>& allowed,
   return reaches(nodes[static_cast<size_t>(node)]);
 }
 
-in_addr source_towards(const std::string& host) {
-  in_addr none{};
-  const in_addr address = host.empty() ? none : address_of(host);
-  if (address.s_addr == 0 || is_loopback(address)) return none;
-  const auto socket = open_socket(SOCK_DGRAM);
-  if (!socket.ok()) return none;
-  sockaddr_in at = ipv4_address(address, kAnyPort);
-  socklen_t length = sizeof at;
-  auto* const raw = reinterpret_cast<sockaddr*>(&at);
-  if (::connect(socket->get(), raw, length) != 0) return none;
-  if (::getsockname(socket->get(), raw, &length) != 0) return none;
-  return is_loopback(at.sin_addr) ? none : at.sin_addr;
+std::vector<IpAddress> sources_towards(const std::string& host) {
+  std::vector<IpAddress> sources;
+  if (host.empty()) return sources;
+  for (const Endpoint& to : addresses_of(host)) {
+    const bool there = std::any_of(sources.begin(), sources.end(), [&to](const IpAddress& a) {
+      return a.is_v4() == to.address.is_v4();
+    });
+    if (there || to.address.loopback()) continue;
+    const auto socket = open_socket(SOCK_DGRAM, to.address);
+    if (!socket.ok() || connect_to(socket->get(), to) != 0) continue;
+    const IpAddress source = local_endpoint(socket->get()).address;
+    if (source.known() && !source.loopback()) sources.push_back(source);
+  }
+  return sources;
 }
 
 std::vector<OwnAddress> own_addresses(const std::vector<Interface>& interfaces,
                                       const std::string& pattern, const std::string& store) {
-  const in_addr source = source_towards(store);
+  const std::vector<IpAddress> sources = sources_towards(store);
   const bool choice = leaves_a_choice(pattern);
   const auto parsed = InterfacePattern::parse(pattern);
   if (!parsed.ok()) return {};
@@ -164,14 +156,16 @@ std::vector<OwnAddress> own_addresses(const std::vector<Interface>& interfaces,
   }
   std::vector<OwnAddress> out;
   for (Interface& i : left) {
+    // A name leaves the version open, an address does not.
+    const bool by_name = !choice && parsed->match(i.name) >= 0;
+    const IpAddress other = by_name ? i.first_address(true) : IpAddress();
     for (size_t n = 0; n < i.addresses.size() && out.size() < kMostAddresses; n++) {
-      const in_addr address = i.addresses[n];
-      if (!choice && address.s_addr != i.address.s_addr) continue;
-      i.store_route = source.s_addr != 0 && address.s_addr == source.s_addr;
+      const IpAddress address = i.addresses[n];
+      if (!choice && address != i.address && address != other) continue;
+      i.store_route = std::find(sources.begin(), sources.end(), address) != sources.end();
       if (choice && !may_choose(i, address)) continue;
-      const bool route = source.s_addr != 0 ? i.store_route
-                                            : i.default_route && address.s_addr == i.address.s_addr;
-      out.push_back({i.name, ntohl(address.s_addr), i.prefixes[n], i.speed, false, route});
+      const bool route = sources.empty() ? i.default_route && address == i.address : i.store_route;
+      out.push_back({i.name, address, i.prefixes[n], i.speed, false, route});
     }
   }
   mark_near(out);

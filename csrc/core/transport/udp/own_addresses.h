@@ -10,12 +10,14 @@
 
 namespace mcast {
 
-// Returns the source address of packets to `host`, a name or a number; 0.0.0.0 if it is not known
-// or is loopback. May query a name server, once per name.
-in_addr source_towards(const std::string& host);
+// Returns the source addresses of packets to `host`, a name or a number: one of IPv4, one of IPv6;
+// none of a version that does not lead there, or leads there by loopback. May query a name server,
+// once per name.
+std::vector<IpAddress> sources_towards(const std::string& host);
 
 // Returns the addresses that `pattern` (see netif.h) leaves to choose from, at most 32; a pattern
-// that names interfaces leaves the one that it chooses. `store`: host of the job's store; empty if
+// that names interfaces leaves those of the one that it chooses: its address of either version, or
+// only the one that the pattern names. `store`: host of the job's store; empty if
 // not known.
 std::vector<OwnAddress> own_addresses(const std::vector<Interface>& interfaces,
                                       const std::string& pattern, const std::string& store);

@@ -3,7 +3,6 @@
 // a caller with a timer never spins through the last fraction of it.
 #include "transport/udp/socket.h"
 
-#include <arpa/inet.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -14,12 +13,19 @@
 #include <climits>
 #include <ctime>
 
+#include "base/socket_address.h"
+
 namespace mcast {
 
-Result<Fd> open_socket(int type) {
-  const int fd = ::socket(AF_INET, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (fd < 0) return Status::system(errno, "socket");
-  return Fd(fd);
+Result<Fd> open_socket(int type, const IpAddress& address) {
+  const int family = family_of(address);
+  Fd fd(::socket(family, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return Status::system(errno, family == AF_INET6 ? "socket of IPv6" : "socket");
+  if (family == AF_INET6) {
+    const Status only = set_option(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 1, "IPV6_V6ONLY");
+    if (!only.ok()) return only;
+  }
+  return fd;
 }
 
 Status set_option(int fd, int level, int name, int value, const char* what) {
@@ -56,30 +62,46 @@ int pending_error(int fd) {
   return error;
 }
 
-sockaddr_in ipv4_address(in_addr address, uint16_t port) {
-  sockaddr_in out{};
-  out.sin_family = AF_INET;
-  out.sin_addr = address;
-  out.sin_port = htons(port);
-  return out;
-}
+namespace {
 
-Result<sockaddr_in> parse_ipv4(const std::string& host, uint16_t port) {
-  in_addr address{};
-  if (::inet_pton(AF_INET, host.c_str(), &address) != 1) {
-    return Status(Code::kInvalidArgument, "not a numeric IPv4 address: \"" + host + "\"");
+Result<Fd> listen_with(Fd fd, const SocketAddress& at, int backlog) {
+  if (Status s = set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR"); !s.ok()) {
+    return s;
   }
-  return ipv4_address(address, port);
+  if (::bind(fd.get(), at.get(), at.size()) != 0 || ::listen(fd.get(), backlog) != 0) {
+    return Status::system(errno, "listen");
+  }
+  return fd;
 }
 
-std::string to_text(in_addr address) {
-  char text[INET_ADDRSTRLEN] = "";
-  ::inet_ntop(AF_INET, &address, text, sizeof text);
-  return text;
-}
+}  // namespace
 
-std::string to_text(const sockaddr_in& address) {
-  return to_text(address.sin_addr) + ":" + std::to_string(ntohs(address.sin_port));
+Result<Fd> listen_at(Endpoint& at, int backlog) {
+  Result<Fd> fd = Status(Code::kUnavailable, "");
+  if (at.address.known()) {
+    fd = open_socket(SOCK_STREAM, at.address);
+    if (fd.ok()) fd = listen_with(std::move(fd).value(), SocketAddress(at), backlog);
+  } else {
+    sockaddr_in6 any{};
+    any.sin6_family = AF_INET6;
+    any.sin6_port = htons(at.port);
+    Fd both(::socket(AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    if (both.valid() && set_option(both.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0, "").ok()) {
+      fd = listen_with(std::move(both),
+                       SocketAddress::copy(reinterpret_cast<const sockaddr*>(&any)), backlog);
+    }
+    if (!fd.ok() && errno != EADDRINUSE && errno != EACCES) {
+      const Endpoint any4{IpAddress::v4(INADDR_ANY), at.port};
+      fd = open_socket(SOCK_STREAM, any4.address);
+      if (fd.ok()) fd = listen_with(std::move(fd).value(), SocketAddress(any4), backlog);
+    }
+  }
+  if (!fd.ok()) {
+    return fd.status().with_context(
+        "at " + (at.address.known() ? at.text() : "port " + std::to_string(at.port)));
+  }
+  at.port = local_endpoint(fd->get()).port;
+  return fd;
 }
 
 Status Epoll::open() {

@@ -1,8 +1,7 @@
-// Thin wrappers of the socket and epoll system calls: options with readable errors, IPv4 addresses.
+// Thin wrappers of the socket and epoll system calls: options with readable errors.
 // Single-threaded.
 #pragma once
 
-#include <netinet/in.h>
 #include <sys/epoll.h>
 
 #include <array>
@@ -13,13 +12,15 @@
 #include <utility>
 
 #include "base/fd.h"
+#include "base/ip_address.h"
 #include "base/status.h"
 #include "base/types.h"
 
 namespace mcast {
 
-// Nonblocking, close-on-exec. `type`: SOCK_DGRAM or SOCK_STREAM.
-Result<Fd> open_socket(int type);
+// Nonblocking, close-on-exec. `type`: SOCK_DGRAM or SOCK_STREAM; `address`: the socket's own or its
+// peer's, which decides whether it is one of IPv4 or of IPv6 (then of IPv6 only).
+Result<Fd> open_socket(int type, const IpAddress& address);
 Status set_option(int fd, int level, int name, int value, const char* what);
 // Makes a TCP connection end within two minutes after the peer's host has vanished.
 void keep_alive(int fd);
@@ -30,11 +31,10 @@ size_t set_buffer(int fd, bool receive, uint64_t bytes);
 // fails.
 int pending_error(int fd);
 
-sockaddr_in ipv4_address(in_addr address, uint16_t port);
-// kInvalidArgument unless `host` is a numeric IPv4 address.
-Result<sockaddr_in> parse_ipv4(const std::string& host, uint16_t port);
-std::string to_text(in_addr address);
-std::string to_text(const sockaddr_in& address);  // "192.0.2.1:80"
+// A TCP socket that listens at `at` (port 0: any; no address: all addresses of both versions, or of
+// IPv4 on a host without IPv6), and restarts at a port that a previous run has left. Sets `at` to
+// the address it got.
+Result<Fd> listen_at(Endpoint& at, int backlog);
 
 // One epoll instance. Descriptors are removed explicitly before they are closed, because a copy in
 // a forked child would keep them registered.

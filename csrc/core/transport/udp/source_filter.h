@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "base/ipv4_network.h"
+#include "base/ip_address.h"
 #include "base/refusal.h"
 #include "base/status.h"
 #include "transport/udp/netif.h"
@@ -23,15 +23,15 @@ class SourceFilter {
   static Result<SourceFilter> make(const std::string& allow, std::span<const Interface> own);
 
   bool restricts() const { return !networks_.empty(); }
-  bool passes(uint32_t address) const;
+  bool passes(const IpAddress& address) const;
   // Installs the filter: datagrams of other sources are dropped before they take room in the
-  // socket's buffer.
-  Status attach(int fd) const;
+  // socket's buffer. `v6`: the socket's IP version; networks of the other one do not count.
+  Status attach(int fd, bool v6) const;
   // The program that attach() installs, for its test.
-  std::vector<sock_filter> program() const;
+  std::vector<sock_filter> program(bool v6) const;
 
  private:
-  std::vector<Ipv4Network> networks_;
+  std::vector<IpNetwork> networks_;
 };
 
 }  // namespace mcast

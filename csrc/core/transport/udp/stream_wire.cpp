@@ -40,7 +40,6 @@ std::array<std::byte, kHelloSize> encode(const Hello& hello) noexcept {
   put<uint8_t>(&out[7], static_cast<uint8_t>(hello.stripe | (hello.stripes - 1) << 4));
   put<uint64_t>(&out[8], hello.source);
   put<uint64_t>(&out[16], hello.target);
-  std::memcpy(&out[24], &hello.listen_address, 4);
   put<uint16_t>(&out[28], hello.listen_port);
   return out;
 }
@@ -61,7 +60,8 @@ std::optional<Hello> decode_hello(std::span<const std::byte, kHelloSize> bytes) 
   const bool first_only = channel == static_cast<uint8_t>(Channel::kControl);
   if (get<uint32_t>(&bytes[0]) != kHelloMagic || get<uint16_t>(&bytes[4]) != kStreamVersion ||
       channel >= kChannels || (stripe >> 4) >= kMaxStripe ||
-      (stripe & 15) > (first_only ? 0 : stripe >> 4) || get<uint16_t>(&bytes[30]) != 0) {
+      (stripe & 15) > (first_only ? 0 : stripe >> 4) || get<uint32_t>(&bytes[24]) != 0 ||
+      get<uint16_t>(&bytes[30]) != 0) {
     return std::nullopt;
   }
   Hello hello;
@@ -70,7 +70,6 @@ std::optional<Hello> decode_hello(std::span<const std::byte, kHelloSize> bytes) 
   hello.stripes = static_cast<uint8_t>((stripe >> 4) + 1);
   hello.source = get<uint64_t>(&bytes[8]);
   hello.target = get<uint64_t>(&bytes[16]);
-  std::memcpy(&hello.listen_address, &bytes[24], 4);
   hello.listen_port = get<uint16_t>(&bytes[28]);
   return hello;
 }
@@ -110,9 +109,9 @@ std::array<std::byte, kFramePrefix> encode_prefix(uint32_t length) noexcept {
 
 uint32_t decode_prefix(const std::byte* bytes) noexcept { return get<uint32_t>(bytes); }
 
-StreamAddress stripe_address(uint64_t uid, std::span<const sockaddr_in> endpoints) {
-  StreamAddress address{uid, to_text(endpoints[0].sin_addr), ntohs(endpoints[0].sin_port)};
-  for (const sockaddr_in& e : endpoints.subspan(1)) address.host += "+" + to_text(e);
+StreamAddress stripe_address(uint64_t uid, std::span<const Endpoint> endpoints) {
+  StreamAddress address{uid, endpoints[0].address.text(), endpoints[0].port};
+  for (const Endpoint& e : endpoints.subspan(1)) address.host += "+" + e.text();
   return address;
 }
 
@@ -120,25 +119,21 @@ size_t stripe_count(const StreamAddress& address) noexcept {
   return 1 + static_cast<size_t>(std::count(address.host.begin(), address.host.end(), '+'));
 }
 
-Result<std::vector<sockaddr_in>> stripe_endpoints(const StreamAddress& address) {
-  std::vector<sockaddr_in> out;
-  for (size_t at = 0; at <= address.host.size();) {
-    const size_t end = std::min(address.host.find('+', at), address.host.size());
-    std::string host = address.host.substr(at, end - at);
-    unsigned port = address.port;
-    if (at > 0) {
-      const size_t colon = host.find(':');
-      port = 0;
-      for (size_t i = colon == std::string::npos ? host.size() : colon + 1; i < host.size(); ++i) {
-        if (host[i] < '0' || host[i] > '9' || port > 65535) return bad_endpoint(address);
-        port = port * 10 + static_cast<unsigned>(host[i] - '0');
-      }
-      if (port == 0 || port > 65535) return bad_endpoint(address);
-      host.resize(colon);
+Result<std::vector<Endpoint>> stripe_endpoints(const StreamAddress& address) {
+  std::vector<Endpoint> out;
+  const std::string_view all = address.host;
+  for (size_t at = 0; at <= all.size();) {
+    const size_t end = std::min(all.find('+', at), all.size());
+    const std::string_view one = all.substr(at, end - at);
+    if (at == 0) {
+      const auto first = IpAddress::parse(one);
+      if (!first) return bad_endpoint(address);
+      out.push_back({*first, address.port});
+    } else {
+      const auto further = Endpoint::parse(one);
+      if (!further) return bad_endpoint(address);
+      out.push_back(*further);
     }
-    auto endpoint = parse_ipv4(host, static_cast<uint16_t>(port));
-    if (!endpoint.ok()) return endpoint.status();
-    out.push_back(*endpoint);
     at = end + 1;
   }
   return out;
@@ -149,7 +144,7 @@ std::string endpoint_text(const StreamAddress& address, size_t stripe) {
   if (!endpoints.ok() || stripe >= endpoints->size()) {
     return "peer " + address.host + ":" + std::to_string(address.port);
   }
-  return "peer " + to_text((*endpoints)[stripe]);
+  return "peer " + (*endpoints)[stripe].text();
 }
 
 }  // namespace mcast

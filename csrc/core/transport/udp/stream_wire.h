@@ -2,7 +2,7 @@
 // over bytes.
 //
 //   Hello (32 bytes, connector):  "MCST" version:u16 channel:u8 stripe:u8 source:u64 target:u64
-//                                 listen address:4 bytes listen port:u16 zero:u16
+//                                 zero:u32 listen port:u16 zero:u16
 //   HelloAck (16 bytes, acceptor): "MCSA" version:u16 verdict:u8 channel:u8 uid:u64
 //   frame: length:u32, then that many bytes; length 0xffffffff is the goodbye and the last one
 //
@@ -11,10 +11,8 @@
 // begins with its number (u32, counted per peer and channel), and the reader hands frames on in
 // order of their numbers.
 //
-// Integers are little-endian. The listen address is in network order.
+// Integers are little-endian. A connector listens at the address from which it connects.
 #pragma once
-
-#include <netinet/in.h>
 
 #include <array>
 #include <cstdint>
@@ -44,8 +42,7 @@ struct Hello {
   uint8_t stripe = 0, stripes = 1;
   uint64_t source = 0;       // uid of the connector
   uint64_t target = 0;       // uid the connector wants to reach
-  in_addr listen_address{};  // address at which the connector itself can be reached
-  uint16_t listen_port = 0;
+  uint16_t listen_port = 0;  // at which the connector itself can be reached
 
   // Returns true if it is meant for endpoint `uid`, which has `interfaces` interfaces.
   bool is_for(uint64_t uid, size_t interfaces) const {
@@ -86,13 +83,13 @@ inline constexpr size_t kFrameNumber = 4;
 
 // Converts the addresses of a stripe's endpoints to one StreamAddress and back. host: the first
 // address, then "+address:port" for each further one.
-StreamAddress stripe_address(uint64_t uid, std::span<const sockaddr_in> endpoints);
-// kInvalidArgument unless all are numeric IPv4.
-Result<std::vector<sockaddr_in>> stripe_endpoints(const StreamAddress& address);
+StreamAddress stripe_address(uint64_t uid, std::span<const Endpoint> endpoints);
+// kInvalidArgument unless all are numeric.
+Result<std::vector<Endpoint>> stripe_endpoints(const StreamAddress& address);
 // Number of endpoints in the address.
 size_t stripe_count(const StreamAddress& address) noexcept;
 
-// For messages: "peer 10.0.0.1:4711", the given endpoint of the stripe.
+// For messages: "peer 10.0.0.1:4711", "peer [fd00::1]:4711", the given endpoint of the stripe.
 std::string endpoint_text(const StreamAddress& address, size_t stripe = 0);
 
 // Result for one frame: the scan stops after it, continues, or stops before it.

@@ -33,7 +33,8 @@ constexpr int kMostUnsent = 64 << 10;
 
 }  // namespace
 
-void TcpConnection::configure(int fd, const UdpTransportOptions& options, size_t stripes) {
+void TcpConnection::configure(int fd, const IpAddress& peer, const UdpTransportOptions& options,
+                              size_t stripes) {
   const auto set = [fd](int level, int name, int value) {
     (void)::setsockopt(fd, level, name, &value, sizeof value);
   };
@@ -43,8 +44,9 @@ void TcpConnection::configure(int fd, const UdpTransportOptions& options, size_t
   // A switch may carry less than the interfaces of its hosts and silently drop longer packets. If
   // set before the connection is made, the limit holds for both directions.
   if (options.max_mtu < UdpTransportOptions().max_mtu) {
-    constexpr int kHeaders = 40;  // IPv4 and TCP headers; TCP options are taken out of the segment
-    set(IPPROTO_TCP, TCP_MAXSEG, static_cast<int>(options.max_mtu) - kHeaders);
+    // IP and TCP headers; TCP options are taken out of the segment.
+    const auto headers = static_cast<int>(peer.header_bytes()) + 20;
+    set(IPPROTO_TCP, TCP_MAXSEG, static_cast<int>(options.max_mtu) - headers);
   }
   // Frames of a stripe are distributed by the bytes that its connections hold: all must have
   // enough.

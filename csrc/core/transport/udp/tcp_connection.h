@@ -33,7 +33,8 @@ class TcpConnection {
 
   // Sets the options that every connection has; a failure of one of them is harmless. `stripes`: of
   // the endpoint.
-  static void configure(int fd, const UdpTransportOptions& options, size_t stripes);
+  static void configure(int fd, const IpAddress& peer, const UdpTransportOptions& options,
+                        size_t stripes);
 
   int fd() const noexcept { return fd_.get(); }
   Status watch(uint32_t events);  // starts to wait for `events`

@@ -133,7 +133,7 @@ void TcpGuardedHandshake::on_confirm(TcpStream& s, HalfOpen::Place& place) {
     id = s.new_guest(hello, place.from);
     s.peers_[id].address.key = key;
   } else if (s.peers_[id].address.host.empty()) {  // an expected peer
-    s.add_peer({hello.source, to_text(hello.listen_address), hello.listen_port, key,
+    s.add_peer({hello.source, place.from.address.text(), hello.listen_port, key,
                 s.peers_[id].address.aggregator});
   }
   TcpStream::Link& link = s.peers_[id].links[line_of(hello.channel, hello.stripe)];

@@ -24,6 +24,7 @@
 #include "base/accept.h"
 #include "base/descriptors.h"
 #include "base/random.h"
+#include "base/socket_address.h"
 #include "transport/guarded/handshake.h"
 #include "transport/udp/tcp_guarded_handshake.h"
 #include "transport/udp/tcp_stream.h"
@@ -44,10 +45,15 @@ bool host_answered(int error) {
          error == TcpGuardedHandshake::kNoWord;
 }
 
+bool on_loopback(const StreamAddress& peer) {
+  const auto endpoints = stripe_endpoints(peer);
+  return endpoints.ok() && endpoints->front().address.loopback();
+}
+
 // Returns an empty text if both ends are on loopback, where no interface can be wrong.
 std::string from_text(const Interface& interface, const StreamAddress& to) {
-  if (to.host.rfind("127.", 0) == 0) return "";
-  return " from " + to_text(interface.address) + " (" + interface.name + ")";
+  if (on_loopback(to)) return "";
+  return " from " + interface.address.text() + " (" + interface.name + ")";
 }
 
 // Peers only see silence, so only this log line can tell the reason.
@@ -77,27 +83,24 @@ void TcpStream::connect_link(PeerId id, size_t line) {
   const size_t stripe = line / kChannels;
   auto endpoints = stripe_endpoints(peers_[id].address);
   if (!endpoints.ok()) return fail_peer(id, endpoints.status());
-  const sockaddr_in to = (*endpoints)[stripe];
-  auto fd = open_socket(SOCK_STREAM);
+  const Endpoint to = (*endpoints)[stripe];
+  auto fd = open_socket(SOCK_STREAM, to.address);
   if (!fd.ok() && errno == EMFILE && make_descriptor_room(kMoreDescriptors)) {
-    fd = open_socket(SOCK_STREAM);
+    fd = open_socket(SOCK_STREAM, to.address);
   }
   if (!fd.ok()) {
     const int error = errno;
     warn_of_limits(warnings_.limits, now_, error);
     return attempt_failed(id, line, error);
   }
-  TcpConnection::configure(fd->get(), options_, stripe_.size());
-  // Leave by the chosen interface's address where a host has several, so that peers see one source.
-  const bool to_loopback = (ntohl(to.sin_addr.s_addr) >> 24) == 127;
-  if (!to_loopback && !stripe_[stripe].loopback) {
-    const sockaddr_in from = ipv4_address(stripe_[stripe].address, 0);
+  TcpConnection::configure(fd->get(), to.address, options_, stripe_.size());
+  // Leave by the address at which this end listens for such peers: the peer may connect to it.
+  const Endpoint& listens = listeners_.at(stripe, to.address.loopback());
+  if (to.address.loopback() || !listens.address.loopback()) {
     (void)set_option(fd->get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1, "");
-    if (::bind(fd->get(), reinterpret_cast<const sockaddr*>(&from), sizeof from) != 0) {
-      return attempt_failed(id, line, errno);
-    }
+    if (bind_to(fd->get(), {listens.address, 0}) != 0) return attempt_failed(id, line, errno);
   }
-  const bool at_once = ::connect(fd->get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0;
+  const bool at_once = connect_to(fd->get(), to) == 0;
   if (!at_once && errno != EINPROGRESS) return attempt_failed(id, line, errno);
   TcpConnection* c = pool_.add(std::move(fd.value()), TcpConnection::State::kConnecting, EPOLLOUT);
   if (c == nullptr) return attempt_failed(id, line, ENOMEM);
@@ -131,11 +134,7 @@ void TcpStream::say_hello(TcpConnection& c) {
   hello.stripes = static_cast<uint8_t>(peers_[c.peer].stripes);
   hello.source = uid_;
   hello.target = peers_[c.peer].address.uid;
-  // Connect to a peer on loopback from loopback.
-  const bool loopback = peers_[c.peer].address.host.rfind("127.", 0) == 0;
-  const sockaddr_in& listens = listeners_.first(loopback);
-  hello.listen_address = listens.sin_addr;
-  hello.listen_port = ntohs(listens.sin_port);
+  hello.listen_port = listeners_.at(c.stripe, on_loopback(peers_[c.peer].address)).port;
   if (options_.identity) {  // the acceptor sends the first message
     c.guard = std::make_unique<TcpGuard>();
     c.guard->connector.emplace(*options_.identity, peers_[c.peer].address, encode(hello));
@@ -188,10 +187,10 @@ void TcpStream::on_hello(HalfOpen::Place& place) {
 PeerId TcpStream::new_guest(const Hello& hello, Source from) {
   if (guests_.full()) {
     const Guests::Guest other = guests_.to_displace();
-    refusals_.note(Cause::crowded_out, {other.from, 0});
+    refusals_.note(Cause::crowded_out, Source{{other.from, 0}});
     fail_peer(other.id, Status(Code::kPeerLost, "others wanted its place"));
   }
-  const PeerId id = new_peer({hello.source, to_text(hello.listen_address), hello.listen_port});
+  const PeerId id = new_peer({hello.source, from.address.text(), hello.listen_port});
   peers_[id].stranger = true;
   guests_.enter(id, from.address);
   return id;
@@ -207,7 +206,7 @@ void TcpStream::accept_hello(HalfOpen::Place& place, const Hello& hello) {
   if (id == kNoPeer) {
     id = new_guest(hello, place.from);
   } else if (peers_[id].address.host.empty()) {  // an expected peer
-    add_peer({hello.source, to_text(hello.listen_address), hello.listen_port});
+    add_peer({hello.source, place.from.address.text(), hello.listen_port});
   }
   const bool numbered = hello.channel != Channel::kControl && hello.stripes > 1;
   Link& link = peers_[id].links[line_of(hello.channel, hello.stripe)];
@@ -269,16 +268,16 @@ void TcpStream::accept_all(const TcpListeners::Listener& listener) {
       warn_of_limits(warnings_.limits, now_, next.error);
       return listeners_.pause(now_ + kAcceptPause);
     }
-    const Source from{ntohl(next.from.sin_addr.s_addr), ntohs(next.from.sin_port)};
+    const Source from{next.from};
     if (allow_ != nullptr && !allow_->passes(from.address)) {
       refusals_.note(Cause::not_allowed, from);
       reset_connection(std::move(fd));
       continue;
     }
-    TcpConnection::configure(fd.get(), options_, stripe_.size());
+    TcpConnection::configure(fd.get(), from.address, options_, stripe_.size());
     Source displaced;
     HalfOpen::Place* const place = half_open_.admit(std::move(fd), from, now_, displaced);
-    if (displaced.address != 0) refusals_.note(Cause::crowded_out, displaced);
+    if (displaced.address.known()) refusals_.note(Cause::crowded_out, displaced);
     if (place == nullptr) continue;
     timers_.touch();
     if (options_.identity && !TcpGuardedHandshake::challenge(*this, *place)) {

@@ -12,6 +12,7 @@
 #include <cerrno>
 
 #include "base/random.h"
+#include "base/socket_address.h"
 #include "transport/udp/stream_wire.h"
 
 namespace mcast {
@@ -20,28 +21,26 @@ namespace {
 constexpr int kBacklog = 1024;
 
 // Port 0: any. Returns 0, or the errno.
-int listen_at(int fd, sockaddr_in& at) {
-  auto* const address = reinterpret_cast<sockaddr*>(&at);
-  socklen_t length = sizeof at;
-  const bool done = ::bind(fd, address, length) == 0 && ::listen(fd, kBacklog) == 0 &&
-                    ::getsockname(fd, address, &length) == 0;
-  return done ? 0 : errno;
+int listen_on_port(int fd, Endpoint& at) {
+  if (bind_to(fd, at) != 0 || ::listen(fd, kBacklog) != 0) return errno;
+  at = local_endpoint(fd);
+  return at.address.known() ? 0 : errno;
 }
 
-Result<Fd> listen_in(in_addr address, PortRange ports, sockaddr_in& at) {
+Result<Fd> listen_in(const IpAddress& address, PortRange ports, Endpoint& at) {
   const size_t count = ports.any() ? 1 : ports.size();
   const size_t start = ports.any() ? 0 : secure_random64() % count;
   int error = 0;
   for (size_t i = 0; i < count; ++i) {
-    auto fd = open_socket(SOCK_STREAM);
+    auto fd = open_socket(SOCK_STREAM, address);
     if (!fd.ok()) return fd.status();
-    at = ipv4_address(address, static_cast<uint16_t>(ports.first + (start + i) % count));
+    at = {address, static_cast<uint16_t>(ports.first + (start + i) % count)};
     if (!ports.any()) {
       // Connections of the previous job in TIME_WAIT must not block the ports of the next job.
       const Status status = set_option(fd->get(), SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR");
       if (!status.ok()) return status;
     }
-    error = listen_at(fd->get(), at);
+    error = listen_on_port(fd->get(), at);
     if (error == 0) return fd;
     if (error != EADDRINUSE || ports.any()) break;
   }
@@ -68,8 +67,7 @@ Status TcpListeners::open(std::span<const Interface> stripe, const Interface& lo
 Status TcpListeners::listen_on(const Interface& interface, PortRange ports, Listener& listener) {
   auto fd = listen_in(interface.address, ports, listener.address);
   if (!fd.ok()) {
-    return fd.status().with_context("listen on " + interface.name + " " +
-                                    to_text(interface.address));
+    return fd.status().with_context("listen on " + interface.name + " " + interface.address.text());
   }
   if (Status status = epoll_.add(fd->get(), EPOLLIN, &listener); !status.ok()) return status;
   listener.fd = std::move(fd.value());
@@ -78,15 +76,15 @@ Status TcpListeners::listen_on(const Interface& interface, PortRange ports, List
 
 StreamAddress TcpListeners::address(uint64_t uid, bool loopback) const {
   const bool apart = listeners_.size() > stripe_;
-  if (loopback && apart) return stripe_address(uid, {&first(true), 1});
-  std::vector<sockaddr_in> endpoints;
+  if (loopback && apart) return stripe_address(uid, {&at(0, true), 1});
+  std::vector<Endpoint> endpoints;
   for (size_t i = 0; i < stripe_; ++i) endpoints.push_back(listeners_[i].address);
   return stripe_address(uid, endpoints);
 }
 
-const sockaddr_in& TcpListeners::first(bool loopback) const {
+const Endpoint& TcpListeners::at(size_t stripe, bool loopback) const {
   const bool apart = listeners_.size() > stripe_;
-  return listeners_[loopback && apart ? stripe_ : 0].address;
+  return listeners_[loopback && apart ? stripe_ : stripe].address;
 }
 
 TcpListeners::Listener* TcpListeners::find(const void* tag) {

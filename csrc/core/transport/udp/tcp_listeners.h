@@ -16,7 +16,7 @@ class TcpListeners {
  public:
   struct Listener {
     Fd fd;
-    sockaddr_in address{};
+    Endpoint address;
   };
 
   explicit TcpListeners(Epoll& epoll) : epoll_(epoll) {}  // outlives this
@@ -27,8 +27,9 @@ class TcpListeners {
 
   // The address to publish for peers, with this uid.
   StreamAddress address(uint64_t uid, bool loopback) const;
-  // The address to which peers connect: loopback for a peer on loopback, else the first one.
-  const sockaddr_in& first(bool loopback) const;
+  // The address to which peers of this interface of the stripe connect; `loopback`: those on
+  // loopback.
+  const Endpoint& at(size_t stripe, bool loopback) const;
   // Returns the listener that an event belongs to, or null.
   Listener* find(const void* tag);
 

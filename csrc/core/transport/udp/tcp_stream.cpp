@@ -22,6 +22,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/socket_address.h"
 #include "transport/udp/tcp_guarded_handshake.h"
 
 namespace mcast {
@@ -30,12 +31,7 @@ namespace {
 constexpr size_t kVectors = 16;
 
 // Address of the other end, from the kernel, not from what the peer claims.
-Source remote_of(const TcpConnection& c) {
-  sockaddr_in at{};
-  socklen_t length = sizeof at;
-  if (::getpeername(c.fd(), reinterpret_cast<sockaddr*>(&at), &length) != 0) return {};
-  return {ntohl(at.sin_addr.s_addr), ntohs(at.sin_port)};
-}
+Source remote_of(const TcpConnection& c) { return Source{peer_endpoint(c.fd())}; }
 
 // Bytes in front of a frame of `size` bytes.
 using FrameHead = std::array<std::byte, kFramePrefix + kFrameNumber>;
@@ -83,7 +79,7 @@ PeerId TcpStream::add_peer(const StreamAddress& address) {
   if (!guarded::learn(peer.address, address)) fail_peer(id, guarded::two_keys(before));
   peer.stripes = std::min(stripe_count(address), stripe_.size());
   if (const auto endpoints = stripe_endpoints(address); endpoints.ok()) {
-    for (const sockaddr_in& at : *endpoints) half_open_.add_member(ntohl(at.sin_addr.s_addr));
+    for (const Endpoint& at : *endpoints) half_open_.add_member(at.address);
   }
   return id;
 }

@@ -12,13 +12,15 @@ namespace {
 
 size_t largest(const Interface& interface, uint64_t max_mtu) {
   const auto mtu = static_cast<size_t>(std::min<uint64_t>(interface.mtu, max_mtu));
-  return mtu > kUdpOverhead ? std::min(mtu - kUdpOverhead, kMaxUdpPayload) : 0;
+  const size_t overhead = udp_overhead(interface.address);
+  return mtu > overhead ? std::min(mtu - overhead, kMaxUdpPayload) : 0;
 }
 
 }  // namespace
 
 Status UdpDatagram::open(const UdpTransportOptions& options, std::span<const Interface> stripe,
                          const Interface& loopback) {
+  headers_ = udp_overhead(stripe[0].address);
   max_stripe_ = kMaxUdpPayload;
   for (const Interface& interface : stripe) {
     max_stripe_ = std::min(max_stripe_, largest(interface, options.max_mtu));
@@ -33,11 +35,11 @@ size_t UdpDatagram::max_datagram(const MulticastAddress& address) const {
 }
 
 // Every interface of a stripe sends from the address at which it listens.
-std::vector<uint32_t> UdpDatagram::sources_of(const StreamAddress& endpoint) const {
-  std::vector<uint32_t> addresses;
+std::vector<IpAddress> UdpDatagram::sources_of(const StreamAddress& endpoint) const {
+  std::vector<IpAddress> addresses;
   const auto endpoints = stripe_endpoints(endpoint);
   if (!endpoints.ok()) return addresses;
-  for (const sockaddr_in& at : *endpoints) addresses.push_back(ntohl(at.sin_addr.s_addr));
+  for (const Endpoint& at : *endpoints) addresses.push_back(at.address);
   return addresses;
 }
 

@@ -20,6 +20,7 @@ class UdpDatagram final : public Datagram {
               const Interface& loopback);
 
   size_t max_datagram(const MulticastAddress& address) const override;
+  size_t header_bytes() const override { return headers_; }
   size_t receive_budget() const override;
   Status join(const MulticastAddress& address) override { return receiver_.join(address); }
   void leave(const MulticastAddress& address) override { receiver_.leave(address); }
@@ -34,7 +35,7 @@ class UdpDatagram final : public Datagram {
   }
 
   Source source() const override { return receiver_.source(); }
-  std::vector<uint32_t> sources_of(const StreamAddress& endpoint) const override;
+  std::vector<IpAddress> sources_of(const StreamAddress& endpoint) const override;
   void restrict_to(const SourceFilter& allow) { receiver_.restrict_to(allow); }
 
   void abandon() noexcept { receiver_.abandon(); }
@@ -47,6 +48,7 @@ class UdpDatagram final : public Datagram {
  private:
   UdpStats& stats_;
   size_t max_stripe_ = 0, max_loopback_ = 0;
+  size_t headers_ = 0;
   DatagramSender sender_;
   DatagramReceiver receiver_;
 };

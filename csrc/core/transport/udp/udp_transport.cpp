@@ -28,17 +28,24 @@ UdpTransport::~UdpTransport() = default;
 Status UdpTransport::open(const UdpTransportOptions& options) {
   auto interfaces = list_interfaces();
   if (!interfaces.ok()) return interfaces.status();
-  auto chosen = choose_interfaces(*interfaces, options.interface, options.lane);
-  if (!chosen.ok()) return chosen.status();
   auto loopback = find_loopback(*interfaces);
   if (!loopback.ok()) return loopback.status();
+  for (Interface& i : *interfaces) {
+    const IpAddress v6 = i.first_address(true);
+    if (options.ipv6 && v6.known()) i.address = v6;
+  }
+  auto chosen = choose_interfaces(*interfaces, options.interface, options.lane);
+  if (!chosen.ok()) return chosen.status();
   return open_on(options, std::move(chosen->stripe), *loopback);
 }
 
 Status UdpTransport::open_on(const UdpTransportOptions& options, std::vector<Interface> stripe,
-                             const Interface& loopback) {
+                             const Interface& own_loopback) {
   options_ = options;
   interfaces_ = std::move(stripe);
+  // One interface has one address.
+  const Interface& loopback =
+      interfaces_[0].index == own_loopback.index ? interfaces_[0] : own_loopback;
   if (Status status = poller_.open(); !status.ok()) return status;
   wake_fd_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake_fd_.valid()) return Status::system(errno, "eventfd");
@@ -55,7 +62,6 @@ Status UdpTransport::restrict_sources() {
   if (options_.allow.empty()) return {};
   auto all = list_interfaces();
   if (!all.ok()) return all.status();
-  std::erase_if(*all, [](const Interface& i) { return i.address.s_addr == 0; });
   auto made = SourceFilter::make(options_.allow, *all);
   if (!made.ok()) return made.status();
   allow_ = std::move(made).value();
@@ -100,7 +106,7 @@ bool UdpTransport::has_its_address() const {
   return std::all_of(interfaces_.begin(), interfaces_.end(), [&](const Interface& ours) {
     return std::any_of(now->begin(), now->end(), [&](const Interface& i) {
       return std::any_of(i.addresses.begin(), i.addresses.end(),
-                         [&](in_addr a) { return a.s_addr == ours.address.s_addr; });
+                         [&](const IpAddress& a) { return a == ours.address; });
     });
   });
 }
@@ -126,7 +132,7 @@ std::string UdpTransport::describe() const {
   std::string addresses;
   uint64_t mtu = options_.max_mtu;
   for (const Interface& i : interfaces_) {
-    addresses += (addresses.empty() ? "" : "+") + to_text(i.address);
+    addresses += (addresses.empty() ? "" : "+") + i.address.text();
     mtu = std::min<uint64_t>(mtu, i.mtu);
   }
   std::string text = "udp " + names() + " " + addresses + " mtu " + std::to_string(mtu) +

@@ -23,9 +23,10 @@ class UdpTransport final : public Transport {
   UdpTransport& operator=(const UdpTransport&) = delete;
 
   Status open(const UdpTransportOptions& options);
-  // Opens on these interfaces instead of those that options.interface names.
+  // Opens on these interfaces instead of those that options.interface names. `loopback` may have an
+  // address of the other IP version.
   Status open_on(const UdpTransportOptions& options, std::vector<Interface> stripe,
-                 const Interface& loopback);
+                 const Interface& own_loopback);
 
   const char* name() const override { return "udp"; }
   Datagram& datagram() override { return datagram_; }

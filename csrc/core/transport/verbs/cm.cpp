@@ -47,7 +47,7 @@ std::string cm_event_text(const CmEvent& event) {
 Source peer_of(const rdma_cm_id* id) noexcept {
   const sockaddr_in& at = id->route.addr.dst_sin;
   if (at.sin_family != AF_INET) return {};
-  return {ntohl(at.sin_addr.s_addr), ntohs(at.sin_port)};
+  return Source{{IpAddress::v4(ntohl(at.sin_addr.s_addr)), ntohs(at.sin_port)}};
 }
 
 CmChannel::~CmChannel() {

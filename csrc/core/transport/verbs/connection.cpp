@@ -4,6 +4,7 @@
 // case stay few. Time-outs and retries are chosen so that a peer that does not respond is detected
 // within half the liveness limit.
 #include "transport/verbs/connection.h"
+#include "base/socket_address.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -28,13 +29,12 @@ uint8_t ack_timeout(Nanos liveness_limit) {
 
 }  // namespace
 
-Status Connection::resolve(const sockaddr_in& from, const sockaddr_in& to, int timeout_ms) {
+Status Connection::resolve(const Endpoint& from, const Endpoint& to, int timeout_ms) {
   auto id = cm_.make(this, RDMA_PS_TCP);
   if (!id.ok()) return id.status();
   id_ = *id;
-  sockaddr_in source = from, target = to;
-  const int error = device_.api().resolve_addr(id_, reinterpret_cast<sockaddr*>(&source),
-                                               reinterpret_cast<sockaddr*>(&target), timeout_ms);
+  SocketAddress source(from), target(to);
+  const int error = device_.api().resolve_addr(id_, source.get(), target.get(), timeout_ms);
   return error == 0 ? Status() : Status::system(error, "rdma_resolve_addr");
 }
 

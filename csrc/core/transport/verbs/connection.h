@@ -48,7 +48,7 @@ class Connection final : public CmHandler {
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  Status resolve(const sockaddr_in& from, const sockaddr_in& to, int timeout_ms);
+  Status resolve(const Endpoint& from, const Endpoint& to, int timeout_ms);
   void adopt(rdma_cm_id* id);  // Takes over the identifier of a connect request.
   Status resolve_route(int timeout_ms);
   // Makes the queue pair and posts the receives.

@@ -12,6 +12,7 @@
 
 #include "base/log.h"
 #include "base/random.h"
+#include "base/socket_address.h"
 #include "transport/udp/socket.h"
 
 namespace mcast::verbs {
@@ -192,7 +193,7 @@ void UdEndpoint::on_completion(const ibv_wc& wc) {
 bool UdEndpoint::is_own(const ibv_wc& wc, const std::byte* header) const {
   if (wc.src_qp != qp_number_ || (wc.wc_flags & IBV_WC_GRH) == 0) return false;
   // RoCE v2 over IPv4: the IP header is in the last 20 of the 40 bytes, the first 20 are undefined.
-  const in_addr own = device_.port().interface.address;
+  const in_addr own = in4_of(device_.port().interface.address);
   if (device_.ethernet() && header[20] == std::byte{0x45} &&
       std::memcmp(header + 32, &own, sizeof own) == 0) {
     return true;
@@ -218,12 +219,12 @@ Source UdEndpoint::source() const {
   }
   in_addr from{};
   std::memcpy(&from, routing + at, sizeof from);
-  return {ntohl(from.s_addr), 0};
+  return Source{{IpAddress::v4(ntohl(from.s_addr)), 0}};
 }
 
-std::vector<uint32_t> UdEndpoint::sources_of(const StreamAddress& endpoint) const {
-  const auto at = parse_ipv4(endpoint.host, endpoint.port);
-  return at.ok() ? std::vector{ntohl(at->sin_addr.s_addr)} : std::vector<uint32_t>();
+std::vector<IpAddress> UdEndpoint::sources_of(const StreamAddress& endpoint) const {
+  const auto at = IpAddress::parse(endpoint.host);
+  return at ? std::vector{*at} : std::vector<IpAddress>();
 }
 
 size_t UdEndpoint::receive(DatagramSink& sink, size_t max_bytes) {

@@ -44,7 +44,7 @@ class UdEndpoint final : public Datagram {
   size_t gather_from() const override { return sources_ ? kGatherFrom : SIZE_MAX; }
   bool commit_gather(size_t header, const Slice& block, size_t offset, size_t length) override;
   Source source() const override;
-  std::vector<uint32_t> sources_of(const StreamAddress& endpoint) const override;
+  std::vector<IpAddress> sources_of(const StreamAddress& endpoint) const override;
   size_t receive(DatagramSink& sink, size_t max_bytes) override;
 
   CompletionQueue& completions() noexcept { return cq_; }

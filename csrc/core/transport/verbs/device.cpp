@@ -13,6 +13,7 @@
 #include <map>
 
 #include "base/log.h"
+#include "base/socket_address.h"
 #include "transport/udp/socket.h"
 
 namespace mcast::verbs {
@@ -43,15 +44,16 @@ Result<std::vector<Port>> list_ports(Api& api, rdma_event_channel* channel,
   if (!pattern.ok()) return pattern.status();
   std::vector<Port> ports;
   int error = 0;
-  for (const Interface& i : *interfaces) {
+  for (Interface& i : *interfaces) {
+    i.address = i.first_address(false);  // rdma_cm's groups and GIDs are those of IPv4 here
     if (!i.usable() || (i.loopback && !options.loopback)) continue;
     const bool named = pattern->match(i.name) >= 0;
     if (!pattern->names.empty() && named == pattern->exclude) continue;
     rdma_cm_id* id = nullptr;
     error = api.create_id(channel, &id, nullptr, RDMA_PS_TCP);
     if (error != 0) break;
-    sockaddr_in address = ipv4_address(i.address, 0);
-    if (api.bind_addr(id, reinterpret_cast<sockaddr*>(&address)) == 0 && id->verbs != nullptr) {
+    SocketAddress address(Endpoint{i.address, 0});
+    if (api.bind_addr(id, address.get()) == 0 && id->verbs != nullptr) {
       ibv_port_attr attr{};
       Port port{api.device_name(id->verbs), id->port_num, false, i};
       port.active =
@@ -90,9 +92,9 @@ Status Device::open(const VerbsOptions& options, rdma_event_channel* channel) {
   if (const int e = api_.create_id(channel, &anchor_, nullptr, RDMA_PS_TCP); e != 0) {
     return Status::system(e, "rdma_create_id");
   }
-  sockaddr_in address = ipv4_address(port_.interface.address, 0);
-  if (const int e = api_.bind_addr(anchor_, reinterpret_cast<sockaddr*>(&address)); e != 0) {
-    return Status::system(e, where + ": rdma_bind_addr " + to_text(port_.interface.address));
+  SocketAddress address(Endpoint{port_.interface.address, 0});
+  if (const int e = api_.bind_addr(anchor_, address.get()); e != 0) {
+    return Status::system(e, where + ": rdma_bind_addr " + port_.interface.address.text());
   }
   context_ = anchor_->verbs;
   if (context_ == nullptr) return Status(Code::kUnavailable, where + " is gone");
@@ -266,7 +268,7 @@ bool Device::take_broken(uint32_t qp) {
 
 std::string Device::describe() const {
   return port_.text() + (ethernet_ ? " RoCE " : " InfiniBand ") + port_.interface.name + " " +
-         to_text(port_.interface.address) + " mtu " + std::to_string(mtu_);
+         port_.interface.address.text() + " mtu " + std::to_string(mtu_);
 }
 
 CompletionQueue::~CompletionQueue() {

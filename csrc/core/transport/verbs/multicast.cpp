@@ -18,6 +18,7 @@
 
 #include "base/log.h"
 #include "base/rng.h"
+#include "base/socket_address.h"
 #include "transport/udp/socket.h"
 
 namespace mcast::verbs {
@@ -36,11 +37,10 @@ std::string gid_type(const Port& port, uint8_t index) {
 
 }  // namespace
 
-sockaddr_in group_sockaddr(const MulticastAddress& address) {
+Endpoint group_endpoint(const MulticastAddress& address) {
   const uint64_t mixed = mix64(uint64_t{address.group & 0xffffff} << 16 | address.port);
-  in_addr group{};
-  group.s_addr = htonl(kAdministrativeScope | static_cast<uint32_t>(mixed & 0xffffff));
-  return ipv4_address(group, address.port);
+  return {IpAddress::v4(kAdministrativeScope | static_cast<uint32_t>(mixed & 0xffffff)),
+          address.port};
 }
 
 Membership::Membership(Device& device, CmChannel& cm, UdStats& stats, ibv_qp* qp,
@@ -85,8 +85,8 @@ Status Membership::ask() {
   id_ = *id;
   Api& api = device_.api();
   const Port& port = device_.port();
-  sockaddr_in local = ipv4_address(port.interface.address, 0);
-  if (const int e = api.bind_addr(id_, reinterpret_cast<sockaddr*>(&local)); e != 0) {
+  SocketAddress local(Endpoint{port.interface.address, 0});
+  if (const int e = api.bind_addr(id_, local.get()); e != 0) {
     return Status::system(e, "rdma_bind_addr");
   }
   // Addresses can move to another device (bonding, a device that was removed and came back); the
@@ -96,11 +96,12 @@ Status Membership::ask() {
                                                   : std::string(api.device_name(id_->verbs)) + ":" +
                                                         std::to_string(id_->port_num);
     return Status(Code::kUnavailable,
-                  to_text(port.interface.address) + " is the address of " + now + " now");
+                  port.interface.address.text() + " is the address of " + now + " now");
   }
-  sockaddr_in group = group_sockaddr(address_);
-  const int e = api.join_multicast(id_, reinterpret_cast<sockaddr*>(&group), send_only_);
-  return e == 0 ? Status() : Status::system(e, "rdma_join_multicast " + to_text(group));
+  const Endpoint group = group_endpoint(address_);
+  SocketAddress at(group);
+  const int e = api.join_multicast(id_, at.get(), send_only_);
+  return e == 0 ? Status() : Status::system(e, "rdma_join_multicast " + group.text());
 }
 
 void Membership::maintain(Nanos now, bool addresses_changed) {
@@ -228,14 +229,14 @@ void Membership::fail(const Status& why) {
 }
 
 std::string Membership::text() const {
-  if (joined_.qpn == 0) return "group " + to_text(group_sockaddr(address_));  // never joined
+  if (joined_.qpn == 0) return "group " + group_endpoint(address_).text();  // never joined
   char mgid[INET6_ADDRSTRLEN] = "?";
   (void)::inet_ntop(AF_INET6, joined_.mgid.raw, mgid, sizeof mgid);
   char lid[16];
   (void)std::snprintf(lid, sizeof lid, "0x%04x", unsigned{joined_.mlid});
   return std::string("MGID ") + mgid + " MLID " + lid + " from GID index " +
          std::to_string(joined_.gid_index) + " (" + gid_type(device_.port(), joined_.gid_index) +
-         ", that of " + to_text(device_.port().interface.address) + ")";
+         ", that of " + device_.port().interface.address.text() + ")";
 }
 
 }  // namespace mcast::verbs

@@ -14,7 +14,7 @@ namespace mcast::verbs {
 
 // The IPv4 group that stands for `address`: rdma_cm derives the MGID from it. Group and port are
 // mixed, because an MGID has no port.
-sockaddr_in group_sockaddr(const MulticastAddress& address);
+Endpoint group_endpoint(const MulticastAddress& address);
 
 // Destroyed with its last holder: a device needs it until all datagrams sent with it have left.
 class AddressHandle {

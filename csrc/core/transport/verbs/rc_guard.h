@@ -19,8 +19,8 @@ struct RcGuard {
   std::optional<guarded::Connector> connector;
   std::optional<guarded::Acceptor> acceptor;
   // Acceptor only: the uid that the request claims. It is not authenticated; anybody can send it.
-  uint64_t claimed = 0;      // uid
-  in_addr listen_address{};  // address at which it can be reached; from the Hello
+  uint64_t claimed = 0;        // uid
+  IpAddress listen_address{};  // address at which it can be reached; from the Hello
   uint16_t listen_port = 0;
   Source from;
   Nanos since = kNever;  // start of the wait; set by the next check of the timers

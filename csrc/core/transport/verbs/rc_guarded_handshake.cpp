@@ -186,7 +186,7 @@ void RcGuardedHandshake::on_confirm(RcStream& s, Connection& c, ConstBytes bytes
   if (!guard.acceptor->confirmed(bytes.first<crypto::kConfirmSize>())) return refuse(s, c);
   if (!welcome(s, guard.claimed)) return refuse(s, c);
   if (!c.problem.ok()) return gone(s, c);  // it has ended, and nothing follows this message
-  StreamAddress address{guard.claimed, to_text(guard.listen_address), guard.listen_port,
+  StreamAddress address{guard.claimed, guard.listen_address.text(), guard.listen_port,
                         guard.acceptor->peer_key()};
   const auto known = s.by_uid_.find(guard.claimed);
   bool located = false;
@@ -266,9 +266,9 @@ bool RcGuardedHandshake::open(RcStream& s, Connection& c, ConstBytes& bytes) {
     return true;
   }
   ++s.stats_.protocol_violations;
-  const auto at = parse_ipv4(s.peers_[c.peer].address.host, s.peers_[c.peer].address.port);
-  const Source from = at.ok() ? Source{ntohl(at->sin_addr.s_addr), ntohs(at->sin_port)} : Source{};
-  s.refusals_.note(Cause::forged, from);
+  const StreamAddress& its = s.peers_[c.peer].address;
+  const auto at = IpAddress::parse(its.host);
+  s.refusals_.note(Cause::forged, at ? Source{{*at, its.port}} : Source{});
   s.fail_peer(c.peer, guarded::record_forged(s.text(c.peer)));
   return false;
 }

@@ -43,9 +43,9 @@ inline constexpr size_t kReceives = kCredits + 2;
 
 struct Hello {
   uint16_t entries = kCredits;
-  uint64_t source = 0;  // uid of the connector
-  uint64_t target = 0;  // uid the connector wants to reach
-  in_addr listen_address{};
+  uint64_t source = 0;         // uid of the connector
+  uint64_t target = 0;         // uid the connector wants to reach
+  IpAddress listen_address{};  // of IPv4
   uint16_t listen_port = 0;
 
   // Returns true if the connector wants endpoint `uid`.
@@ -92,7 +92,7 @@ inline std::array<std::byte, kHello> encode(const Hello& h, uint16_t version = k
   detail::put(at, h.entries);
   detail::put(at, h.source);
   detail::put(at, h.target);
-  std::memcpy(at, &h.listen_address, 4);
+  std::memcpy(at, h.listen_address.bytes.data() + 12, 4);
   at += 4;
   detail::put(at, h.listen_port);
   return out;
@@ -109,7 +109,8 @@ inline std::optional<Hello> decode_hello(ConstBytes bytes, uint16_t version = kV
   h.entries = detail::get<uint16_t>(at);
   h.source = detail::get<uint64_t>(at);
   h.target = detail::get<uint64_t>(at);
-  std::memcpy(&h.listen_address, at, 4);
+  h.listen_address = IpAddress::v4(0);
+  std::memcpy(h.listen_address.bytes.data() + 12, at, 4);
   at += 4;
   h.listen_port = detail::get<uint16_t>(at);
   if (h.entries != kCredits) return std::nullopt;

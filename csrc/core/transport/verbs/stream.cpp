@@ -18,6 +18,7 @@
 
 #include "base/log.h"
 #include "base/random.h"
+#include "base/socket_address.h"
 #include "transport/udp/socket.h"
 #include "transport/verbs/rc_guarded_handshake.h"
 
@@ -71,9 +72,9 @@ Status RcStream::open(const VerbsOptions& options) {
   if (!id.ok()) return id.status();
   listener_.id = *id;
   Api& api = device_.api();
-  listener_.at = ipv4_address(device_.port().interface.address, 0);
-  if (const int e = api.bind_addr(listener_.id, reinterpret_cast<sockaddr*>(&listener_.at));
-      e != 0) {
+  listener_.at = {device_.port().interface.address, 0};
+  SocketAddress at(listener_.at);
+  if (const int e = api.bind_addr(listener_.id, at.get()); e != 0) {
     return Status::system(e, "rdma_bind_addr of the listener");
   }
   if (const int e = api.listen(listener_.id, 256); e != 0) return Status::system(e, "rdma_listen");
@@ -81,8 +82,7 @@ Status RcStream::open(const VerbsOptions& options) {
 }
 
 StreamAddress RcStream::address(bool) const {
-  StreamAddress address{uid_, to_text(listener_.at.sin_addr),
-                        device_.api().local_port(listener_.id)};
+  StreamAddress address{uid_, listener_.at.address.text(), device_.api().local_port(listener_.id)};
   if (options_.identity) address.key = options_.identity->pair.public_key();
   return address;
 }
@@ -91,7 +91,7 @@ PeerId RcStream::new_peer(const StreamAddress& address, const Source* guest) {
   Guests& guests = listener_.guests;
   if (guest != nullptr && guests.full()) {
     const Guests::Guest other = guests.to_displace();
-    refusals_.note(Cause::crowded_out, {other.from, 0});
+    refusals_.note(Cause::crowded_out, Source{{other.from, 0}});
     fail_peer(other.id, Status(Code::kPeerLost, "others wanted its place"));
   }
   PeerId id = guests.take_id();

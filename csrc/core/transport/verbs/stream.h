@@ -142,7 +142,7 @@ class RcStream final : public Stream,
   uint64_t uid_ = 0;
   struct {
     rdma_cm_id* id = nullptr;
-    sockaddr_in at{};
+    Endpoint at;
     Guests guests;
     std::unordered_set<uint64_t> told_later;  // guarded: uids refused with kLater
   } listener_;

@@ -71,14 +71,16 @@ void RcStream::start(PeerId id) {
   peer.timed = peer.since != kNever;
   timers_.touch();
   peer.phase = Phase::kAttempt;
-  const auto to = parse_ipv4(peer.address.host, peer.address.port);
-  if (!to.ok()) {
-    fail_peer(id, to.status());
+  const auto to = IpAddress::parse(peer.address.host);
+  if (!to || !to->is_v4()) {
+    fail_peer(id, Status(Code::kInvalidArgument,
+                         "not an IPv4 address, which verbs needs: \"" + peer.address.host + "\""));
     return;
   }
   Connection* const c = make_connection(id, Connection::State::kResolvingAddress);
   peer.connection = c;
-  if (Status s = c->resolve(listener_.at, *to, resolve_ms(options_.liveness_limit)); !s.ok()) {
+  const Endpoint target{*to, peer.address.port};
+  if (Status s = c->resolve(listener_.at, target, resolve_ms(options_.liveness_limit)); !s.ok()) {
     attempt_failed(id, s);
   }
 }
@@ -161,7 +163,7 @@ void RcStream::on_request(const CmEvent& event) {
     refuse(event.id, Refusal::kStranger);
     return;
   }
-  const StreamAddress address{hello->source, to_text(hello->listen_address), hello->listen_port};
+  const StreamAddress address{hello->source, hello->listen_address.text(), hello->listen_port};
   const Source from = peer_of(event.id);
   PeerId id = known == by_uid_.end() ? new_peer(address, &from) : known->second;
   if (peers_[id].address.host.empty()) id = add_peer(address);  // an expected peer
@@ -256,7 +258,7 @@ void RcStream::advance(Connection& c, const CmEvent& event) {
     auto queue = queue_with_room();
     status = queue.status();
     if (queue.ok()) status = c.prepare(*queue, options_.liveness_limit);
-    const Hello hello{kCredits, uid_, peers_[c.peer].address.uid, listener_.at.sin_addr,
+    const Hello hello{kCredits, uid_, peers_[c.peer].address.uid, listener_.at.address,
                       device_.api().local_port(listener_.id)};
     if (status.ok()) {
       status = options_.identity ? RcGuardedHandshake::connect(*this, c, hello)
