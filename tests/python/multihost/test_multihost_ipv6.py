@@ -131,6 +131,26 @@ def test_a_network_or_an_address_names_the_interface(six):
         assert 'pattern "fd98::/64" matches no' in text and "eth0 fd99::" in text, text
 
 
+def test_allowed_networks_pass_the_kernel_s_filter(six):
+    for stats in six.run(reduce_and_gather, {**MULTICAST, "allow": "10.0.0.0/8,fd99::/64"}):
+        assert stats["path"] == "multicast" and not stats["failure"], stats["reason"]
+
+
+def shut_out(ctx) -> str:
+    programs.join(ctx)
+    options = torch_mcast.Options(allow="fd98::/64,fd99::8/125", liveness_limit=1000)
+    with pytest.raises(dist.DistBackendError) as raised:
+        dist.new_group(timeout=timedelta(seconds=8), pg_options=options)
+    programs.all_gather(100, 1)
+    return str(raised.value)
+
+
+def test_networks_that_are_not_allowed_are_shut_out(six):
+    """Of fd99::8/125 no host is: each accepts only its own address."""
+    texts = six.run(shut_out)
+    assert any("[fd99::" in text for text in texts), texts
+
+
 @contextlib.contextmanager
 def second_address(host, address):
     """The host's NIC has this address besides."""
