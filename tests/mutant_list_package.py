@@ -250,27 +250,27 @@ PACKAGE = [
     # model
     Mutant(
         "model-segments-for-half-of-the-incast",
-        "torch_mcast/model/aggregation.py",
+        "torch_mcast/cost_model/aggregation.py",
         "incast // (2 * max(1, hosts - 1))",
         "incast // max(1, hosts - 1)",
         "pytest",
-        "tests/python/test_model.py -k incast",
+        "tests/python/test_cost_model.py -k incast",
     ),
     Mutant(
         "model-one-rank-on-each-host",
-        "torch_mcast/model/cli.py",
+        "torch_mcast/cost_model/cli.py",
         "members=self.hosts * args.ranks_per_host",
         "members=self.hosts",
         "pytest",
-        "tests/python/test_model.py -k shards",
+        "tests/python/test_cost_model.py -k shards",
     ),
     Mutant(
         "model-integers-fold-in-order",
-        "torch_mcast/model/cli.py",
+        "torch_mcast/cost_model/cli.py",
         '"i32": (1, False),',
         '"i32": (1, True),',
         "pytest",
-        "tests/python/test_model.py -k owner_keeps",
+        "tests/python/test_cost_model.py -k owner_keeps",
     ),
     # the backend's own modules
     Mutant(

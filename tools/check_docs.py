@@ -128,8 +128,12 @@ class Tree:
 
     @cached_property
     def commands(self) -> set[str]:
-        table = re.search(r"^COMMANDS = \{(.*?)^\}", self.text(r"torch_mcast/cli\.py"), re.M | re.S)
-        return set(re.findall(r'^\s+"(\w+)":', table[1], re.M)) if table else set()
+        """Commands, and old names that still work: the changelog names both."""
+        source = self.text(r"torch_mcast/cli\.py")
+        table = re.search(r"^COMMANDS = \{(.*?)^\}", source, re.M | re.S)
+        names = re.findall(r'^\s+"(\w+)":', table[1], re.M) if table else []
+        old = re.search(r"^DEPRECATED = \{(.*?)\}", source, re.M | re.S)
+        return {*names, *re.findall(r'"(\w+)":', old[1] if old else "")}
 
     @cached_property
     def words(self) -> set[str]:

@@ -16,7 +16,10 @@ COMMANDS = {
         "check this host or job: interfaces, multicast, buffers, torch",
     ),
     "bench": ("torch_mcast.bench", "compare the speed of collectives with other backends"),
-    "model": ("torch_mcast.model", "compute bytes and lower bounds of the time of reductions"),
+    "estimate": (
+        "torch_mcast.cost_model",
+        "compute bytes and lower bounds of the time of operations, also between GPUs",
+    ),
     "simulate": (
         "torch_mcast.simulate",
         "simulate collectives on up to thousands of hosts in virtual time",
@@ -33,6 +36,9 @@ COMMANDS = {
     "settings": ("torch_mcast.settings", "print the table of settings"),
     "secret": ("torch_mcast.secret", "create a secret for a job"),
 }
+
+# Old names of commands, which still work and are not listed.
+DEPRECATED = {"model": "estimate"}
 
 DOCTOR = "torch-mcast doctor says more"
 
@@ -85,7 +91,15 @@ def main(arguments: list[str] | None = None) -> int:
 
         print(f"torch-mcast {__version__}")
         return 0
-    row = _available().get(arguments[0])
+    command = arguments[0]
+    if command in DEPRECATED:
+        command = DEPRECATED[command]
+        print(
+            f"torch-mcast {arguments[0]} is deprecated and will be removed in the next release; "
+            f"use torch-mcast {command}",
+            file=sys.stderr,
+        )
+    row = _available().get(command)
     if row is None:
         print(f"torch-mcast: no command {arguments[0]!r}\n\n{_usage()}", file=sys.stderr)
         return 2
@@ -98,7 +112,7 @@ def main(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:  # noqa: BLE001 - what is no matter of loading is raised again
-        return _not_loaded(arguments[0], error)
+        return _not_loaded(command, error)
 
 
 if __name__ == "__main__":

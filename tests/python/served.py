@@ -1,12 +1,12 @@
-"""What the model (torch_mcast.model) says of an experiment with aggregators."""
+"""What the model (torch_mcast.cost_model) says of an experiment with aggregators."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from torch_mcast.cost_model import aggregation
+from torch_mcast.cost_model.aggregation import Case, Loads, Plan, Servers
 from torch_mcast.lab.units import parse_size
-from torch_mcast.model import aggregation
-from torch_mcast.model.aggregation import Case, Loads, Plan, Servers
 
 # Of the experiments' types: how much longer partial results are, and whether the order of a fold matters.
 _TYPES = {"float32": (1, True), "bfloat16": (2, True), "int32": (1, False)}

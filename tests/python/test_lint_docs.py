@@ -207,6 +207,7 @@ TEXTS = [
     ("`MCAST_EAGER=1`", 0, ""),
     ("`MCAST_LAZY`", 0, "nothing reads MCAST_LAZY"),
     ("    torch-mcast doctor\n\n`torch-mcast --help`", 0, ""),
+    ("`torch-mcast medic`", 0, ""),
     ("`torch-mcast nurse`", 0, "torch-mcast has no command nurse"),
     ("[wire](tests/cpp/wire): `Frames`; more", 0, ""),
     ("[wire](../elsewhere): `Frames`", 0, "no file ../elsewhere"),
@@ -254,7 +255,8 @@ def page(tmp_path):
             "benchmarks/README.md": "# Benchmarks\n\n## One host\n",
             "csrc/core/base/config.h": CODE,
             "tests/cpp/wire/codec_test.cpp": "TEST(Frames, RoundTrip) {\nTEST_F(Frames,\n       Cut) {\n",
-            "torch_mcast/cli.py": 'COMMANDS = {\n    "doctor": ("torch_mcast.doctor", "check"),\n}\n',
+            "torch_mcast/cli.py": 'COMMANDS = {\n    "doctor": ("torch_mcast.doctor", "check"),\n}\n'
+            'DEPRECATED = {"medic": "doctor"}\n',
         }.items():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text(content)

@@ -1,5 +1,5 @@
 """What passes each NIC when aggregators fold, by the lab's counters of frames (`tc -s`), beside the
-model of torch_mcast.model.aggregation."""
+model of torch_mcast.cost_model.aggregation."""
 
 import aggregated
 import programs
@@ -10,7 +10,7 @@ from contents import close
 from wire import again, moved
 
 import torch_mcast
-from torch_mcast.model.aggregation import Case, Servers, plan
+from torch_mcast.cost_model.aggregation import Case, Servers, plan
 
 SIZE = 16 << 20
 # Segments short enough that a shard can be dealt out within a few percent.

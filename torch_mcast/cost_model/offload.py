@@ -1,4 +1,4 @@
-"""`torch-mcast model offload`: computes how many hardware threads (harts) of a SmartNIC a link needs, from
+"""`torch-mcast estimate offload`: computes how many hardware threads (harts) of a SmartNIC a link needs, from
 instructions per chunk.
 
 Measured: instructions per chunk of this project's kernel (csrc/dpa), compiled by gcc for RV64
@@ -20,6 +20,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from torch_mcast.cost_model import json_output
 
 COUNTS = Path(__file__).resolve().parents[2] / "benchmarks" / "dpa-counts.json"
 
@@ -194,9 +196,9 @@ def _show(found: list[Kernel]) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Runs `torch-mcast model offload ARGV`; the exit code (2: the question makes no sense)."""
+    """Runs `torch-mcast estimate offload ARGV`; the exit code (2: the question makes no sense)."""
     parser = argparse.ArgumentParser(
-        prog="torch-mcast model offload",
+        prog="torch-mcast estimate offload",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -217,12 +219,12 @@ def main(argv: list[str]) -> int:
         metavar="N",
         help="cycles per instruction [the paper's]",
     )
-    parser.add_argument("--json", action="store_true", help="print a JSON document")
+    json_output.add_option(parser)
     args = parser.parse_args(argv)
     cycles: float | None = args.cycles_per_instruction
     if args.clock <= 0 or (cycles is not None and cycles <= 0):
         print(
-            "torch-mcast model offload: --clock and --cycles-per-instruction are positive",
+            "torch-mcast estimate offload: --clock and --cycles-per-instruction are positive",
             file=sys.stderr,
         )
         return 2
@@ -233,15 +235,19 @@ def main(argv: list[str]) -> int:
         found = kernels(counts, args.clock * 1e9, cycles)
     except FileNotFoundError:
         if args.counts:
-            print(f"torch-mcast model offload: {path}: no such file", file=sys.stderr)
+            print(f"torch-mcast estimate offload: {path}: no such file", file=sys.stderr)
             return 2
         # Installed without the repository: the paper's counts alone.
         found = kernels(None, args.clock * 1e9, cycles)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        print(f"torch-mcast model offload: {path} is no file of counts: {error!r}", file=sys.stderr)
+        print(
+            f"torch-mcast estimate offload: {path} is no file of counts: {error!r}", file=sys.stderr
+        )
         return 2
-    if args.json:
-        print(json.dumps(document(found, counts), indent=1))
-    else:
-        _show(found)
+    try:
+        if not json_output.write(args.json, document(found, counts)):
+            _show(found)
+    except ValueError as error:
+        print(f"torch-mcast estimate offload: {error}", file=sys.stderr)
+        return 2
     return 0

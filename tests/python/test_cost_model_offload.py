@@ -1,4 +1,4 @@
-"""`torch-mcast model offload`: its table against the paper's figures, and the recorded counts against the paper's
+"""`torch-mcast estimate offload`: its table against the paper's figures, and the recorded counts against the paper's
 budgets."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from torch_mcast.model import cli, offload
+from torch_mcast.cost_model import cli, offload
 
 ROOT = Path(__file__).parents[2]
 COUNTS = ROOT / "benchmarks" / "dpa-counts.json"

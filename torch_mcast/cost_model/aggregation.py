@@ -11,8 +11,8 @@ its reduction servers), BytePS (OSDI'20). A result that reaches all by multicast
 the idea; with results by multicast it gains 1 + s(P-2)/P^2 over rings. Rings and the workers' own multicast
 are in torch_mcast.bench.formulas. Ways O and R are this project's: docs/aggregation.md.
 
-csrc/core/protocol/placement.cpp plans with the same loads in integers; tests/python/test_model.py holds the
-two against each other.
+csrc/core/protocol/placement.cpp plans with the same loads in integers; tests/python/test_cost_model.py
+compares the two.
 """
 
 from __future__ import annotations

@@ -1,17 +1,16 @@
-"""`torch-mcast model`: computes the bytes that pass each NIC in a reduction, and the least time it takes."""
+"""`torch-mcast estimate`: computes the bytes that pass each NIC in a reduction, and its least time."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from dataclasses import asdict, replace
 from typing import Any
 
 from torch_mcast.bench.formulas import payload_rate
+from torch_mcast.cost_model import aggregation, json_output, offload
+from torch_mcast.cost_model.aggregation import Case, Loads, Servers, Tree
 from torch_mcast.lab.units import format_rate, format_size, parse_rate, parse_size
-from torch_mcast.model import aggregation, offload
-from torch_mcast.model.aggregation import Case, Loads, Servers, Tree
 
 # Bytes of an accumulator / bytes of an element; whether the order of the fold changes the result.
 _DTYPES = {
@@ -25,11 +24,11 @@ _DTYPES = {
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="torch-mcast model",
+        prog="torch-mcast estimate",
         description=__doc__,
         epilog="Times are lower bounds from link rates. The time of CPUs, and of the first and last segment, "
-        "is additional. `torch-mcast model offload` computes how many hardware threads of a SmartNIC receive "
-        "for a host.",
+        "is additional. `torch-mcast estimate offload` computes how many hardware threads of a SmartNIC "
+        "receive for a host.",
     )
     add = parser.add_argument
     add("--hosts", type=int, default=8, metavar="N",
@@ -50,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--racks", default=None, metavar="N+N",
         help="hosts per rack, for a tree of aggregators [no racks]")  # fmt: skip
     add("--tops", type=int, default=1, metavar="N", help="aggregators at the top of the tree [1]")
-    add("--json", action="store_true", help="print a JSON document")
+    json_output.add_option(parser)
     return parser
 
 
@@ -187,21 +186,22 @@ def _show(report: _Report, title: str) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs `torch-mcast model ARGV`; the exit code (2: the question makes no sense)."""
+    """Runs `torch-mcast estimate ARGV`; the exit code (2: the question makes no sense)."""
     argv = sys.argv[1:] if argv is None else argv
     if argv[:1] == ["offload"]:
         return offload.main(argv[1:])
     args = _parser().parse_args(argv)
     try:
         report = _Report(args)
-    except ValueError as error:
-        print(f"torch-mcast model: {error}", file=sys.stderr)
-        return 2
-    if args.json:
         asked = {"size": report.size, "bytes_per_s": report.bytes_per_s}
         document = {**vars(args), **asked, "plan": asdict(report.plan)}
-        print(json.dumps({**document, "notes": report.notes(), "rows": report.rows}, indent=1))
-        return 0
+        del document["json"]
+        document |= {"notes": report.notes(), "rows": report.rows}
+        if json_output.write(args.json, document):
+            return 0
+    except ValueError as error:
+        print(f"torch-mcast estimate: {error}", file=sys.stderr)
+        return 2
     title = (
         f"{args.op} of {format_size(report.size)}, {args.hosts} hosts, {args.aggregators} "
         f"aggregators, {format_rate(parse_rate(args.rate))}, fold {args.fold}, {args.dtype}"

@@ -1,10 +1,11 @@
-"""`torch-mcast model`: its figures against those worked out by hand, and against the planner in C++."""
+"""`torch-mcast estimate`: its figures against those worked out by hand, and against the planner in C++."""
 
 from __future__ import annotations
 
 import json
 import random
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +13,10 @@ import pytest
 from built import built
 from seeds import seed_of
 
+from torch_mcast import cli as commands
 from torch_mcast.bench.report import bytes_text
-from torch_mcast.model import aggregation, cli
-from torch_mcast.model.aggregation import Case, Servers, Tree
+from torch_mcast.cost_model import aggregation, cli
+from torch_mcast.cost_model.aggregation import Case, Servers, Tree
 
 ROOT = Path(__file__).parents[2]
 WHOLE = 65536
@@ -298,3 +300,34 @@ def test_questions_without_sense(capsys, arguments, said):
     code, _, err = run_model(capsys, *arguments)
     assert code == 2
     assert said in err
+
+
+def test_json_goes_to_a_file_and_the_table_to_the_terminal(capsys, tmp_path):
+    file = tmp_path / "new" / "estimate.json"
+    code, out, _ = run_model(capsys, "--json", str(file))
+    assert code == 0 and "workers only, multicast" in out
+    assert json.loads(file.read_text())["rows"][0]["way"] == "ring"
+    code, _, err = run_model(capsys, "--json", str(tmp_path))
+    assert code == 2 and f"--json {tmp_path}: Is a directory" in err
+
+
+def test_the_old_name_still_works_and_is_deprecated(capsys):
+    assert commands.main(["model", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["hosts"] == 8
+    assert err == (
+        "torch-mcast model is deprecated and will be removed in the next release; "
+        "use torch-mcast estimate\n"
+    )
+    assert commands.main(["--help"]) == 0
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line[:2] == "  "]
+    assert "estimate" in listed and "model" not in listed
+    done = subprocess.run(
+        [sys.executable, "-m", "torch_mcast.model", "offload", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert json.loads(done.stdout)["kernels"]
+    assert "use torch_mcast.cost_model" in done.stderr

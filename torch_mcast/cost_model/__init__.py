@@ -1,0 +1,2 @@
+"""What in-network aggregation can gain and what a SmartNIC needs, by arithmetic: `torch-mcast estimate`.
+Imports no torch."""
