@@ -28,6 +28,7 @@ LINES = (
     "doctor watch",
     "bench",
     "estimate",
+    "estimate gpu",
     "estimate offload",
     "simulate",
     "simulate figures",

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from torch_mcast.bench.formulas import payload_rate
-from torch_mcast.cost_model import aggregation, json_output, offload
+from torch_mcast.cost_model import aggregation, gpus_cli, json_output, offload
 from torch_mcast.cost_model.aggregation import Case, Loads, Servers, Tree
 from torch_mcast.lab.units import format_rate, format_size, parse_rate, parse_size
 
@@ -27,8 +27,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="torch-mcast estimate",
         description=__doc__,
         epilog="Times are lower bounds from link rates. The time of CPUs, and of the first and last segment, "
-        "is additional. `torch-mcast estimate offload` computes how many hardware threads of a SmartNIC "
-        "receive for a host.",
+        "is additional. `torch-mcast estimate gpu` computes times of collectives between GPUs, "
+        "`torch-mcast estimate offload` how many hardware threads of a SmartNIC receive for a host.",
     )
     add = parser.add_argument
     add("--hosts", type=int, default=8, metavar="N",
@@ -190,6 +190,8 @@ def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     if argv[:1] == ["offload"]:
         return offload.main(argv[1:])
+    if argv[:1] == ["gpu"]:
+        return gpus_cli.main(argv[1:])
     args = _parser().parse_args(argv)
     try:
         report = _Report(args)
