@@ -24,6 +24,11 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--json", action="store_true", help="print a JSON document instead of the table")
     p.add_argument("--local", action="store_true", help="check only this machine, even in a job")
     p.add_argument(
+        "--gpu",
+        action="store_true",
+        help="fail if no GPU can be used [rows about GPUs where there are some]",
+    )
+    p.add_argument(
         "--timeout",
         type=float,
         default=30.0,
@@ -47,6 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
     if together and environment["RANK"] == "0":
         say(f"checking {os.uname().nodename}")
     context: Context = gather(environment)
+    context.gpu = parsed.gpu
     findings = run_all(context)
     if together:
         return job.run(context, findings, parsed.timeout, parsed.json)

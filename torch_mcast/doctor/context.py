@@ -73,6 +73,7 @@ class Context:
     chosen: Interface | None = None
     why: str = ""  # of the choice, or why there is none
     loopback: Interface | None = None
+    gpu: bool = False  # --gpu: a machine without a usable GPU fails
     unreached: set[str] = field(default_factory=set)  # interfaces where multicast did not arrive
 
     def number(self, setting: str) -> int:

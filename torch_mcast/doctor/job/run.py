@@ -22,6 +22,7 @@ from typing import Any
 from torch_mcast.doctor.context import Context
 from torch_mcast.doctor.findings import Finding, exit_code, fail, worst
 from torch_mcast.doctor.job import compare, diagnose, facts
+from torch_mcast.doctor.job.gpus import gpus
 from torch_mcast.doctor.job.reach import Heard, Probe, plan
 from torch_mcast.doctor.job.rendezvous import Rendezvous, connect, say
 from torch_mcast.doctor.report import colour, document, show, width
@@ -115,7 +116,7 @@ def _lead(rendezvous: Rendezvous, context: Context, timeout: float) -> tuple[dic
     known = rendezvous.collect(
         "facts", range(rendezvous.size), time.monotonic() + timeout, "waiting for the facts"
     )
-    found = compare.compare(known, rendezvous.size)
+    found = [*compare.compare(known, rendezvous.size), *gpus(known)]
     what = plan(known)
     rendezvous.publish("plan", what)
     say(f"trying multicast and TCP between {len(what['ranks'])} ranks")
