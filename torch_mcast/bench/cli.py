@@ -31,6 +31,7 @@ _DEFAULT_SIZES = "4k:64M:16"
 _UNTIL_THEN = "stopped before the end: these are the cases until then"
 _END_S = 30  # of what is ended in order after a signal
 _STDOUT = Path("-")  # --json without a file
+_DEVICE_OPTIONS = ("--device", "--ops", "--sizes", "--repetitions", "--json", "--ranks")
 _LAUNCHER = {"RANK", "WORLD_SIZE", "MASTER_ADDR"}
 
 
@@ -64,8 +65,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--json", type=Path, nargs="?", const=_STDOUT, metavar="FILE",
         help="print JSON instead of the table; with FILE, write it there after every case")  # fmt: skip
     add("--device", default="cpu", metavar="TYPE",
-        help="cuda: compare tensors on GPUs with the copies alone, CPU tensors and Gloo; run FSDP2 steps; "
-        "only with --ops, --sizes, --repetitions, --json, --ranks [cpu]")  # fmt: skip
+        help="cuda: compare tensors on GPUs with the copies alone, CPU tensors, Gloo and NCCL (a GPU per "
+        "rank); run FSDP2 steps; only with --ops, --sizes, --repetitions, --json, --ranks [cpu]")  # fmt: skip
     add("--plot", type=Path, metavar="FILE", help="write a plot to FILE (PNG)")
     add("--wide", action="store_true", help="show all columns: spread, bandwidths, bytes, CPU")
     add("--width", type=int, default=None, metavar="N",
@@ -89,14 +90,22 @@ def _refuse_what_is_not_used(
     for group in parser._action_groups:
         if group.title in (place, "positional arguments", "options"):
             continue
-        for action in group._group_actions:
-            for option in action.option_strings:
-                if any(word == option or word.startswith(option + "=") for word in argv):
-                    needs = {"the lab": "needs --hosts", "under torchrun": "is for torchrun"}
-                    raise ValueError(
-                        f"{option} {needs.get(str(group.title), 'is for ranks on this host')}; "
-                        f"this run is {place if place != 'the lab' else 'in a lab (--hosts)'}"
-                    )
+        for option in _given(group._group_actions, argv):
+            needs = {"the lab": "needs --hosts", "under torchrun": "is for torchrun"}
+            raise ValueError(
+                f"{option} {needs.get(str(group.title), 'is for ranks on this host')}; "
+                f"this run is {place if place != 'the lab' else 'in a lab (--hosts)'}"
+            )
+
+
+def _given(actions: list[argparse.Action], argv: list[str]) -> list[str]:
+    """Options among `actions` that the command line has."""
+    return [
+        option
+        for action in actions
+        for option in action.option_strings
+        if any(word == option or word.startswith(option + "=") for word in argv)
+    ]
 
 
 def torchrun(ranks: int) -> list[str]:
@@ -106,7 +115,9 @@ def torchrun(ranks: int) -> list[str]:
     return [*launcher, *where, "-m", "torch_mcast.bench.device"]
 
 
-def _on_device(args: argparse.Namespace, launched: bool) -> int:
+def _on_device(
+    parser: argparse.ArgumentParser, args: argparse.Namespace, argv: list[str], launched: bool
+) -> int:
     """Tensors of a device, by torch's launcher where no other one has started this rank."""
     from torch_mcast.bench import device
 
@@ -114,9 +125,9 @@ def _on_device(args: argparse.Namespace, launched: bool) -> int:
         raise ValueError(f"--device {args.device}: {reason}")
     if args.hosts:
         raise ValueError("--device is for ranks on this host and under a launcher, not for a lab")
-    for name in ("backends", "peers", "plot", "inner"):
-        if getattr(args, name):
-            raise ValueError(f"--{name} is not for --device, which compares copies, CPU and Gloo")
+    for option in _given(parser._actions, argv):
+        if option not in _DEVICE_OPTIONS:
+            raise ValueError(f"{option} is not for --device; it takes {', '.join(_DEVICE_OPTIONS)}")
     ops = device.OPS if args.ops == _DEFAULT_OPS else tuple(args.ops.split(","))
     known = (*device.OPS, "fsdp2")
     for op in ops:
@@ -341,7 +352,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         _refuse_what_is_not_used(parser, args, argv, launched)
         if args.device != "cpu":
-            return _on_device(args, launched)
+            return _on_device(parser, args, argv, launched)
         return _as_rank(args, argv) if launched else _as_driver(args, argv)
     except (LabError, ValueError, OSError) as error:
         print(f"torch-mcast bench: {error}", file=sys.stderr)

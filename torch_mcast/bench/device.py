@@ -1,12 +1,16 @@
 """`torch-mcast bench --device cuda`: what tensors on a device cost. Operations beside the copies alone, CPU
-tensors and Gloo; steps of FSDP2. Ranks may share a GPU: NCCL, which they could not have then, is not asked
-for. All that is compared takes turns in one run. Medians with quartiles, in ms, of the slowest rank:
+tensors and other backends; steps of FSDP2. All that is compared takes turns in one run. Medians with
+quartiles, in ms, of the slowest rank:
 
     copies    from and to pinned memory, what has to cross the bus for the operation, both ways at once
     cpu       the operation on CPU tensors, by mcast
     device    the operation on the device's tensors, by mcast, until the device has done it
+    staged    the same by mcast through pinned memory, where it has other routes
+    nccl      the same by NCCL, where each rank has a GPU of its own
     gloo      the same by Gloo (`-`: it has no such operation for the device, and says why)
     call      of "device": how long the post and wait() keep the calling thread
+    GB/s      of "device": the size as nccl-tests counts it / time
+    route     of "device": how the backend has served it
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,9 +33,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
 import torch_mcast
+from torch_mcast._load import extension
 from torch_mcast.bench.ops import all_gather_single
 
-OPS = ("all_gather", "reduce_scatter", "all_reduce")
+OPS = ("all_gather", "broadcast", "reduce_scatter", "all_reduce")
+# Names of the operations in stats().
+_CALLS = {"all_gather": "all_gather_into_tensor", "reduce_scatter": "reduce_scatter_tensor"}
 _SEQUENCE, _BATCH = 128, 8  # of a training step
 
 
@@ -75,13 +82,15 @@ def slowest(seconds: list[float]) -> list[float]:
 
 @dataclass
 class Timed:
-    """One of those that take turns."""
+    """One of those that take turns. right: whether the result of the first run is."""
 
     once: Callable[[], object]
     settle: Callable[[], None]
+    right: Callable[[], bool] | None = None
     seconds: list[float] = field(default_factory=list)
     calls: list[float] = field(default_factory=list)
     refused: str = ""
+    wrong: bool = False
 
     def turn(self, keep: bool) -> None:
         if self.refused:
@@ -104,9 +113,13 @@ class Timed:
         except (RuntimeError, NotImplementedError) as error:
             self.refused = str(error).splitlines()[0]
         self.settle()
-        refused = torch.tensor([bool(self.refused)], dtype=torch.int64)
-        dist.all_reduce(refused, dist.ReduceOp.MAX)
-        if refused.item():
+        wrong = not self.refused and self.right is not None and not self.right()
+        self.right = None  # later runs may be in place
+        found = torch.tensor([bool(self.refused), wrong], dtype=torch.int64)
+        dist.all_reduce(found, dist.ReduceOp.MAX)
+        refused, wrong = map(bool, found.tolist())
+        self.wrong = self.wrong or wrong
+        if refused:
             self.refused = self.refused or "by another rank"
 
 
@@ -121,6 +134,7 @@ def rounds(those: dict[str, Timed], count: int) -> dict[str, Any]:
     }
     if "device" in those and not those["device"].refused:
         row["call"] = statistics.quantiles(slowest(those["device"].calls), n=4)
+    row["wrong"] = [name for name, one in those.items() if one.wrong]
     return row
 
 
@@ -142,39 +156,88 @@ def copies(device: str, out: int, back: int) -> Callable[[], object]:
     return once
 
 
-def operation(name: str, size: int, device: str, group: dist.ProcessGroup) -> Callable[[], object]:
-    """On float32 tensors."""
-    count, world = max(1, size // 4), dist.get_world_size()
-    one = torch.full((count,), 1.0 + dist.get_rank(), device=device)
+def operation(
+    name: str, size: int, device: str, group: dist.ProcessGroup
+) -> tuple[Callable[[], object], Callable[[], bool]]:
+    """On float32 tensors: the call, and whether the result of its first run is right."""
+    count, world, rank = max(1, size // 4), dist.get_world_size(), dist.get_rank()
+    own = torch.full((count,), 1.0 + rank, device=device)
+    total = world * (world + 1) / 2
+
+    def equals(tensor: torch.Tensor, value: float) -> bool:
+        return bool((tensor.cpu() == value).all().item())
+
+    if name == "broadcast":
+        return lambda: dist.broadcast(own, 0, group=group), lambda: equals(own, 1.0)
     if name == "all_reduce":
-        return lambda: dist.all_reduce(one, group=group)
-    all_of_them = torch.ones(world * count, device=device)
+        return lambda: dist.all_reduce(own, group=group), lambda: equals(own, total)
+    all_of_them = torch.full((world * count,), 1.0 + rank, device=device)
     if name == "all_gather":
-        return lambda: all_gather_single(all_of_them, one, group=group)
-    return lambda: dist.reduce_scatter_tensor(one, all_of_them, group=group)
+        expected = torch.arange(1.0, world + 1).repeat_interleave(count)
+        return (
+            lambda: all_gather_single(all_of_them, own, group=group),
+            lambda: torch.equal(all_of_them.cpu(), expected),
+        )
+    return (
+        lambda: dist.reduce_scatter_tensor(own, all_of_them, group=group),
+        lambda: equals(own, total),
+    )
 
 
 def crossing(name: str, size: int) -> tuple[int, int]:
-    """Bytes from and to the device. Its own block of a gather does not come back."""
+    """Bytes from and to the device. Its own block of a gather does not come back, nor does the root's
+    tensor of a broadcast."""
     world = dist.get_world_size()
+    if name == "broadcast":
+        return (size, 0) if dist.get_rank() == 0 else (0, size)
     others = {"all_gather": (size, (world - 1) * size), "all_reduce": (size, size)}
     return others.get(name, (world * size, size))
+
+
+def whole(name: str, size: int, world: int) -> int:
+    """The larger of a rank's input and output, as nccl-tests counts it."""
+    return size * world if name in ("all_gather", "reduce_scatter") else size
+
+
+def route_of(stats: Mapping[str, Any], name: str, fallback: int) -> str:
+    """How mcast has served the last call. stats()["device"] has the route if the backend has several.
+    `fallback`: calls that the fallback had served before."""
+    call = _CALLS.get(name, name)
+    routes = stats["device"].get("routes", {})
+    if name in routes:
+        found = routes[name]
+        return str(found["route"] if isinstance(found, Mapping) else found)
+    if stats["calls"].get(call, {}).get("fallback", 0) > fallback:
+        return f"fallback {stats['fallback'].get('cuda', '')}".strip()
+    return "host"
 
 
 def operations(wanted: Wanted, groups: dict[str, dist.ProcessGroup]) -> list[dict[str, Any]]:
     def there() -> None:
         wanted.settle(wanted.device)
 
+    def timed(name: str, size: int, device: str, group: dist.ProcessGroup) -> Timed:
+        once, right = operation(name, size, device, group)
+        return Timed(once, there if device == wanted.device else lambda: None, right)
+
     rows = []
     for name in wanted.ops:
         for size in wanted.sizes:
             those = {
                 "copies": Timed(copies(wanted.device, *crossing(name, size)), there),
-                "cpu": Timed(operation(name, size, "cpu", groups["mcast"]), lambda: None),
-                "device": Timed(operation(name, size, wanted.device, groups["mcast"]), there),
-                "gloo": Timed(operation(name, size, wanted.device, groups["gloo"]), there),
+                "cpu": timed(name, size, "cpu", groups["mcast"]),
+                "device": timed(name, size, wanted.device, groups["mcast"]),
             }
-            rows.append({"op": name, "bytes": size, **rounds(those, wanted.rounds)})
+            for backend, group in groups.items():
+                if backend != "mcast":
+                    those[backend] = timed(name, size, wanted.device, group)
+            before = torch_mcast.stats(groups["mcast"])["calls"].get(_CALLS.get(name, name))
+            row = {"op": name, "bytes": size, **rounds(those, wanted.rounds)}
+            if not isinstance(row["device"], str):
+                row["gb_s"] = whole(name, size, dist.get_world_size()) / row["device"][1] / 1e6
+                stats = torch_mcast.stats(groups["mcast"])
+                row["route"] = route_of(stats, name, before["fallback"] if before else 0)
+            rows.append(row)
     return rows
 
 
@@ -219,16 +282,46 @@ def training(wanted: Wanted, groups: dict[str, dist.ProcessGroup]) -> dict[str, 
     return row
 
 
+def options_of(
+    wanted: Wanted, settings: list[dict[str, Any]], gpus: int, nccl: bool
+) -> dict[str, dict[str, Any] | None]:
+    """The groups that are compared: options of those of mcast, None for other backends. `gpus`: of this
+    host; nccl: whether torch has it."""
+    alone: dict[str, Any] = {"fallback": "none"}
+    groups: dict[str, dict[str, Any] | None] = {"mcast": alone}
+    if any(row["name"] == "route" for row in settings):
+        groups["staged"] = {**alone, "route": "all:host"}
+    if wanted.device == "cuda" and nccl and gpus >= int(os.environ.get("LOCAL_WORLD_SIZE", "1")):
+        groups["nccl"] = None
+    return {**groups, "gloo": None}
+
+
+def make_groups(wanted: Wanted) -> dict[str, dist.ProcessGroup]:
+    backend = ",".join(f"{device}:mcast" for device in dict.fromkeys(("cpu", wanted.device)))
+    gpus = torch.get_device_module(wanted.device).device_count()
+    options = options_of(wanted, extension().settings(), gpus, dist.is_nccl_available())
+    return {
+        name: dist.new_group(backend=name)
+        if own is None
+        else dist.new_group(backend=backend, pg_options=torch_mcast.Options(**own))
+        for name, own in options.items()
+    }
+
+
+def count_gpus(device: str) -> int:
+    """Devices that the ranks of the job use; 0 for the CPU."""
+    if device == "cpu":
+        return 0
+    local = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", dist.get_world_size())))
+    each = min(local, torch.get_device_module(device).device_count())
+    return max(1, dist.get_world_size() // local) * each
+
+
 def measure(wanted: Wanted) -> dict[str, Any]:
     """On every rank of the default group, which reduces CPU tensors; all get the same figures."""
-    alone = torch_mcast.Options(fallback="none")
-    backend = ",".join(f"{device}:mcast" for device in dict.fromkeys(("cpu", wanted.device)))
-    groups = {
-        "mcast": dist.new_group(backend=backend, pg_options=alone),
-        "gloo": dist.new_group(backend="gloo"),
-    }
+    groups = make_groups(wanted)
     rows = operations(wanted, groups)
-    path = torch_mcast.stats(groups["mcast"])["path"]
+    stats = torch_mcast.stats(groups["mcast"])
     if wanted.steps:
         rows.append(training(wanted, groups))
     for group in groups.values():
@@ -236,7 +329,9 @@ def measure(wanted: Wanted) -> dict[str, Any]:
     return {
         "device": wanted.device,
         "world": dist.get_world_size(),
-        "path": path,
+        "gpus": count_gpus(wanted.device),
+        "path": stats["path"],
+        "transport": stats["transport"],
         "torch": torch.__version__,
         "rows": rows,
     }
@@ -256,11 +351,18 @@ def shown(document: dict[str, Any]) -> str:
         size = f"{row['bytes'] / (1 << 20):g} MiB" if "bytes" in row else ""
         if "weights" in row:
             size = f"step, {row['weights'] / 1e6:.0f} million weights"
-        columns = ("copies", "cpu", "device", "mcast", "gloo", "call")
+        columns = ("copies", "cpu", "device", "mcast", "staged", "nccl", "gloo", "call")
         cells = "  ".join(f"{name} {cell(row[name])}" for name in columns if name in row)
+        if "route" in row:
+            cells += f"  {row['gb_s']:.2f} GB/s  route {row['route']}"
+        if row["wrong"]:
+            cells += f"  WRONG RESULT: {', '.join(row['wrong'])}"
         losses = "  ".join(f"{name} {loss:.6f}" for name, loss in row.get("last loss", {}).items())
         lines.append(f"{row['op']} {size}: {cells}" + (f"; last loss {losses}" if losses else ""))
-    return "\n".join([*lines, f"path: {document['path']}"])
+    where = f"path: {document['path']}, {document['world']} ranks"
+    if document["gpus"]:
+        where += f" on {document['gpus']} {document['device']} device(s)"
+    return "\n".join([*lines, where])
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -283,7 +385,7 @@ def main(argv: list[str] | None = None) -> int:
             Path(args.json).write_text(json.dumps(document, indent=1) + "\n")
         print(json.dumps(document, indent=1) if args.json == "-" else shown(document), flush=True)
     dist.destroy_process_group()
-    return 0
+    return 1 if any(row["wrong"] for row in document["rows"]) else 0
 
 
 if __name__ == "__main__":
