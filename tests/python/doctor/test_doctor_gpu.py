@@ -249,6 +249,24 @@ def test_a_nic_on_the_gpus_switch_is_nearer_than_one_on_its_root_port():
     nics = [sysfs.Nic("far", (far,)), sysfs.Nic("near", (near,)), sysfs.Nic("none")]
     assert sysfs.level(gpu, near) == sysfs.level(gpu, far) == sysfs.SWITCH
     assert judge.nearest(gpu, nics).name == "near"
+    # That is no reason to change the interface.
+    machine = sysfs.Machine(True, (gpu,), tuple(nics))
+    answers = driver.answers(loader(CudaLibrary([replace(CARD, pci="0000:05:00.0")])))
+    [row] = judge.judge_nics(Facts(machine, answers, TORCH, {}, ["far", "near"], "far"))
+    assert row.verdict is OK and row.data["nearest"] == {0: "near"}
+
+
+def test_host_bridges_below_other_buses(tmp_path):
+    """Arm: what two paths have in common above their host bridges says nothing; nor does a missing node."""
+    tree = Tree(tmp_path)
+    tree.gpu("platform/NVDA:00/pci0002:00/0002:00:00.0/0002:01:00.0", numa=-1)
+    tree.nic("eth0", "platform/NVDA:00/pci0004:00/0004:00:00.0/0004:01:00.0", numa=-1)
+    tree.nic("eth1", "platform/NVDA:00/pci0002:00/0002:00:01.0/0002:02:00.0", numa=-1)
+    machine = sysfs.read(tree.root, tree.dev)
+    [gpu], (eth0, eth1) = machine.gpus, machine.nics
+    assert gpu.path == ("pci0002:00", "0002:00:00.0", "0002:01:00.0")
+    assert sysfs.level(gpu, eth0.devices[0]) == sysfs.SYSTEM
+    assert sysfs.level(gpu, eth1.devices[0]) == sysfs.BRIDGE
 
 
 # No GPU, or one that cannot be used.
