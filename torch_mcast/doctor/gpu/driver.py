@@ -143,8 +143,8 @@ class Nvml:
 
 
 def answers(load: Any = ctypes.CDLL) -> dict[str, Any]:
-    """What the driver says, as JSON has it. `problem` is "" or why there are no devices, `code` the driver's
-    error; peers: [GPU, GPU, whether they reach each other, whether by NVLink (null: not known)]."""
+    """Returns what the driver reports, as JSON has it. problem: why there are no devices, or ""; code: the
+    driver's error; peers: [GPU, GPU, whether they reach each other, whether by NVLink (null: not known)]."""
     found: dict[str, Any] = {
         "problem": "", "code": 0, "cuda": 0, "driver": "", "devices": [], "peers": [],
     }  # fmt: skip
@@ -178,7 +178,7 @@ def _add_nvml(nvml: Nvml, found: dict[str, Any]) -> None:
 
 
 def read(limit_s: float = LIMIT_S, program: str = __file__) -> dict[str, Any]:
-    """answers() of another process, with this one's environment (CUDA_VISIBLE_DEVICES)."""
+    """Returns the answers() of another process, with this one's environment (CUDA_VISIBLE_DEVICES)."""
     nothing = {"code": 0, "cuda": 0, "driver": "", "devices": [], "peers": []}
     command = [sys.executable, "-I", "-S", program]
     try:

@@ -106,7 +106,7 @@ def _cause(facts: Facts) -> tuple[str, str]:
 
 
 def judge_gpus(facts: Facts) -> Finding:
-    """Which GPUs there are. The other rows need some."""
+    """Reports the GPUs of this process. The other rows need some."""
     devices, machine = facts.devices, facts.machine
     present = [gpu for gpu in machine.gpus if gpu.vendor == sysfs.NVIDIA]
     data = {
@@ -142,7 +142,7 @@ def _described(device: Mapping[str, Any]) -> str:
 
 
 def judge_driver(facts: Facts) -> Finding:
-    """The driver's CUDA beside the one that torch was built for."""
+    """Compares the driver's CUDA with the one that torch was built for."""
     driver, torch = facts.driver, facts.torch
     release = driver["driver"] or facts.machine.driver or "of unknown version"
     text = f"driver {release}, CUDA {version_text(driver['cuda'])}"
@@ -167,7 +167,7 @@ def judge_driver(facts: Facts) -> Finding:
 
 
 def judge_nccl(facts: Facts) -> Finding:
-    """NCCL reduces CUDA tensors, and needs a GPU per rank."""
+    """Reports NCCL, which reduces CUDA tensors and needs a GPU per rank."""
     torch, count = facts.torch, len(facts.devices)
     data = {"nccl": torch.nccl, "gpus": count, "ranks": facts.ranks}
     if not torch.nccl:
@@ -193,7 +193,7 @@ def _link(facts: Facts, one: int, other: int, nvlink: bool | None) -> str:
 
 
 def judge_peers(facts: Facts) -> Finding:
-    """Whether each GPU can read the others' memory, and by which path."""
+    """Reports which GPUs can read each other's memory, and by which path."""
     pairs = facts.driver["peers"]
     rows = [
         {"gpus": [a, b], "reach": reach, "nvlink": nvlink, "path": _link(facts, a, b, nvlink)}
@@ -227,7 +227,7 @@ def judge_peers(facts: Facts) -> Finding:
 
 
 def judge_export(facts: Facts) -> Finding:
-    """Whether another process of this host can map memory of the GPUs."""
+    """Reports whether another process of this host can map memory of the GPUs."""
     lacking = {
         n: device
         for n, device in enumerate(facts.devices)
@@ -252,7 +252,7 @@ def judge_export(facts: Facts) -> Finding:
 
 
 def judge_pcie(facts: Facts) -> list[Finding]:
-    """Width of the GPUs' links, and NUMA nodes. No row where sysfs does not show the GPUs."""
+    """Reports NUMA nodes and narrow links. No row where sysfs does not show the GPUs."""
     found = {n: pci for n in range(len(facts.devices)) if (pci := facts.pci(n))}
     if not found:
         return []
@@ -301,7 +301,7 @@ def _own(facts: Facts) -> list[int]:
 
 
 def judge_nics(facts: Facts) -> list[Finding]:
-    """The interface nearest to each GPU, beside the one that groups use."""
+    """Compares the interface nearest to each GPU with the one that groups use."""
     found = {n: pci for n in _own(facts) if (pci := facts.pci(n))}
     nics = {nic.name: nic for nic in facts.machine.nics}
     usable = [nics[name] for name in facts.usable if name in nics]
@@ -360,7 +360,7 @@ def judge_rocm(facts: Facts) -> list[Finding]:
 
 
 def expected(machine: Machine) -> bool:
-    """Whether this machine has signs of an NVIDIA GPU. WSL's /dev/dxg serves other GPUs, too."""
+    """Returns true if this machine has signs of an NVIDIA GPU. WSL's /dev/dxg serves other GPUs, too."""
     return any(gpu.vendor == sysfs.NVIDIA for gpu in machine.gpus) or any(
         re.fullmatch(r"nvidia\d+|nvidiactl", name) for name in machine.nodes
     )
