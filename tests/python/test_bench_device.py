@@ -99,7 +99,7 @@ def test_results_are_checked(ranks, name):
 
 
 def checked(name: str) -> list[bool]:
-    """Before and after the operation. What a rank has of a broadcast is right on the root from the start."""
+    """Before and after the operation. The root's tensor of a broadcast is right from the start."""
     groups = device.make_groups(device.Wanted("cpu", []))
     once, right = device.operation(name, 4000, "cpu", groups["mcast"])
     before = right() and not (name == "broadcast" and dist.get_rank() == 0)

@@ -41,7 +41,7 @@ PLACES = [(hosts, gbit) for hosts in (2, 16) for gbit in (25, 100, 400)]
 
 @pytest.mark.parametrize("line", DESIGN.strip().splitlines(), ids=lambda line: line.split()[0])
 def test_the_designs_table(line):
-    """Of the busiest resource: the design leaves out what the first part adds. It also counts one share for the
+    """Compares the busiest resource: the design leaves out what the first part adds. It also counts one share for the
     root's GPU in a broadcast, although all neighbours pull all of them from there."""
     op, *cells = line.split()
     for (hosts, gbit), cell in zip(PLACES, cells, strict=True):

@@ -68,7 +68,7 @@ def behind_switch(host_bridge: str, bus: int, device: int) -> str:
 
 @dataclass
 class Device:
-    """What the driver says of one GPU."""
+    """One GPU as the driver reports it."""
 
     name: str = "NVIDIA H100 80GB HBM3"
     pci: str = ""

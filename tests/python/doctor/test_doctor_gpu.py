@@ -249,7 +249,7 @@ def test_a_nic_on_the_gpus_switch_is_nearer_than_one_on_its_root_port():
     nics = [sysfs.Nic("far", (far,)), sysfs.Nic("near", (near,)), sysfs.Nic("none")]
     assert sysfs.level(gpu, near) == sysfs.level(gpu, far) == sysfs.SWITCH
     assert judge.nearest(gpu, nics).name == "near"
-    # That is no reason to change the interface.
+    # The interface need not be changed for it.
     machine = sysfs.Machine(True, (gpu,), tuple(nics))
     answers = driver.answers(loader(CudaLibrary([replace(CARD, pci="0000:05:00.0")])))
     [row] = judge.judge_nics(Facts(machine, answers, TORCH, {}, ["far", "near"], "far"))

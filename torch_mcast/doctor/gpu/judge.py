@@ -50,12 +50,12 @@ class Facts:
 
     @property
     def bad(self) -> Verdict:
-        """Of what makes GPUs useless: without --gpu CPU tensors may be all that is wanted."""
+        """Verdict of a fault that makes GPUs useless. Without --gpu the job may use CPU tensors only."""
         return Verdict.FAIL if self.required else Verdict.WARN
 
     @property
     def ranks(self) -> int:
-        """Of this host; 0 if no launcher says so."""
+        """Ranks of this host; 0 without a launcher."""
         text = self.environment.get("LOCAL_WORLD_SIZE", "")
         return int(text) if text.isascii() and text.isdigit() else 0
 

@@ -62,7 +62,7 @@ class Machine:
 
 
 def normal(address: str) -> tuple[int, ...]:
-    """Of a PCI address, whose domain drivers write with 4 or 8 digits."""
+    """Returns the numbers of a PCI address. Drivers write its domain with 4 or 8 digits."""
     digits = re.split(r"[:.]", address.lower())
     try:
         return tuple(int(part, 16) for part in digits)
@@ -117,7 +117,7 @@ def _entries(path: Path) -> list[Path]:
 
 
 def _pci(folder: Path, root: Path) -> PciDevice | None:
-    """Of a folder of a device, or of one below it (a virtio device)."""
+    """Reads the function that a folder belongs to: its own, or one above it (a virtio device)."""
     real = Path(os.path.realpath(folder))
     try:
         parts = real.relative_to(os.path.realpath(root / "devices")).parts
@@ -143,7 +143,7 @@ def _pci(folder: Path, root: Path) -> PciDevice | None:
 
 
 def _nic_devices(folder: Path, root: Path, depth: int = 3) -> tuple[PciDevice, ...]:
-    """Of an interface, or of those below a bond or a VLAN (its links lower_*)."""
+    """Returns the device of an interface, or those below a bond or a VLAN (its links lower_*)."""
     if (folder / "device").exists():
         device = _pci(folder / "device", root)
         return (device,) if device else ()
