@@ -3,13 +3,14 @@ aggregator and of the simulator:
 
     pip install .        or        pip install -e .
 
-CMake and Ninja come along; torch must be there already.
+pip installs CMake and Ninja; torch must already be installed.
 
-Environment: MCAST_WHEELS (address of a page of wheels: the one for this torch, Python and machine is taken
-instead of compiling), MCAST_LOCAL_VERSION (of a wheel of a release, "torch2.13"), MAX_JOBS (compile jobs),
-MCAST_PROGRAMS=off (the extension only), MCAST_WERROR=1 (warnings are errors) and MCAST_JOIN (sources
-compiled as one), where unset as the build folder was configured, CMAKE_ARGS (more arguments for cmake),
-CMAKE_BUILD_TYPE. The C++ tests are built in the same folder, by `make test-cpp`: the core is compiled once
+Environment: MCAST_WHEELS (address of a page of wheels: the one for this torch, Python and machine
+is taken instead of compiling), MCAST_LOCAL_VERSION (of a wheel of a release, "torch2.13"), MAX_JOBS
+(compile jobs), MCAST_PROGRAMS=off (the extension only), MCAST_WERROR=1 (warnings are errors),
+MCAST_JOIN (number of sources compiled as one), CMAKE_ARGS (more arguments for cmake),
+CMAKE_BUILD_TYPE. If MCAST_WERROR or MCAST_JOIN is unset, the configuration of the build folder
+applies. The C++ tests are built in the same folder, by `make test-cpp`: the core is compiled once
 for both.
 """
 
@@ -36,7 +37,8 @@ from setuptools.command.build_ext import build_ext
 try:
     from setuptools.command.bdist_wheel import bdist_wheel
 except ImportError:
-    # Before setuptools 70.1 it is that of the package wheel, which `setup.py build_ext` does without.
+    # Before setuptools 70.1 the class is in the package wheel, which `setup.py build_ext` does not
+    # need.
     try:
         from wheel.bdist_wheel import bdist_wheel  # type: ignore[import-untyped]
     except ImportError:
@@ -47,11 +49,12 @@ TORCH_VERSIONS = "torch>=2.11,<2.16"
 
 
 def torch_folder() -> str:
-    """Of the torch that is installed, "" if there is none; it is not imported."""
+    """Returns the folder of the installed torch, "" if there is none; does not import it."""
     spec = importlib.util.find_spec("torch")
     if spec is not None and spec.origin is not None:
         return str(Path(spec.origin).parent)
-    # pip hides by these variables what is installed (cmake/TorchExtension.cmake looks past them, too).
+    # pip uses these variables to hide installed packages (cmake/TorchExtension.cmake also unsets
+    # them).
     hiding = ("PYTHONPATH", "PYTHONNOUSERSITE")
     open_ = {name: value for name, value in os.environ.items() if name not in hiding}
     question = "import importlib.util as u; s = u.find_spec('torch'); print(s.origin if s else '')"
@@ -61,14 +64,15 @@ def torch_folder() -> str:
 
 
 def torch_requirement() -> str:
-    """The minor version of torch that is installed here, for which the extension is built: it is good for no
-    other one. The archive of the sources is good for all that are served, as is a machine without torch."""
+    """Returns the requirement of the minor version of torch that is installed here: the extension
+    is built for it, and works with no other. The source archive works with all supported versions,
+    and so does a machine without torch."""
     minor = "" if "sdist" in sys.argv else torch_minor()
     return f"torch=={minor}.*" if minor else TORCH_VERSIONS
 
 
 def torch_minor() -> str:
-    """Of the torch that is installed ("2.13"), "" if there is none."""
+    """Returns the minor version of the installed torch ("2.13"), "" if there is none."""
     if not (folder := torch_folder()):
         return ""
     text = (Path(folder) / "version.py").read_text()
@@ -76,14 +80,14 @@ def torch_minor() -> str:
 
 
 def without_debug(files: list[Path]) -> None:
-    """Drops the debug information, four fifths of a file, from what is installed elsewhere. Where there is no
-    strip it stays."""
+    """Removes the debug information, four fifths of a file, from files that are installed
+    elsewhere. Without a strip program it stays."""
     if strip := shutil.which("strip"):
         subprocess.run([strip, "--strip-debug", *map(str, files)], check=False)
 
 
 def lacking() -> str:
-    """What the build needs and pip does not bring, in one line; "" where nothing is missing."""
+    """Returns in one line the build requirements that pip does not install, "" if none is missing."""
     own = os.environ.get("CXX", "").split()[:1]
     if "CMAKE_CXX_COMPILER" not in os.environ.get("CMAKE_ARGS", "") and not any(
         shutil.which(name) for name in own or ("c++", "g++", "clang++")
@@ -105,13 +109,13 @@ def lacking() -> str:
 
 
 def checked(command: list[str]) -> None:
-    """Runs it; ends with one line where it fails, for it has said why."""
+    """Runs the command; if it fails, ends with one line, since the command has printed the reason."""
     if subprocess.run(command, check=False).returncode != 0:
         raise SystemExit(f"torch-mcast: {Path(command[0]).name} failed: its messages are above")
 
 
 def tool(name: str) -> str:
-    """A program from PATH, else the one that pip put beside this interpreter."""
+    """Returns a program from PATH, else the one that pip put next to this interpreter."""
     found = shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
     if found is None:
         raise SystemExit(f"torch-mcast: {name} is needed to build and was not found")
@@ -154,18 +158,19 @@ class CMakeBuild(build_ext):
             without_debug([Path(self.get_ext_fullpath(ext.name)), *self._beside[1:]])
 
     def copy_extensions_to_source(self) -> None:
-        """With --inplace and for an editable install, which build elsewhere and bring back only the
-        extension itself."""
+        """Copies with --inplace and for an editable install, which build elsewhere and only copy
+        the extension back."""
         super().copy_extensions_to_source()
         for file in self._beside:
             home = ROOT / "torch_mcast" / file.name
             if file.resolve() != home:
-                home.unlink(missing_ok=True)  # a program that runs cannot be written to
+                home.unlink(missing_ok=True)  # a running program cannot be overwritten
                 shutil.copy(file, home)
 
 
 def found_on(page: str) -> str:
-    """Address of the wheel on this page (PEP 503) for this version, torch, Python and machine, or ""."""
+    """Returns the address of the wheel on this page (PEP 503) for this version, torch, Python and
+    machine, or ""."""
     tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
     name = re.compile(
         rf"torch_mcast-{re.escape(version())}\+torch{re.escape(torch_minor() or 'none')}-{tag}-{tag}-"
@@ -180,7 +185,7 @@ def found_on(page: str) -> str:
 
 
 def without_local(wheel: bytes) -> bytes:
-    """The wheel under the version of the sources. pip, which asked for that, accepts no other one."""
+    """Renames the wheel to the version of the sources. pip, which requested that, accepts no other one."""
     out = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(wheel)) as old, zipfile.ZipFile(out, "w") as new:
         record = []
@@ -206,7 +211,7 @@ def without_local(wheel: bytes) -> bytes:
 
 
 class Wheel(bdist_wheel):
-    """Takes the wheel of a release, if MCAST_WHEELS names a page that has one, else compiles."""
+    """Takes the wheel of a release if MCAST_WHEELS names a page that has one, else compiles."""
 
     def run(self) -> None:
         page = os.environ.get("MCAST_WHEELS")
@@ -239,7 +244,8 @@ class Wheel(bdist_wheel):
 
 
 def version() -> str:
-    """torch_mcast.__version__, and for a wheel of a release which torch it is for: 0.1.0+torch2.13."""
+    """Returns torch_mcast.__version__, with the version of torch for a wheel of a release:
+    0.1.0+torch2.13."""
     text = (ROOT / "torch_mcast" / "__init__.py").read_text()
     own = re.findall(r'^__version__ = "([0-9.]+)"$', text, re.M)[0]
     local = os.environ.get("MCAST_LOCAL_VERSION")

@@ -37,7 +37,7 @@ def join(rank: int, store: str) -> None:
 
 
 def steady(rank: int, store: str, size: int) -> None:
-    """Operations until standard input ends at rank 0, which then writes when each began and ended."""
+    """Runs operations until standard input ends at rank 0, which then writes when each began and ended."""
     import select
 
     import torch
@@ -58,7 +58,8 @@ def steady(rank: int, store: str, size: int) -> None:
 
 
 def large(rank: int, store: str, size: int) -> None:
-    """`size` bytes in tensors of this rank; says "ready" when the engine has touched them all."""
+    """Puts `size` bytes into tensors of this rank; prints "ready" when the engine has touched all
+    of them."""
     import torch
     import torch.distributed as dist
 
@@ -72,7 +73,7 @@ def large(rank: int, store: str, size: int) -> None:
 
 
 class Job:
-    """Ranks of one of the roles above; the first one's standard output and input are pipes."""
+    """Ranks of one of the roles above; rank 0's standard output and input are pipes."""
 
     def __init__(self, role: str, store: Path, size: int, engine: str, memory: str) -> None:
         environment = {
@@ -115,7 +116,7 @@ def spread(values: Iterable[float]) -> str:
 
 
 def within(times: list[Window], windows: list[Window]) -> list[list[float]]:
-    """Of each window: how long the operations took that touch it."""
+    """Returns, for each window, the durations of the operations that overlap it."""
     return [
         [end - begin for begin, end in times if begin < last and end > first]
         for first, last in windows
@@ -123,7 +124,7 @@ def within(times: list[Window], windows: list[Window]) -> list[list[float]]:
 
 
 def show(what: str, times: list[Window], windows: list[Window]) -> float:
-    """The longest."""
+    """Prints the times of all operations, and the longest of each window."""
     found = [window for window in within(times, windows) if window]
     every = [took for window in found for took in window]
     longest = [max(window) for window in found]

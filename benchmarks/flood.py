@@ -45,7 +45,7 @@ def pattern(size: int, rank: int) -> torch.Tensor:
 
 
 def group_address() -> tuple[str, int]:
-    """Of the multicast lane: the first of the two ports."""
+    """Returns the address of the multicast lane, which has the first of the two ports."""
     found = []
     for line in Path("/proc/net/udp").read_text().splitlines()[1:]:
         address, port = line.split()[1].split(":")
@@ -57,21 +57,22 @@ def flood(ctx: Any, repetitions: int, datagram: int) -> dict[str, float]:
     group: tuple[str, int] = ctx.wait("group")
     out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     out.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 1)
-    # More than the queues of all links hold: else what waits before a slow one would slow the flooder down.
+    # More than the queues of all links hold: else a queue before a slow link would slow the flooder
+    # down.
     out.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, 256 << 20)
     out.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, datagram)
     many = b"\x5a" * datagram * min(64, 60_000 // datagram)
     carried, seconds = (
         0,
         0.0,
-    )  # bytes that have left this host; what the link does not carry is dropped
+    )  # bytes that have left this host; the link drops those that exceed its rate
     for i in range(repetitions):
         ctx.wait(f"on {i}")
         ctx.notify(f"floods {i}")
         begin, before = time.monotonic(), transmitted()
         while not ctx.told(f"off {i}"):
             for _ in range(20):
-                with contextlib.suppress(OSError):  # the own queue is full: a flood does not wait
+                with contextlib.suppress(OSError):  # this host's queue is full: do not wait
                     out.sendto(many, group)
         seconds += time.monotonic() - begin
         carried += transmitted() - before
@@ -80,7 +81,7 @@ def flood(ctx: Any, repetitions: int, datagram: int) -> dict[str, float]:
 
 
 def transmitted() -> int:
-    """Bytes of this host; of datagrams that were sent together the headers of one."""
+    """Returns the bytes of this host; datagrams sent together count the headers of one."""
     return int(Path("/sys/class/net/eth0/statistics/tx_bytes").read_text())
 
 
@@ -128,7 +129,7 @@ def state() -> tuple[dict[str, int], dict[str, int], str]:
 
 
 def told_by_all(here: bool) -> bool:
-    """On all ranks, in an operation of the group."""
+    """Returns whether it holds on all ranks, by an operation of the group."""
     here_and_there = torch.tensor([int(here)])
     dist.all_reduce(here_and_there, dist.ReduceOp.MIN)
     return bool(here_and_there)
@@ -140,7 +141,7 @@ def left() -> bool:
 
 
 def until(condition: Any, size: int, limit_s: float) -> tuple[float, list[dict[str, Any]]]:
-    """All-gathers until it holds on all ranks; seconds, not a number if it did not."""
+    """Runs all-gathers until it holds on all ranks. Returns the seconds, NaN if it did not."""
     begin, rows = time.monotonic(), []
     while not told_by_all(condition()):
         if not told_by_all(time.monotonic() < begin + limit_s):
@@ -150,7 +151,7 @@ def until(condition: Any, size: int, limit_s: float) -> tuple[float, list[dict[s
 
 
 def lasting(ctx: Any, size: int, limit_s: float, datagram: int, options: dict[str, Any]) -> Any:
-    """Phases of seconds and all-gathers: before, flooded, left, after."""
+    """Returns phases with seconds and all-gathers: before, flooded, left, after."""
     if ctx.rank == FLOODER:
         return flood(ctx, 1, datagram)
     join(ctx, size, options)
@@ -179,8 +180,8 @@ def played(
     pool: Pool, args: argparse.Namespace, what: Any, count: float, floods: int, limit_s: float,
     options: dict[str, Any],
 ) -> list[Any]:  # fmt: skip
-    """What the ranks return of `what`, in which there are so many floods; `count` is its second argument.
-    Prints the flooder's rate."""
+    """Returns the ranks' results of `what`, during which this many floods run; `count` is its
+    second argument. Prints the flooder's rate."""
     ranks = list(range(RANKS))
     size = args.size // (8 * RANKS) * 8 * RANKS
     call = pool.start(what, size, count, args.datagram, options)

@@ -36,7 +36,7 @@ def rank_main(rank: int, ranks: int, idle: int, store: Path, orders: Connection)
     dist.all_reduce(value)
     orders.send(None)
     while count := orders.recv():
-        for _ in range(count // 10):  # to wake up
+        for _ in range(count // 10):  # warm-up
             dist.all_reduce(value)
         begin, used = time.perf_counter(), time.process_time()
         for _ in range(count):
@@ -63,7 +63,7 @@ class Job:
             order.recv()
 
     def run(self, count: int) -> Timing:
-        """Rank 0's."""
+        """Returns rank 0's timing."""
         for order in self._orders:
             order.send(count)
         timings: list[Timing] = [order.recv() for order in self._orders]

@@ -38,7 +38,8 @@ def pattern(size: int, rank: int) -> torch.Tensor:
 
 
 def timed(groups: list[Any], size: int) -> float:
-    """Seconds of one all-gather in each of these groups of this rank at once, from a barrier on."""
+    """Returns the seconds of one all-gather in each of these groups of this rank at once, measured
+    from a barrier."""
     members = [dist.get_process_group_ranks(group) for group in groups]
     outputs = [torch.zeros(size * len(ranks), dtype=torch.uint8) for ranks in members]
     mine = pattern(size, dist.get_rank())
@@ -84,7 +85,7 @@ def rank_of(ctx: Any, args: argparse.Namespace) -> Any:
 
 
 def dropped() -> int:
-    """Datagrams that found a socket of this host full."""
+    """Returns the number of datagrams that this host dropped because a socket was full."""
     names, values = (
         line.split()
         for line in Path("/proc/net/snmp").read_text().splitlines()
@@ -118,9 +119,9 @@ def main() -> None:
                 "MCAST_ALGORITHM": "multicast",
             },
         )
-    received = args.size * (args.hosts - 1)  # by a member
+    received = args.size * (args.hosts - 1)  # by one member
     for name, which, groups in (("one group", 0, 1), ("all at once", 1, args.per_host)):
-        # An operation is over with its last member.
+        # An operation ends when its last member does.
         times = [max(times) for times in zip(*(row[which] for row in rows), strict=True)]
         low, middle, high = statistics.quantiles(times, n=4)
         rate = groups * received / middle / 1e6

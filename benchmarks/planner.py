@@ -18,7 +18,8 @@ from typing import Any
 
 from torch_mcast.simulate.progress import compute
 
-# From StationTrial: the first trial, what it measures, and as much again for both changes of the roster.
+# Durations in StationTrial: the start of the first trial, its measurement, and as much again for
+# both changes of the roster.
 FIRST_NS, MEASURED_NS = 10e9, 0.5e9
 
 
@@ -28,7 +29,7 @@ def simulated(**words: Any) -> dict[str, Any]:
 
 
 def cell(words: dict[str, Any], aggregators: int, trial: bool) -> list[str]:
-    """A row of the table but for its first columns."""
+    """Returns a row of the table without its first columns."""
     plain = simulated(algorithm="mcast", warmup=2, **words)
     given = {**words, "algorithm": "mcast-aggregators", "aggregators": aggregators}
     folded = simulated(warmup=2, **given)

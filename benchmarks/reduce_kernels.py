@@ -37,7 +37,7 @@ TYPES = {
 
 
 def kernel(program: str, name: str, seconds: float) -> dict[int, float]:
-    """Bytes per second by size, of the benchmark `name`."""
+    """Returns bytes per second by size, of the benchmark `name`."""
     done = subprocess.run(
         [
             program,

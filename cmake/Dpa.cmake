@@ -10,15 +10,15 @@ if(CCACHE AND NOT CMAKE_C_COMPILER_LAUNCHER)
 endif()
 
 set(MCAST_DPA_SOURCES csrc/dpa/receive.c csrc/dpa/send.c)
-# As the product has it: without sanitizers, which need a library. Its limit of stack is for RV64; x86-64
-# keeps it too.
+# Built as in the product: without sanitizers, which need a library. The stack limit is for RV64; x86-64
+# keeps it, too.
 add_library(mcast_dpa OBJECT ${MCAST_DPA_SOURCES})
 target_compile_options(mcast_dpa PRIVATE -Wall -Wextra -Wshadow -Wconversion -O2 -ffreestanding
   -fno-stack-protector -fomit-frame-pointer
   $<$<C_COMPILER_ID:GNU>:-fno-tree-loop-distribute-patterns>
   $<$<AND:$<STREQUAL:${CMAKE_SYSTEM_PROCESSOR},x86_64>,$<C_COMPILER_ID:GNU>>:-Wstack-usage=128>
   $<$<BOOL:${MCAST_WERROR}>:-Werror>)
-# Each announcement is looked at by the model of the NIC; under other names, and sanitized.
+# The same under other names, and sanitized: the model of the NIC checks each announcement.
 add_library(mcast_dpa_observed OBJECT ${MCAST_DPA_SOURCES})
 target_compile_definitions(mcast_dpa_observed PRIVATE DPA_OBSERVED)
 foreach(kernel receive_header receive_for_engine receive_immediate receive_placed send_header send_immediate)
@@ -29,14 +29,14 @@ foreach(target mcast_dpa mcast_dpa_observed)
   target_include_directories(${target} PRIVATE csrc/dpa)
 endforeach()
 
-# What the program of tests/cpp/offload has beyond its folder: a model of a NIC, and the tests of groups that
-# it runs with the kernel as receiver.
+# Sources of the program of tests/cpp/offload outside its folder: a model of a NIC, and the tests of groups
+# that it runs with the kernel as receiver.
 set(MCAST_OFFLOAD_SOURCES tests/cpp/dpa/nic_model.c tests/cpp/dpa/observed.cpp tests/cpp/dpa/public_faults.c)
 foreach(tests schedule schedule_run schedules_test paper_cases_test late_test sleepy_test failure_test)
   list(APPEND MCAST_OFFLOAD_SOURCES tests/cpp/collective/${tests}.cpp)
 endforeach()
 
-# What the programs of tests/cpp/dpa and tests/cpp/offload need beyond that of another folder.
+# Adds the additional requirements of the programs of tests/cpp/dpa and tests/cpp/offload.
 function(mcast_dpa_tests)
   foreach(program dpa offload)
     target_include_directories(mcast_test_${program} PRIVATE csrc/dpa)
@@ -44,14 +44,14 @@ function(mcast_dpa_tests)
   endforeach()
   target_link_libraries(mcast_test_dpa PRIVATE mcast_dpa)
   if(MCAST_HAVE_VERBS)
-    # infiniband/mlx5dv.h, which the formats are held against.
+    # infiniband/mlx5dv.h, with which a test compares the formats.
     target_compile_definitions(mcast_test_dpa PRIVATE MCAST_HAVE_VERBS)
     target_include_directories(mcast_test_dpa SYSTEM PRIVATE ${IBVERBS_INCLUDE})
   endif()
-  # The C of this folder is freestanding too.
+  # The C code of this folder is freestanding, too.
   file(GLOB sources ${CMAKE_SOURCE_DIR}/tests/cpp/dpa/*.c)
   set_source_files_properties(${sources} PROPERTIES COMPILE_OPTIONS -ffreestanding)
-  # It calls nothing outside itself.
+  # The kernel calls no function outside itself.
   add_test(NAME dpa_calls_nothing COMMAND sh -c "! ${CMAKE_NM} -u \"$@\" | grep -w U" sh $<TARGET_OBJECTS:mcast_dpa>
            COMMAND_EXPAND_LISTS)
 endfunction()

@@ -1,9 +1,10 @@
 # Joins sources, since most of the time goes into headers that they share. CMake can do that too
-# (UNITY_BUILD), but names them by their absolute paths: what ccache has of one clone is then of no use
-# in another.
+# (UNITY_BUILD), but refers to them by absolute path, so that one clone cannot use ccache's results of
+# another.
 
-# mcast_join(OUT NAME MOST SOURCES...): sets OUT to sources that include up to MOST of these each, in parts of
-# one size; all of them with 0. A source with compile options of its own stays as it is, and so does C.
+# mcast_join(OUT NAME MOST SOURCES...): sets OUT to sources of which each includes up to MOST of SOURCES, in
+# parts of equal size; with 0, one source includes all of them. C sources, and sources with their own compile
+# options, are not joined.
 function(mcast_join out name most)
   if(MCAST_JOIN LESS 2)
     set(${out} ${ARGN} PARENT_SCOPE)
@@ -43,7 +44,7 @@ endfunction()
 macro(mcast_write_joined)
   set(file ${CMAKE_BINARY_DIR}/joined/${name}_${number}.cpp)
   file(CONFIGURE OUTPUT ${file} CONTENT "${text}" @ONLY)
-  # Found from the root of the tree.
+  # The included paths are relative to the root of the tree.
   set_source_files_properties(${file} PROPERTIES INCLUDE_DIRECTORIES ${CMAKE_SOURCE_DIR})
   list(APPEND result ${file})
   math(EXPR number "${number} + 1")

@@ -1,7 +1,7 @@
-# Highway and a CRC-32C: those of the system where it has them (libhwy-dev and libisal-dev), else fetched.
-# Nobody needs to be root to build, so what is missing comes from its own repository, at a commit whose
-# hash git checks. In the place of ISA-L, which cannot be built without an assembler that few machines
-# have, comes crc32c, which is C++ and uses the same instructions.
+# Highway and a CRC-32C: the system's if installed (libhwy-dev and libisal-dev), else fetched. A build does not
+# need root: a missing library is fetched from its own repository, at a commit whose hash git checks. ISA-L
+# cannot be built without an assembler that few machines have; crc32c replaces it, which is C++ and uses the
+# same instructions.
 #
 # Sets: targets mcast_highway and mcast_crc.
 
@@ -11,8 +11,8 @@ set(MCAST_HIGHWAY_COMMIT 2607d3b5b0113992fe84d3848859eae13b3b52c1 CACHE STRING "
 set(MCAST_CRC32C_URL https://github.com/google/crc32c.git CACHE STRING "Where crc32c comes from")
 set(MCAST_CRC32C_COMMIT 2bbb3be42e20a0e6c0f7b39dc07dc863d9ffbc07 CACHE STRING "Which one: 1.1.2 and a fix")
 
-# One commit without its past, into `folder`, once. FetchContent would take all of the past, and would
-# hide why it failed.
+# Fetches one commit without history into `folder`, once. FetchContent would fetch the whole history, and
+# would hide the reason of a failure.
 function(mcast_fetch name package url commit folder)
   if(EXISTS ${folder}/CMakeLists.txt)
     return()
@@ -44,9 +44,9 @@ function(mcast_fetch name package url commit folder)
           "Install it (Debian, Ubuntu: ${package}), or build where ${url} can be reached.")
 endfunction()
 
-# Not installed along, no tests, and not held to our warnings.
+# Adds it without installation, tests and our warnings.
 macro(mcast_add_fetched folder)
-  set(CMAKE_POLICY_DEFAULT_CMP0077 NEW)  # so that option() takes what is set here
+  set(CMAKE_POLICY_DEFAULT_CMP0077 NEW)  # so that option() uses the values set here
   set(BUILD_TESTING OFF)
   set(CMAKE_POLICY_VERSION_MINIMUM 3.5)
   set(BUILD_SHARED_LIBS OFF)

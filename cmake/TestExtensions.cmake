@@ -1,10 +1,10 @@
 # Programs and libraries of the Python tests (tests/python/built.py finds them): `make build-python-tests` makes
-# the target mcast_python_tests. Without optimisation: nothing here is measured.
+# the target mcast_python_tests. Without optimisation, since no test measures them.
 
 set(MCAST_PYTHON_TESTS_DIR ${CMAKE_BINARY_DIR}/python_tests)
 
-# The fake device and the backend that coalesces, as one library: each of them alone would take the compiler
-# through torch's headers, nearly all of its time.
+# The fake device and the backend that coalesces, as one library: most of the compile time goes into torch's
+# headers, which each of them alone would need.
 set(sources tests/python/fake_device/runtime.cpp tests/python/fake_device/device.cpp
             tests/python/batching/batching.cpp)
 mcast_join(sources mcast_test_extensions 0 ${sources})

@@ -1,9 +1,9 @@
-# The extension module torch_mcast._C, against the torch that Python3_EXECUTABLE has installed.
+# The extension module torch_mcast._C, built against the torch that is installed for Python3_EXECUTABLE.
 #
 # Paths come from that torch itself instead of find_package(Torch): a CUDA build of torch would make
-# the latter look for a CUDA toolkit, which nothing here needs. torch is not imported for it.
-# The result is good for one minor version of torch (the virtual functions of c10d::Backend change
-# with nearly each), so _build_info.py records the version and the loader compares it.
+# the latter look for a CUDA toolkit, which is not needed here. This does not import torch.
+# The result works with one minor version of torch (the virtual functions of c10d::Backend change
+# with nearly every one), so _build_info.py records the version and the loader compares it.
 
 set(MCAST_EXTENSION_DIR ${CMAKE_SOURCE_DIR}/torch_mcast CACHE PATH "Where _C and _build_info.py go")
 
@@ -19,8 +19,8 @@ print(root, re.search(r'__version__ = .(.+).', text).group(1), sep=';', end='')"
 execute_process(COMMAND ${Python3_EXECUTABLE} -c "${torch_question}"
                 OUTPUT_VARIABLE torch_facts RESULT_VARIABLE torch_failed ERROR_VARIABLE torch_error)
 if(torch_failed)
-  # pip builds where it hides, by these variables, what is installed. The torch that this is built for is
-  # the one that is installed, not one that would be brought along for the build.
+  # pip hides installed packages from a build by these variables. The build uses the installed torch, not
+  # one that pip would fetch for the build.
   execute_process(COMMAND ${CMAKE_COMMAND} -E env --unset=PYTHONPATH --unset=PYTHONNOUSERSITE
                   ${Python3_EXECUTABLE} -c "${torch_question}"
                   OUTPUT_VARIABLE torch_facts RESULT_VARIABLE torch_failed ERROR_VARIABLE torch_error)
@@ -38,14 +38,14 @@ endif()
 
 option(MCAST_TORCH_QUICK "The extension in parts with torch's headers compiled once, not optimised: edits build fast" OFF)
 file(GLOB MCAST_TORCH_SOURCES CONFIGURE_DEPENDS csrc/torch/*.cpp csrc/torch/device/*.cpp)
-# As one source: most of the time goes into torch's headers.
+# Joined into one source, since most of the time goes into torch's headers.
 set(joined 0)
 if(MCAST_TORCH_QUICK)
   set(joined 1)
 endif()
 mcast_join(MCAST_TORCH_SOURCES mcast_torch ${joined} ${MCAST_TORCH_SOURCES})
 add_library(mcast_torch_code OBJECT ${MCAST_TORCH_SOURCES})
-# Not the core: what waits for this target would wait for its archive, too.
+# Without the core: a target that waits for this one would also wait for the core's archive.
 target_link_libraries(mcast_torch_code PRIVATE Python3::Module mcast_flags)
 if(MCAST_TORCH_QUICK)
   target_precompile_headers(mcast_torch_code PRIVATE
@@ -54,12 +54,12 @@ if(MCAST_TORCH_QUICK)
     <torch/csrc/distributed/c10d/ParamCommsUtils.hpp> <engine/engine.h>)
   target_compile_options(mcast_torch_code PRIVATE -O0 -g0 -Wno-error)
 elseif(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_BUILD_TYPE STREQUAL "RelWithDebInfo")
-  # Checks and hand-overs, no loop over bytes: two thirds of -O2's time for torch's headers, and no operation is
-  # slower.
+  # This code checks and passes on arguments, without loops over bytes: -O1 compiles torch's headers in two thirds
+  # of -O2's time, and no operation is slower.
   target_compile_options(mcast_torch_code PRIVATE -O1 -finline-small-functions)
 endif()
-# It takes the compiler longest, so it is to come first. Ninja from 1.12 on begins with what has the longest
-# chain behind it: an empty source that waits for this object makes its chain the longest.
+# It takes longest to compile, so it should start first. Ninja from 1.12 on starts the target with the longest
+# chain of dependents first: an empty source that waits for this object makes its chain the longest.
 set(MCAST_TORCH_LAST ${CMAKE_BINARY_DIR}/joined/extension.cpp)
 add_custom_command(OUTPUT ${MCAST_TORCH_LAST} COMMAND ${CMAKE_COMMAND} -E touch ${MCAST_TORCH_LAST}
                    DEPENDS $<TARGET_OBJECTS:mcast_torch_code> VERBATIM)
@@ -74,7 +74,7 @@ target_include_directories(mcast_torch_code SYSTEM PRIVATE ${MCAST_TORCH_ROOT}/i
 target_compile_definitions(mcast_torch_code PRIVATE TORCH_API_INCLUDE_EXTENSION_H USE_DISTRIBUTED
                            USE_C10D_GLOO)
 target_link_directories(mcast_torch PRIVATE ${MCAST_TORCH_ROOT}/lib)
-# No run path: torch is imported first and has these loaded.
+# Without a run path: torch is imported first, which loads these libraries.
 target_link_libraries(mcast_torch PRIVATE mcast_core mcast_flags c10 torch_cpu torch_python)
 set_target_properties(mcast_torch PROPERTIES SKIP_BUILD_RPATH ON)
 target_link_options(mcast_torch PRIVATE -Wl,--exclude-libs,ALL)

@@ -1,4 +1,4 @@
-# Toolchain: 64-bit ARM from another machine with Debian's cross compiler, run in qemu's user mode.
+# Toolchain: cross-builds for 64-bit ARM with Debian's compiler; programs run in qemu's user mode.
 # tools/aarch64.sh puts the libraries into MCAST_AARCH64_ROOT and uses this file.
 
 set(CMAKE_SYSTEM_NAME Linux)
@@ -13,6 +13,6 @@ set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
-# What a found library itself needs.
+# Finds the dependencies of a found library.
 set(CMAKE_EXE_LINKER_FLAGS_INIT
     "-Wl,-rpath-link,${MCAST_AARCH64_ROOT}/usr/lib/aarch64-linux-gnu")

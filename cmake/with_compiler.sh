@@ -1,6 +1,6 @@
 #!/bin/sh
-# with_compiler.sh COMPILER [LAUNCHER...] -- REPLACED ARGUMENTS...: runs a compile command with COMPILER in place
-# of the compiler that CMake names. CMake has one compiler per language; tests use a faster one than the core.
+# with_compiler.sh COMPILER [LAUNCHER...] -- REPLACED ARGUMENTS...: runs a compile command with COMPILER instead
+# of CMake's compiler. CMake has one compiler per language; tests use a faster one than the core.
 set -eu
 compiler=$1
 shift

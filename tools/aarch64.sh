@@ -1,13 +1,13 @@
 #!/bin/sh
-# The core and its C++ tests on 64-bit ARM: cross-built, and run in qemu's user mode.
+# Cross-builds the core and its C++ tests for 64-bit ARM, and runs them in qemu's user mode.
 #
-#   tools/aarch64.sh packages   cross compiler and qemu: installs them as root, else names the missing
-#   tools/aarch64.sh libraries  what is linked, for arm64, unpacked in build/aarch64/root
+#   tools/aarch64.sh packages   cross compiler and qemu: as root installs them, else lists the missing ones
+#   tools/aarch64.sh libraries  the linked libraries, for arm64, unpacked in build/aarch64/root
 #   tools/aarch64.sh build      programs of the tests, in build/aarch64
 #   tools/aarch64.sh test       runs them; MCAST_TEST_SEEDS=n: per cent of the usual seeds, here 5
 #
-# Without a word: all four. The libraries do not go into the system: its arm64 packages of ISA-L would
-# take the place of its own. What this shows of memory ordering: docs/testing.md.
+# Without arguments it runs all four. The libraries are not installed in the system, because the arm64 packages
+# of ISA-L would replace the native ones. docs/testing.md says what this shows about memory ordering.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -17,25 +17,24 @@ JOBS=${JOBS:-$(nproc)}
 MIRROR=${MCAST_DEBIAN_MIRROR:-http://deb.debian.org/debian}
 LIBRARIES="libc6 libgcc-s1 libstdc++6 libisal-dev libisal2 libhwy-dev libhwy1 libgtest-dev libgmock-dev
 libibverbs-dev librdmacm-dev libssl-dev libssl3"
-# Slowest last.
+# The slowest are last.
 PROGRAMS="base dpa wire crypto ipc protocol aggregation offload transport verbs host engine collective"
 
-# What is left out, and why. Of programs: service, whose processes start each other; layers, which reads sources;
-# security and simulation, which take hours here, over what the others run.
+# Tests that are left out, with the reason. Four programs are left out: service, whose processes start each other;
+# layers, which reads sources; security and simulation, which take hours here and run the code of the others.
 left_out() {
     case $1 in
-    # qemu 7.2 knows neither the prctl() for seccomp nor the one for huge pages, hides what
-    # /proc/self/smaps says of them, cannot start a program of arm64 by execve(), and gives no pages
-    # back.
+    # qemu 7.2 lacks the prctl() for seccomp and the one for huge pages, hides the latter in
+    # /proc/self/smaps, cannot start an arm64 program by execve(), and returns no pages to the system.
     base) echo "Random.Without*:HugePages.AreUsedForWhatIsTouchedLater:\
 HugePages.ContentsStayWhenPagesAreReplaced:Skips.FailInContinuousIntegrationOnly" ;;
     host) echo "ArenaPool.GivesPagesBack:HostLaneTest.MemoryThatEndsInATurnEndsTheProcess" ;;
-    # qemu 7.2 has no process_vm_readv(), so ranks of one host read by slots only, and no execve().
-    # The last of the first line expects two interfaces to be under way at once, which takes threads as
-    # fast as a real machine's.
+    # qemu 7.2 has no process_vm_readv(), so ranks of one host only read through slots, and no execve().
+    # The last test of the first line expects traffic on two interfaces at once, which needs threads as fast
+    # as a real machine's.
     engine) echo "HostEngine.NothingCrossesASocket:HostEngine.TensorsThatAreMapped*:Rails.DeliverExactBytesInAnyOrder:\
 ClientGroup.TheSuite*" ;;
-    # Nothing of the machine's, and minutes: hundreds of members, or links filled for long.
+    # These do not depend on the machine and take minutes: hundreds of members, or links filled for long.
     collective) echo "Scale*:InStep*:LongPath*" ;;
     esac
 }
@@ -44,7 +43,7 @@ packages() {
     tools/setup.sh aarch64
 }
 
-# apt with lists, cache and status of its own.
+# Runs apt with separate lists, cache and status.
 private_apt() {
     apt-get -q -o Dir="$TREE/apt" -o Dir::State::status="$TREE/apt/status" \
         -o Dir::Bin::methods=/usr/lib/apt/methods -o Dir::Bin::dpkg=/usr/bin/dpkg \
@@ -83,15 +82,15 @@ build() {
         -o "$TREE/qemu_gaps.so" tests/aarch64/qemu_gaps.cpp -ldl
 }
 
-# With its own C library, of which all parts are of one version: a mixture with that of the cross
-# compiler, or of arm64 packages of the system, hangs where the first thread starts.
+# Runs a program with the C library of $ROOT only: with parts of the cross compiler's, or of arm64 packages of the
+# system, it hangs at the start of the first thread.
 emulated() {
     qemu-aarch64-static -L "$ROOT" \
         -E LD_LIBRARY_PATH="$ROOT/lib/aarch64-linux-gnu:$ROOT/usr/lib/aarch64-linux-gnu" \
         -E LD_PRELOAD="$TREE/qemu_gaps.so" "$@"
 }
 
-# The slowest in parts side by side.
+# Runs the slowest program in several parts at once.
 run_program() {
     shards=1
     [ "$1" != collective ] || shards=$JOBS

@@ -1,12 +1,12 @@
-"""Checks that what the documents name is there: files, links and their anchors, make targets, settings,
-commands, test suites.
+"""Checks that what the documents name is there: files, links and their anchors, make targets,
+settings, commands, test suites.
 
     python3 tools/check_docs.py              # README.md, CONTRIBUTING.md, docs/*.md and the like
     python3 tools/check_docs.py --names      # also classes, their members (Class::member), tests (Suite.Test)
-    python3 tools/check_docs.py --also DIR   # what lies in another working tree counts as there
+    python3 tools/check_docs.py --also DIR   # files of another working tree count as present
 
-Prints "page:line: what is missing" and exits with 1 if anything is.
-`make lint` runs it as part of tools/lint_docs.py.
+Prints "page:line: what is missing" and exits with 1 if a name is missing. `make lint` runs it as
+part of tools/lint_docs.py.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # Generated from the sources.
 NOT_READ = {"docs/mutants.md", "docs/settings.md"}
-# About the past: files, settings and classes may be gone. Links are held all the same.
+# About the past: files, settings and classes may be gone. Links are checked.
 HISTORY = {"CHANGELOG.md"}
-# The first column of its tables has texts of errors, which look like anything.
+# The first column of its tables has error texts, which may look like any name.
 TEXTS = "docs/troubleshooting.md"
-# Made by builds and runs.
+# Created by builds and runs.
 MADE = (
     "build",
     ".venv",
@@ -38,7 +38,7 @@ MADE = (
     "torch_mcast/mcast-aggregator",
     "torch_mcast/mcast-simulate",
 )
-# Names of users' files, and of what programs write for them.
+# Names of users' files, and of files that programs write for them.
 USERS = {"script.py", "first.py", "late.py", "trace.json", "t.json", "ctest.xml"}
 # Folders that a path may leave out at its start.
 BASES = ("", "csrc/core", "docs", "tests", "torch_mcast", "torch_mcast/lab")
@@ -56,8 +56,8 @@ MEMBER = re.compile(r"((?:\w+::)+)(~?\w+)(?:\([^)]*\))?")
 SUITE_TEST = re.compile(r"[A-Z]\w*\.(?:[A-Z]\w*|\*)")
 FILTER = re.compile(r"--gtest_filter=['\"]?([^\s'\"`]+)")
 SUITES = re.compile(r"\[\w+\]\((?:\.\./)*(tests/cpp/\w+)\): ((?:`\w+`(?:, )?)+)")
-# A class or an enumeration, its bases, and what stands in it: on its line, or up to the brace at its
-# own indentation. Looks ahead, so that classes inside are found too.
+# A class or an enumeration, its bases, and its contents: on its line, or up to the brace at its own
+# indentation. Looks ahead, so that classes inside are found too.
 BODY = re.compile(
     r"^(?=( *)(?:class|struct|enum(?: class)?) (\w+)(?: final)?(?: : ([^{;]*?))? \{"
     r"([^\n]*\};|.*?\n\1\}))",
@@ -67,12 +67,12 @@ TEST = re.compile(r"^(?:TYPED_)?TEST(?:_F|_P)?\(\s*(\w+)\s*,|^INSTANTIATE_\w+\(\
 
 ONE_TEST = re.compile(r"^(?:TYPED_)?TEST(?:_F|_P)?\(\s*(\w+)\s*,\s*(\w+)", re.M)
 
-# For each name: its line, and what is missing there ("" if nothing is).
+# For each name: its line, and the part that is missing ("" if none).
 Found = Iterator[tuple[int, str]]
 
 
 def tracked(root: Path) -> set[str]:
-    """Files that git knows or would add, and all their folders."""
+    """Returns the files that git knows or would add, and all their folders."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout
     files = {name for name in listed.splitlines() if (root / name).exists()}
@@ -80,7 +80,7 @@ def tracked(root: Path) -> set[str]:
 
 
 def lines_of(text: str) -> Iterator[tuple[int, str, bool]]:
-    """Number, line, whether it is code (fenced or indented)."""
+    """Yields number, line, and whether it is code (fenced or indented)."""
     fenced = False
     for number, line in enumerate(text.splitlines(), 1):
         if line.lstrip().startswith("```"):
@@ -91,7 +91,7 @@ def lines_of(text: str) -> Iterator[tuple[int, str, bool]]:
 
 @cache
 def anchors(text: str) -> set[str]:
-    """The anchors of a page, as GitHub makes them of its headings."""
+    """Returns the anchors of a page, as GitHub derives them from its headings."""
     found: set[str] = set()
     for _, line, code in lines_of(text):
         if not code and (match := re.match(r"#+ (.*)", line)):
@@ -101,7 +101,7 @@ def anchors(text: str) -> set[str]:
 
 
 class Tree:
-    """Files of one working tree or several. What is derived from them is computed when it is first used."""
+    """Files of one working tree or several. Derived data is computed at its first use."""
 
     def __init__(self, roots: list[Path]) -> None:
         self.roots = roots
@@ -110,7 +110,7 @@ class Tree:
 
     @cached_property
     def stems(self) -> set[str]:
-        """Names without ending: "base/config" is base/config.h and base/config.cpp."""
+        """Returns names without ending: "base/config" is base/config.h and base/config.cpp."""
         return {file.rsplit(".", 1)[0] for file in self.files if "." in Path(file).name[1:]}
 
     @cached_property
@@ -141,7 +141,7 @@ class Tree:
 
     @cached_property
     def core(self) -> str:
-        """C++ sources and tests without comments."""
+        """Returns C++ sources and tests without comments."""
         return re.sub(r"//.*", "", self.text(r"(csrc|tests/cpp)/.*\.(cpp|h)"))
 
     @cached_property
@@ -151,7 +151,7 @@ class Tree:
 
     @cached_property
     def classes(self) -> dict[str, tuple[set[str], set[str]]]:
-        """By class, the words in it and in the list of its bases."""
+        """Returns by class the words in it and in the list of its bases."""
         found: dict[str, tuple[set[str], set[str]]] = {}
         for _, name, bases, body in BODY.findall(self.core):
             words, above = found.setdefault(name, (set(), set()))
@@ -165,14 +165,14 @@ class Tree:
 
     @cached_property
     def tops(self) -> set[str]:
-        """Folders and files a path may begin with."""
+        """Returns the folders and files with which a path may begin."""
         tops = {Path(name).parts[0] for name in self.files if name != "."}
         return tops | {
             Path(name).name for name in self.files if re.fullmatch(r"csrc/core/\w+", name)
         }
 
     def names(self, pattern: str) -> list[str]:
-        """Files of the first tree whose whole name the pattern matches."""
+        """Returns the files of the first tree whose whole name matches the pattern."""
         found = [name for name in sorted(self.files) if re.fullmatch(pattern, name)]
         return [name for name in found if (self.roots[0] / name).is_file()]
 
@@ -183,7 +183,7 @@ class Tree:
         return self._texts[path]
 
     def text(self, pattern: str) -> str:
-        """All files whose whole name the pattern matches, together."""
+        """Returns the joined text of all files whose whole name matches the pattern."""
         return "\n".join(
             self.read(name, root)
             for root in self.roots
@@ -196,8 +196,8 @@ class Tree:
         return {name for pair in found for name in pair if name}
 
     def has_member(self, qualifiers: list[str], member: str) -> bool:
-        """Whether the last of `qualifiers`, or a base of it, has the member. What other libraries have
-        is not asked."""
+        """Returns whether the last of `qualifiers`, or a base of it, has the member. Members of
+        other libraries are not checked."""
         name = qualifiers[-1]
         if name in self.classes:
             words, above = self.classes[name]
@@ -208,17 +208,17 @@ class Tree:
         return qualifiers[0].islower() and qualifiers[0] not in self.namespaces
 
     def has_test(self, pattern: str) -> bool:
-        """Whether a test matches; patterns as in --gtest_filter."""
+        """Returns whether a test matches; patterns as in --gtest_filter."""
         return any(fnmatch.fnmatchcase(name, pattern) for name in self.tests)
 
     def has(self, name: str, page: Path) -> bool:
-        """Whether a document at `page` may name this file or folder."""
+        """Returns whether a document at `page` may name this file or folder."""
         name = name.rstrip("/")
         if name in USERS or name.startswith(MADE):
             return True
         if "/" not in name:
             return name in self.base_names
-        if Path(name).parts[0] not in self.tops:  # no path of ours: "a/b" in prose, /proc, ...
+        if Path(name).parts[0] not in self.tops:  # not a path of ours: "a/b" in prose, /proc, ...
             return True
         paths = [str(Path(base) / name) for base in (*BASES, page.parent)]
         return any(path in self.files or path in self.stems for path in paths)
@@ -289,7 +289,8 @@ def pages(root: Path) -> list[Path]:
 
 
 def looked_at(tree: Tree, names: bool = False) -> Iterator[tuple[Path, int, str]]:
-    """Every name in the pages of the first tree: page, line, and what no tree has ("" if it is there)."""
+    """Yields every name in the pages of the first tree: page, line, and the part that no tree has
+    ("" if it exists)."""
     for page in pages(tree.roots[0]):
         text = tree.read(str(page))
         for found in (
@@ -301,7 +302,7 @@ def looked_at(tree: Tree, names: bool = False) -> Iterator[tuple[Path, int, str]
 
 
 def check(roots: list[Path], names: bool = False) -> list[str]:
-    """What the pages of the first tree name and no tree has."""
+    """Returns the names in the pages of the first tree that no tree has."""
     found = looked_at(Tree(roots), names)
     return [f"{page}:{number}: {what}" for page, number, what in found if what]
 

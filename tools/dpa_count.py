@@ -33,7 +33,7 @@ WORK = ROOT / "build" / "dpa"
 PREFIX = "riscv64-unknown-elf-"
 QEMU = "qemu-system-riscv64"
 HARTS = 8
-# Seconds: a run takes few, on a busy machine a minute.
+# Seconds: a run takes a few, on a busy machine a minute.
 LIMIT = 550
 
 KERNEL = ("csrc/dpa/receive.c", "csrc/dpa/send.c")
@@ -46,7 +46,7 @@ FLAGS = [
     *("-fno-tree-loop-distribute-patterns", "-fomit-frame-pointer"),
     *("-mabi=lp64", "-mcmodel=medany"),
 ]
-# Bytes of stack: without byte swaps as instructions their constants take registers.
+# Bytes of stack: without byte swap instructions their constants take registers.
 VARIANTS = {"rv64imac_zba_zbb_zbs": 128, "rv64imac_zba_zbs": 160}
 # Instructions per chunk of the paper's kernels.
 BUDGETS = {"placed": 66, "immediate": 113}
@@ -55,12 +55,13 @@ LOADS = {"lb", "lbu", "lh", "lhu", "lw", "lwu", "ld", "lwsp", "ldsp"}
 STORES = {"sb", "sh", "sw", "sd", "swsp", "sdsp"}
 BRANCHES = {"beq", "bne", "blt", "bge", "bltu", "bgeu", "beqz", "bnez"}
 TRACE = re.compile(r"Trace (\d+): \S+ \[[0-9a-f]+/([0-9a-f]+)/")
-# The turn of another hart, or of a timer, came before the instruction of the line before: it is logged again.
+# Another hart, or a timer, got its turn before the instruction of the previous line: it is logged
+# again.
 STOPPED = "Stopped execution"
 
 
 class Wrong(Exception):
-    """What was counted is not to be trusted, or too much."""
+    """A count that cannot be trusted, or is too large."""
 
 
 def call(*command: str | Path) -> str:
@@ -92,7 +93,7 @@ def build(variant: str, harts: int) -> Path:
 
 
 def run(image: Path, harts: int, *more: str | Path) -> list[list[str]]:
-    """What the driver prints, by words."""
+    """Returns the output of the driver, split into words."""
     machine = ["-M", "virt", "-bios", "none", "-smp", str(harts), "-icount", "shift=0"]
     quiet = ["-display", "none", "-monitor", "none", "-serial", "stdio"]
     text = call(QEMU, *machine, *quiet, *more, "-kernel", image)
@@ -120,14 +121,14 @@ def class_of(mnemonic: str) -> str:
 
 
 def classes(image: Path) -> dict[int, str]:
-    """Of each address of the kernel."""
+    """Returns the class of the instruction at each address of the kernel."""
     text = call(PREFIX + "objdump", "-d", "-M", "no-aliases", "-j", ".text.dpa", image)
     rows = re.findall(r"^\s*([0-9a-f]+):\t[0-9a-f ]+\t(\S+)", text, re.MULTILINE)
     return {int(at, 16): class_of(name) for at, name in rows}
 
 
 def executed(log: Path) -> Iterator[tuple[int, int]]:
-    """Hart and address of each instruction."""
+    """Yields hart and address of each instruction."""
     last: tuple[int, int] | None = None
     with log.open() as lines:
         for line in lines:
@@ -143,7 +144,8 @@ def executed(log: Path) -> Iterator[tuple[int, int]]:
 
 
 def windows(image: Path, harts: int) -> list[list[Counter[str]]]:
-    """By hart, what was executed in each counted call, by class, from the log of addresses."""
+    """Returns by hart the instructions executed in each counted call, by class, from the log of
+    addresses."""
     names, kinds = symbols(image), classes(image)
     log = image.with_suffix(".log")
     span = f"0x{names['dpa_begin']:x}..0x{names['dpa_end']:x}"
@@ -156,7 +158,7 @@ def windows(image: Path, harts: int) -> list[list[Counter[str]]]:
         if at == begins:
             counting[hart] = Counter()
         elif at == ends and window is not None:
-            window["branch"] -= 1  # the call, which is the counting's own
+            window["branch"] -= 1  # the call, which belongs to the counting
             found[hart].append(window)
             counting[hart] = None
         elif window is not None:
@@ -166,7 +168,7 @@ def windows(image: Path, harts: int) -> list[list[Counter[str]]]:
 
 
 def calibrate(rows: list[list[str]]) -> int:
-    """Instructions of a counted call that are the counting's own."""
+    """Returns the instructions of a counted call that belong to the counting."""
     empty = next(int(row[1]) for row in rows if row[0] == "empty")
     for row in rows:
         if row[0] != "loop":
@@ -197,7 +199,7 @@ def scenarios(rows: list[list[str]]) -> dict[str, dict[str, Any]]:
 
 
 def compare(name: str, harts: list[list[Counter[str]]], found: dict[str, dict[str, Any]]) -> None:
-    """Puts the classes into `found`; raises where log and counter disagree, or a hart and another."""
+    """Puts the classes into `found`. Raises if log and counter disagree, or one hart and another."""
     alone = len(harts) == 1
     for hart, calls in enumerate(harts):
         rest = calls[-sum(row["calls"] for row in found.values()) :]

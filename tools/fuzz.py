@@ -27,10 +27,10 @@ from pathlib import Path
 
 PREFIX = "mcast_fuzz_"
 ROOT = Path(__file__).resolve().parent.parent
-# Scripts, of which a short one says as much; what is long there is slow. An input of theirs is many
-# messages: those are counted too.
+# Targets whose inputs are scripts: short ones reach as much, and long ones are slow. Each input is
+# many messages, which are counted too.
 LENGTHS = {"group": 400, "guarded_admission": 256, "member": 512, "station": 512}
-# What an input allocates is used again while it is in the cache, and has short traces.
+# Memory that an input frees is reused while it is in the cache, and traces are short.
 ASAN = "malloc_context_size=4:quarantine_size_mb=4:max_malloc_fill_size=64"
 HANG_SECONDS = 30
 
@@ -42,7 +42,7 @@ def corpus_file(target: str) -> Path:
 
 
 def read_corpus(path: Path) -> Corpus:
-    """The inputs of a packed file; a new target has none yet."""
+    """Returns the inputs of a packed file; a new target has none yet."""
     found: Corpus = {}
     for number, line in enumerate(path.read_text().splitlines() if path.exists() else [], 1):
         digits, _, name = line.partition(" ")
@@ -60,7 +60,7 @@ def write_corpus(path: Path, corpus: Corpus) -> None:
 
 
 def unpack(corpus: Corpus, folder: Path) -> None:
-    """One file per input, as libFuzzer reads them, in a new folder."""
+    """Writes one file per input into a new folder, as libFuzzer reads them."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for data, name in corpus.items():
@@ -74,7 +74,8 @@ def add(target: str, file: Path, name: str = "") -> None:
 
 
 def merge(program: Path) -> bool:
-    """Adds what an earlier run found and what reaches more code; returns whether the program ended well."""
+    """Adds the inputs of an earlier run that reach more code. Returns whether the program ended
+    successfully."""
     build, target = program.parent, program.name.removeprefix(PREFIX)
     corpus = read_corpus(corpus_file(target))
     merged = build / "merged" / target
@@ -91,7 +92,7 @@ def merge(program: Path) -> bool:
 
 
 def run(program: Path, amount: str) -> tuple[bool, str]:
-    """Whether nothing failed, and how many inputs were run, and messages if these are scripts."""
+    """Returns whether all inputs passed, how many were run, and how many messages if they are scripts."""
     build, target = program.parent, program.name.removeprefix(PREFIX)
     found = build / "corpus" / target
     failures = build / "failures"
@@ -107,7 +108,7 @@ def run(program: Path, amount: str) -> tuple[bool, str]:
         str(committed),
         f"-runs={amount[:-1]}" if amount.endswith("x") else f"-max_total_time={amount}",
         f"-max_len={LENGTHS.get(target, 2048)}",
-        "-entropic=0",  # weighing inputs by how rare is what they reach takes half of the time
+        "-entropic=0",  # weighing inputs by the rarity of their code takes half of the time
         f"-timeout={HANG_SECONDS}",
         f"-artifact_prefix={failures}/{target}-",
         "-print_final_stats=1",
@@ -129,7 +130,7 @@ def run(program: Path, amount: str) -> tuple[bool, str]:
 
 
 def again(program: Path, found: Path) -> tuple[bool, str]:
-    """Whether `program`, of a build with sanitizers, reads all of a folder without a word."""
+    """Returns whether `program`, of a build with sanitizers, reads all of a folder without output."""
     files = sum(1 for _ in found.iterdir())
     failures = program.parent / "failures"
     failures.mkdir(exist_ok=True)

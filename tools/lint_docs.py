@@ -26,7 +26,7 @@ from check_docs import ROOT, Tree, looked_at
 from lint_sources import Report, line_of
 
 ERRORS = "docs/troubleshooting.md"
-# Calls that make an error or a warning from a text.
+# Calls that create an error or a warning from a text.
 RAISES = re.compile(
     r"\b(?:Status(?:::system)?|TORCH_CHECK\w*|TORCH_WARN\w*|C10_THROW_ERROR|throw_status|fail"
     r"|log)\("
@@ -43,7 +43,7 @@ ERROR_ROW = re.compile(r'^  X\((\w+), k(\w+),\s*((?:"(?:[^"\\]|\\.)*"\s*)+)\)', 
 
 
 def pieces(text: str) -> list[str]:
-    """Parts of an error text of three words or more, without the advice after a semicolon."""
+    """Returns the parts of an error text of three words or more, without the advice after a semicolon."""
     found = []
     for piece in re.split(r"%\w+|\{#?\w+\}", text.split(";")[0]):
         piece = " ".join(piece.split()).strip(" :,.'()\"")
@@ -53,7 +53,7 @@ def pieces(text: str) -> list[str]:
 
 
 def fixed_parts(source: str) -> list[tuple[int, str]]:
-    """Line and piece of each error text in a source."""
+    """Returns line and piece of each error text in a source."""
     source = re.sub(r"//[^\n]*", "", source)
     parts = []
     for match in RAISES.finditer(source):
@@ -83,13 +83,13 @@ def errors(tree: Tree, report: Report) -> None:
 
 
 def number_of(text: str) -> float:
-    """Value of a number in a table: 32768, 1u << 30, 0.5."""
+    """Returns the value of a number in a table: 32768, 1u << 30, 0.5."""
     left, _, shift = re.sub(r"(?<=\d)(?:u|ull)\b", "", text).partition("<<")
     return int(left) << int(shift) if shift else float(left)
 
 
 def setting_rows(source: str) -> list[tuple[int, dict[str, Any]]]:
-    """Line and row of each setting, as the extension's settings() has them."""
+    """Returns line and row of each setting, as the extension's settings() has them."""
     table = re.sub(r"\\$", "", source, flags=re.M)
     rows = []
     for match in SETTING_ROW.finditer(table):
@@ -136,7 +136,8 @@ def counters(tree: Tree, report: Report) -> None:
 
 
 def error_rows(source: str) -> list[tuple[int, str, str]]:
-    """Line, text and row of the page of each error that has a name: | `name` | `code` | `text` |."""
+    """Returns line, text and row of the page of each error that has a name: | `name` | `code` |
+    `text` |."""
     table = re.sub(r"\\$", "", source, flags=re.M)
     rows = []
     for match in ERROR_ROW.finditer(table):
@@ -172,7 +173,7 @@ def numbered(text: str, pattern: str) -> dict[int, str]:
 
 
 def protocol(tree: Tree, report: Report) -> None:
-    """The page has the numbers of the sources: a second implementation has only the page."""
+    """The page has the numbers of the sources: a second implementation only has the page."""
     name = "docs/protocol.md"
     page = tree.read(name)
     found = re.search(r"kProtocolVersion = (\d+)", tree.read("csrc/core/engine/rendezvous.h"))
@@ -206,7 +207,7 @@ def protocol(tree: Tree, report: Report) -> None:
 
 
 def attacks(tree: Tree, report: Report) -> None:
-    """Each of the ten nastiest attacks names a test that exists."""
+    """Each of the ten most dangerous attacks names a test that exists."""
     name = "docs/security.md"
     before, _, rest = tree.read(name).partition("## The ten nastiest attacks\n")
     tests = set(re.findall(r"^def (test_\w+)", tree.text(r"tests/python/.*\.py"), re.M))
@@ -235,7 +236,7 @@ def refusals(tree: Tree, report: Report) -> None:
 
 
 def package_index(tree: Tree, report: Report) -> None:
-    """The package is on no index: nobody may be told to install it by its name."""
+    """The package is in no index, so no page may tell users to install it by its name."""
     wrong = re.compile(r"pip install\b[^`\n]*\btorch[-_]mcast\b(?![/'\w-])")
     for name in tree.names(r".*\.(py|md|cpp|h|sh)"):
         text = tree.read(name)
@@ -245,7 +246,7 @@ def package_index(tree: Tree, report: Report) -> None:
 
 
 Check = Callable[[Tree, Report], None]
-# By name: the check, and the comparisons that it makes at least.
+# By name: the check, and the minimum of comparisons that it makes.
 CHECKS: dict[str, tuple[Check, int]] = {
     "names": (names, 1800),
     "errors": (errors, 500),

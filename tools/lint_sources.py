@@ -1,5 +1,5 @@
-"""Rules of the sources that no compiler knows, for tools/lint_docs.py: where methods are defined, Python's
-lock, circular imports, seeds."""
+"""Rules of the sources that no compiler checks, for tools/lint_docs.py: where methods are defined,
+Python's lock, circular imports, seeds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from check_docs import Tree
 
 
 class Report:
-    """Counts comparisons by check and gathers failures."""
+    """Counts comparisons by check and collects failures."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -43,7 +43,7 @@ METHOD = re.compile(r"  (?:static |virtual )?[\w:<>,*& ]+?[ *&](\w+)\(")
 
 
 def declared(text: str) -> list[tuple[int, str, list[str]]]:
-    """Line, name and sources of each method in a section that has no body there."""
+    """Returns line, name and sources of each method in a section that has no body there."""
     found = []
     sources: list[str] = []
     lines = text.splitlines()
@@ -68,10 +68,10 @@ def sections(tree: Tree, report: Report) -> None:
             report.check(there, f"{header}:{number}", f"{name} is not in {', '.join(sources)}")
 
 
-# -- headers that no product file includes: what they declare is used by tests alone, or by nobody ---------
+# -- headers that no product file includes: only tests use their declarations, or no code does -----------
 
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)
-# Its factory is all that the product takes; tests look into it.
+# The product only uses its factory; tests also use its class.
 LOOKED_INTO = {"csrc/core/transport/udp/udp_transport.h"}
 
 
@@ -89,9 +89,9 @@ def unused_headers(tree: Tree, report: Report) -> None:
 
 # -- Python's lock: a thread that waits for a lane has released it ------------------------------------
 
-# The lane may want the lock, to release a tensor, and each would wait for the other. That happens too rarely
-# to test it (one run in fifty of eight ranks that ask for stats() after every operation), so the sources are
-# read.
+# The lane may need the lock, to release a tensor, and each would wait for the other. It happens too
+# rarely for a test (one run in fifty of eight ranks that call stats() after every operation), so
+# the sources are checked.
 WAITS = re.compile(r"\w(?:->|\(\)\.)(?:stats|trace|close|give_up|shutdown)\(")
 RELEASES = re.compile(r"WithoutGil \w+;|gil_scoped_release")
 # Run without Python's lock: on threads of Background, at exit, on objects that are not groups.
@@ -100,7 +100,7 @@ FUNCTION = re.compile(r"^[\w:<>,&* ~]*?(\w+)\([^;]*$")
 
 
 def functions(text: str) -> list[tuple[int, str, list[str]]]:
-    """Line, name and lines of each function that begins in the first column."""
+    """Returns line, name and lines of each function that begins in the first column."""
     found: list[tuple[int, str, list[str]]] = [(1, "", [])]
     for number, line in enumerate(text.splitlines(), 1):
         if (match := FUNCTION.match(line)) and not line.startswith((" ", "//", "#", "}")):
@@ -110,7 +110,7 @@ def functions(text: str) -> list[tuple[int, str, list[str]]]:
 
 
 def holds_lock(lines: list[str]) -> bool:
-    """Whether a function waits for a lane before it has released Python's lock."""
+    """Returns whether a function waits for a lane before it has released Python's lock."""
     first = next((i for i, line in enumerate(lines) if WAITS.search(line)), None)
     return first is not None and not any(RELEASES.search(line) for line in lines[: first + 1])
 
@@ -138,8 +138,9 @@ def modules(tree: Tree) -> dict[str, str]:
 
 
 def imported(source: str, known: set[str]) -> dict[str, int]:
-    """Modules of `known` that import statements name, inside functions too, and the line. (The packages
-    around a module, which Python also loads, do not count: they gather the modules below them.)"""
+    """Returns the modules of `known` that import statements name, also inside functions, and the
+    line. (The packages around a module, which Python also loads, do not count: they contain the
+    modules below them.)"""
     named: dict[str, int] = {}
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -158,7 +159,7 @@ def imported(source: str, known: set[str]) -> dict[str, int]:
 
 
 def circle(graph: dict[str, dict[str, int]]) -> list[str]:
-    """Modules that lead back to the first one, or nothing."""
+    """Returns the modules of a path back to the first one, or nothing."""
     done: set[str] = set()
 
     def follow(module: str, way: list[str]) -> list[str]:
@@ -180,7 +181,7 @@ def circle(graph: dict[str, dict[str, int]]) -> list[str]:
 
 def imports(tree: Tree, report: Report) -> None:
     files = modules(tree)
-    known = {*files, "torch_mcast._build_info"}  # the build writes it
+    known = {*files, "torch_mcast._build_info"}  # written by the build
     graph = {}
     for name, path in files.items():
         named = imported(tree.read(path), known)
@@ -197,7 +198,7 @@ def imports(tree: Tree, report: Report) -> None:
 
 SUITE = re.compile(r'^    \("(\w+)", "(\S+)", ', re.M)
 DRAWS = re.compile(r"^(?:TEST(?:_[FP])?|TYPED_TEST)\((\w+), (\w+)\)|[^\w](seeds\()", re.M)
-# Over real sockets or between processes.
+# Tests over real sockets or between processes.
 NOT_SIMULATED = {"engine", "transport", "verbs"}
 
 

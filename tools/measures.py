@@ -38,7 +38,7 @@ LIMITS = {
 }
 SHOWN = 10
 
-# What is no code, in C++. Quotes within numbers (1'000) are not the beginning of a character.
+# Parts that are not code, in C++. Quotes within numbers (1'000) do not start a character.
 NO_CODE = re.compile(
     r"//[^\n]*"
     r"|/\*.*?\*/"
@@ -67,14 +67,14 @@ class Measure(NamedTuple):
 
 
 def blank(match: re.Match[str]) -> str:
-    """As much space, and as many lines; a literal stays one value."""
+    """Replaces a match by as much space, and as many lines; a literal stays one value."""
     text = match.group()
     space = re.sub(r"[^\n]", " ", text)
     return "0" + space[1:] if text[0] in "\"'R" else space
 
 
 def without_templates(text: str) -> str:
-    """Without what is in angle brackets. Operators stand between blanks."""
+    """Removes the contents of angle brackets. Operators have blanks around them."""
     text = re.sub(r"\s(?:<<|>>|<=|>=|<|>|->)\s", " ", text.replace("->", " "))
     before = None
     while before != text:
@@ -83,7 +83,7 @@ def without_templates(text: str) -> str:
 
 
 def without_parentheses(text: str) -> str:
-    """A @ for each pair, whatever is in it."""
+    """Replaces each pair of parentheses and its contents by @."""
     before = None
     while before != text:
         before, text = text, re.sub(r"\([^()]*\)", "@", text)
@@ -91,7 +91,7 @@ def without_parentheses(text: str) -> str:
 
 
 def plain(head: str) -> str:
-    """A declaration without template, attributes and alignment."""
+    """Removes template, attributes and alignment from a declaration."""
     head = re.sub(r"\[\[.*?\]\]|alignas\([^()]*\)", "", head).strip()
     while TEMPLATE.match(head):
         depth, end = 1, head.index("<") + 1
@@ -105,7 +105,7 @@ def plain(head: str) -> str:
 @dataclass
 class Scope:
     kind: str  # namespace, record, enum, function, values
-    line: int = 0  # where its first statement, its signature, begins
+    line: int = 0  # start of its first statement, its signature
     name: str = ""
     access: str = "public"
     fields: int = 0
@@ -123,7 +123,7 @@ class Scope:
 
 
 def kind_of(head: str, inside: Scope) -> str:
-    """Of what a brace after `head` opens."""
+    """Returns the kind of the block that a brace after `head` opens."""
     text = plain(head)
     if inside.depth == 0 and RECORD.match(text) and "(" not in text and "=" not in text:
         return "record"
@@ -138,7 +138,7 @@ def kind_of(head: str, inside: Scope) -> str:
     if "operator" in text:
         return "function"
     bare = without_parentheses(without_templates(text))
-    # A "=" before any parenthesis is an initializer's.
+    # A "=" before any parenthesis starts an initializer.
     return "function" if "@" in bare and "=" not in bare else "values"
 
 
@@ -155,7 +155,7 @@ def name_of(kind: str, head: str) -> str:
 
 
 def members(statement: str) -> tuple[int, int]:
-    """Fields and methods that a statement of a class declares."""
+    """Returns the fields and methods that a statement of a class declares."""
     text = plain(statement)
     if not text or NO_FIELD.match(text):
         return 0, 0
@@ -235,7 +235,8 @@ class Source:
             self.note("lines of a function", line - closed.line + 1, closed)
             if top.kind == "record" and top.access == "private":
                 top.private += 1
-        # Of a body nothing follows; of a class, an enum or values perhaps a name and a semicolon.
+        # A body ends the statement; after a class, an enum or values a name and a semicolon may
+        # follow.
         in_body = top.kind in ("values", "function") and top.depth == 0
         follows = closed.kind in ("record", "enum") or (closed.kind == "values" and not in_body)
         if follows:
@@ -267,7 +268,8 @@ def measure(path: Path) -> list[Measure]:
 
 
 def unmeasured(found: list[Measure]) -> Iterator[str]:
-    """Lines of .cpp files where a brace in the first column ends neither a function nor a namespace."""
+    """Yields the lines of .cpp files where a brace in the first column ends neither a function nor
+    a namespace."""
     ends: dict[str, set[int]] = {}
     for m in found:
         lines = ends.setdefault(m.path, set())

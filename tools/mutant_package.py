@@ -1,9 +1,10 @@
-"""Copies of the whole package in which tools/mutants.py plants faults that pytest must notice.
+"""Copies of the whole package in which tools/mutants.py plants faults that pytest must detect.
 
-Faults in torch_mcast/ go into build/mutants/package, which has the extension and the programs that the
-work tree has built. Faults in csrc/torch/ go into build/mutants/adapter, which builds its own extension.
-Each copy has its own virtual environment: there torch_mcast is the copy, whatever the working
-directory and the environment of a process are, and all other packages are those of $VENV.
+Faults in torch_mcast/ are planted in build/mutants/package, which has the extension and the
+programs that the work tree has built. Faults in csrc/torch/ are planted in build/mutants/adapter,
+which builds its own extension. Each copy has its own virtual environment, in which torch_mcast is
+the copy, whatever the working directory and the environment of a process are, and all other
+packages are those of $VENV.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "build" / "mutants"
 NOT_COPIED = (":!tests/fuzz/corpus", ":!benchmarks/results")
-# Ignored by git, made by the build.
+# Ignored by git, created by the build.
 BUILT = ("_C.*.so", "_build_info.py", "mcast-aggregator", "mcast-engine", "mcast-simulate")
 FLAGS = ("-x", "-v", "--color=no", "--tb=short", "-p", "no:cacheprovider")
 # Seconds that pytest may take at least: it imports torch first, and ranks that hang are given up after 75.
@@ -35,7 +36,7 @@ SETTINGS = ("-DMCAST_BUILD_TORCH=ON", "-DMCAST_BUILD_TESTS=OFF", "-DMCAST_TORCH_
 
 
 def write(path: Path, text: bytes) -> None:
-    """Files that are the same keep their times."""
+    """Writes a file; unchanged files keep their times."""
     if path.is_file() and path.read_bytes() == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -90,7 +91,7 @@ class PackageTree:
 
     def _copy(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
-        if not (self.root / ".git").is_dir():  # tests ask git what belongs to the repository
+        if not (self.root / ".git").is_dir():  # tests query git for the repository's files
             subprocess.run(["git", "init", "-q", self.root], check=True)
         names = git_files(ROOT, *NOT_COPIED)
         for name in names:
@@ -105,7 +106,7 @@ class PackageTree:
                 sys.exit(f"torch_mcast/{pattern} is missing: run make build")
             for file in built:
                 copy = self.root / "torch_mcast" / file.name
-                extension = pattern in BUILT[:2]  # those that the copy may build itself
+                extension = pattern in BUILT[:2]  # files that the copy may build itself
                 if not (extension and self.builds) and not same(copy, file):
                     copy.unlink(missing_ok=True)
                     shutil.copy2(file, copy)
@@ -126,7 +127,7 @@ class PackageTree:
                 mine.chmod(0o755)
 
     def _configure(self) -> None:
-        # The core is compiled with the same options as in the work tree, so it comes out of ccache.
+        # The core is compiled with the same options as in the work tree, so ccache has it.
         cache = ROOT / "build" / "cpp" / "CMakeCache.txt"
         text = cache.read_text() if cache.is_file() else ""
         warnings = re.search(r"^MCAST_WERROR:\w+=(\w+)", text, re.MULTILINE)
@@ -142,22 +143,22 @@ class PackageTree:
         )  # fmt: skip
 
     def build(self, jobs: int) -> str:
-        """The compiler's output if it fails, else nothing."""
+        """Returns the compiler's output if it fails, else an empty string."""
         if not self.builds:
             return ""
         done = subprocess.run(
             ["ninja", "-C", self._build, "-j", str(jobs), "mcast_torch"],
             capture_output=True,
             text=True,
-            # A source that has its old text again comes out of ccache.
+            # ccache has a source that got its old text back.
             env={**os.environ, "CCACHE_SLOPPINESS": "pch_defines,time_macros"},
         )
         return "" if done.returncode == 0 else done.stdout
 
     def failing(self, tests: str, limit: int, environment: Mapping[str, str]) -> str:
-        """The first test that fails, "" if none does."""
+        """Returns the first test that fails, "" if none does."""
         variables = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "MCAST_MUTANT": mark()}
-        # Tests of make test must notice.
+        # The tests of make test must detect it.
         variables.pop("MCAST_TEST_ALL", None)
         variables |= environment
         output = self.root / "build" / "pytest.log"
@@ -196,7 +197,7 @@ def mark() -> str:
 
 
 def end_all(run: str) -> None:
-    """Kills the processes that a run of pytest has left: its mark is in their environment."""
+    """Kills the processes that a run of pytest has left: their environment contains its mark."""
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if f"MCAST_MUTANT={run}\0".encode() in (process / "environ").read_bytes():
@@ -204,7 +205,7 @@ def end_all(run: str) -> None:
 
 
 def first_failure(output: str, status: int, hangs: bool) -> str:
-    """The first failed item in pytest's output, below tests/python; "" if none failed."""
+    """Returns the first failed item in pytest's output, below tests/python; "" if none failed."""
     if status == 0 and not hangs:
         return ""
     found = None
@@ -224,7 +225,8 @@ def first_failure(output: str, status: int, hangs: bool) -> str:
 def selections(
     rows: Iterable[tuple[str, tuple[tuple[str, str], ...]]],
 ) -> list[tuple[str, dict[str, str]]]:
-    """Few runs of pytest that have all tests of these rows: arguments and environment of each."""
+    """Returns a few runs of pytest that contain all tests of these rows: arguments and environment
+    of each."""
     whole: dict[tuple[tuple[str, str], ...], set[str]] = {}
     parts: dict[tuple[tuple[str, ...], tuple[tuple[str, str], ...]], set[str]] = {}
     for tests, environment in rows:

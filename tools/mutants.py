@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Plants faults into a copy of the sources, one after the other, and shows which test catches each.
 
-The faults are in tests/mutant_list*.py. C++ tests judge those in the core, Python tests those in the
-package and in the extension (tools/mutant_package.py). Tests that pass whatever the code does would
-not be noticed otherwise. A fault that no test of its filter catches is tried on all C++ tests
-(--whole), is reported as a survivor and makes the exit status 1: then a test is missing.
+The faults are in tests/mutant_list*.py. C++ tests judge those in the core, Python tests those in
+the package and in the extension (tools/mutant_package.py). Otherwise a test that passes whatever
+the code does would go unnoticed. A fault that no test of its filter catches is tried on all C++
+tests (--whole), is reported as a survivor and makes the exit status 1: then a test is missing.
 
-Everything happens in build/mutants; what is compiled once is taken from ccache the next time. Rows of
-docs/mutants.md are each from the last run that planted their fault.
+All files are in build/mutants; ccache keeps compiled sources for the next run. Each row of
+docs/mutants.md is from the last run that planted its fault.
 """
 
 import argparse
@@ -37,7 +37,7 @@ ADAPTER = PackageTree("adapter", builds=True)
 BUILD = WORK / "build"
 TREES = ("core", "adapter", "package")
 REPORT = ROOT / "docs" / "mutants.md"
-# Seconds for the tests of a program as a whole: what takes longer hangs.
+# Seconds for the tests of a program as a whole: a longer run hangs.
 PROGRAM_LIMIT = 400
 COPIED = (
     "csrc/core",
@@ -52,7 +52,7 @@ COPIED = (
     "benchmarks/dpa-counts.json",
 )
 SETTINGS = (
-    "-DMCAST_JOIN=8",  # a change costs a batch of eight; what includes a header, little more
+    "-DMCAST_JOIN=8",  # a change costs a batch of eight; one in a header, little more
     "-DMCAST_BUILD_TESTS=ON",
     "-DCMAKE_BUILD_TYPE=Debug",
     "-DCMAKE_CXX_FLAGS_DEBUG=-O1",  # without debug information: quick to compile and to link
@@ -61,7 +61,7 @@ PROGRAMS = (
     "base", "wire", "ipc", "protocol", "crypto", "transport", "verbs", "aggregation", "collective",
     "security", "host", "engine", "service", "dpa", "offload",
 )  # fmt: skip
-# The same in every run, and few seeds: most faults show with any.
+# The same in every run, and few seeds: most faults show with any seed.
 ENVIRONMENT = {"MCAST_TEST_BASE": "1", "MCAST_TEST_SEEDS": "25"}
 
 HEAD = """# Mutants
@@ -76,7 +76,7 @@ are below `csrc/core` if not in `csrc/torch` or `torch_mcast`, Python tests belo
 
 
 def copy_tree() -> None:
-    """What CMake needs, as it is in the work tree; files that are the same keep their times."""
+    """Copies the files that CMake needs from the work tree; unchanged files keep their times."""
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", *COPIED],
         cwd=ROOT,
@@ -102,7 +102,7 @@ def configure() -> None:
 
 
 def build(programs: list[str], jobs: int) -> str:
-    """The compiler's words if it fails, else nothing."""
+    """Returns the compiler's output if it fails, else an empty string."""
     targets = [f"mcast_test_{program}" for program in programs]
     done = subprocess.run(
         ["ninja", "-C", BUILD, "-j", str(jobs), *targets], capture_output=True, text=True
@@ -111,7 +111,7 @@ def build(programs: list[str], jobs: int) -> str:
 
 
 def failing(program: str, tests: str, limit: int, environment: dict[str, str] | None = None) -> str:
-    """The first test of the program that fails, "" if none does."""
+    """Returns the first test of the program that fails, "" if none does."""
     run = subprocess.Popen(
         [BUILD / f"mcast_test_{program}", f"--gtest_filter={tests}", "--gtest_fail_fast"],
         stdout=subprocess.PIPE,
@@ -119,7 +119,7 @@ def failing(program: str, tests: str, limit: int, environment: dict[str, str] | 
         text=True,
         errors="replace",
         env={**os.environ, **ENVIRONMENT, **(environment or {})},
-        cwd=WORK,  # plans of the swarm that fail are left there
+        cwd=WORK,  # failing plans of the swarm are left there
         start_new_session=True,  # tests have processes of their own: they end together
     )
     hangs = False
@@ -130,7 +130,7 @@ def failing(program: str, tests: str, limit: int, environment: dict[str, str] | 
         os.killpg(run.pid, signal.SIGKILL)
         said, _ = run.communicate()
     finally:
-        if run.poll() is None:  # Ctrl-C: in a session of their own they would go on
+        if run.poll() is None:  # Ctrl-C: in their own session they would continue
             os.killpg(run.pid, signal.SIGKILL)
     failed = re.search(r"^\[  FAILED  \] (\S+?),? ", said + " ", re.MULTILINE)
     if failed:
@@ -144,14 +144,14 @@ def failing(program: str, tests: str, limit: int, environment: dict[str, str] | 
 
 
 def whole(jobs: int) -> str:
-    """The first failure of all programs."""
+    """Returns the first failure of all programs."""
     if build(list(PROGRAMS), jobs):
         return ""
     return next(filter(None, (failing(p, "*", PROGRAM_LIMIT) for p in PROGRAMS)), "")
 
 
 def package_of(mutant: Mutant) -> PackageTree | None:
-    """Where pytest judges it; None: a C++ program does."""
+    """Returns the package in which pytest judges it; None if a C++ program does."""
     if mutant.program != "pytest":
         return None
     return PACKAGE if mutant.path.startswith("torch_mcast/") else ADAPTER
@@ -168,7 +168,7 @@ def build_for(mutant: Mutant, jobs: int) -> str:
 
 
 def judge(mutant: Mutant, part: int = 1) -> str:
-    """The first failure among the mutant's tests, which may take a `part`-th of their limit."""
+    """Returns the first failure among the mutant's tests, which may take a `part`-th of their limit."""
     package = package_of(mutant)
     environment = dict(mutant.environment)
     if package:
@@ -177,7 +177,7 @@ def judge(mutant: Mutant, part: int = 1) -> str:
 
 
 def try_mutant(mutant: Mutant, jobs: int, all_tests: bool) -> str:
-    """The test that catches it; "" if it survives."""
+    """Returns the test that catches it; "" if it survives."""
     package = package_of(mutant)
     file = (package.root if package else TREE) / mutant.path
     sound = file.read_text()
@@ -197,7 +197,7 @@ def try_mutant(mutant: Mutant, jobs: int, all_tests: bool) -> str:
 
 
 def check_time(mutant: Mutant, jobs: int) -> None:
-    """That it is the fault which takes so long: without it the same tests end in half of their limit."""
+    """Checks that the fault causes the hang: without it the same tests end in half of their limit."""
     wrong = build_for(mutant, jobs)
     slow = judge(mutant, 2)
     if wrong or slow:
@@ -291,7 +291,7 @@ def stale(mutants: list[Mutant]) -> list[Mutant]:
 
 
 def check_rows(rows: dict[str, str]) -> None:
-    """Each fault was planted once, and caught; no row is of a fault that is no more."""
+    """Checks that each fault was planted once, and caught, and that no row is left of a removed fault."""
     wrong = [f"{m.name} has no row" for m in MUTANTS if m.name not in rows]
     wrong += [f"{name} is no fault" for name in sorted(set(rows) - {m.name for m in MUTANTS})]
     wrong += [f"{name} was not caught" for name, row in rows.items() if "**nothing**" in row]
@@ -319,7 +319,7 @@ def prepare(mutants: list[Mutant], jobs: int) -> None:
 
 
 def check_sound(mutants: list[Mutant], jobs: int) -> None:
-    """Without a fault every test passes, and every filter names some."""
+    """Checks that without a fault every test passes, and that every filter names some."""
     filters: dict[str, set[str]] = {}
     for m in mutants:
         filters.setdefault(m.program, set()).update(m.tests.split(":"))
@@ -339,7 +339,7 @@ def check_sound(mutants: list[Mutant], jobs: int) -> None:
 
 
 def report() -> dict[str, str]:
-    """The rows that there are, by their fault."""
+    """Returns the existing rows, by their fault."""
     text = REPORT.read_text() if REPORT.is_file() else ""
     return {m[1]: m[0] + "\n" for m in re.finditer(r"^\| ([a-z0-9-]+) \| `.*$", text, re.MULTILINE)}
 

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """Shows that the C++ tests make every counted event happen, and that some test names each counter.
 
-A counter stands for an event or a path through the core, a point (MCAST_REACH) for a branch that
-no counter shows; one that is 0 after all tests belongs to code that nobody has seen at work. Run the
-tests with MCAST_TEST_REACH=FOLDER (an empty folder, an absolute path), in as many programs and shards
-as you like, then
+A counter stands for an event or a path through the core, a point (MCAST_REACH) for a branch that no
+counter shows; one that is 0 after all tests belongs to code that no test has run. Run the tests
+with MCAST_TEST_REACH=FOLDER (an empty folder, an absolute path), in as many programs and shards as
+you like, then
 
     tools/reach.py FOLDER
 
-Exit status 1: a counter or a point is 0 in all of them, or no test names a counter, or an exception is
-none any more.
+Exit status 1: a counter or a point is 0 in all of them, or no test names a counter, or an exception
+no longer applies.
 """
 
 import argparse
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "csrc" / "core" / "base" / "counters.h"
 POINTS = ROOT / "csrc" / "core" / "base" / "reach.h"
 
-# Counters and points ("point.NAME") that need more than these programs have, and why.
+# Counters and points ("point.NAME") that these programs cannot raise, and the reason.
 EXCEPTIONS: dict[str, str] = {}
 
 
@@ -36,7 +36,7 @@ def points() -> list[str]:
 
 
 def read(folder: Path) -> tuple[Counter[str], dict[str, str]]:
-    """Sums over all processes; for each counter a test that raised it."""
+    """Returns sums over all processes, and for each counter a test that raised it."""
     sums: Counter[str] = Counter()
     tests: dict[str, str] = {}
     files = sorted(folder.glob("*.txt"))
@@ -55,7 +55,7 @@ def read(folder: Path) -> tuple[Counter[str], dict[str, str]]:
 
 
 def unnamed(names: list[str]) -> list[str]:
-    """Counters that stand in no test: whatever they say, nobody would notice."""
+    """Returns counters that no test names: a wrong value would go unnoticed."""
     text = ""
     for folder, kind in (("tests/cpp", "*.cpp"), ("tests/cpp", "*.h"), ("tests/python", "*.py")):
         text += "".join(path.read_text() for path in sorted((ROOT / folder).rglob(kind)))

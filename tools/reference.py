@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Makes the reference pages that repeat the sources: docs/cli.md, and the table of docs/counters.md.
+"""Makes the reference pages that repeat the sources: docs/cli.md, and the table of
+docs/counters.md.
 
     python3 tools/reference.py           # write both
-    python3 tools/reference.py --check   # exit 1 if one is not what the sources say
+    python3 tools/reference.py --check   # exit 1 if one differs from the sources
 
-tests/python/test_reference.py runs the check. Options of the commands come from their argparse parsers, those
-of the aggregator and the engine, which are C++ programs, from their --help: the package must be built.
+tests/python/test_reference.py runs the check. Options of the commands come from their argparse
+parsers, those of the aggregator and the engine, which are C++ programs, from their --help: the
+package must be built.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ LINES = (
     "settings",
     "secret",
 )
-# C++ programs, and what they do.
+# C++ programs, and their descriptions.
 PROGRAMS = {
     "aggregator": "Folds reductions of groups that name this host in `MCAST_AGGREGATORS`, until SIGTERM.",
     "engine run": "Runs the network of this host's processes with `MCAST_ENGINE=host`, until SIGTERM.",
@@ -69,7 +71,7 @@ def _capture(parser: argparse.ArgumentParser, *_: object, **__: object) -> NoRet
 
 
 def parser_of(line: str) -> argparse.ArgumentParser:
-    """The parser of a command line such as "doctor watch"."""
+    """Returns the parser of a command line such as "doctor watch"."""
     cli = importlib.import_module("torch_mcast.cli")
     command, *arguments = line.split()
     module = importlib.import_module(cli.COMMANDS[command][0])
@@ -87,7 +89,7 @@ def parser_of(line: str) -> argparse.ArgumentParser:
 
 
 def cell(text: str) -> str:
-    """Text in a cell of a Markdown table."""
+    """Formats text for a cell of a Markdown table."""
     return re.sub(r"([\[|<*])", r"\\\1", " ".join(text.split()))
 
 
@@ -119,12 +121,13 @@ def argparse_rows(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
 
 
 def program_rows(line: str) -> Iterator[tuple[str, str]]:
-    """Options of a C++ program, from its --help: a line with the option, then its help, then its default."""
+    """Yields the options of a C++ program, from its --help: a line with the option, then its help,
+    then its default."""
     command, *arguments = line.split()
     program = importlib.import_module("torch_mcast._program").find_program(f"mcast-{command}")
     words = [str(program), *(word for word in arguments if word != "run"), "--help"]
     text = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout
-    # The engine's help has the options of `drain` after those of `run`.
+    # The engine's help lists the options of `drain` after those of `run`.
     runs, _, drains = text.partition("\ndrain: ")
     for match in PROGRAM_OPTION.finditer(drains if line == "engine drain" else runs):
         words_of_option = f"`{match[1]}`".replace("|", "\\|")
@@ -185,7 +188,7 @@ def command_page() -> str:
 
 
 def macro_rows(source: str) -> dict[str, str]:
-    """Name and help of each row of a table in a header: X(name, "help")."""
+    """Returns name and help of each row of a table in a header: X(name, "help")."""
     table = re.sub(r" *\\$", "", source, flags=re.M)
     return {name: joined(literals) for name, literals in ROW.findall(table)}
 
@@ -200,7 +203,7 @@ def joined(literals: str) -> str:
 
 
 def counter_page(page: str | None = None) -> str:
-    """docs/counters.md, or `page`, with the tables of counters and of causes as the sources have them."""
+    """Returns docs/counters.md, or `page`, with the tables of counters and of causes from the sources."""
     if page is None:
         page = (ROOT / "docs/counters.md").read_text()
     for header, title in (("counters.h", "counter"), ("refusal.h", "cause")):
@@ -222,7 +225,7 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 def differing() -> list[str]:
-    """Pages that are not what the sources say."""
+    """Returns the pages that differ from the sources."""
     return [name for name, make in PAGES.items() if (ROOT / name).read_text() != make()]
 
 

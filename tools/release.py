@@ -37,7 +37,7 @@ WHEEL = re.compile(r"torch_mcast-(?P<version>[\d.]+)\+torch(?P<torch>\d+\.\d+)-.
 
 
 class ReleaseError(Exception):
-    """What is not right, in one line."""
+    """A fault of the release, in one line."""
 
 
 def version(root: Path = ROOT) -> str:
@@ -46,7 +46,7 @@ def version(root: Path = ROOT) -> str:
 
 
 def check_texts(root: Path = ROOT) -> None:
-    """ReleaseError: the changelog has no section of this version with a date that has come."""
+    """Raises ReleaseError if the changelog has no section of this version with a past date."""
     wanted = version(root)
     if not re.fullmatch(r"\d+\.\d+\.\d+", wanted):
         raise ReleaseError(f"torch_mcast/__init__.py: {wanted!r} is not of the form 1.2.3")
@@ -65,7 +65,8 @@ def check_texts(root: Path = ROOT) -> None:
 
 
 def index(dist: Path, out: Path) -> list[Path]:
-    """Writes a page for each minor version of torch and returns them. ReleaseError: there are no wheels."""
+    """Writes a page for each minor version of torch and returns them. Raises ReleaseError if there
+    are no wheels."""
     by_torch: dict[str, list[Path]] = {}
     for wheel in sorted(dist.glob("*.whl")):
         if not (name := WHEEL.fullmatch(wheel.name)):
@@ -96,7 +97,7 @@ def index(dist: Path, out: Path) -> list[Path]:
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """The address of a server of these files on loopback."""
+    """Serves these files on loopback. Yields the address."""
 
     class Quiet(SimpleHTTPRequestHandler):
         def log_message(self, format: str, *words: object) -> None:
@@ -122,8 +123,8 @@ def run(*command: str | Path, cwd: Path | None = None, env: dict[str, str] | Non
 
 
 def archive(copy: Path, dist: Path) -> Path:
-    """The archive of the tracked files, made in a copy: setuptools writes its folders into the tree that it
-    reads."""
+    """Returns the archive of the tracked files, made in a copy: setuptools writes its folders into
+    the tree that it reads."""
     for name in filter(None, run("git", "-C", ROOT, "ls-files", "-z").split("\0")):
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, copy / name)
@@ -142,7 +143,8 @@ dist.destroy_process_group()
 
 
 def install(home: Path, *words: str | Path, **env: str) -> None:
-    """Into an environment of its own, which has this one's torch but not its torch_mcast; then a script."""
+    """Installs into a separate environment, which has this one's torch but not its torch_mcast;
+    then runs a script."""
     near = next(path for path in sys.path if (Path(path) / "torch").is_dir())
     run(sys.executable, "-m", "venv", home)
     inside = home / "bin" / "python"

@@ -25,8 +25,9 @@ Environment = dict[str, str]
 SEALED: Environment = {"MCAST_TEST_SECURITY": "sealed"}
 AUTH: Environment = {"MCAST_TEST_SECURITY": "auth"}
 SWARM: Environment = {"MCAST_SWARM_SECONDS": "60"}
-# Program, tests, environment: all that take their seeds from tests/cpp/support/seeds.h or the swarm's
-# generator, but those over sockets and between processes, which wait for the machine.
+# Program, tests, environment: all tests that take their seeds from tests/cpp/support/seeds.h or the
+# swarm's generator, except those over sockets and between processes, which depend on the machine's
+# load.
 SUITES: list[tuple[str, str, Environment]] = [
     ("collective", "*Schedules*", {}),
     ("collective", "*Failures*", {}),
@@ -44,14 +45,14 @@ SUITES: list[tuple[str, str, Environment]] = [
     ("ipc", "Ring*:IpcControl*:IpcRecord*", {}),
     ("base", "Bitmap*", {}),
 ]
-LIMIT_S = 1800  # of one run: a hang
+LIMIT_S = 1800  # of one run: longer is a hang
 SEED = re.compile(r"MCAST_(?:TEST|SWARM)_SEED=\d+")
 
 
 @dataclass
 class Run:
-    """One suite from one base; `said`: "", or what a run that failed has printed. `plans`: the swarm's, by
-    file name, as small as they could be made."""
+    """One suite from one base; `said`: "", or the output of a failed run. `plans`: the swarm's, by
+    file name, reduced as far as possible."""
 
     program: str
     tests: str
@@ -86,7 +87,7 @@ def run(folder: Path, suite: tuple[str, str, Environment], base: int, limit_s: f
         except subprocess.TimeoutExpired as late:
             end, output = f"no end after {limit_s:g} s", late.output
         it.said = f"{(output or b'').decode(errors='replace')}\n{end}\n"
-        if not SEED.search(it.said) and note.exists():  # it had no time to say which one it was
+        if not SEED.search(it.said) and note.exists():  # it ended before it could print its seed
             it.said += f"under way: {note.read_text() or 'no seed'}"
         it.plans = {file.name: file.read_text() for file in Path(place).glob("*.plan")}
     return it

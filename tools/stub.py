@@ -1,5 +1,4 @@
-"""Writes the settings in torch_mcast/_C.pyi from the table that the extension has. `test_types.py` compares
-them."""
+"""Writes the settings in torch_mcast/_C.pyi from the extension's table. `test_types.py` compares them."""
 
 from __future__ import annotations
 
@@ -8,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 STUB = Path(__file__).parents[1] / "torch_mcast" / "_C.pyi"
-# The parts between these lines are made here, with the indentation of the first.
+# The parts between these lines are generated, with the indentation of the first.
 PARTS = {"keywords": "# Settings as keywords:", "attributes": "# Settings as attributes:"}
 END = "# End of settings."
-# Kind in the table: what an attribute gives, what it takes.
+# Kind in the table: the type of an attribute when read, and when assigned.
 TYPES = {"U": ("int", "_Count"), "D": ("float", "_Milliseconds"), "S": ("str", "str | None")}
 
 
@@ -22,7 +21,7 @@ def lines_of(part: str, rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def made(text: str, rows: Iterable[Mapping[str, Any]]) -> str:
-    """The stub with the settings of these rows. ValueError: it lacks a part."""
+    """Returns the stub with the settings of these rows. Raises ValueError if it lacks a part."""
     rows = list(rows)
     for part, begin in PARTS.items():
         head, found, rest = text.partition(begin)

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Where the time of the Python tests went that ran side by side: `tools/test_times.py [build/timeline.tsv]`.
+"""Sums up the times of Python tests that ran side by side: `tools/test_times.py
+[build/timeline.tsv]`.
 
-For each process when it ended and how long it was at tests, then the folders and files that took longest,
-with the process that had most of each: what runs in one process and ends last is what the others wait for.
+For each process it prints when it ended and how long it ran tests, then the folders and files that
+took longest, with the process that had most of each: the tests of one process that ends last delay
+all others.
 """
 
 import sys

@@ -48,7 +48,7 @@ PACKAGES = {
     "pool/main/g/gcc-8/libgcc1_8.4.0-1ubuntu1~18.04_amd64.deb":
         "116dadf4ceaba7150eb46a6598dd3defa62b1b2a6578fb494f4c932878634994",
 }  # fmt: skip
-# What is linked in: Debian 12's sources, of which the extension is built elsewhere too.
+# Sources that are linked in: those of Debian 12, where the extension is usually built.
 DEBIAN = ("http://deb.debian.org/debian/", "http://archive.debian.org/debian/")
 SOURCES = {
     "pool/main/h/highway/highway_1.0.3.orig.tar.gz":
@@ -58,23 +58,25 @@ SOURCES = {
 }  # fmt: skip
 CONFIG = "usr/include/c++config"
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
-# Headers of the kernel are compatible backwards, and those of rdma-core are of what is loaded by name.
+# Headers of the kernel are backward compatible; those of rdma-core describe libraries that are
+# loaded by name.
 HOST_HEADERS = (
     "linux", "asm-generic", "x86_64-linux-gnu/asm", "rdma", "infiniband",
 )  # fmt: skip
-# What this compiler's libstdc++ has found in the C library of this machine, and glibc 2.28 has not.
+# Features that this compiler's libstdc++ has found in the C library of this machine, and that glibc
+# 2.28 lacks.
 NEWER = ("_GLIBCXX_USE_PTHREAD_COND_CLOCKWAIT", "_GLIBCXX_USE_PTHREAD_MUTEX_CLOCKLOCK",
          "_GLIBCXX_USE_PTHREAD_RWLOCK_CLOCKLOCK")  # fmt: skip
-# Of torch, which is there already where a wheel of ours is loaded.
+# Libraries of torch, which is loaded before our extension.
 TORCHS_OWN = ("libc10.so", "libtorch.so", "libtorch_cpu.so", "libtorch_python.so")
 
 
 class WheelError(Exception):
-    """What the user is told in one line."""
+    """A failure, described for the user in one line."""
 
 
 def run(*command: str | Path, **options: object) -> str:
-    """What it printed; WheelError with the end of that where it failed."""
+    """Returns the output. Raises WheelError with its end if the command failed."""
     done = subprocess.run(
         [str(word) for word in command],
         stdout=subprocess.PIPE,
@@ -89,7 +91,7 @@ def run(*command: str | Path, **options: object) -> str:
 
 
 def fetched(mirrors: tuple[str, ...], path: str, digest: str) -> Path:
-    """A file of a mirror, or of an earlier run."""
+    """Returns a file from a mirror, or from an earlier run."""
     file = WORK / "packages" / Path(path).name
     if file.exists() and hashlib.sha256(file.read_bytes()).hexdigest() == digest:
         return file
@@ -111,7 +113,7 @@ def fetched(mirrors: tuple[str, ...], path: str, digest: str) -> Path:
 
 
 def relative_links(root: Path) -> None:
-    """Links of an unpacked system point into it, not into this machine's."""
+    """Makes links of an unpacked system point into it, not into this machine's."""
     for link in root.rglob("*"):
         if link.is_symlink() and (target := os.readlink(link)).startswith("/"):
             link.unlink()
@@ -119,7 +121,7 @@ def relative_links(root: Path) -> None:
 
 
 def runtime_of_compiler() -> Path:
-    """libstdc++.a of this machine's compiler."""
+    """Returns libstdc++.a of this machine's compiler."""
     found = Path(run("g++", "-print-file-name=libstdc++.a").strip())
     if not found.is_absolute():
         raise WheelError("g++ has no libstdc++.a: install libstdc++-dev for its version")
@@ -127,7 +129,7 @@ def runtime_of_compiler() -> Path:
 
 
 def link_in(root: Path) -> None:
-    """Highway and the checksums of ISA-L as archives of the old system, with their headers."""
+    """Builds Highway and the checksums of ISA-L as archives of the old system, with their headers."""
     unpacked = root / "src"
     unpacked.mkdir()
     for path, digest in SOURCES.items():
@@ -151,7 +153,7 @@ def link_in(root: Path) -> None:
 
 @contextlib.contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """Builds share a folder: a second one waits here until the first is over."""
+    """Builds share a folder: a second one waits here until the first has ended."""
     WORK.mkdir(parents=True, exist_ok=True)
     with (WORK / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -159,7 +161,8 @@ def one_at_a_time() -> Iterator[None]:
 
 
 def sysroot() -> Path:
-    """Headers and libraries to compile against; made anew where this file or the compiler has changed."""
+    """Returns headers and libraries to compile against; built again if this file or the compiler
+    has changed."""
     root = WORK / "sysroot"
     state = hashlib.sha256(
         Path(__file__).read_bytes() + run("g++", "--version").encode()
@@ -184,7 +187,8 @@ def sysroot() -> Path:
         text.writelines(f"#undef {name}\n" for name in NEWER)
     libraries = root / LIBRARIES
     link_in(root)
-    # Before the compiler's own, since -L comes first: what the old library has comes from there.
+    # Placed before the compiler's own, since -L comes first: symbols of the old library come from
+    # there.
     (libraries / "libgcc_s.so").write_text("GROUP ( /lib/x86_64-linux-gnu/libgcc_s.so.1 -lgcc )\n")
     shutil.copy(runtime_of_compiler(), libraries / "libstdc++-newer.a")
     (libraries / "libstdc++.so").write_text(
@@ -195,8 +199,8 @@ def sysroot() -> Path:
 
 
 def environment(python: str, torch: str) -> Path:
-    """The interpreter of an environment of this Python that has this torch, though not what torch needs to
-    run: it is only compiled against."""
+    """Returns the interpreter of an environment of this Python that has this torch, but not torch's
+    requirements: the extension is only compiled against it."""
     folder = WORK / f"env-{Path(python).name}-{torch}"
     inside = folder / "bin" / "python"
     if not (folder / "complete").exists():
@@ -210,7 +214,7 @@ def environment(python: str, torch: str) -> Path:
 
 
 def version_of_torch(python: Path) -> str:
-    """Without importing it."""
+    """Reads the version without importing torch."""
     question = (
         "import importlib.util as u, os, re; s = u.find_spec('torch'); print(re.search("
         "r'__version__ = .(.+).', open(os.path.join(os.path.dirname(s.origin), 'version.py')).read())"
@@ -220,7 +224,7 @@ def version_of_torch(python: Path) -> str:
 
 
 def source_of(minor: str) -> Path:
-    """A copy of the tracked files, as they are now, with the licences of what is linked in."""
+    """Returns a copy of the tracked files, as they are now, with the licences of the linked libraries."""
     copy = WORK / f"source-{minor}"
     shutil.rmtree(copy, ignore_errors=True)
     names = run("git", "-C", ROOT, "ls-files", "-z").split("\0")
@@ -237,7 +241,7 @@ def source_of(minor: str) -> Path:
 
 def arguments_of_cmake(root: Path) -> str:
     libraries = root / LIBRARIES
-    # Before the compiler's own folders, for libraries and for what starts a program.
+    # Placed before the compiler's own folders, for libraries and for start files of programs.
     linked = f"-L{libraries} -B{libraries}"
     return " ".join(
         [
@@ -268,7 +272,7 @@ def build(python: Path, out: Path) -> Path:
             **os.environ,
             "CMAKE_ARGS": arguments_of_cmake(root),
             "MCAST_LOCAL_VERSION": f"torch{minor}",
-            # The core is the same for each torch and Python, but for the folder that it is compiled in.
+            # The core is the same for each torch and Python, except for its build folder.
             "CCACHE_NOHASHDIR": "1",
             "PATH": f"{folder}:{os.environ['PATH']}",
         },

@@ -4,11 +4,11 @@
     import torch_mcast                      # not needed once the package is installed
 
     dist.init_process_group("mcast")
-    torch_mcast.stats()                     # which path was taken, repairs, who served which calls
+    torch_mcast.stats()                     # path taken, repairs, calls by engine and fallback
 
-Importing this registers the backend, or has it registered when torch.distributed is imported, and loads
-nothing else: command lines work without torch. The extension module is loaded when the first group is
-made or one of its names is used.
+Importing this package registers the backend, or arranges that it is registered when
+torch.distributed is imported. It loads nothing else, so the command line works without torch. The
+extension module is loaded when the first group is made or one of its names is used.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Entry points that torch calls by itself: `torch.backends` at the end of `import torch` (all versions),
-`torch.distributed.backends` when the name "mcast" is first used (torch 2.14 on).
+"""Entry points that torch calls by itself: `torch.backends` at the end of `import torch` (all
+versions), `torch.distributed.backends` when the name "mcast" is first used (torch 2.14 on).
 
-An exception here would break `import torch` for everybody in the environment, so nothing escapes. A
-registration that fails shows up as an unknown backend, and `import torch_mcast` says why.
+An exception here would break `import torch` for everybody in the environment, so none escapes. If
+the registration fails, torch reports an unknown backend, and `import torch_mcast` gives the reason.
 """
 
 from __future__ import annotations

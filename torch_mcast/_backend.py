@@ -1,5 +1,5 @@
-"""Makes one process group: settings, the engine's group, and the group that torch.distributed keeps.
-Called by torch.distributed on all ranks of the group."""
+"""Creates one process group: its settings, the engine's group, and the group that torch.distributed
+keeps. torch.distributed calls this on all ranks of the group."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend
 from torch.distributed import distributed_c10d
 
-from torch_mcast import _fallback  # (now: a process that has no descriptors left cannot import)
+from torch_mcast import _fallback  # (now: a process without free descriptors cannot import later)
 from torch_mcast._load import end_with_process, extension
 from torch_mcast._metrics import write_every_interval
 from torch_mcast._names import BACKEND
 from torch_mcast._options import ours_of
 
-# Whether this process has made a guarded group.
+# True if this process has created a guarded group.
 _guarded = False
 
 
 def _refuse_clear(backend: Any, name: str) -> None:
-    """Options are a group's own: what new_group() or a DeviceMesh makes of a job whose first group alone
-    was asked to be guarded would go over the network in clear."""
+    """Refuses an unguarded group beside a guarded one. Options belong to one group: if only the
+    first group of a job was created with security, the groups that new_group() or a DeviceMesh
+    creates later would be sent unencrypted."""
     modes = {group["security"]["mode"] for group in extension().groups()} if _guarded else set()
     _, path = backend._mode_and_path()
     for mode in sorted(modes - {"off"})[:1]:
@@ -40,14 +41,15 @@ def _refuse_clear(backend: Any, name: str) -> None:
 
 
 def create(group: Any, options: Any) -> Any:
-    """The creator function of the registered backend (extended API)."""
+    """Creates the backend of one group: the creator function that is registered (extended API)."""
     module = extension()
     end_with_process()
     given = options
     if (ours := ours_of(options)) is not None:
         options = copy.deepcopy(ours)
     elif options is None or isinstance(options, Backend.Options):
-        # c10d hands the one pg_options of a group to each of its backends: NCCL's are our fallback's.
+        # c10d passes the one pg_options of a group to each of its backends: options of NCCL are for
+        # our fallback.
         options = module.Options()
     else:
         raise TypeError(
@@ -66,7 +68,7 @@ def create(group: Any, options: Any) -> Any:
     settings = options.resolved()
     backend = module.ProcessGroupMcast(group.store, group.group_rank, group.group_size, options)
     if settings["security"] != "off":
-        # The engine has taken it out of the process's environment; this is Python's copy.
+        # The engine has removed it from the process's environment; this removes Python's copy.
         os.environ.pop("MCAST_SECRET", None)
         global _guarded
         _guarded = True
@@ -78,13 +80,14 @@ def create(group: Any, options: Any) -> Any:
 
 
 def in_its_group(backend: Any, group: Any, options: Any, caller: Any) -> Any:
-    """`backend`, or the ProcessGroup that c10d is to keep instead of the one that it is about to put the
-    backend into. `caller` is the frame that called the creator.
+    """Returns `backend`, or the ProcessGroup that c10d shall keep instead of the one it is about to
+    put the backend into. `caller` is the frame that called the creator.
 
-    c10d names groups of backends from outside "custom", leaves groups that were asked for by device
-    ("cpu:mcast") without a default backend, and takes two backends from outside for one; a creator is told
-    neither the group (before torch 2.14) nor what was asked for. So this looks at the caller's variables.
-    Where they are not what they were from torch 2.11 to 2.15, the group keeps what c10d gives it."""
+    c10d names groups of third-party backends "custom", gives groups that were requested by device
+    ("cpu:mcast") no default backend, and takes two third-party backends for the same one. A creator
+    is told neither the group (before torch 2.14) nor the requested devices, so this function reads
+    the caller's variables. If they differ from those of torch 2.11 to 2.15, the group keeps what
+    c10d gives it."""
     there = caller.f_locals if caller.f_code.co_name == "_new_process_group_helper" else {}
     try:
         devices = there["backend_config"].get_device_backend_map()
@@ -118,8 +121,9 @@ def _type_of(name: str) -> Any:
 
 
 def _checked(backend: Any, group: Any) -> Any:
-    """As c10d does for a backend: with TORCH_DISTRIBUTED_DEBUG=DETAIL a wrapper that compares shapes by
-    Gloo. A guarded group has none, since what it says goes over the network in clear."""
+    """Wraps the backend as c10d does: with TORCH_DISTRIBUTED_DEBUG=DETAIL in a wrapper that
+    compares shapes through Gloo. A guarded group gets no wrapper, since the wrapper's traffic would
+    be unencrypted."""
     if dist.get_debug_level() != dist.DebugLevel.DETAIL or not dist.is_gloo_available():
         return backend
     if isinstance(backend, extension().ProcessGroupMcast):
@@ -146,10 +150,10 @@ def _checked(backend: Any, group: Any) -> Any:
 def _fill(
     mixed: Any, plain: Any, devices: dict[str, str], ours: Any, group: Any, options: Any
 ) -> None:
-    """Gives `mixed` the backends of all devices: ours, and others from outside of torch. A group keeps one
-    backend of each type, and all from outside have one type: c10d would use the first for both devices.
-    Ours takes a type that no other has. `plain` is c10d's group, with the backends of the devices that were
-    named before ours."""
+    """Gives `mixed` the backends of all devices: ours and other third-party ones. A group keeps one
+    backend of each type, and all third-party backends have the same type, so c10d would use the
+    first for both devices. Ours gets a type that no other backend has. `plain` is c10d's group,
+    with the backends of the devices that were named before ours."""
     made = {device.type for device in plain._device_types}
     mixed._set_default_backend(_CUSTOM)
     for name, kind in devices.items():
@@ -159,16 +163,16 @@ def _fill(
         elif name in made:
             backend = plain._get_backend(device)
         else:
-            # c10d makes these options anew for each backend, and ours is made.
+            # c10d creates these options anew for each backend; ours exists already.
             group.store = dist.PrefixStore(f"{name}/", mixed.get_group_store())
             backend = _other(name, kind, group, options)
-        if plain.bound_device_id is not None:  # also what a creator has chosen
+        if plain.bound_device_id is not None:  # also a device that a creator has chosen
             mixed.bound_device_id = plain.bound_device_id
         mixed._register_backend(device, backend_type, backend)
 
 
 def _other(device: str, kind: str, group: Any, options: Any) -> Any:
-    """The backend of a device that was named after ours, as c10d would make it."""
+    """Creates the backend of a device that was named after ours, as c10d would."""
     if hasattr(dist.Backend, "_ensure_backend_registered"):  # torch 2.14
         dist.Backend._ensure_backend_registered(kind)
     plugin = dist.Backend._plugins.get(kind.upper())
@@ -184,5 +188,5 @@ def _other(device: str, kind: str, group: Any, options: Any) -> Any:
 
 
 def create_in_group(group: Any, options: Any) -> Any:
-    # The creator that is registered calls this, and c10d calls that.
+    # The registered creator calls this function, and c10d calls the creator.
     return in_its_group(create(group, options), group, options, sys._getframe(2))

@@ -10,8 +10,8 @@ from torch_mcast._load import extension
 def read_error(error: BaseException | str) -> dict[str, Any]:
     """Returns the parts of an error of this package, for programs.
 
-    - `code`: `"peer_lost"` and others (docs/errors.md), None for a text without one.
-    - `error`: its name, such as `"rank_silent"` (docs/troubleshooting.md), or None.
+    - `code`: such as `"peer_lost"` (docs/errors.md), or None if the text has none.
+    - `error`: the name of the error, such as `"rank_silent"` (docs/troubleshooting.md), or None.
     - `fields`: `{"rank": 3, "silence": "10.0 s", "limit": "10.0 s"}`, or empty. Ranks are numbered within
       the group.
 

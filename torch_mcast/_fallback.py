@@ -1,5 +1,6 @@
-"""Who serves what the engine does not: chosen by device and options. Called by the extension, at the
-first call that needs one: all ranks of the group make it."""
+"""Chooses and creates the backend that serves the calls which the engine does not, by device and
+options. The extension calls this at the first call that needs a fallback, which all ranks of the
+group make."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from torch_mcast._options import fill, settable
 
 
 def _candidates(choice: str, device: str) -> list[str]:
-    """Best first."""
+    """Returns the names of the possible fallbacks, best first."""
     if choice == "none" or device not in ("cpu", "cuda"):
         return []
     there = ["gloo"] if dist.is_gloo_available() else []
@@ -26,14 +27,15 @@ def _candidates(choice: str, device: str) -> list[str]:
 
 
 def offered(choice: str) -> str:
-    """ "cpu=gloo,cuda=nccl": what a group with this option would make, which ranks compare. Without a look at
-    the driver, which a process that makes groups of CPU tensors does not want to wait for."""
+    """Returns the fallbacks that a group with this option would create ("cpu=gloo,cuda=nccl").
+    Ranks compare this text. It does not query the driver, because a process that creates groups of
+    CPU tensors should not wait for it."""
     devices = ["cpu"] + (["cuda"] if torch.backends.cuda.is_built() else [])
     return ",".join(f"{device}={[*_candidates(choice, device), 'none'][0]}" for device in devices)
 
 
 def kind(backend: Any, device: str) -> str:
-    """ "gloo", "nccl" or "" (none) for tensors of this type of device."""
+    """Returns "gloo", "nccl" or "" (none) for tensors of this device type."""
     choice = backend.options.fallback
     there = _candidates(choice, device)
     if not there or (device == "cuda" and not torch.cuda.is_available()):
@@ -45,8 +47,8 @@ def kind(backend: Any, device: str) -> str:
 
 
 def in_clear(name: str, mode: str, path: str, environment: Mapping[str, str]) -> bool:
-    """Whether this fallback would carry over a network, in clear, what a group of this security mode guards.
-    Only Gloo's connections can be encrypted."""
+    """Returns whether this fallback would send over a network, unencrypted, the traffic that a
+    group of this security mode guards. Only Gloo's connections can be encrypted."""
     return (
         mode != "off"
         and path not in ("shared memory", "local")
@@ -55,7 +57,7 @@ def in_clear(name: str, mode: str, path: str, environment: Mapping[str, str]) ->
 
 
 def make(backend: Any, name: str) -> Any:
-    """The backend. Nobody waits for other ranks here."""
+    """Creates the fallback. Does not wait for other ranks."""
     store, options = backend._fallback_store(), backend.options
     mode, path = backend._mode_and_path()
     if in_clear(name, mode, path, os.environ):
@@ -73,16 +75,16 @@ def make(backend: Any, name: str) -> Any:
 
 
 def engine_interface(transport: str) -> str:
-    """The interface in the engine's description of its transport ("udp eth0 10.0.0.1 ..."), or "". Of a
-    stripe ("udp eth0+eth1 ...") the first."""
+    """Returns the interface in the engine's description of its transport ("udp eth0 10.0.0.1 ..."),
+    or "". For a stripe ("udp eth0+eth1 ...") it is the first one."""
     found = re.match(r"udp ([^\s+]+)\S* ", transport)
     return found.group(1) if found else ""
 
 
 def _gloo_device(interface: str) -> Any:
-    # Lazy: connections are made by the first call that needs them, so nobody waits here. Not shared
-    # between groups: a lazy device tells incoming connections apart by the peer's rank alone, and those of
-    # two groups would be mixed up (the calls then hang).
+    # Lazy: the first call that needs a connection makes it, so creation does not wait. Not shared
+    # between groups: a lazy device distinguishes incoming connections by the peer's rank only, so
+    # those of two groups would be mixed up (the calls then hang).
     from torch.distributed import ProcessGroupGloo
 
     if interface:
@@ -96,7 +98,7 @@ def _make_gloo(backend: Any, store: Any, group: Any) -> Any:
     interface = os.environ.get("GLOO_SOCKET_IFNAME", "")
     stats = backend._stats()
     hosted = stats["transport_reason"].startswith("engine of this host")
-    if not interface and not hosted:  # the interface of the host's engine need not be there for us
+    if not interface and not hosted:  # this process may not see the engine's interface
         interface = engine_interface(stats["transport"])
     options = ProcessGroupGloo._Options()
     options._timeout = group.timeout
@@ -118,8 +120,9 @@ def _make_gloo(backend: Any, store: Any, group: Any) -> Any:
 
 
 def _make_nccl(backend: Any, store: Any, group: Any) -> Any:
-    # Of this class with torch 2.15 too, where "nccl" has become another one (ProcessGroupNCCL2): that one
-    # has to know its device and connects all ranks at once, while a send here is made by two of them.
+    # The class stays ProcessGroupNCCL with torch 2.15, where "nccl" is another one
+    # (ProcessGroupNCCL2): the new one has to know its device and connects all ranks at once, while
+    # only two ranks take part in a send.
     try:
         from torch.distributed import ProcessGroupNCCL
     except ImportError as error:

@@ -1,6 +1,6 @@
-"""The flight recorder in the format of torch's, so that its tools read it: `torchfrtrace` (or
-`python -m torch.distributed.flight_recorder.fr_trace`) on the files of all ranks says which rank is in which
-call."""
+"""The flight recorder in the format of torch's, so that torch's tools read it: `torchfrtrace` (or
+`python -m torch.distributed.flight_recorder.fr_trace`) on the files of all ranks reports which rank
+is in which call."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def flight_recorder() -> dict[str, Any]:
     `TORCH_FR_BUFFER_SIZE` (2,000) is the number of operations.
 
     - `entries`: operations, oldest first, with group, sequence, name, sizes and dtypes, times, state
-      (`"started"` or `"completed"`) and `retired`. An operation that is retired without being completed has
+      (`"started"` or `"completed"`) and `retired`. An operation that is retired but not completed has
       failed.
     - `pg_config`: the ranks of each group.
     """
@@ -37,7 +37,7 @@ def flight_recorder() -> dict[str, Any]:
         "version": VERSION,
         "pg_config": config,
         "pg_status": {},
-        # Of groups that are there: the tools look up the ranks of each.
+        # Only groups that still exist: the tools look up the ranks of each.
         "entries": [
             entry
             for entry in extension().flight_entries(_PREFIX)
@@ -66,7 +66,8 @@ def dump_flight_recorder(path: str | os.PathLike[str] | None = None) -> Path:
 
 
 def dump_if_asked() -> None:
-    """After the first failure of a group: if the environment says so, as it does to NCCL's groups."""
+    """Writes the record after the first failure of a group if the environment asks for it, as for
+    NCCL's groups."""
     for name in ("TORCH_FR_DUMP_ON_TIMEOUT", "TORCH_NCCL_DUMP_ON_TIMEOUT"):
         if name in os.environ:
             if os.environ[name].lower() in ("1", "true", "yes", "y", "on"):

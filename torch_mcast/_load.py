@@ -1,4 +1,4 @@
-"""Loads the extension module, once, after checking that it was built for the torch that is here."""
+"""Loads the extension module once, after checking that it was built for the installed torch."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _ends_in = 0  # the process in which end_with_process() was called
 _left = 0  # the process that has shut the engine down at its end
 _raised = False  # an exception has ended the function of this worker
 _anchor: _Anchor | None = None
-_ends: set[str] = set()  # what has come to us at the end of the process
+_ends: set[str] = set()  # exit mechanisms that have run: "handlers", "finalizers"
 
-# No index has a package of ours.
+# The package is in no index, so this installs from the source folder.
 REINSTALL = "pip install --force-reinstall --no-deps .  (in torch-mcast's source folder)"
 
 
@@ -38,11 +38,11 @@ def check_torch(built: str, present: str) -> None:
 
 
 def close_after_users() -> None:
-    """The engine is closed when the interpreter goes, after all that users have registered for then: their
-    handlers may make the last calls of a job. Handlers run in reverse order of their registration, so this is
-    called at the import of the package, at the end of `import torch`. Finalizers of `weakref` are one of
-    the handlers, at the place of the first of them, and run in reverse order themselves: the engine is closed
-    when both orders have come to us. Idempotent."""
+    """Closes the engine at interpreter exit, after all exit handlers of the user, which may make
+    the last calls of a job. Handlers run in reverse order of registration, so this is called when
+    the package is imported, at the end of `import torch`. Finalizers of `weakref` run as one of the
+    handlers, at the place of the first of them, and in reverse order among themselves: the engine
+    is closed when both sequences have reached ours. Idempotent."""
     global _anchor
     if _anchor is not None:
         return
@@ -62,15 +62,16 @@ def _reached(which: str) -> None:
 
 
 def _shutdown(module: ModuleType) -> None:
-    """Runs before the interpreter goes: small operations may still need to be confirmed to peers, and
-    nothing may call into Python afterwards. A script that an exception ends (Ctrl-C too) does not wait
-    for operations that it leaves in flight: other ranks learn of it at once."""
+    """Shuts the engine down before the interpreter ends: small operations may still need to be
+    confirmed to peers, and no callback may enter Python afterwards. If an exception ends the script
+    (also Ctrl-C), it does not wait for operations in flight: other ranks are notified at once."""
     _leave(module, _raised or getattr(sys, "last_value", None) is not None)
 
 
 def end_with_process() -> None:
-    """Whoever makes a group calls it. Workers of `multiprocessing` that were forked end without the
-    interpreter's exit handlers, and run their own: without a goodbye the others take them for lost."""
+    """Arranges the shutdown at the end of this process; called when a group is created. Forked
+    workers of `multiprocessing` skip the interpreter's exit handlers and run their own. Without a
+    shutdown message the other ranks would treat them as lost."""
     global _ends_in
     if _ends_in == os.getpid():
         return
@@ -81,7 +82,7 @@ def end_with_process() -> None:
 
 
 def _end_worker(module: ModuleType) -> None:
-    """At the end of a worker's function, or among the exit handlers of another process."""
+    """Runs at the end of a worker's function, or among the exit handlers of another process."""
     global _raised
     error = sys.exc_info()[1]
     _raised = error is not None and not isinstance(error, SystemExit)
@@ -90,18 +91,19 @@ def _end_worker(module: ModuleType) -> None:
 
 
 def _exit_handlers_follow() -> bool:
-    """Whether this process ends as the interpreter does: all but workers that `multiprocessing` has forked,
-    itself or by a server."""
+    """Returns whether this process runs the interpreter's exit handlers: all do but workers that
+    `multiprocessing` has forked, directly or by a fork server."""
     from multiprocessing import current_process, get_start_method, parent_process
 
     if parent_process() is None:
         return True
-    own = getattr(current_process(), "_start_method", None)  # None: that of the default context
+    own = getattr(current_process(), "_start_method", None)  # None: the default context's method
     return (own or get_start_method(allow_none=True)) == "spawn"
 
 
 def _leave(module: ModuleType, give_up: bool) -> None:
-    """A process that ends by exit handlers runs multiprocessing's too: this comes twice."""
+    """Shuts the engine down once: a process with exit handlers also runs multiprocessing's, so this
+    is called twice."""
     global _left
     if _left != os.getpid():
         _left = os.getpid()
@@ -109,11 +111,11 @@ def _leave(module: ModuleType, give_up: bool) -> None:
 
 
 def extension() -> ModuleType:
-    """torch_mcast._C."""
+    """Returns torch_mcast._C, loading it at the first call."""
     global _extension
     if _extension is not None:
         return _extension
-    import torch  # what is wrong with it, or that it is missing, is said as Python says it
+    import torch  # if it is missing or broken, Python's own error is raised
 
     try:
         from torch_mcast import _build_info

@@ -1,5 +1,6 @@
-"""Counters of all groups of this process for a collector: Prometheus' text format, as a string or in a
-file that is replaced every ten seconds. No port is opened: a node's own exporter reads the file."""
+"""Counters of all groups of this process for a collector, in Prometheus' text format: as a string,
+or in a file that is replaced every ten seconds. No port is opened: the node's own exporter reads
+the file."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from torch_mcast._load import extension
 
 INTERVAL = 10.0  # seconds
 
-# Of the process: key of device_stats(), with Prometheus' suffix; type; help.
+# Counters of the process: key of device_stats(), with Prometheus' suffix; type; help.
 _PINNED = [
     ("pinned_bytes", "gauge", "Pinned memory that collectives on device tensors hold."),
     ("pinned_peak", "gauge", "The most that they have held."),
@@ -95,8 +96,9 @@ def metrics() -> str:
 
 
 def write(path: str) -> None:
-    """Replaces the file by rename, so that a reader never sees half of it. In a folder where others may write
-    the new file must not be one that they have put there, such as a link to a file of this user."""
+    """Replaces the file by rename, so that a reader never sees a partial one. If others can write
+    to the folder, they may have put a file under the new name, such as a link to a file of this
+    user, so it is created exclusively."""
     target = Path(path.replace("%p", str(os.getpid())))
     beside = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(8)}")
     text = metrics()
@@ -114,12 +116,12 @@ def _keep_writing(path: str, stop: threading.Event) -> None:
         try:
             write(path)
         except OSError:
-            continue  # the first write has told whoever made the group; a full disk may have room later
+            continue  # the first write has reported the error; a full disk may have room later
 
 
 def write_every_interval(path: str) -> None:
-    """Writes the file now, and from now on every ten seconds until the process ends, whose last counters are
-    not in it. OSError: it cannot be."""
+    """Writes the file now, and then every ten seconds until the process ends; the counters of the
+    last interval are not written. Raises OSError if the first write fails."""
     key = (os.getpid(), path)
     with _lock:
         if key in _writers:

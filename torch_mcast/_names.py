@@ -1,4 +1,4 @@
-"""What torch.distributed knows us by."""
+"""Names under which torch.distributed knows this package."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Options of several backends in one object: torch.distributed hands the one pg_options of a group to each
-of its backends, and NCCL's takes nothing but its own class."""
+"""Options of several backends in one object. torch.distributed passes the one pg_options of a group
+to each of its backends, and NCCL's accepts only its own class."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch_mcast._names import BACKEND
 
 
 def settable(options: Any) -> dict[str, Any]:
-    """Its fields that can be set, with their values."""
+    """Returns the fields that can be set, with their values."""
     fields = {}
     for name in dir(options):
         of_class = getattr(type(options), name, None)
@@ -30,11 +30,12 @@ def fill(options: Any, fields: Mapping[str, Any]) -> None:
 
 
 def options_by_backend(options: Mapping[str, Any]) -> Any:
-    """Returns `pg_options` for a group whose devices have different backends (`"cpu:mcast,cuda:nccl"`).
+    """Returns `pg_options` for a group whose devices have different backends
+    (`"cpu:mcast,cuda:nccl"`).
 
-    `options` has the options of mcast and of one other backend, by name:
-    `{"mcast": torch_mcast.Options(...), "nccl": ProcessGroupNCCL.Options(...)}`. The result is of the other
-    backend's class, has its values, and carries the options of mcast.
+    `options` has the options of mcast and of one other backend, by name: `{"mcast":
+    torch_mcast.Options(...), "nccl": ProcessGroupNCCL.Options(...)}`. The result is an object of
+    the other backend's class with its values, and also carries the options of mcast.
 
     Raises:
         TypeError: The options of mcast are not `torch_mcast.Options`.
@@ -60,7 +61,7 @@ def options_by_backend(options: Mapping[str, Any]) -> Any:
 
 
 def ours_of(options: Any) -> Any:
-    """torch_mcast.Options in what c10d has handed over, or None."""
+    """Returns the torch_mcast.Options in what c10d has passed, or None."""
     if isinstance(options, extension().Options):
         return options
     carried = getattr(options, BACKEND, None)

@@ -1,4 +1,4 @@
-"""Programs that the build puts beside the extension."""
+"""Programs that the build puts next to the extension."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def find_program(name: str) -> Path:
-    """The program of this name; FileNotFoundError without one."""
+    """Returns the path of this program. Raises FileNotFoundError if there is none."""
     path = Path(__file__).parent / name
     if not path.exists():
         raise FileNotFoundError(
@@ -19,7 +19,8 @@ def find_program(name: str) -> Path:
 
 
 def become(service: str, arguments: list[str]) -> int:
-    """Replaces this process by the program of `torch-mcast SERVICE`. Returns 1 where there is none."""
+    """Replaces this process by the program of `torch-mcast SERVICE`. Returns 1 if there is no such
+    program."""
     try:
         path = find_program(f"mcast-{service}")
     except FileNotFoundError as error:

@@ -1,4 +1,5 @@
-"""Registration with torch.distributed: a name and a function that loads the rest when it is called."""
+"""Registers the backend with torch.distributed: a name and a function that loads the rest when it
+is called."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def _rendezvous(*args: Any, **kwargs: Any) -> Any:
 def _register_store() -> None:
     from torch.distributed.rendezvous import register_rendezvous_handler
 
-    # torch refuses a second handler of a scheme.
+    # torch refuses a second handler for a scheme.
     with contextlib.suppress(RuntimeError):
         register_rendezvous_handler(SCHEME, _rendezvous)
 
@@ -37,8 +38,8 @@ def _register_store() -> None:
 def register() -> None:
     """Makes `"mcast"` a backend of torch.distributed, and registers `engine://` as a rendezvous.
 
-    Importing the package does this already. Further calls do nothing; nor does a call where torch has no
-    distributed package.
+    Importing the package already does this. Further calls have no effect, nor has a call if torch
+    has no distributed package.
     """
     import torch.distributed as dist
 
@@ -53,14 +54,14 @@ def register() -> None:
                 f"{plugin.creator_fn.__module__}; torch_mcast does not replace it"
             )
         return
-    # A list: torch up to 2.13 would take a str letter by letter.
+    # A list: torch up to 2.13 would iterate over the characters of a str.
     dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=list(DEVICES))
     _let_timeouts_through()
 
 
 def _let_timeouts_through() -> None:
-    """`_set_pg_timeout` of torch looks for Gloo's and NCCL's classes and leaves out all other backends, with
-    a warning at most: the one that takes its place tells ours too."""
+    """Wraps torch's `_set_pg_timeout`, which looks for Gloo's and NCCL's classes and skips all
+    other backends, with a warning at most. The wrapper also sets the timeout of our backends."""
     import functools
 
     from torch.distributed import distributed_c10d
@@ -83,8 +84,8 @@ def _let_timeouts_through() -> None:
 
 
 class _Watch:
-    """A finder of modules that finds torch.distributed as the others do, and registers once it has been
-    executed."""
+    """Finds torch.distributed through the other finders, and registers the backend once the module
+    has been executed."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -101,7 +102,7 @@ class _Watch:
             execute(module)
             with contextlib.suppress(
                 Exception
-            ):  # `import torch` must not fail; register() says why
+            ):  # `import torch` must not fail; register() reports the reason
                 register()
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
@@ -112,8 +113,8 @@ _DISTRIBUTED = "torch.distributed"
 
 
 def register_with_torch() -> None:
-    """Registers now if torch.distributed is there already, else when it is imported. So a command that
-    needs no torch does not wait for it, and the one that says what is wrong with torch can run."""
+    """Registers now if torch.distributed has been imported, else when it is imported. So commands
+    that do not need torch do not wait for it, and the doctor can run when torch is broken."""
     if _DISTRIBUTED in sys.modules:
         register()
     elif not any(isinstance(finder, _Watch) for finder in sys.meta_path):
@@ -121,8 +122,9 @@ def register_with_torch() -> None:
 
 
 def replace_cpu_allocator() -> None:
-    """Where the environment says so, tensors that are made from now on lie where others map them: before
-    the model is made, so at the import. Without an extension module nothing happens: groups say why."""
+    """Allocates tensors in memory that other processes can map, if the environment asks for it.
+    This happens at import, before the model is created. Without an extension module it has no
+    effect: creating a group reports the reason."""
     if os.environ.get("MCAST_ENGINE_MEMORY", "").strip().lower() != "map_all":
         return
     from torch_mcast._load import extension

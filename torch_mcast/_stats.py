@@ -1,4 +1,4 @@
-"""What a process group did: public helpers that take an ordinary torch.distributed group."""
+"""Public helpers that report what a process group did; they take an ordinary torch.distributed group."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from torch_mcast._stats_types import Stats
 
 
 def backend_of(group: Any = None) -> Any:
-    """The ProcessGroupMcast behind `group` (None: the default group); ValueError if it has none."""
+    """Returns the ProcessGroupMcast of `group` (None: the default group). Raises ValueError if it
+    has none."""
     if group is None:
         group = dist.group.WORLD
     if group is None:
@@ -30,7 +31,7 @@ def backend_of(group: Any = None) -> Any:
 
 
 def split_backends(group: Any) -> tuple[list[Any], list[Any]]:
-    """The backends of `group` (None: the default group): ours, and the others."""
+    """Returns the backends of `group` (None: the default group): ours, and the others."""
     if group is None:
         group = dist.group.WORLD
     kind = extension().ProcessGroupMcast
@@ -66,7 +67,8 @@ def stats(group: Any = None) -> Stats:
         ValueError: The group has no mcast backend.
     """
     told: Stats = backend_of(group)._stats()
-    # NCCL is no fallback of a group whose traffic it would carry in clear, so these calls are Gloo's.
+    # The fallback is never NCCL if it would send a group's traffic unencrypted, so these calls are
+    # Gloo's.
     clear = _fallback.in_clear("gloo", told["security"]["mode"], told["path"], os.environ)
     calls = sum(row["fallback"] for row in told["calls"].values()) if clear else 0
     told["security"]["clear_fallback_calls"] = calls
@@ -82,15 +84,15 @@ def config(group: Any = None) -> dict[str, str]:
 def contributors(work: Any) -> int:
     """Returns the number of ranks whose inputs are in the result of a complete reduction.
 
-    This is the group's size, unless the setting `partial` has let the reduction end without late ranks.
-    AVG has divided by the same number.
+    This is the group's size, unless the setting `partial` let the reduction end without late ranks.
+    AVG divides by the same number.
     """
     count: int = extension().contributors(work)
     return count
 
 
 def abort(group: Any = None) -> None:
-    """Fails everything in flight on all ranks of `group`, and every later call.
+    """Fails all operations in flight on all ranks of `group`, and all later calls.
 
     May be called from any thread.
     """
@@ -100,7 +102,7 @@ def abort(group: Any = None) -> None:
 def clear_failure(device: torch.device | str | int | None = None) -> None:
     """Allows calls on `device` (None: on any) again after a failure with `device_failure=raise`.
 
-    Call it once the tensors that were undefined, and everything computed from them, have been restored. A
-    number is a device of the current accelerator, as for `torch.device()`.
+    Call it once the undefined tensors, and everything computed from them, have been restored. An
+    int is the index of a device of the current accelerator, as for `torch.device()`.
     """
     extension().clear_failure(None if device is None else str(torch.device(device)))

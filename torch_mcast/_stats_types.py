@@ -1,6 +1,7 @@
 """Types of the result of `torch_mcast.stats()`.
 
-Amounts are bytes, counts begin with the group, and times are in ms unless a field says otherwise.
+Amounts are bytes, counts start when the group is created, and times are in ms unless a field says
+otherwise.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Measured(TypedDict):
 
 
 class Plan(TypedDict):
-    """How the planner has placed the last large reduction of a kind."""
+    """How the planner placed the last large reduction of a kind."""
 
     sequence: int
     bytes: int
@@ -96,7 +97,7 @@ class Partial(TypedDict):
 
 
 class Served(TypedDict):
-    """Calls of one operation, by what served them."""
+    """Calls of one operation, by the backend that served them."""
 
     engine: int
     fallback: int
@@ -120,7 +121,7 @@ class Source(TypedDict):
 
 
 class Security(TypedDict):
-    """Protection of the group's traffic, and what was refused."""
+    """Protection of the group's traffic, and counts of refused traffic."""
 
     mode: str
     """The setting `security`."""

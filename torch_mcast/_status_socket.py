@@ -1,5 +1,5 @@
-"""Services of this host tell how they are: one JSON document from a unix socket, and the commands that
-ask for it."""
+"""Reads the status of services of this host: one JSON document from a unix socket. Also has the
+commands that show it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _TIMEOUT_S = 5.0
 
 
 class NoAnswer(Exception):
-    """Nobody answers; the text says where it was tried."""
+    """No service responds; the text lists the places that were tried."""
 
 
 class Untrusted(PermissionError):
-    """A process listens at the socket that may pose as the service; the text says whose."""
+    """The process that listens at the socket may pose as the service; the text names its user."""
 
 
 def _user_text(uid: int) -> str:
@@ -42,7 +42,7 @@ def _uid_of(user: str) -> int:
 
 
 def _check_listener(connection: socket.socket, path: Path, user: str) -> None:
-    """As TrustedUser of csrc/core/host/local_socket.h."""
+    """Checks the listener's user, as TrustedUser of csrc/core/host/local_socket.h does."""
     credentials = connection.getsockopt(
         socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("iII")
     )
@@ -61,8 +61,9 @@ def _check_listener(connection: socket.socket, path: Path, user: str) -> None:
 
 
 def ask(path: Path, user: str = "") -> Any:
-    """What the service at this socket tells of itself; OSError or ValueError where none does. `user`: whose
-    process may listen there, a name or a number; "": root's, this user's, or that of the folder's owner."""
+    """Returns the status that the service at this socket reports. Raises OSError or ValueError if
+    there is none. `user` is the name or number of the user whose process may listen there; ""
+    allows root, this user, and the folder's owner."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_TIMEOUT_S)
         connection.connect(str(path))
@@ -81,8 +82,9 @@ def status_command(
     show: Callable[[dict[str, Any]], None],
     user: str = "",
 ) -> int:
-    """`torch-mcast SERVICE status`: `socket_option` are argparse's keywords of --socket, whose value `read`
-    gets, with that of --user, by default `user`; `show` is for people."""
+    """Runs `torch-mcast SERVICE status`. `socket_option` holds argparse's keywords for --socket.
+    `read` gets its value and that of --user, which is `user` by default. `show` prints the status
+    as text."""
     command = f"torch-mcast {service} status"
     parser = argparse.ArgumentParser(
         prog=command,

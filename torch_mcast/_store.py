@@ -10,9 +10,9 @@ from urllib.parse import urlparse
 
 from torch_mcast._names import SCHEME
 
-PORT = 7118  # `torch-mcast engine run --store-port`, where the URL names none
+PORT = 7118  # `torch-mcast engine run --store-port`, if the URL names no port
 
-_made = 0  # groups of this process: all ranks of a job make as many
+_made = 0  # number of groups created by this process, equal on all ranks of a job
 
 
 def _socket() -> str:
@@ -31,8 +31,9 @@ def _needed(name: str) -> str:
 def rendezvous(
     url: str, rank: int = -1, world_size: int = -1, timeout: timedelta | None = None, **_: Any
 ) -> Iterator[tuple[Any, int, int]]:
-    """engine://[HOST[:PORT]][/NAME]: the store that the engine of HOST keeps. Without them: MASTER_ADDR,
-    7118, and what the environment says of the job; rank and number of ranks as for env://."""
+    """Yields the store of engine://[HOST[:PORT]][/NAME], which the engine of HOST keeps, the rank
+    and the world size. Defaults: MASTER_ADDR, port 7118, and a name made of the job's environment;
+    rank and number of ranks are found as for env://."""
     from torch.distributed.constants import default_pg_timeout
 
     from torch_mcast._load import extension

@@ -1,4 +1,4 @@
-"""What the engine did and when: a bounded record of the last operations of this process."""
+"""Record of what the engine did and when: the last operations of this process, up to a limit."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ _LANES = ("multicast", "reduce")
 
 
 def trace() -> list[dict[str, Any]]:
-    """Returns the last operations of all groups of this process, oldest first (`MCAST_TRACE`: how many).
+    """Returns the last operations of all groups of this process, oldest first. `MCAST_TRACE` is the
+    limit on their number.
 
     Each row has these keys:
 
     - `name`, `group`, `rank`, `sequence`, `bytes`, `ok`.
     - `lane`: `"multicast"` or `"reduce"`; each lane has its own sequence.
     - `posted`, `first_byte`, `last_byte`, `done`: ns of `time.monotonic_ns()`. `first_byte` and
-      `last_byte` (of data, in or out) may be None; `last_byte` alone is None if an operation failed in
-      the midst.
+      `last_byte` (of data, in or out) may be None; only `last_byte` is None if an operation failed
+      half-way.
     """
     rows: list[dict[str, Any]] = extension().trace()
     return rows
@@ -31,8 +32,8 @@ def export_chrome_trace(path: str | os.PathLike[str]) -> None:
     """Writes `trace()` to `path` for chrome://tracing, Perfetto or TensorBoard.
 
     The file has a process per rank, a thread per lane, an event from post to completion
-    (`mcast:reduce_scatter_tensor`) and inside it one from the first byte to the last. Times are those of
-    the wall clock, as in torch.profiler's exports, so both files can be shown together.
+    (`mcast:reduce_scatter_tensor`), and inside it an event from the first byte to the last. Times
+    are wall-clock times, as in torch.profiler's exports, so both files can be shown together.
     """
     offset = time.time_ns() - time.monotonic_ns()
     events: list[dict[str, Any]] = []

@@ -9,7 +9,7 @@ import os
 import sys
 import traceback
 
-# name: (module, one line of help). A command whose module is not installed is not listed.
+# name: (module, one line of help). A command whose module is missing is not listed.
 COMMANDS = {
     "doctor": (
         "torch_mcast.doctor",
@@ -57,7 +57,7 @@ def _usage() -> str:
 
 
 def _cannot_be_loaded(error: Exception) -> bool:
-    """Whether torch, or our extension, is what failed: torch's own import raises whatever it likes."""
+    """Returns whether torch or our extension failed to load: torch's own import may raise any exception."""
     return isinstance(error, ImportError) or any(
         frame.f_code.co_name == "<module>"
         and str(frame.f_globals.get("__name__")).partition(".")[0] == "torch"
@@ -66,7 +66,7 @@ def _cannot_be_loaded(error: Exception) -> bool:
 
 
 def _not_loaded(command: str, error: Exception) -> int:
-    """Says in one line what a command lacks; raises what is a mistake of ours."""
+    """Prints in one line what a command lacks; raises the error again if it is a bug of this package."""
     if isinstance(error, ModuleNotFoundError):
         name = (error.name or "").partition(".")[0]
         if name in ("", "torch_mcast"):
@@ -105,13 +105,13 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     try:
         module = importlib.import_module(row[0])
-        if not hasattr(module, "main"):  # a package keeps its command line apart
+        if not hasattr(module, "main"):  # the command line of a package is in its module cli
             module = importlib.import_module(f"{row[0]}.cli")
         return module.main(arguments[1:]) or 0
     except BrokenPipeError:  # "torch-mcast settings | head"
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except Exception as error:  # noqa: BLE001 - what is no matter of loading is raised again
+    except Exception as error:  # noqa: BLE001 - errors that do not concern loading are raised again
         return _not_loaded(command, error)
 
 

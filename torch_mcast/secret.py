@@ -28,7 +28,7 @@ def _crc32c(data: bytes) -> int:
 
 
 def text_of(secret: bytes) -> str:
-    """As ranks read it (csrc/core/crypto/secret.h)."""
+    """Returns the text that ranks read (csrc/core/crypto/secret.h)."""
     assert len(secret) == BYTES
     return f"{PREFIX}{secret.hex()}-{_crc32c(secret):08x}"
 
@@ -38,7 +38,7 @@ def new() -> str:
 
 
 def _bytes(text: str) -> bytes:
-    """Of a secret as ranks read it (csrc/core/crypto/secret.h). ValueError."""
+    """Returns the bytes of a secret from its text (csrc/core/crypto/secret.h). Raises ValueError."""
     text = text.strip()
     if not text.startswith(PREFIX):
         raise ValueError(
@@ -64,17 +64,19 @@ def _root(secret: str) -> bytes:
 
 
 def role(secret: str, number: int = 1, name: str = "aggregators") -> str:
-    """What follows from a secret for the daemons of a role (docs/security.md, role_key). ValueError."""
+    """Derives the secret of the daemons of a role (docs/security.md, role_key). Raises ValueError."""
     return text_of(_mac(_root(secret), b"mcast1 role\0" + bytes([number]) + name.encode() + b"\1"))
 
 
 def check(secret: str, run: str) -> str:
-    """Equal for ranks of one run that have one secret, another in each run. ValueError."""
+    """Returns a value that is equal on all ranks of a run that have the same secret, and differs
+    between runs. Raises ValueError."""
     return _mac(_root(secret), b"mcast1 doctor\0" + run.encode() + b"\1")[:8].hex()
 
 
 def write(path: str, text: str = "") -> None:
-    """A new file that only its owner can read. FileExistsError: a secret that is in use stays."""
+    """Creates a file that only its owner can read. Raises FileExistsError, so that a secret in use
+    is kept."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with open(descriptor, "w") as file:
         file.write((text or new()) + "\n")

@@ -1,4 +1,4 @@
-"""The aggregator: where its program is, and what one that runs tells of itself. Never imports torch."""
+"""The aggregator: finds its program, and reads the status of a running one. Never imports torch."""
 
 from torch_mcast.aggregator.program import find_program
 from torch_mcast.aggregator.status import NoAggregator, read, socket_paths

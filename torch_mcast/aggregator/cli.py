@@ -17,7 +17,7 @@ def _show(status: dict[str, Any]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs `torch-mcast aggregator ARGUMENTS`; does not return where that is the program itself."""
+    """Runs `torch-mcast aggregator ARGUMENTS`; does not return if that executes the program itself."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments[:1] == ["status"]:
         return status_command(

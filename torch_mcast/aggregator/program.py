@@ -1,4 +1,4 @@
-"""Where the aggregator's program is."""
+"""Finds the aggregator's program."""
 
 from __future__ import annotations
 
@@ -8,5 +8,6 @@ from torch_mcast import _program
 
 
 def find_program() -> Path:
-    """The program, which the build puts beside the extension; FileNotFoundError without one."""
+    """Returns the path of the program, which the build puts next to the extension. Raises
+    FileNotFoundError if there is none."""
     return _program.find_program("mcast-aggregator")

@@ -1,4 +1,4 @@
-"""Asking an aggregator of this host how it is: one JSON document from its unix socket."""
+"""Reads the status of an aggregator of this host: one JSON document from its unix socket."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from torch_mcast._status_socket import NoAnswer, ask
 
 
 class NoAggregator(NoAnswer):
-    """Nobody answers; the text says where it was tried."""
+    """No aggregator responds; the text lists the sockets that were tried."""
 
 
 def socket_paths() -> list[Path]:
-    """Where an aggregator's socket may be, unless it was told otherwise (--status)."""
+    """Returns the usual places of an aggregator's socket, for aggregators started without --status."""
     own = os.environ.get("XDG_RUNTIME_DIR")
     folders = [Path("/run"), *([Path(own)] if own else [])]
     return [folder / "torch-mcast-aggregator" / "aggregator.sock" for folder in folders]
 
 
 def read(path: str | Path | None = None, user: str = "") -> dict[str, Any]:
-    """The status of the aggregator at this socket, or of the first that answers at a usual place. `user`:
-    whose it must be; "": root's, this user's, or that of the folder's owner."""
+    """Returns the status of the aggregator at this socket, or of the first that responds at a usual
+    place. `user` is the user it must run as; "" allows root, this user, and the folder's owner."""
     tried = []
     for place in [Path(path)] if path else socket_paths():
         try:

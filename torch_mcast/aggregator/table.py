@@ -1,4 +1,4 @@
-"""The status for people."""
+"""Shows the status as text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch_mcast.aggregator.units import amount, duration
 
 
 def _waits(job: dict[str, Any]) -> str:
-    """Whom the oldest operation waits for, of the station where that has lasted longest."""
+    """Describes the oldest operation and the ranks it waits for, on the station that has waited longest."""
     oldest = [s["oldest"] for s in job["stations"] if "oldest" in s]
     if not oldest:
         return ""

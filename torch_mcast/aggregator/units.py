@@ -1,10 +1,10 @@
-"""Amounts and times for people."""
+"""Formats amounts and times for people."""
 
 from __future__ import annotations
 
 
 def amount(value: float, step: int = 1024) -> str:
-    """With a prefix: 4.3M. step: 1024, or 1000."""
+    """Formats a number with a prefix, such as 4.3M. `step` is 1024 or 1000."""
     for prefix in ("", "k" if step == 1000 else "K", "M", "G"):
         if value < step:
             return f"{value:.0f}{prefix}" if prefix == "" else f"{value:.1f}{prefix}"

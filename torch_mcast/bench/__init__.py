@@ -1,5 +1,5 @@
-"""Collectives of several backends measured side by side: `torch-mcast bench`.
+"""Measures collectives of several backends side by side: `torch-mcast bench`.
 
-All backends live in the same worker processes; each repetition goes over all of them in shuffled
-order, so that a slow moment of the machine hits them alike. The parent imports no torch.
+All backends live in the same worker processes; each repetition runs all of them in shuffled order,
+so that a slow moment of the machine affects them equally. The parent does not import torch.
 """

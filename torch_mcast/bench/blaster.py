@@ -1,7 +1,8 @@
-"""Raw multicast as a measure for broadcast: one host sends as fast as it can, the others count what
-their sockets get. No headers, no credit, no repair, no memory to deliver to: what is lost is lost. It
-uses the kernel's segmentation (UDP_SEGMENT) and coalescing (UDP_GRO), 64 KiB per call, as the
-engine does. Its time for `size` bytes is size / goodput of the receiver that gets least.
+"""Raw multicast as a reference for broadcast: one host sends as fast as it can, the others count
+the bytes that their sockets receive. It has no headers, credit, repair or destination buffers: lost
+datagrams stay lost. It uses the kernel's segmentation (UDP_SEGMENT) and coalescing (UDP_GRO), 64
+KiB per call, as the engine does. Its time for `size` bytes is size / goodput of the slowest
+receiver.
 
     python -m torch_mcast.bench.blaster GROUP PORT INTERFACE_ADDRESS      (in each receiving host)
     python -m torch_mcast.bench.blaster GROUP PORT INTERFACE_ADDRESS MTU BYTES   (in the sending one)
@@ -26,13 +27,13 @@ _UDP_SEGMENT, _UDP_GRO = 103, 104  # <linux/udp.h>
 _SO_RCVBUFFORCE = 33
 _GROUP, _PORT = "239.255.77.77", 29177
 _BUFFER = 64 << 20
-_ATLEAST = 256 << 20  # bytes of one measurement
-_QUIET_S = 0.3  # without a datagram: it is over
+_ATLEAST = 256 << 20  # bytes of one measurement, at least
+_QUIET_S = 0.3  # a measurement ends after this time without a datagram
 _LIMIT_S = 60.0
 
 
 def receive(group: str, port: int, address: str) -> None:
-    """For every "go" on standard input: counts until it is quiet, prints {"bytes", "s"}."""
+    """For every "go" on standard input: counts bytes until no more arrive, then prints {"bytes", "s"}."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER)
@@ -51,7 +52,7 @@ def receive(group: str, port: int, address: str) -> None:
             while True:
                 count = sock.recv_into(buffer)
                 last = time.perf_counter()
-                if not got:  # what came before the clock started does not count
+                if not got:  # the datagram that starts the clock does not count
                     first = last
                     got = 1
                     sock.settimeout(_QUIET_S)
@@ -61,7 +62,7 @@ def receive(group: str, port: int, address: str) -> None:
 
 
 def send(group: str, port: int, address: str, mtu: int, total: int) -> None:
-    """Sends `total` bytes, waiting for nothing but the local queue."""
+    """Sends `total` bytes, limited only by the local queue."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(address))
     sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 0)
@@ -79,7 +80,7 @@ def send(group: str, port: int, address: str, mtu: int, total: int) -> None:
 
 
 class Blaster:
-    """Receivers that wait in the hosts of a lab. version: what it is."""
+    """Receivers that wait in the hosts of a lab. `version` describes the program."""
 
     version = "raw multicast, UDP_SEGMENT and UDP_GRO, losses not repaired"
 
@@ -109,7 +110,7 @@ class Blaster:
         return receiver.stdout.readline() if ready else ""
 
     def measure(self, op: str, size: int, inner: int, check: bool) -> dict[str, Any]:
-        """As program.Program; only broadcast, in a lab with one rank per host."""
+        """Measures as program.Program does; only broadcast, in a lab with one rank per host."""
         nothing = {"s": None, "cpu_s": None, "right": True}
         if op != "broadcast" or self._lab is None or not one_rank_per_host(self._lab) or size < 1:
             return nothing

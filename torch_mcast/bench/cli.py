@@ -29,7 +29,7 @@ from torch_mcast.lab.units import parse_rate
 _DEFAULT_OPS = "broadcast,all_gather,reduce_scatter,all_reduce,ag_rs,barrier"
 _DEFAULT_SIZES = "4k:64M:16"
 _UNTIL_THEN = "stopped before the end: these are the cases until then"
-_END_S = 30  # of what is ended in order after a signal
+_END_S = 30  # limit for an orderly end after a signal
 _STDOUT = Path("-")  # --json without a file
 _DEVICE_OPTIONS = ("--device", "--ops", "--sizes", "--repetitions", "--json", "--ranks")
 _LAUNCHER = {"RANK", "WORLD_SIZE", "MASTER_ADDR"}
@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
 def _refuse_what_is_not_used(
     parser: argparse.ArgumentParser, args: argparse.Namespace, argv: list[str], launched: bool
 ) -> None:
-    """ValueError for an option of another way to run than this one: it would change nothing."""
+    """Raises ValueError for an option that belongs to another way to run, since it would have no effect."""
     place = "under torchrun" if launched else "the lab" if args.hosts else "on this host"
     for group in parser._action_groups:
         if group.title in (place, "positional arguments", "options"):
@@ -109,7 +109,7 @@ def _given(actions: list[argparse.Action], argv: list[str]) -> list[str]:
 
 
 def torchrun(ranks: int) -> list[str]:
-    """The command of `ranks` ranks on this host that measure tensors of a device."""
+    """Returns the command that starts `ranks` ranks on this host, which measure tensors of a device."""
     launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone")
     where = ("--local-addr", "127.0.0.1", "--nproc-per-node", str(ranks))
     return [*launcher, *where, "-m", "torch_mcast.bench.device"]
@@ -118,7 +118,7 @@ def torchrun(ranks: int) -> list[str]:
 def _on_device(
     parser: argparse.ArgumentParser, args: argparse.Namespace, argv: list[str], launched: bool
 ) -> int:
-    """Tensors of a device, by torch's launcher where no other one has started this rank."""
+    """Measures tensors of a device, through torch's launcher unless another one has started this rank."""
     from torch_mcast.bench import device
 
     if reason := device.missing(args.device):
@@ -150,7 +150,7 @@ def _on_device(
 
 
 def _plan(args: argparse.Namespace) -> tuple[Plan, list[str]]:
-    """The plan, and notes on peers that are left out."""
+    """Returns the plan, and notes on peers that are left out."""
     notes = []
     if args.backends:
         names = args.backends.split(",")
@@ -184,7 +184,7 @@ def _plan(args: argparse.Namespace) -> tuple[Plan, list[str]]:
 def _document(
     args: argparse.Namespace, argv: list[str], plan: Plan, where: str, **more: Any
 ) -> Document:
-    """Of a run that begins now."""
+    """Returns the document of a run that starts now."""
     used = args.ratio_to in plan.backends and len(plan.backends) > 1
     return Document(
         where,
@@ -197,7 +197,7 @@ def _document(
 
 
 def _finish(result: Document, args: argparse.Namespace, complete: bool = True) -> int:
-    """Prints and writes; 1 if a backend gave a wrong result."""
+    """Prints and writes the result. Returns 1 if a backend gave a wrong result."""
     from torch_mcast.bench import plot, report
 
     if not result.rows and not complete:
@@ -214,7 +214,7 @@ def _finish(result: Document, args: argparse.Namespace, complete: bool = True) -
 
 
 class _Stopped(BaseException):
-    """A signal asks for the end."""
+    """A signal requests the end of the run."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}")
@@ -222,8 +222,8 @@ class _Stopped(BaseException):
 
 
 def _stop(number: int, _frame: object) -> None:
-    # Once: what then ends labs and programs in order is not to be ended itself. Where that hangs, the
-    # alarm ends this process, and the lab's reaper the rest.
+    # Only once: the orderly end of labs and programs must not be interrupted. If it hangs, the
+    # alarm ends this process, and the lab's reaper cleans up the rest.
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_IGN)
     signal.alarm(_END_S)
@@ -231,8 +231,8 @@ def _stop(number: int, _frame: object) -> None:
 
 
 def _words(error: BaseException) -> str:
-    """What is said of a run that could not go on. All ranks have one installation: what cannot be loaded on
-    one is a line, not each rank's traceback."""
+    """Returns the text for a run that could not continue. All ranks use one installation, so a
+    failed import on one rank is reported in one line, without each rank's traceback."""
     for outcome in error.outcomes if isinstance(error, WorkerFailure) else ():
         if isinstance(outcome.error, ImportError):
             return f"rank {outcome.rank}: {outcome.error} (torch-mcast doctor says more)"
@@ -261,7 +261,7 @@ def _as_driver(args: argparse.Namespace, argv: list[str]) -> int:
         try:
             run.go()
         except (LabError, WorkerFailure, TimeoutError, _Stopped) as error:
-            failure = _words(error)  # what was measured before it is still shown
+            failure = _words(error)  # results measured before it are still shown
             code = error.code if isinstance(error, _Stopped) else 2
             notes.append(_UNTIL_THEN)
             run.keep_partial()
@@ -273,7 +273,7 @@ def _as_driver(args: argparse.Namespace, argv: list[str]) -> int:
 
 
 class _Progress:
-    """A progress bar over cases; silent where standard error is no terminal."""
+    """A progress bar over cases; silent if standard error is not a terminal."""
 
     def __init__(self, cases: int) -> None:
         from rich.console import Console
@@ -309,9 +309,9 @@ class _Progress:
 
 
 def _as_rank(args: argparse.Namespace, argv: list[str]) -> int:
-    """One rank under torchrun (or `torch-mcast lab run`)."""
+    """Runs as one rank under torchrun (or `torch-mcast lab run`)."""
     first = os.environ["RANK"] == "0"
-    if first:  # before torch begins threads: a signal goes to whichever does not block it
+    if first:  # before torch's threads: any that does not block a signal may get it
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     from torch_mcast.bench import launched
 
@@ -340,12 +340,12 @@ def _as_rank(args: argparse.Namespace, argv: list[str]) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs `torch-mcast bench ARGV`; the exit code (1: a wrong result, 2: it could not run, 128 + N: signal
-    N stopped it)."""
+    """Runs `torch-mcast bench ARGV`. Returns the exit code: 1 for a wrong result, 2 if it could not
+    run, 128 + N if signal N stopped it."""
     argv = sys.argv[1:] if argv is None else argv
     parser = _parser()
     args = parser.parse_args(argv)
-    job = launcher.job_of(os.environ)  # a task of srun has the variables of Slurm
+    job = launcher.job_of(os.environ)  # a task of srun has Slurm's variables
     launched = job.keys() >= _LAUNCHER
     if launched:
         os.environ.update(job)
@@ -357,6 +357,6 @@ def main(argv: list[str] | None = None) -> int:
     except (LabError, ValueError, OSError) as error:
         print(f"torch-mcast bench: {error}", file=sys.stderr)
         return 2
-    except _Stopped as error:  # before there was anything, or while it was shown
+    except _Stopped as error:  # before there was a result, or while it was shown
         print(f"torch-mcast bench: {error}", file=sys.stderr)
         return error.code

@@ -43,7 +43,7 @@ _SEQUENCE, _BATCH = 128, 8  # of a training step
 
 
 def missing(device: str) -> str:
-    """Why there is nothing to measure on this machine; "" if there is."""
+    """Returns why nothing can be measured on this machine, or ""."""
     try:
         module = torch.get_device_module(device)
     except (RuntimeError, AssertionError):
@@ -58,7 +58,8 @@ def missing(device: str) -> str:
 
 @dataclass
 class Wanted:
-    """sizes: bytes that one rank brings, of a reduce_scatter what it gets. steps: of training; 0: none."""
+    """The requested measurement. sizes: bytes that one rank contributes; for a reduce_scatter,
+    bytes that it receives. steps: training steps, 0 for none."""
 
     device: str
     sizes: list[int]
@@ -74,7 +75,7 @@ class Wanted:
 
 
 def slowest(seconds: list[float]) -> list[float]:
-    """Of each round, in ms."""
+    """Returns the time of the slowest rank in each round, in ms."""
     times = torch.tensor(seconds, dtype=torch.float64)
     dist.all_reduce(times, dist.ReduceOp.MAX)
     return [1000 * t for t in times.tolist()]
@@ -107,7 +108,8 @@ class Timed:
         self.seconds.append(time.perf_counter() - begin)
 
     def _try(self) -> None:
-        """Before what counts: a backend may have no such operation for the device. All ranks agree."""
+        """Runs the call once before the measurement: a backend may lack the operation for the
+        device. All ranks agree on the outcome."""
         try:
             self.once()
         except (RuntimeError, NotImplementedError) as error:
@@ -124,7 +126,8 @@ class Timed:
 
 
 def rounds(those: dict[str, Timed], count: int) -> dict[str, Any]:
-    """{name: [first quartile, median, third] in ms, or why not}, "call" of "device"."""
+    """Returns {name: [first quartile, median, third] in ms, or the reason why not}, with the "call"
+    times of "device"."""
     for number in range(-3, count):
         for one in those.values():
             one.turn(keep=number >= 0)
@@ -139,7 +142,8 @@ def rounds(those: dict[str, Timed], count: int) -> dict[str, Any]:
 
 
 def copies(device: str, out: int, back: int) -> Callable[[], object]:
-    """`out` bytes to host memory and `back` bytes from it, on CUDA pinned memory and side by side."""
+    """Returns a function that copies `out` bytes to host memory and `back` bytes from it; with
+    CUDA, the memory is pinned and both copies run at once."""
     pinned = device == "cuda"
     here = [torch.empty(n, dtype=torch.uint8, pin_memory=pinned) for n in (out, back)]
     there = [torch.empty(n, dtype=torch.uint8, device=device) for n in (out, back)]
@@ -242,7 +246,7 @@ def operations(wanted: Wanted, groups: dict[str, dist.ProcessGroup]) -> list[dic
 
 
 def training(wanted: Wanted, groups: dict[str, dist.ProcessGroup]) -> dict[str, Any]:
-    """A step each in turn, of the same model with the same batches."""
+    """Runs one step of each backend alternately, of the same model with the same batches."""
     steps: dict[str, Timed] = {}
     losses: dict[str, list[torch.Tensor]] = {}
     for backend, group in groups.items():
@@ -318,7 +322,8 @@ def count_gpus(device: str) -> int:
 
 
 def measure(wanted: Wanted) -> dict[str, Any]:
-    """On every rank of the default group, which reduces CPU tensors; all get the same figures."""
+    """Measures on every rank of the default group, which must be able to reduce CPU tensors. All
+    ranks return the same figures."""
     groups = make_groups(wanted)
     rows = operations(wanted, groups)
     stats = torch_mcast.stats(groups["mcast"])
@@ -338,7 +343,7 @@ def measure(wanted: Wanted) -> dict[str, Any]:
 
 
 def shown(document: dict[str, Any]) -> str:
-    """For people."""
+    """Formats the result for people."""
 
     def cell(value: Any) -> str:
         if isinstance(value, str):
@@ -366,7 +371,7 @@ def shown(document: dict[str, Any]) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """One rank, with what a launcher sets in the environment."""
+    """Runs as one rank, with the environment that a launcher sets."""
     parser = argparse.ArgumentParser(prog="torch-mcast bench --device", description=__doc__)
     parser.add_argument("wanted", help="fields of Wanted, JSON")
     parser.add_argument("--json", nargs="?", const="-", help="as the command's")

@@ -1,7 +1,7 @@
-"""The result of a run as one JSON document: what was measured, where, with what, and what to know of it.
+"""The result of a run as one JSON document: the figures, the machine, the software, and notes.
 
-It is written after every case, so that a run that is stopped leaves what it had. `schema` counts changes
-of what fields mean; `complete` is false until all cases are there.
+It is written after every case, so that a stopped run keeps its results. `schema` is increased when
+the meaning of a field changes; `complete` is false until all cases are there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def extension() -> Path | None:
-    """The built extension, without importing anything (that would import torch)."""
+    """Finds the built extension without importing anything (that would import torch)."""
     return next(iter(sorted(_PACKAGE.glob("_C.*.so"))), None)
 
 
@@ -40,7 +40,8 @@ def _cpu_model() -> str:
 
 
 def machine() -> dict[str, Any]:
-    """What a reader must know of the machine. To be called before the run: `load_before`."""
+    """Describes the machine, as far as it matters to a reader. Call it before the run, for
+    `load_before`."""
     return {
         "cpu": _cpu_model(),
         "cpus": os.cpu_count(),
@@ -52,7 +53,7 @@ def machine() -> dict[str, Any]:
 
 
 def build() -> dict[str, str | None]:
-    """What was built of which source: the extension's hash, and the commit where there is a checkout."""
+    """Identifies the build: the extension's hash, and the commit if there is a checkout."""
     file = extension()
     done = None
     if (Path(package_root()) / ".git").exists():
@@ -60,7 +61,7 @@ def build() -> dict[str, str | None]:
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=20)
         except (OSError, subprocess.TimeoutExpired):
-            done = None  # no git here
+            done = None  # git is missing
     return {
         "extension_sha256": hashlib.sha256(file.read_bytes()).hexdigest() if file else None,
         "commit": done.stdout.strip() if done and done.returncode == 0 else None,
@@ -68,13 +69,13 @@ def build() -> dict[str, str | None]:
 
 
 def environment() -> dict[str, str]:
-    """Variables that change what is measured; of a secret only that there is one."""
+    """Returns the variables that influence the measurement; for a secret only that it is set."""
     found = {name: os.environ[name] for name in sorted(os.environ) if name.startswith(_PREFIXES)}
     return {name: "(set)" if name == _SECRET else text for name, text in found.items()}
 
 
 def common(of_ranks: list[dict[str, str]]) -> dict[str, str]:
-    """The variables of rank 0; "(differs)" where another rank has another value, or none."""
+    """Returns the variables of rank 0, with "(differs)" if another rank has another value or none."""
     return {
         name: text if all(each.get(name) == text for each in of_ranks) else "(differs)"
         for name, text in of_ranks[0].items()
@@ -82,7 +83,7 @@ def common(of_ranks: list[dict[str, str]]) -> dict[str, str]:
 
 
 def lab_text(spec: LabSpec) -> str:
-    """A lab in the headline: what every figure of the run depends on."""
+    """Describes a lab for the headline: the parameters that every figure of the run depends on."""
     text = (
         f"{spec.hosts} hosts x {spec.ranks_per_host} ranks in a lab, {format_rate(spec.rate)}, "
         f"MTU {spec.mtu}, port queue {format_size(spec.queue)}"
@@ -103,7 +104,7 @@ class Document:
     where: str
     command: str
     rows: list[dict[str, Any]]
-    peer: str | None  # of the ratios; None: there is none
+    peer: str | None  # of the ratios, None if there is no peer
     repetitions: int
     spec: LabSpec | None = None
     rate: int | None = None
@@ -111,7 +112,7 @@ class Document:
     notes: list[str] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     rank_environment: dict[str, str] = field(default_factory=dict)
-    path: Path | None = None  # where it is written
+    path: Path | None = None  # file to write to
 
     def __post_init__(self) -> None:
         self._machine, self._build = machine(), build()
@@ -153,7 +154,7 @@ class Document:
         ]
 
     def save(self, complete: bool = False) -> None:
-        """Replaces the file at once, so that a reader never sees half of it."""
+        """Replaces the file atomically, so that a reader never sees a partial one."""
         if self.path is None:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,4 @@
-"""Runs a plan: makes the lab or uses loopback, starts the ranks, collects rows, runs external
-peers."""
+"""Runs a plan: creates the lab or uses loopback, starts the ranks, collects rows, runs external peers."""
 
 from __future__ import annotations
 
@@ -20,15 +19,15 @@ _EVENT_S = 900.0
 
 
 def _preload() -> tuple[str, ...]:
-    """Modules imported once, by the process that the ranks are forked from: torch takes seconds. None
-    where the import takes arenas: a forked process would share those."""
+    """Returns the modules that the process from which ranks are forked imports once: torch takes
+    seconds. It is empty if the import creates arenas, which a forked process would share."""
     mapped = os.environ.get("MCAST_ENGINE_MEMORY", "").strip().lower() == "map_all"
     return () if mapped else ("torch.distributed",)
 
 
 def _measure(context: Any, plan: Plan) -> dict[str, Any]:
-    """What is shipped to the workers; torch is imported there only. ImportError, whatever torch raised: the
-    driver tells it from a rank that failed."""
+    """Runs in the workers; only they import torch. Turns every exception of that import into an
+    ImportError, so that the driver can distinguish it from a failed rank."""
     try:
         from torch_mcast.bench import rank
     except Exception as error:
@@ -38,7 +37,7 @@ def _measure(context: Any, plan: Plan) -> dict[str, Any]:
 
 
 def _slowest_rate(spec: LabSpec) -> int | None:
-    """Bits per second of the slowest worker's link."""
+    """Returns the bits per second of the slowest worker's link."""
     rates = [spec.rate_of(name) for name in spec.host_names[: spec.hosts]]
     return min((rate for rate in rates if rate is not None), default=None)
 
@@ -67,7 +66,7 @@ class Run(Told):
         self._counted: dict[Any, Any] = {}
 
     def go(self) -> None:
-        """Measures everything; WorkerFailure if a rank fails."""
+        """Measures everything. Raises WorkerFailure if a rank fails."""
         with contextlib.ExitStack() as stack:
             pool = stack.enter_context(self._pool())
             for name in self.plan.backends:
@@ -104,7 +103,7 @@ class Run(Told):
             yield pool
 
     def _add_traffic(self, raw: dict[str, Any]) -> None:
-        """What the lab counted, if it did."""
+        """Adds the traffic that the lab counted, if it did."""
         before = self._counted.pop((raw["backend"], "before"), None)
         after = self._counted.pop((raw["backend"], "after"), None)
         if self._lab and before and after:

@@ -1,18 +1,18 @@
-"""What an operation moves, and the least time it can take.
+"""Bytes that an operation moves, and the least time it can take.
 
 S = "size" in bytes, as nccl-tests counts it (doc/PERFORMANCE.md there): the larger of one rank's
 input and output. algbw = S / t. busbw = algbw x factor, with nccl-tests' factors, so that it can be
 compared with the speed of a link whatever the number of ranks.
 
-The bound is the time in which one host's NIC can receive what it lacks, if all of the link's
-payload rate goes to it: with H hosts it lacks S(H-1)/H of an all-gather. It holds for any algorithm
-that reduces on the workers. Ranks of one host share the NIC."""
+The bound is the time in which one host's NIC can receive the data that it lacks, at the full
+payload rate of the link: with H hosts it lacks S(H-1)/H of an all-gather. It holds for any
+algorithm that reduces on the workers. Ranks of one host share the NIC."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Of a datagram: IP 20, UDP 8 and mcast's header 32 bytes. Of a frame: Ethernet 14 (what tbf
+# Bytes of headers. A datagram has IP 20, UDP 8 and mcast 32 bytes. A frame has Ethernet 14 (as tbf
 # counts).
 _HEADERS = 60
 _ETHERNET = 14
@@ -21,7 +21,8 @@ _ETHERNET = 14
 @dataclass(frozen=True)
 class Op:
     """name; title for people; bus: nccl-tests' factor is bus x (n-1)/n (None: no bandwidth);
-    receive: multiples of S(H-1)/H that a host must receive; whole: broadcast, S instead."""
+    receive: multiples of S(H-1)/H that a host must receive; whole: true for broadcast, which moves
+    S instead."""
 
     name: str
     title: str
@@ -39,7 +40,7 @@ OPS = {
         Op("all_reduce", "all_reduce", 2, 2),
         Op("all_to_all", "all_to_all_single", 1, 1),
         Op("gather", "gather", 1, 1),  # at the root's host
-        Op("scatter", "scatter", 1, 1),  # which the root's host sends
+        Op("scatter", "scatter", 1, 1),  # sent by the root's host
         Op("send_recv", "isend to the next, irecv from the one before", 1, 1, whole=True),
         Op("ag_rs", "all-gather + reduce-scatter at once", 2, 2),
         Op("fsdp2", "FSDP2 training step", None, 3),
@@ -50,7 +51,7 @@ OPS = {
 
 
 def bus_factor(op: str, world: int) -> float | None:
-    """busbw / algbw; None where the operation has no bandwidth."""
+    """Returns busbw / algbw, or None if the operation has no bandwidth."""
     factor = OPS[op].bus
     if factor is None:
         return None
@@ -58,7 +59,8 @@ def bus_factor(op: str, world: int) -> float | None:
 
 
 def receive_bytes(op: str, size: int, hosts: int) -> float:
-    """Payload bytes that the NIC of a host (broadcast: not the root's) must receive at least.
+    """Returns the least payload bytes that the NIC of a host (broadcast: not the root's) must
+    receive.
 
     An FSDP2 step gathers the parameters twice (forward, backward) and reduce-scatters once.
     """
@@ -68,8 +70,9 @@ def receive_bytes(op: str, size: int, hosts: int) -> float:
 
 
 def multicast_send_bytes(op: str, size: int, hosts: int) -> float | None:
-    """Payload bytes that a host sends at least with multicast: the model for NIC bytes. The mean
-    over hosts for broadcast (only the root sends). None where the model says nothing."""
+    """Returns the least payload bytes that a host sends with multicast: the model for NIC bytes.
+    For broadcast it is the mean over hosts (only the root sends). None if the model does not cover
+    the operation."""
     if hosts < 2:
         return 0.0
     reduce = size * (hosts - 1) / hosts
@@ -94,30 +97,31 @@ _GLOO = {**_RING, "reduce_scatter": 2, "ag_rs": 3}
 
 
 def ring_send_bytes(op: str, size: int, world: int) -> float:
-    """Payload bytes that a rank sends in a ring of unicast connections, the mean over ranks: it passes
-    on every block but one, an all-reduce is a reduce-scatter and an all-gather (Patarasu and Yuan 2009;
-    NCCL's ring), and all ranks but the last pass on a broadcast."""
+    """Returns the payload bytes that a rank sends in a ring of unicast connections, the mean over
+    ranks. It forwards every block but one, an all-reduce is a reduce-scatter and an all-gather
+    (Patarasu and Yuan 2009; NCCL's ring), and all ranks but the last forward a broadcast."""
     return _RING[op] * size * (world - 1) / world
 
 
 def gloo_send_bytes(op: str, size: int, world: int) -> float:
-    """The same for torch's Gloo backend: rings, a tree for broadcast (as many bytes), and a
+    """Returns the same for torch's Gloo backend: rings, a tree for broadcast (as many bytes), and a
     reduce-scatter that is an all-reduce of the whole input (gloo/allgather.cc, gloo/allreduce.cc;
-    reduce_scatter_tensor_coalesced in ProcessGroupGloo.cpp). Bytes counted on a loopback interface,
-    torch 2.13, 3 and 4 ranks, are these and 0.3 % of headers."""
+    reduce_scatter_tensor_coalesced in ProcessGroupGloo.cpp). Bytes counted on a loopback interface
+    (torch 2.13, 3 and 4 ranks) are these plus 0.3 % of headers."""
     return _GLOO[op] * size * (world - 1) / world
 
 
 def payload_rate(rate: int, mtu: int) -> float:
-    """Payload bytes per second of a link of `rate` bits/s: 118.9 MB/s at 1 Gbit/s and MTU 1500."""
+    """Returns the payload bytes per second of a link of `rate` bits/s: 118.9 MB/s at 1 Gbit/s and
+    MTU 1500."""
     return rate / 8 * (mtu - _HEADERS) / (mtu + _ETHERNET)
 
 
 def bound_s(
     op: str, size: int, hosts: int, rate: int | None, mtu: int, burst: int = 0
 ) -> float | None:
-    """Least seconds for the operation; None without a link rate or without bytes to receive. burst:
-    bytes as framed that the link takes at once."""
+    """Returns the least seconds for the operation; None without a link rate or without bytes to
+    receive. burst: bytes as framed that the link takes at once."""
     need = receive_bytes(op, size, hosts)
     if rate is None or not need:
         return None
@@ -125,6 +129,6 @@ def bound_s(
 
 
 def padded_size(size: int, world: int, item: int = 4) -> int:
-    """Smallest multiple of world x item that holds `size` (every rank gets an equal shard)."""
+    """Returns the smallest multiple of world x item that holds `size` (every rank gets an equal shard)."""
     step = world * item
     return max(step, -(-size // step) * step)

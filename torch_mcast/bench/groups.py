@@ -9,13 +9,13 @@ import torch.distributed as dist
 
 from torch_mcast.bench.plan import variant_settings
 
-# PyTorch's backend whose operations end at once and move nothing.
+# PyTorch's backend whose operations end at once and move no data.
 SILENT = "fake"
 
 
 def _new_group(name: str, variant: str) -> Any:
     if name == SILENT:
-        # Registers the backend.
+        # This import registers the backend.
         import torch.testing._internal.distributed.fake_pg  # noqa: F401
 
     if not variant:
@@ -29,9 +29,9 @@ def _new_group(name: str, variant: str) -> Any:
 
 
 class Groups:
-    """The groups of one backend: `first` for single operations; for two operations at once
-    `second`, another group, since most backends serialize the operations of a group. mcast runs
-    both in one group."""
+    """The groups of one backend. `first` runs single operations. `second` runs the other one of two
+    operations at once, since most backends serialize the operations of a group; mcast runs both in
+    one group."""
 
     def __init__(self, spec: str, pair: bool) -> None:
         name, _, variant = spec.partition(":")
@@ -42,7 +42,8 @@ class Groups:
         self._mcast = name == "mcast"
 
     def repairs(self) -> int | None:
-        """Chunks placed from a repair so far on this rank; None if the backend has no repairs."""
+        """Returns the number of chunks placed from a repair so far on this rank; None if the
+        backend has no repairs."""
         if not self._mcast:
             return None
         import torch_mcast
@@ -50,7 +51,8 @@ class Groups:
         return torch_mcast.stats(self.first)["counters"].get("repair_chunks_received", 0)
 
     def path(self) -> str | None:
-        """How mcast moves data in this group: "multicast", "ring" or "local"; None for others."""
+        """Returns how mcast moves data in this group: "multicast", "ring" or "local"; None for
+        other backends."""
         if not self._mcast:
             return None
         import torch_mcast

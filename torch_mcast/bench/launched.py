@@ -1,8 +1,8 @@
 """The benchmark as a rank that a launcher started: rank 0 collects and reports. Imports torch.
 
-A signal, or another rank's end, may find a rank in a collective that waits for ranks which are gone, where no
-handler of Python runs. So rank 0 has a thread that waits for signals: it shows what there is and ends the
-process. The other ranks end at once, silently."""
+When a signal arrives or another rank ends, a rank may wait in a collective for ranks that are gone,
+and then no Python signal handler runs. So rank 0 has a thread that waits for signals, shows the
+results so far and ends the process. The other ranks end at once and print nothing."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from torch_mcast.bench.plan import Plan
 from torch_mcast.bench.told import Told
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_SIGNAL_S = 2.0  # in which the signal that ended others comes to this rank, too
+_SIGNAL_S = 2.0  # in which the signal that ended other ranks also reaches this one
 
 
 class Collector(Told):
-    """Rank 0's driver where nobody stands behind it."""
+    """Rank 0's driver for a run without a parent process."""
 
     def __init__(self, world: int, hosts: int, rate: int | None, mtu: int) -> None:
         super().__init__(world, hosts, rate, mtu)
-        self.lock = threading.RLock()  # of all here, and of who shows it
+        self.lock = threading.RLock()  # guards all members here, and a thread that shows them
 
     def tell(self, kind: str, value: Any) -> None:
         with self.lock:
             self.take(kind, value)
 
     def counters(self, tag: Any) -> None:
-        """No lab here; the ranks count their own NICs."""
+        """Does nothing: there is no lab, and the ranks count their own NICs."""
 
     def external(self, name: str, op: str, size: int, inner: int, check: bool) -> dict[str, Any]:
         raise ValueError(f"no external programs under torchrun ({name})")
 
 
 class _End:
-    """Ends this process before its time, once."""
+    """Ends this process early, once."""
 
     def __init__(self, show: Callable[[], None], lock: threading.RLock) -> None:
         self._show = show
@@ -48,12 +48,12 @@ class _End:
         self._over = False
 
     def measured(self) -> None:
-        """All is there, and will be shown by others."""
+        """Notes that the results are complete and will be shown by the caller."""
         with self._lock:
             self._over = True
 
     def now(self, text: str, code: int) -> None:
-        self._lock.acquire()  # and never released
+        self._lock.acquire()  # never released
         try:
             if not self._over:
                 self._show()
@@ -69,8 +69,9 @@ class _End:
 
 
 def first_rank(plan: Plan, collector: Collector, show: Callable[[], None]) -> dict[str, Any]:
-    """Measures as rank 0; versions of what was measured. show() prints what there is when a signal, or a
-    rank that fails, stops the run: then this does not return. All threads block SIGINT and SIGTERM."""
+    """Measures as rank 0; returns the versions of the measured software. If a signal or a failed
+    rank stops the run, show() prints the results so far and this does not return. All threads block
+    SIGINT and SIGTERM."""
     end = _End(show, collector.lock)
     waiting = threading.Thread(target=end.on_signal, daemon=True)
     waiting.start()
@@ -80,7 +81,7 @@ def first_rank(plan: Plan, collector: Collector, show: Callable[[], None]) -> di
         return versions
     except (ValueError, OSError):
         raise
-    except Exception as error:  # torch has many for a rank that is gone
+    except Exception as error:  # torch raises many types when a rank is gone
         waiting.join(_SIGNAL_S)
         end.now(f"{type(error).__name__}: {error}", 2)
         raise

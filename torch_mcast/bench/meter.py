@@ -1,4 +1,4 @@
-"""CPU time and NIC bytes of a stretch of a run, as one rank sees them."""
+"""CPU time and NIC bytes of an interval of a run, as one rank sees them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pathlib import Path
 
 
 def cpu_s() -> float:
-    """CPU seconds of this process so far, user and system, all threads. Interrupt work that the
-    kernel does for its packets on behalf of others is not in it."""
+    """Returns the CPU seconds of this process so far, user and system, all threads. They do not
+    include interrupt work that the kernel does for its packets on behalf of other processes."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 
 
 def engine_cpu_s() -> float:
-    """CPU seconds of the engine of this host so far, for one of its ranks; 0 for the others, and without
-    one."""
+    """Returns the CPU seconds of this host's engine so far on one of its ranks; 0 on the others and
+    without an engine."""
     choice, _, path = os.environ.get("MCAST_ENGINE", "").partition(":")
     if choice != "host" or os.environ.get("LOCAL_RANK", "0") != "0":
         return 0.0
-    # The clock of another process, as clock_getcpuclockid(3) makes it.
+    # Clock id of another process, as clock_getcpuclockid(3) makes it.
     return time.clock_gettime(~_engine_pid(path) << 3 | 2)
 
 
@@ -35,7 +35,8 @@ def _engine_pid(path: str) -> int:
 
 @functools.cache
 def interface() -> str | None:
-    """The NIC that the library uses here; where it cannot be asked, the one that Gloo is told to use."""
+    """Returns the NIC that the library uses here or, if that cannot be determined, the one that
+    Gloo is told to use."""
     from torch_mcast.doctor import netif
 
     try:
@@ -47,7 +48,7 @@ def interface() -> str | None:
 
 
 def nic_bytes() -> tuple[int, int] | None:
-    """(sent, received) of this host's NIC so far by its own counters; None on loopback."""
+    """Returns (sent, received) of this host's NIC so far by its own counters; None on loopback."""
     name = interface()
     if name in (None, "lo"):
         return None

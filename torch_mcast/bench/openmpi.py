@@ -1,12 +1,13 @@
 """Open MPI's collectives (benchmarks/mpi/collectives.c), one long-lived mpirun over the hosts.
 
-In a lab mpirun runs in the first host and reaches the others by an agent script in place of ssh
-that enters their namespaces. Ranks that wait yield the CPU (there are more ranks than cores).
+In a lab mpirun runs in the first host and reaches the others through an agent script that replaces
+ssh and enters their namespaces. Ranks that wait yield the CPU (there are more ranks than cores).
 
-`openmpi` is the library as it comes, over TCP alone, as Gloo is. `openmpi_tuned` is the best of it: ranks
-of one host share memory, and for each operation and size the program tries the library's algorithms, with
-several segment sizes where they cut messages, and keeps the fastest. Hosts of a lab share a kernel but not a
-host name, which is what Open MPI tells hosts apart by, so between them it uses TCP either way."""
+`openmpi` is the library with default settings, over TCP only, as Gloo is. `openmpi_tuned` is the
+fastest configuration: ranks of one host share memory, and for each operation and size the program
+tries the library's algorithms, with several segment sizes if they segment messages, and keeps the
+fastest. Hosts of a lab share a kernel but not a host name. Open MPI distinguishes hosts by name, so
+it uses TCP between them in both cases."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ def _build(folder: Path) -> Path:
 
 
 def _agent(lab: Lab, folder: Path) -> Path:
-    """A script `agent HOST COMMAND...` that runs a shell command in a host of the lab."""
+    """Writes a script `agent HOST COMMAND...` that runs a shell command in a host of the lab."""
     lines = ["#!/bin/sh", 'host=$1; shift; command="$*"', "case $host in"]
     for host in lab.workers:
         inside = shlex.join(lab.inside(host, ["sh", "-c"]))
@@ -60,7 +61,7 @@ def _agent(lab: Lab, folder: Path) -> Path:
 
 
 def _transports(tuned: bool) -> str:
-    """Open MPI's byte transfer layers."""
+    """Returns Open MPI's byte transfer layers."""
     if not tuned:
         return "tcp,self"
     said = finished(["mpirun", "--version"], _START_S).stdout
@@ -69,7 +70,7 @@ def _transports(tuned: bool) -> str:
 
 
 def command(program: Path, folder: Path, lab: Lab | None, world: int, tuned: bool) -> list[str]:
-    """mpirun's command line, to be run on this machine."""
+    """Returns mpirun's command line, to be run on this machine."""
     interface = "eth0" if lab else "lo"
     argv = [
         "mpirun",
@@ -110,7 +111,7 @@ def command(program: Path, folder: Path, lab: Lab | None, world: int, tuned: boo
     if tuned:
         argv += ["--mca", "coll_tuned_use_dynamic_rules", "1"]
     argv += [str(program), str(folder), *(["tuned"] if tuned else [])]
-    # In a lab it dies with the lab; here it must end with this process.
+    # In a lab it ends with the lab; here it must end with this process.
     return lab.inside(lab.workers[0], argv) if lab else ["setpriv", "--pdeathsig", "TERM", *argv]
 
 
@@ -142,7 +143,7 @@ class OpenMpi:
             os.write(fd, f"{text}\n".encode())
 
     def measure(self, op: str, size: int, inner: int, check: bool) -> dict[str, Any]:
-        """As program.Program."""
+        """Measures as program.Program does."""
         if op not in _OPS:
             return {"s": None, "cpu_s": None, "right": True}
         self._tell(f"{op} {size} {inner} {int(check)}")
@@ -155,7 +156,7 @@ class OpenMpi:
         }
 
     def close(self) -> None:
-        """Lets the ranks end, kills what does not."""
+        """Lets the ranks end, and kills those that do not."""
         with contextlib.suppress(OSError):
             self._tell("quit 0 0 0")
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -14,14 +14,14 @@ from torch_mcast.bench.groups import Groups
 _LAYERS = 4
 _BATCH = 4
 _PERIOD = 251
-# The name since torch 2.13, where the other one warns.
+# This name exists since torch 2.13, where the other one warns.
 all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 _NOTHING = float("nan")  # equals no result
 
 
 class Case:
-    """One operation of one size, ready to run(). verify() runs it once over outputs that hold
-    nothing right, and says whether the result is.
+    """One operation of one size, ready to run(). verify() runs it once over outputs filled with
+    wrong values, and returns whether the result is right.
 
     size: bytes, a multiple of 4 x world. Values are small integers, so that sums are exact.
     """
@@ -63,8 +63,9 @@ class Case:
         return ((torch.arange(first, first + _PERIOD) * 7 + rank * 13) % _PERIOD).float()
 
     def _ramp(self, count: int, rank: int, first: int = 0) -> torch.Tensor:
-        """Values of rank's buffer from place `first`: float32 integers 0..250 that differ by place
-        and rank, with a period that no buffer size or chunk size is a multiple of."""
+        """Returns values of rank's buffer from position `first`: float32 integers 0..250 that
+        differ by position and rank, with a period of which no buffer size or chunk size is a
+        multiple."""
         return self._tile(self._period(rank, first), count)
 
     def _sum(self, first: int, count: int) -> torch.Tensor:
@@ -110,8 +111,8 @@ class Case:
         self.run = lambda: dist.reduce_scatter_tensor(output, whole, group=self._groups.first)
 
     def _all_reduce(self) -> None:
-        # In place: repeated sums would overflow, so the timed runs sum zeros. What holds nothing right
-        # for the check is the input.
+        # In place: repeated sums would overflow, so the timed runs sum zeros. For the check, the
+        # input is what verify() overwrites.
         tensor = torch.zeros(self._items)
 
         def run() -> None:
@@ -193,11 +194,12 @@ class Case:
         self._right = lambda: True
 
     def _fsdp2(self, prefetch: bool = False) -> None:
-        """Square layers whose parameters have `size` bytes together; a batch so small that the step
-        is communication. The check compares the gradient with one computed without sharding.
+        """Trains square layers whose parameters have `size` bytes together, with a batch so small
+        that communication dominates the step. The check compares the gradient with one computed
+        without sharding.
 
         prefetch: all-gathers are asynchronous and started one layer ahead. CPU tensors have no
-        streams, so without it FSDP2 waits for each collective where it calls it."""
+        streams, so without prefetch FSDP2 waits for each collective where it calls it."""
         from torch.distributed.device_mesh import DeviceMesh
         from torch.distributed.fsdp import fully_shard
 
@@ -226,7 +228,8 @@ class Case:
             sharded._set_unshard_async_op(True)
             for layer, following in itertools.pairwise(sharded):
                 layer.set_modules_to_forward_prefetch([following])
-        # A learning rate of 0: the optimizer does its work and every step has the same gradient.
+        # With a learning rate of 0 the optimizer does its work and every step has the same
+        # gradient.
         optimizer = torch.optim.SGD(sharded.parameters(), lr=0.0)
 
         def run() -> None:

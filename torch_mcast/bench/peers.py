@@ -1,5 +1,5 @@
-"""External programs that are measured beside the backends: Open MPI, as it comes and tuned, and UFTP,
-where installed, and raw multicast."""
+"""External programs that are measured next to the backends, if installed: Open MPI with default
+settings and tuned, and UFTP; and raw multicast."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch_mcast.lab.network import Lab
 
 
 def missing(name: str) -> str | None:
-    """Why an external program cannot be used, or None."""
+    """Returns why an external program cannot be used, or None."""
     mpi = ("mpirun", "mpicc")
     tools = {"openmpi": mpi, "openmpi_tuned": mpi, "uftp": ("uftp", "uftpd"), "blaster": ()}[name]
     absent = [tool for tool in tools if not shutil.which(tool)]
@@ -24,7 +24,7 @@ def missing(name: str) -> str | None:
 
 @contextlib.contextmanager
 def start(name: str, lab: Lab | None, world: int) -> Iterator[Program]:
-    """The program on all hosts of the lab, or on loopback."""
+    """Starts the program on all hosts of the lab, or on loopback."""
     makers: dict[str, Callable[..., AbstractContextManager[Program]]] = {
         "openmpi": openmpi.start,
         "openmpi_tuned": functools.partial(openmpi.start, tuned=True),

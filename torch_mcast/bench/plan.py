@@ -1,4 +1,4 @@
-"""What is measured: plain data that travels to the ranks."""
+"""The plan of a measurement: plain data that is sent to the ranks."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Plan:
 
     @property
     def cases(self) -> list[tuple[str, int]]:
-        """(op, size) in order; operations without a size come once, with 0."""
+        """Returns (op, size) in order; operations without a size appear once, with 0."""
         return [(op, size) for op in self.ops for size in ((0,) if op in SIZELESS else self.sizes)]
 
     @property
@@ -57,18 +57,18 @@ class Plan:
         return [name for name in self.backends if name not in EXTERNAL]
 
     def order(self, op: str, size: int, repetition: int) -> list[int]:
-        """Positions of the backends in this repetition: the same shuffle on every rank."""
+        """Returns the positions of the backends in this repetition: the same shuffle on every rank."""
         positions = list(range(len(self.backends)))
         random.Random(f"{self.seed} {op} {size} {repetition}").shuffle(positions)
         return positions
 
 
 def variant_settings(spec: str, aggregators: str | None = None) -> dict[str, str]:
-    """Settings that "mcast:ring" (an algorithm), "mcast:sealed" (a security mode, the secret through the
-    store) or "mcast:fold=turn:aggregators=2" stand for.
+    """Returns the settings that "mcast:ring" (an algorithm), "mcast:sealed" (a security mode, the
+    secret through the store) or "mcast:fold=turn:aggregators=2" stand for.
 
-    aggregators=N stands for the first N of `aggregators`, a comma-separated list of addresses, so that
-    one run compares several N; None: that list is not known here.
+    aggregators=N stands for the first N of `aggregators`, a comma-separated list of addresses, so
+    that one run compares several N; None means that the list is not known here.
     """
     name, _, variant = spec.partition(":")
     if name != "mcast":
@@ -96,7 +96,7 @@ def variant_settings(spec: str, aggregators: str | None = None) -> dict[str, str
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
-    """ "4k,64k,1M" or a sweep "4k:64M" (times 4) or "4k:64M:2" (times 2)."""
+    """Parses "4k,64k,1M" or a sweep: "4k:64M" (times 4) or "4k:64M:2" (times 2)."""
     sizes: list[int] = []
     for part in text.split(","):
         if ":" not in part:

@@ -1,6 +1,7 @@
-"""A plot of the result: per operation how near it comes to the bound (without one: time), and below that
-what a host sends, by size. Backends have markers of their own shape, side by side, so that equal ones do
-not hide each other. Needs matplotlib."""
+"""Plots the result by size: in the upper row how near each operation comes to the bound (or its
+time, if there is no bound), in the lower row the bytes that a host sends. Each backend has its own
+marker shape, and markers are side by side, so that equal values do not hide each other. Needs
+matplotlib."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from torch_mcast.bench.formulas import OPS
 from torch_mcast.lab.units import format_size
 
 _MARKERS = "osD^vPX*"
-_WIDTH = 0.09  # between the markers of two backends, as a part of the distance of two sizes
+_WIDTH = 0.09  # between the markers of two backends, as a fraction of the distance of two sizes
 
 Row = dict[str, Any]
 Figure = Callable[[Row], float | None]
@@ -33,7 +34,7 @@ def _sent(row: Row) -> float | None:
 
 
 def draw(document: dict[str, Any], path: Path) -> None:
-    """Writes a PNG; nothing where no operation has a size."""
+    """Writes a PNG; writes no file if no operation has a size."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -60,7 +61,7 @@ def draw(document: dict[str, Any], path: Path) -> None:
             _panel(axis, mine, backends, value, spread=value is not _sent)
             if value is _share:
                 axis.axhline(100, color="black", linestyle="--", linewidth=1)
-                # Beyond it lie single timings of small operations at most.
+                # Only single timings of small operations lie beyond it, if any.
                 axis.set_ylim(0, 1.15 * max(100, *(value(row) or 0 for row in found)))
             else:
                 axis.set_yscale("log")
@@ -91,7 +92,7 @@ def draw(document: dict[str, Any], path: Path) -> None:
 
 
 def _panel(axis: Any, found: list[Row], backends: list[str], value: Figure, spread: bool) -> None:
-    """Sizes are equally far from each other. Lines go from the shortest time to the 90th percentile."""
+    """Draws one panel. Sizes are equally spaced. Lines go from the shortest time to the 90th percentile."""
     sizes = sorted({row["size"] for row in found})
     wanted = {row["size"]: row["wanted"] for row in found}
     for index, name in enumerate(backends):

@@ -1,15 +1,17 @@
 """The measuring loop of one rank. Imports torch.
 
-For each case (operation, size): warm up every backend and check a result, over spoiled outputs; agree
-on how many operations of each make one timing and how many repetitions fit the time; then in each
-repetition go over the backends in an order that all ranks draw from the same seed, with a barrier of
-the control group (Gloo) before each timing. Ranks leave that barrier apart from each other, by
-milliseconds where cores are few and by more where packets are lost. Where all ranks read one clock,
-a timing therefore begins when the last of them does; elsewhere it has to be long against that.
-After the timings the result is checked again in the same way, and each backend runs once more on its own
-while bytes are counted. External programs
-run in their turn while the ranks sleep in the control group's barrier. After each repetition rank 0 passes on
-what there is of the case, for a run that is stopped in the midst of it.
+For each case (operation, size) the ranks warm up every backend and check one result, over
+overwritten outputs. They agree on the number of operations per timing and of repetitions that fit
+the time. Each repetition runs the backends in an order that all ranks draw from the same seed, with
+a barrier of the control group (Gloo) before each timing. Ranks leave that barrier at different
+times, milliseconds apart if cores are few and more if packets are lost. If all ranks read one
+clock, a timing therefore begins when the last of them starts; else a timing has to be long compared
+with that difference.
+
+After the timings the result is checked again in the same way, and each backend runs once more alone
+while bytes are counted. External programs run in their turn while the ranks sleep in the control
+group's barrier. After each repetition rank 0 reports the results of the case so far, in case the
+run is stopped.
 """
 
 from __future__ import annotations
@@ -41,18 +43,18 @@ Span = tuple[float, float, float, float]
 
 
 class Driver(Protocol):
-    """What rank 0 may ask of the program that started the ranks."""
+    """Calls that rank 0 makes to the program that started the ranks."""
 
     def tell(self, kind: str, value: Any) -> None:
-        """Passes on what kind says: "case", (operation, size), which begins; "partial", the rows of it so
-        far; "row", one that is complete; "environment", of the ranks."""
+        """Reports `value`, by kind: "case", the (operation, size) that begins; "partial", its rows
+        so far; "row", a complete row; "environment", that of the ranks."""
 
     def counters(self, tag: Any) -> None:
-        """Remembers the lab's counters under this tag, now."""
+        """Stores the lab's current counters under this tag."""
 
     def external(self, name: str, op: str, size: int, inner: int, check: bool) -> dict[str, Any]:
-        """Runs an external program's operation: {"s": per operation, slowest rank, "cpu_s": of all
-        ranks per operation, or None, "right": bool}."""
+        """Runs an external program's operation. Returns {"s": per operation, slowest rank, "cpu_s":
+        of all ranks per operation, or None, "right": bool}."""
 
 
 class _Bench:
@@ -63,11 +65,11 @@ class _Bench:
         self.groups = {name: Groups(name, pair) for name in plan.torch_backends}
         self.one_clock = len(set(self.gather(_boot_id()))) == 1
         self.silent = Groups(SILENT, False) if set(STEPS) & set(plan.ops) else None
-        # What the counting itself moves, to be subtracted.
+        # Bytes that the counting itself moves, to be subtracted.
         self.idle_bytes = self._count(self._counted("idle", lambda: None))
 
     def agree(self, value: Any) -> Any:
-        """Rank 0's value on every rank."""
+        """Returns rank 0's value on every rank."""
         box = [value]
         dist.broadcast_object_list(box, src=0)
         return box[0]
@@ -78,7 +80,7 @@ class _Bench:
         return out
 
     def time_one(self, run: Callable[[], Any], inner: int) -> Span:
-        """So many operations on this rank."""
+        """Times `inner` operations on this rank."""
         dist.barrier()
         engine, cpu, start = meter.engine_cpu_s(), meter.cpu_s(), time.perf_counter()
         for _ in range(inner):
@@ -87,7 +89,7 @@ class _Bench:
         return start, end, meter.cpu_s() - cpu, meter.engine_cpu_s() - engine
 
     def seconds(self, spans: list[Span], inner: int) -> list[list[float]]:
-        """Seconds per operation, by rank and timing; `spans` are this rank's timings."""
+        """Returns seconds per operation, by rank and timing; `spans` are this rank's timings."""
         return self._by_rank(self.gather([(start, end) for start, end, *_ in spans]), inner)
 
     def _by_rank(self, by_rank: list[list[tuple[float, float]]], inner: int) -> list[list[float]]:
@@ -100,14 +102,14 @@ class _Bench:
         return [[max(0.0, end - start) / inner for start, end in rank] for rank in by_rank]
 
     def external(self, name: str, op: str, size: int, inner: int, check: bool) -> dict[str, Any]:
-        """One turn of an external program; the others wait in the next barrier."""
+        """Runs one timing of an external program; the other ranks wait in the next barrier."""
         dist.barrier()
         if self.rank == 0:
             return self.driver.external(name, op, size, inner, check)
         return {"s": 0.0, "cpu_s": 0.0, "right": True}
 
     def _count(self, run: Callable[[], Any]) -> list[tuple[int, int] | None]:
-        """NIC bytes (sent, received) of each rank's host while all ranks run() once."""
+        """Returns NIC bytes (sent, received) of each rank's host while all ranks run() once."""
         dist.barrier()
         before = meter.nic_bytes()
         dist.barrier()
@@ -122,7 +124,7 @@ class _Bench:
         return self.gather(mine)
 
     def _counted(self, name: str, run: Callable[[], Any]) -> Callable[[], None]:
-        """run() with the lab's counters read before and after."""
+        """Runs run() and reads the lab's counters before and after."""
 
         def counted() -> None:
             if self.rank == 0:
@@ -138,7 +140,7 @@ class _Bench:
     # -- one case
 
     def measure(self, op: str, wanted: int) -> None:
-        """All backends on one operation and size; rank 0 passes the rows on."""
+        """Measures all backends on one operation and size; rank 0 reports the rows."""
         size = padded_size(wanted, self.world) if wanted else 0
         cases = {name: Case(op, size, groups) for name, groups in self.groups.items()}
         estimates = {name: self._warm_up(name, op, size, cases) for name in self.plan.backends}
@@ -156,10 +158,10 @@ class _Bench:
         usable = list(seconds)
         inner = {name: self._inner(seconds[name]) for name in usable}
         repetitions = self._repetitions([seconds[name] * inner[name] for name in usable])
-        # What a step takes without its communication, in a turn of its own.
+        # Time of a step without its communication, measured like a backend.
         silent = Case(op, size, self.silent).run if op in STEPS and self.silent else None
         if silent:
-            silent()  # warm
+            silent()  # warm-up
             inner[SILENT] = self._inner(self._estimate(silent))
         start = {name: groups.repairs() for name, groups in self.groups.items()}
         turns = self._turns(op, size, repetitions, inner, cases, silent, rows)
@@ -201,7 +203,7 @@ class _Bench:
         silent: Callable[[], Any] | None,
         rows: dict[str, dict[str, Any]],
     ) -> dict[str, list[Any]]:
-        """The timings of each backend that has an `inner`, and of the silent step."""
+        """Returns the timings of each backend that has an `inner`, and of the silent step."""
         turns: dict[str, list[Any]] = {name: [] for name in inner}
         partial = {
             name: {
@@ -232,7 +234,7 @@ class _Bench:
         return turns
 
     def _add(self, partial: dict[str, dict[str, Any]], last: list[dict[str, Any]]) -> None:
-        """A repetition, by rank and backend, to the rows of a case that is not over."""
+        """Adds a repetition, by rank and backend, to the rows of an unfinished case."""
         for name, row in partial.items():
             if name in EXTERNAL:
                 times = [[each[name]["s"]] for each in last]
@@ -247,7 +249,8 @@ class _Bench:
     def _warm_up(
         self, name: str, op: str, size: int, cases: dict[str, Case]
     ) -> tuple[float | None, bool]:
-        """(seconds of one operation, results right on all ranks); None: it cannot do this one."""
+        """Returns (seconds of one operation, results right on all ranks); None for the first if the
+        backend lacks the operation."""
         if name not in EXTERNAL:
             for _ in range(self.plan.warmup):
                 self.time_one(cases[name].run, 1)
@@ -259,7 +262,7 @@ class _Bench:
         return self.agree((got["s"], got["right"]))
 
     def _verify(self, name: str, op: str, size: int, cases: dict[str, Case]) -> bool:
-        """Whether one more operation over spoiled outputs has the right result on all ranks."""
+        """Returns whether one more operation over overwritten outputs has the right result on all ranks."""
         if not self.plan.check:
             return True
         if name in EXTERNAL:
@@ -267,7 +270,8 @@ class _Bench:
         return all(self.gather(cases[name].verify()))
 
     def _estimate(self, run: Callable[[], Any]) -> float:
-        """Seconds of one operation at the slowest rank: so many that the start does not matter."""
+        """Returns the seconds of one operation at the slowest rank, from enough operations that the
+        start does not matter."""
         count = 1
         while True:
             seconds = max(max(self.seconds([self.time_one(run, count)], count)))
@@ -276,19 +280,20 @@ class _Bench:
             count *= 4
 
     def _inner(self, estimate: float) -> int:
-        """Operations per timing, each of which takes `estimate` seconds."""
+        """Returns the operations per timing if each takes `estimate` seconds."""
         wanted = round(_TIMING_S / max(estimate, 1e-6))
         return self.plan.inner or max(1, min(_INNER_MAX, wanted))
 
     def _repetitions(self, timings: list[float]) -> int:
-        """How often timings of so many seconds each fit the time."""
+        """Returns how many repetitions of timings of these lengths fit the time."""
         fits = int(self.plan.case_s / max(sum(timings), 1e-6))
         return min(self.plan.repetitions, max(_LEAST_REPETITIONS, fits))
 
     def _traffic(
         self, name: str, op: str, size: int, cases: dict[str, Case], row: dict[str, Any]
     ) -> None:
-        """Bytes of one operation, by NIC counters here and by the lab's counters at the driver."""
+        """Counts the bytes of one operation into `row`, by NIC counters here and by the lab's
+        counters at the driver."""
 
         def run() -> None:
             if name in EXTERNAL:
@@ -305,7 +310,7 @@ class _Bench:
 
 
 def _boot_id() -> str:
-    """Processes that see the same one read the same monotonic clock."""
+    """Processes with the same boot id read the same monotonic clock."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text()
     except OSError:
@@ -317,7 +322,7 @@ def _host() -> str:
 
 
 def initialize(plan: Plan, init_method: str = "env://") -> None:
-    """The control group: Gloo over all ranks."""
+    """Creates the control group: Gloo over all ranks."""
     torch.set_num_threads(1)
     if not dist.is_initialized():
         dist.init_process_group(
@@ -330,7 +335,8 @@ def initialize(plan: Plan, init_method: str = "env://") -> None:
 
 
 def run(plan: Plan, driver: Driver) -> dict[str, Any]:
-    """Measures the whole plan; versions of what was measured. Ends the process groups."""
+    """Measures the whole plan and ends the process groups. Returns the versions of the measured
+    software."""
     initialize(plan)
     bench = _Bench(plan, driver)
     seen = bench.gather(document.environment())
@@ -357,12 +363,12 @@ def versions() -> dict[str, str]:
 
 
 def in_pool(context: Any, plan: Plan) -> dict[str, Any]:
-    """Entry for a worker of torch_mcast.lab.pool."""
+    """Entry point for a worker of torch_mcast.lab.pool."""
     return run(plan, _PoolDriver(context))
 
 
 class _PoolDriver:
-    """Asks the driver of a pool: an event, then a signal as answer."""
+    """Calls the driver of a pool: sends an event, and waits for a signal as the reply."""
 
     def __init__(self, context: Any) -> None:
         self._context = context

@@ -52,11 +52,12 @@ def _optional(value: float | None, form: str) -> str:
 
 
 def table(document: dict[str, Any], wide: bool = False) -> Table:
-    """One line per operation, size and backend."""
+    """Builds the table, with one line per operation, size and backend."""
     peer = document.get("peer")
     out = Table(title=document["title"], caption=document["caption"], header_style="bold")
     out.add_column("operation", no_wrap=True)
-    # With what a program chose, which may be long, so that it alone gives way; but not wholly.
+    # Includes the algorithm that a program chose, which may be long, so only this column shrinks,
+    # down to a limit.
     out.add_column("backend", min_width=16)
     bound = any(row.get("bound_percent") for row in document["rows"])
     names = [*_WIDE] if wide else ["median (n)", "% of bound" if bound else "GB/s"]
@@ -65,7 +66,7 @@ def table(document: dict[str, Any], wide: bool = False) -> Table:
         out.add_column(name, justify="right", no_wrap=True)
     last = None
     for row in document["rows"]:
-        if not row["supported"]:  # an external program that has no such operation
+        if not row["supported"]:  # an external program that lacks the operation
             continue
         case = (row["op"], row["size"])
         if last and last[0] != row["op"]:
@@ -82,7 +83,7 @@ def table(document: dict[str, Any], wide: bool = False) -> Table:
 
 
 def _label(row: dict[str, Any]) -> str:
-    """The backend, with the path that mcast took or the algorithm that a program chose."""
+    """Returns the backend, with the path that mcast took or the algorithm that a program chose."""
     path = row.get("path") or row.get("algorithm")
     return f"{row['backend']} ({path})" if path and path not in row["backend"] else row["backend"]
 
@@ -134,8 +135,8 @@ def _quartiles(ratio: dict[str, Any]) -> str:
 
 
 def show(document: dict[str, Any], width: int | None = None, wide: bool = False) -> None:
-    """Prints the table; at its full width where the output is no terminal."""
-    console = Console(emoji=False)  # mcast:ring: is a backend
+    """Prints the table; at its full width if the output is not a terminal."""
+    console = Console(emoji=False)  # else ":ring:" of "mcast:ring:" would be an emoji
     if not console.is_terminal or width:
         console = Console(emoji=False, width=width or (300 if wide else 200))
     console.print(table(document, wide))

@@ -1,4 +1,4 @@
-"""From what the ranks report to the rows of the result: statistics, bandwidths, bounds, ratios."""
+"""Turns the ranks' reports into result rows: statistics, bandwidths, bounds, ratios."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GB = 1e9
 def finish(
     raw: dict[str, Any], world: int, hosts: int, rate: int | None, mtu: int
 ) -> dict[str, Any]:
-    """A result row. Times in seconds, bandwidths in bytes/s, bytes per operation.
+    """Builds a result row. Times in seconds, bandwidths in bytes/s, bytes per operation.
 
     rate: bits/s of the slowest link (None: no bound). hosts: machines (or namespaces).
     """
@@ -57,7 +57,7 @@ def finish(
         cpu_s=cpu,
         cpu_s_per_gb=(cpu + (engine_cpu or 0)) / (size / GB) if size and cpu is not None else None,
         engine_cpu_s=engine_cpu,
-        # Of one CPU, in the mean of the ranks.
+        # Share of one CPU, the mean of the ranks.
         rank_cpu_share=cpu / world / middle if cpu is not None and middle else None,
         path=raw.get("path"),
         algorithm=raw.get("algorithm"),
@@ -68,7 +68,7 @@ def finish(
     if raw.get("rank_silent"):
         silent = slowest(raw["rank_silent"])
         row["silent_s"] = median(silent)
-        # What communication adds to a step that moves nothing.
+        # Time that communication adds to a step, compared with a step that moves no data.
         row["exposed_times_s"] = [t - c for t, c in zip(times, silent, strict=True)]
         row["exposed_s"] = median(row["exposed_times_s"])
     return row
@@ -77,7 +77,7 @@ def finish(
 def partial(
     raws: list[dict[str, Any]], world: int, hosts: int, rate: int | None, mtu: int
 ) -> list[dict[str, Any]]:
-    """Rows of a case that was not measured to its end."""
+    """Builds the rows of a case that was not measured to its end."""
     return [finish(raw, world, hosts, rate, mtu) for raw in raws if raw["rank_times"][0]]
 
 
@@ -90,7 +90,7 @@ def partial_notes(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def engine_notes(rows: list[dict[str, Any]]) -> list[str]:
-    """A line per case where engines of hosts had work: who used the CPU."""
+    """Returns a line per case in which host engines had work, with the CPU time of ranks and engines."""
     notes = []
     for key in dict.fromkeys((row["op"], row["size"]) for row in rows if row.get("engine_cpu_s")):
         found = [row for row in rows if (row["op"], row["size"]) == key and row.get("cpu_s")]
@@ -104,8 +104,8 @@ def engine_notes(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def exposed_notes(rows: list[dict[str, Any]], peer: str | None) -> list[str]:
-    """A line per case that is a training step: how much of each backend's communication is exposed,
-    and its part of the peer's, repetition by repetition."""
+    """Returns a line per case that is a training step: how much of each backend's communication is
+    exposed, and its ratio to the peer's, repetition by repetition."""
     cases: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for row in rows:
         if "exposed_s" in row:
@@ -132,8 +132,8 @@ def _name(row: dict[str, Any]) -> str:
 
 
 def path_text(rows: list[dict[str, Any]]) -> str:
-    """How mcast's data travelled, for the title, where the backend's name does not say it: "; mcast by
-    multicast"."""
+    """Returns how mcast's data travelled, for the title, if the backend's name does not tell: ";
+    mcast by multicast"."""
     paths = dict.fromkeys(
         (row["backend"], row["path"])
         for row in rows
@@ -143,7 +143,7 @@ def path_text(rows: list[dict[str, Any]]) -> str:
 
 
 def few_notes(rows: list[dict[str, Any]], wanted: int) -> list[str]:
-    """Which cases were repeated less often than was asked for."""
+    """Names the cases that were repeated less often than requested."""
     whole = [row for row in rows if not row.get("partial")]
     fewer = {_name(row): row["n"] for row in whole if row.get("n", wanted) < wanted}
     if not fewer:
@@ -155,7 +155,7 @@ def few_notes(rows: list[dict[str, Any]], wanted: int) -> list[str]:
 def above_bound_notes(
     rows: list[dict[str, Any]], rate: int | None, mtu: int, burst: int
 ) -> list[str]:
-    """What lets a row take less than the bound: so much passes a shaper at full speed."""
+    """Explains why a row may take less than the bound: that many bytes pass a shaper at full speed."""
     notes = []
     for row in rows:
         if rate is None or row.get("bound_percent") is None or row["bound_percent"] <= 100:
@@ -173,7 +173,7 @@ def above_bound_notes(
 
 
 def rival_notes(rows: list[dict[str, Any]], peer: str | None) -> list[str]:
-    """Where Open MPI is faster than the peer of the ratios, the first backend is compared with it, too."""
+    """If Open MPI is faster than the peer of the ratios, compares the first backend with it, too."""
     notes = []
     by_case: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for row in rows:
@@ -208,13 +208,13 @@ def add_ratios(rows: list[dict[str, Any]], peer: str) -> None:
 
 
 def is_peer(backend: str) -> bool:
-    """Something else than mcast that promises the same."""
+    """Returns whether the backend is not mcast but makes the same guarantees."""
     return backend.partition(":")[0] not in ("mcast", "blaster")
 
 
 def add_best_ratios(rows: list[dict[str, Any]]) -> None:
-    """Adds to each row how many times faster it is than the fastest peer of its case, where two or more
-    were measured."""
+    """Adds to each row how many times faster it is than the fastest peer of its case, if two or
+    more were measured."""
     by_case: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for row in rows:
         if row["supported"]:
@@ -230,8 +230,8 @@ def add_best_ratios(rows: list[dict[str, Any]]) -> None:
 
 
 def lab_traffic(moved: Any, idle: Any, workers: list[str]) -> dict[str, Any]:
-    """Wire bytes of one operation from differences of the lab's Counters: with the operation, and
-    of the counting alone, which is subtracted."""
+    """Returns the wire bytes of one operation from differences of the lab's Counters: `moved` with
+    the operation, and `idle` of the counting alone, which is subtracted."""
     sent = [max(0, moved.sent(host) - idle.sent(host)) for host in workers]
     received = [max(0, moved.received(host) - idle.received(host)) for host in workers]
     return {
@@ -246,8 +246,8 @@ def lab_traffic(moved: Any, idle: Any, workers: list[str]) -> dict[str, Any]:
 
 
 def host_bytes(row: dict[str, Any]) -> tuple[float | None, float | None]:
-    """(mean sent, largest received) bytes per host and operation; None where nothing was counted.
-    From the lab's counters as framed, else from the NICs' own."""
+    """Returns (mean sent, largest received) bytes per host and operation; None if they were not
+    counted. They are bytes as framed from the lab's counters, else from the NICs' own."""
     if row.get("lab"):
         return row["lab"]["sent_mean"], row["lab"]["received_max"]
     if row.get("nic"):

@@ -1,4 +1,4 @@
-"""Small samples: the slowest rank, percentiles, paired ratios."""
+"""Statistics of small samples: the slowest rank, percentiles, paired ratios."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from statistics import median, quantiles
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
-    """Linear interpolation between order statistics (numpy's default); percent from 1 to 99."""
-    if len(values) == 1:  # quantiles() takes one from Python 3.13 on
+    """Interpolates linearly between order statistics (numpy's default); percent from 1 to 99."""
+    if len(values) == 1:  # quantiles() accepts one value from Python 3.13 on
         return values[0]
     return quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
 def slowest(per_rank: Sequence[Sequence[float]]) -> list[float]:
-    """Per repetition the time of the slowest rank. per_rank[rank][repetition], all equally long."""
+    """Returns the time of the slowest rank in each repetition. per_rank[rank][repetition], all
+    equally long."""
     return [max(times) for times in zip(*per_rank, strict=True)]
 
 
@@ -29,6 +30,7 @@ class Ratio:
 
 
 def paired_ratio(times: Sequence[float], peer: Sequence[float]) -> Ratio:
-    """peer / times, repetition by repetition: what both met in the same moment. > 1: faster."""
+    """Returns peer / times, repetition by repetition, since both ran at about the same moment.
+    Above 1: faster."""
     ratios = [b / a for a, b in zip(times, peer, strict=True)]
     return Ratio(median(ratios), percentile(ratios, 25), percentile(ratios, 75))

@@ -1,4 +1,4 @@
-"""What the ranks of a run have told of it so far."""
+"""Results that the ranks of a run have reported so far."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch_mcast.bench import rows
 
 
 class Told:
-    """`rows` and `environment` (of the ranks) grow while the run goes on; on_row() is called when there is
-    another row. World, hosts, rate and mtu: as in rows.finish."""
+    """`rows` and `environment` (of the ranks) grow during the run; on_row() is called after each
+    new row. World, hosts, rate and mtu are as in rows.finish."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class Told:
         self._partial: list[dict[str, Any]] = []
 
     def take(self, kind: str, value: Any) -> None:
-        """A rank's news; nothing for a kind that no row comes from."""
+        """Takes a rank's report; ignores kinds that do not belong to a row."""
         if kind == "row":
             self._partial = [raw for raw in self._partial if raw["backend"] != value["backend"]]
             self.rows.append(rows.finish(value, *self._about))
@@ -38,6 +38,6 @@ class Told:
             self.environment.update(value)
 
     def keep_partial(self) -> None:
-        """Adds the rows of the case in which the run was stopped, with as many timings as there are."""
+        """Adds the rows of the case in which the run was stopped, with the timings so far."""
         self.rows += rows.partial(self._partial, *self._about)
         self._partial = []

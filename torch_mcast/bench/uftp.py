@@ -1,7 +1,7 @@
 """UFTP, reliable multicast file transfer, as a peer for broadcast: a client in every host but the
-first, one `uftp` per measurement. Its time includes its announce phase and, unlike a collective's,
-files in memory on both sides; it is given the link's rate, as it has no way to find it. One rank
-per host."""
+first, and one `uftp` per measurement. Its time includes its announce phase, and both sides use
+files in memory, unlike a collective. It is given the link's rate, because it cannot find it. One
+rank per host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch_mcast.lab.system import LabError
 
 _NIC = "eth0"
 _LIMIT_S = 120.0
-# Shares of the link that its data may use; the rest is for headers that it does not count.
+# Shares of the link that its data may use; the rest is for headers, which it does not count.
 _SHARE = 0.94
 
 
@@ -55,7 +55,7 @@ class Uftp:
                 )
 
     def measure(self, op: str, size: int, inner: int, check: bool) -> dict[str, Any]:
-        """As program.Program; only broadcast, in a lab."""
+        """Measures as program.Program does; only broadcast, in a lab."""
         if op != "broadcast" or self._lab is None or not one_rank_per_host(self._lab) or size < 1:
             return {"s": None, "cpu_s": None, "right": True}
         path = self._folder / "data"

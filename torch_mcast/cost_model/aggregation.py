@@ -1,15 +1,17 @@
-"""What passes each NIC when aggregators fold a part of a reduction, and the least time that takes.
+"""Bytes that pass each NIC when aggregators fold a part of a reduction, and the least time they
+take.
 
 All loads are multiples of S, the bytes of one host's whole input, per direction of a link. P is the
 number of hosts (a host sends one contribution, whatever its ranks), s the aggregators in units of a
 worker's link, f the part of the vector that they fold, c = (P-1)/P. The time is that of the busiest
-direction of any NIC, a bound of links, not of CPUs.
+direction of any NIC: a bound set by links, not by CPUs.
 
-Where the formulas are from. Dedicated servers with unicast results, P/s in and out: Optcast (osrg/optcast,
-its reduction servers), BytePS (OSDI'20). A result that reaches all by multicast, out of a switch: SwitchML
-(NSDI'21), Trio-ML (SIGCOMM'22). A split between servers and workers, f = 2c / (P/s - 1 + 2c): BytePS has
-the idea; with results by multicast it gains 1 + s(P-2)/P^2 over rings. Rings and the workers' own multicast
-are in torch_mcast.bench.formulas. Ways O and R are this project's: docs/aggregation.md.
+Sources of the formulas. Dedicated servers with unicast results, P/s in and out: Optcast
+(osrg/optcast, its reduction servers), BytePS (OSDI'20). A result that a switch multicasts to all:
+SwitchML (NSDI'21), Trio-ML (SIGCOMM'22). A split between servers and workers, f = 2c / (P/s - 1 +
+2c): BytePS has the idea; with results by multicast it gains 1 + s(P-2)/P^2 over rings. Rings and
+the workers' own multicast are in torch_mcast.bench.formulas. Ways O and R are this project's:
+docs/aggregation.md.
 
 csrc/core/protocol/placement.cpp plans with the same loads in integers; tests/python/test_cost_model.py
 compares the two.
@@ -24,10 +26,10 @@ from torch_mcast.bench import formulas
 
 OPS = ("all_reduce", "reduce_scatter", "ag_rs")
 
-# As in csrc/core/protocol/placement.h.
+# Equal to csrc/core/protocol/placement.h.
 LEAST_BYTES = 1 << 20
 STATION_SEGMENTS = 4
-# As in csrc/core/collective/plan.cpp.
+# Equal to csrc/core/collective/plan.cpp.
 _SEGMENT = (4 << 10, 60 << 10)
 
 
@@ -46,7 +48,7 @@ class Loads:
 
     @property
     def times(self) -> tuple[float, ...]:
-        """Of each direction of each NIC, in units of S/B."""
+        """Returns the time of each direction of each NIC, in units of S/B."""
         servers = (self.aggregator_in, self.aggregator_out, self.top_in, self.top_out)
         return (self.worker_in, self.worker_out, *((load or 0.0) / self.speed for load in servers))
 
@@ -56,12 +58,12 @@ class Loads:
 
 
 def _gather(hosts: int) -> tuple[float, float]:
-    """In and out of a worker in an all-gather by multicast."""
+    """Returns loads in and out of a worker in an all-gather by multicast."""
     return (hosts - 1) / hosts, 1 / hosts
 
 
 def ring(op: str, hosts: int) -> Loads:
-    """Every byte that comes goes on: in = out."""
+    """Every received byte is passed on: in = out."""
     load = formulas.ring_send_bytes(op, 1, hosts)
     return Loads(load, load)
 
@@ -74,8 +76,8 @@ def workers_only(op: str, hosts: int) -> Loads:
 
 
 def ideal_switch(op: str, hosts: int) -> Loads:
-    """Every host sends its vector once and receives its result once, whatever passes the switch (SHARP; an
-    ideal SwitchML or Trio-ML): T = S/B."""
+    """Every host sends its vector once and receives its result once, whatever load the switch has
+    (SHARP; an ideal SwitchML or Trio-ML): T = S/B."""
     return Loads(1 / hosts if op == "reduce_scatter" else 1.0, 1.0)
 
 
@@ -122,8 +124,8 @@ class Servers:
 
 
 def best_part(loads: Callable[[float], Loads], most: float = 1.0) -> float:
-    """The f in [0, most] with the least time; the smallest one of several. Times are the largest of linear
-    functions, so it is an end or where two of these meet."""
+    """Returns the f in [0, most] with the least time, the smallest of several. Times are the
+    largest of linear functions, so it is an end or an intersection of two of them."""
     lines = list(zip(loads(0.0).times, loads(1.0).times, strict=True))
     parts = {0.0, most}
     for a0, a1 in lines:
@@ -135,7 +137,8 @@ def best_part(loads: Callable[[float], Loads], most: float = 1.0) -> float:
 
 
 def careful_most(loads: Callable[[float], Loads]) -> float:
-    """The largest f with which a reduce_scatter alone takes at most 9/8 of its time on the workers."""
+    """Returns the largest f with which a reduce_scatter alone takes at most 9/8 of its time on the
+    workers."""
     first, last = loads(0.0), loads(1.0)
     limit = first.time * 9 / 8
     lines = zip(first.times, last.times, strict=True)
@@ -144,7 +147,7 @@ def careful_most(loads: Callable[[float], Loads]) -> float:
 
 @dataclass(frozen=True)
 class Plan:
-    """part: f, 0 with `reason` where aggregators fold nothing. Times in S/B, of an all_reduce or of a
+    """part: f, 0 with `reason` if aggregators fold nothing. Times in S/B, of an all_reduce or of a
     reduce_scatter and an all_gather at once; served: way R's, alone: a reduce_scatter's."""
 
     reason: str
@@ -158,7 +161,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Case:
-    """What the planner is asked. own: "sent", "kept" or "either"; mode: the setting `aggregate`. With a
+    """Input of the planner. own: "sent", "kept" or "either"; mode: the setting `aggregate`. With a
     tree, `servers` are those at its top, `leaves` counts the others, and own is "sent"."""
 
     scatter: bool
@@ -173,19 +176,19 @@ class Case:
     leaves: int = 0
 
     def loads(self, op: str, part: float, kept: bool) -> Loads:
-        """With `part` of it at the aggregators."""
+        """Returns the loads with `part` of the vector at the aggregators."""
         if self.tree:
             return self.tree.loads(op, part)
         return self.servers.by_owner(op, part, kept, self.ratio)
 
     @property
     def cost(self) -> int:
-        """Bytes on the busiest link that the detour must spare."""
+        """Returns the bytes that the detour must save on the busiest link."""
         parties = self.servers.hosts + self.servers.count + self.leaves
         return STATION_SEGMENTS * self.segment * parties
 
     def choose(self, kept: bool) -> tuple[float, float]:
-        """The time with the best part, and that part."""
+        """Returns the time with the best part, and that part."""
         most = 1.0
         if self.scatter and self.mode == "careful":
             most = careful_most(lambda f: self.loads("reduce_scatter", f, kept))
@@ -193,7 +196,7 @@ class Case:
         return self.loads("ag_rs", part, kept).time, part
 
     def obstacle(self) -> str:
-        """Why aggregators fold nothing, before any arithmetic; or ""."""
+        """Returns why aggregators fold nothing, before any arithmetic; or ""."""
         shard = -(-self.size // self.members)
         if self.mode == "off":
             return "aggregate is off"
@@ -209,7 +212,7 @@ class Case:
 
 
 def plan(case: Case) -> Plan:
-    """As place() in csrc/core/protocol/placement.cpp, in fractions instead of bisection."""
+    """Plans as place() in csrc/core/protocol/placement.cpp does, in fractions instead of bisection."""
     servers, hosts = case.servers, case.servers.hosts
     workers = workers_only("ag_rs", hosts).time if hosts > 1 else 0.0
     alone = workers_only("reduce_scatter", hosts).time if hosts > 1 else 0.0
@@ -232,7 +235,7 @@ def plan(case: Case) -> Plan:
 
 
 def segment_bytes(hosts: int, incast: int = 2 << 20, chunk: int = 1408) -> int:
-    """Bytes of a contribution's frame, whole chunks: docs/protocol.md, section 11."""
+    """Returns the bytes of a contribution's frame, whole chunks: docs/protocol.md, section 11."""
     least, most = _SEGMENT
     return max(least, min(most, incast // (2 * max(1, hosts - 1)))) // chunk * chunk
 
@@ -267,8 +270,8 @@ class Tree:
         )
 
     def uplink(self, op: str, f: float, rack: int, leaves: bool = True) -> tuple[float, float]:
-        """Multiples of S that leave and enter a rack. Without `leaves` every contribution of the part f
-        leaves it: the aggregators stand outside."""
+        """Returns the multiples of S that leave and enter a rack. Without `leaves` every
+        contribution of the part f leaves it: the aggregators are outside."""
         hosts, total = self.racks[rack], sum(self.racks)
         beyond = (1 - f) * hosts * (total - hosts) / total  # to other racks' owners, and from there
         up = f * (self.ratio if leaves else hosts) + beyond
@@ -279,7 +282,7 @@ class Tree:
 
 
 def grow_leaves(racks: tuple[int, ...], count: int) -> tuple[int, ...]:
-    """`count` leaves, one per rack and the rest where the most hosts share one."""
+    """Distributes `count` leaves, one per rack and the rest to the racks with most hosts per leaf."""
     if count < len(racks):
         raise ValueError(f"{len(racks)} racks need a leaf each and a top: {count} leaves are left")
     leaves = [1] * len(racks)

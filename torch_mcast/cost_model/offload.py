@@ -51,7 +51,7 @@ class Kind:
 
     @property
     def shared(self) -> float:
-        """Instructions per second of a hart among the others."""
+        """Returns the instructions per second of a hart among the others."""
         return PROVEN * self.instructions / self.harts
 
 
@@ -72,7 +72,7 @@ class Kernel:
 
     @property
     def alone(self) -> float:
-        """Chunks per second of one hart."""
+        """Returns the chunks per second of one hart."""
         cycles = self.cycles_per_instruction or self.kind.cycles_per_instruction
         return self.clock / (self.instructions * cycles)
 
@@ -81,13 +81,13 @@ class Kernel:
         return self.kind.shared / self.instructions * self.clock / CLOCK
 
     def harts(self, gbit: float, chunk: int) -> tuple[int, int]:
-        """Alone, shared."""
+        """Returns the harts for both cases: alone, shared."""
         needed = needed_rate(gbit, chunk)
         return _whole(needed / self.alone), _whole(needed / self.shared)
 
 
 def needed_rate(gbit: float, chunk: int) -> float:
-    """Chunks per second of a link that carries nothing but payload."""
+    """Returns the chunks per second of a link that carries only payload."""
     return gbit * 1e9 / 8 / chunk
 
 
@@ -96,7 +96,8 @@ def _whole(harts: float) -> int:
 
 
 def state_bytes(operation: int, chunk: int, roots: int = 1) -> int:
-    """What an operation of so many bytes per root keeps on the DPA: slices, and bitmaps in whole words."""
+    """Returns the bytes that an operation of this size per root keeps on the DPA: slices, and
+    bitmaps in whole words."""
     chunks = -(-operation // chunk)
     return roots * (SLICE + -(-chunks // 64) * 8)
 
@@ -104,7 +105,7 @@ def state_bytes(operation: int, chunk: int, roots: int = 1) -> int:
 def kernels(
     counts: dict[str, Any] | None, clock: float = CLOCK, cycles: float | None = None
 ) -> list[Kernel]:
-    """The paper's two, then those of the file of counts."""
+    """Returns the paper's two kernels, then those of the file of counts."""
     found = [
         Kernel(f"paper {kind.name}", kind, kind.instructions, clock, cycles) for kind in (UD, UC)
     ]
@@ -237,7 +238,7 @@ def main(argv: list[str]) -> int:
         if args.counts:
             print(f"torch-mcast estimate offload: {path}: no such file", file=sys.stderr)
             return 2
-        # Installed without the repository: the paper's counts alone.
+        # Installed without the repository: only the paper's counts are available.
         found = kernels(None, args.clock * 1e9, cycles)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         print(

@@ -4,9 +4,9 @@
     torchrun --nproc-per-node 4 -m torch_mcast.doctor      # every rank, and all ranks together
     srun --ntasks-per-node=1 torch-mcast doctor            # likewise
 
-Each check looks at one thing the library depends on and says what it found, whether that is good,
-and the command that repairs it. Sockets are plain Python ones, so that the machine can be judged
-also where the extension cannot be loaded. Nothing is changed on the machine; what is sent is a few
+Each check examines one thing the library depends on. It reports the finding, a verdict, and the
+command that repairs it. Sockets are plain Python ones, so that the machine can be checked even if
+the extension cannot be loaded. The doctor changes nothing on the machine; it only sends a few
 datagrams on loopback and on the interface that torch-mcast would use.
 """
 

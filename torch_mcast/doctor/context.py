@@ -1,4 +1,4 @@
-"""What the checks look at, gathered once: settings, interfaces, and the one the library takes."""
+"""Data that the checks share, collected once: settings, interfaces, and the one that the library takes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from torch_mcast.doctor import netif
 from torch_mcast.doctor.netif import Interface, Route
 
-# What the checks need where the extension, which has the table, cannot be loaded.
+# Defaults of the settings that checks need if the extension, which has the table, cannot be loaded.
 _DEFAULTS = {
     "interface": "",
     "algorithm": "auto",
@@ -26,20 +26,20 @@ _DEFAULTS = {
 
 
 def load_table() -> tuple[Any, list[dict[str, Any]], str]:
-    """(the Options class, rows of the settings table, ""), or (None, [], why not)."""
+    """Returns (the Options class, rows of the settings table, ""), or (None, [], why not)."""
     try:
         from torch_mcast._load import extension
 
         module = extension()
         return module.Options, module.settings(), ""
-    except Exception as error:  # noqa: BLE001 - whatever a broken torch raises is to be reported
+    except Exception as error:  # noqa: BLE001 - every error of a broken torch is reported
         return None, [], f"{type(error).__name__}: {error}"
 
 
 def resolve(
     options: Any, rows: list[dict[str, Any]], environment: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """({setting: value}, {variable: what is wrong with it}).
+    """Returns ({setting: value}, {variable: its fault}).
 
     The library stops at the first bad variable. To name all of them each is resolved alone: the
     others are hidden behind explicit defaults, which win over the environment.
@@ -54,7 +54,7 @@ def resolve(
         try:
             values[row["name"]] = options(**explicit).resolved()[row["name"]]
         except (ValueError, RuntimeError) as error:
-            message = str(error).splitlines()[0].partition(": ")[2]  # without the class
+            message = str(error).splitlines()[0].partition(": ")[2]  # without the name of the class
             bad[row["env"]] = message.replace(
                 f"from option {row['name']}", f"from environment variable {row['env']}"
             )
@@ -71,7 +71,7 @@ class Context:
     interfaces: list[Interface] = field(default_factory=list)
     routes: list[Route] = field(default_factory=list)
     chosen: Interface | None = None
-    why: str = ""  # of the choice, or why there is none
+    why: str = ""  # reason for the choice, or for its absence
     loopback: Interface | None = None
     gpu: bool = False  # --gpu: a machine without a usable GPU fails
     unreached: set[str] = field(default_factory=set)  # interfaces where multicast did not arrive
@@ -81,7 +81,7 @@ class Context:
 
     @property
     def paths(self) -> list[Interface]:
-        """Loopback and the chosen interface, without the ones that are missing or the same."""
+        """Returns loopback and the chosen interface, without missing or equal ones."""
         found = [self.chosen, self.loopback]
         if self.chosen and self.loopback and self.chosen.index == self.loopback.index:
             found.pop()
@@ -89,12 +89,12 @@ class Context:
 
     @property
     def ports(self) -> tuple[int, int] | None:
-        """That a job's processes listen on for TCP; None: any."""
+        """Returns the TCP ports on which a job's processes listen; None: any."""
         found = re.fullmatch(r"(\d+)(?:-(\d+))?", self.values.get("port_range", ""))
         return (int(found[1]), int(found[2] or found[1])) if found else None
 
     def whole(self, variable: str, default: int) -> int:
-        """A count in the environment, as launchers set it; `default` if it is none."""
+        """Returns a count from the environment, as launchers set it; `default` if it is not a number."""
         text = self.environment.get(variable, "")
         return int(text) if text.isascii() and text.isdigit() else default
 

@@ -1,4 +1,4 @@
-"""What a check returns, and what a list of them amounts to."""
+"""Result of a check, and the summary of a list of results."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 class Verdict(Enum):
     OK = "ok"
-    WARN = "warn"  # works, but slower, or only some of it
-    FAIL = "fail"  # a process group cannot be made, or not with these settings
+    WARN = "warn"  # works, but slower, or only in part
+    FAIL = "fail"  # a process group cannot be created, or not with these settings
 
     @property
     def rank(self) -> int:
@@ -20,7 +20,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One row of the report. `fix` is an exact command or edit, "" where nothing is to be done."""
+    """One row of the report. `fix` is an exact command or edit, "" if nothing has to be done."""
 
     check: str
     finding: str
@@ -59,5 +59,5 @@ def worst(findings: Iterable[Finding]) -> Verdict:
 
 
 def exit_code(verdict: Verdict) -> int:
-    """0 for ok and for warnings, 1 for a failure."""
+    """Returns 0 for ok and for warnings, 1 for a failure."""
     return 1 if verdict is Verdict.FAIL else 0

@@ -1,5 +1,5 @@
-"""Commands that repair, as narrow as they can be: for one user, one interface, one subnet, the ports in use.
-Behind each stands how long it lasts and what it costs."""
+"""Commands that repair a fault, as narrow as possible: for one user, one interface, one subnet, the
+ports in use. The text after each says how long it lasts and what it costs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def until_reboot(command: str, keep: str, cost: str) -> str:
 
 
 def stays(command: str, back: str, cost: str) -> str:
-    """`back`: from when on, or what takes it back."""
+    """`back`: when the change takes effect, or what reverts it."""
     return f"{command}  (stays, {back}; {cost})"
 
 
@@ -40,8 +40,8 @@ def sysctl(name: str, value: int | str, cost: str) -> str:
 
 
 def torch(version: str, option: str = "") -> str:
-    """`pip install` of a torch. What PyPI has of a version for x86-64 is a build for CUDA; others are told
-    apart by their label, such as 2.13.0+cpu, each in an index of its own."""
+    """Returns the `pip install` of a torch. For x86-64, PyPI has the build for CUDA of each
+    version; other builds have a label, such as 2.13.0+cpu, and each label has its own index."""
     pip = f"pip install {option}".rstrip()
     public, _, label = version.partition("+")
     if re.fullmatch(r"cpu|xpu|cu\d+|rocm[\d.]+", label):
@@ -50,7 +50,8 @@ def torch(version: str, option: str = "") -> str:
 
 
 def user_limit(item: str, value: int | str, cost: str) -> str:
-    """For the user who asks, in logins from then on. Batch systems and services have limits of their own."""
+    """Applies to the current user, from the next login on. Batch systems and services have their
+    own limits."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
@@ -64,7 +65,8 @@ def user_limit(item: str, value: int | str, cost: str) -> str:
 
 @dataclass(frozen=True)
 class Opening:
-    """What a packet filter must let in: `protocol` udp, tcp or igmp, from one subnet, by one interface."""
+    """Traffic that a packet filter must accept: `protocol` udp, tcp or igmp, from one subnet, on
+    one interface."""
 
     protocol: str
     source: str
@@ -76,7 +78,7 @@ class Opening:
         return {"udp": GROUPS, "igmp": "224.0.0.0/4"}.get(self.protocol, "")
 
     def command(self, manager: str, chain: str = "") -> str:
-        """`manager`: ufw, firewalld, nft or iptables. `chain`: of nft, "inet filter input"."""
+        """`manager`: ufw, firewalld, nft or iptables. `chain`: for nft, "inet filter input"."""
         made: dict[str, Callable[[], str]] = {
             "ufw": self._ufw,
             "firewalld": self._firewalld,
@@ -86,7 +88,7 @@ class Opening:
 
     @property
     def cost(self) -> str:
-        """What it opens."""
+        """Returns the text that says what the opening permits."""
         return {
             "udp": f"whatever program joins such a group gets what hosts of {self.source} send to it",
             "tcp": f"hosts of {self.source} reach whatever program listens on these ports",

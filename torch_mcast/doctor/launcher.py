@@ -1,5 +1,5 @@
-"""Under which launcher this process runs: torchrun and those that set its variables, or Slurm's srun, whose
-variables are translated."""
+"""Finds the launcher of this process: torchrun and those that set its variables, or Slurm's srun,
+whose variables are translated."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from collections.abc import Mapping
 from torch_mcast.doctor.findings import Finding, warn
 
 _JOB = ("RANK", "WORLD_SIZE", "MASTER_ADDR")
-# Above what the kernel gives away, and apart for jobs that share a host.
+# Above the ports that the kernel assigns, and different for jobs that share a host.
 _FIRST_PORT, _PORTS = 61000, 4000
 
 
 def first_host(nodes: str) -> str:
-    """Of a Slurm list: "gpu[03-05,9],login1" is gpu03, ..."""
+    """Returns the first host of a Slurm list: gpu03 for "gpu[03-05,9],login1"."""
     first = re.match(r"(?:[^,\[]|\[[^\]]*\])*", nodes.strip())
     return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", first[0]) if first else ""
 
 
 def tasks_on(text: str, node: int) -> int:
-    """Of SLURM_STEP_TASKS_PER_NODE: "2(x3),1" is 2 on nodes 0 to 2 and 1 on node 3."""
+    """Returns the tasks on a node from SLURM_STEP_TASKS_PER_NODE: "2(x3),1" is 2 on nodes 0 to 2
+    and 1 on node 3."""
     for part in text.split(","):
         found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
         if found is None:
@@ -40,7 +41,8 @@ def _number(environment: Mapping[str, str], *names: str) -> int | None:
 
 
 def of_slurm(environment: Mapping[str, str]) -> dict[str, str]:
-    """torchrun's variables of a task of a Slurm step; empty: it is none, or the only one."""
+    """Returns torchrun's variables for a task of a Slurm step; empty outside of a step, and for its
+    only task."""
     rank, world = (
         _number(environment, "SLURM_PROCID"),
         _number(environment, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
@@ -67,7 +69,7 @@ def of_slurm(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def job_of(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment with torchrun's variables. What is set already counts."""
+    """Returns the environment with torchrun's variables. Existing values take precedence."""
     if all(environment.get(name) for name in _JOB):
         return dict(environment)
     slurm = of_slurm(environment)
@@ -82,7 +84,8 @@ def in_job(environment: Mapping[str, str]) -> bool:
 
 
 def judge_allocation(environment: Mapping[str, str]) -> list[Finding]:
-    """In an allocation of several tasks, but not started by srun: the other hosts are not looked at."""
+    """Warns in an allocation of several tasks that was not started by srun: the other hosts are not
+    checked."""
     tasks = _number(environment, "SLURM_NTASKS") or 1
     nodes = _number(environment, "SLURM_JOB_NUM_NODES", "SLURM_NNODES") or 1
     if in_job(environment) or "SLURM_JOB_ID" not in environment or max(tasks, nodes) < 2:

@@ -1,8 +1,7 @@
 """The network interfaces of this machine, and which one the library uses. The listing works without
 the extension; the choice is the library's (csrc/core/transport/udp/netif.h), which gets the list.
 
-Its order matters, so interfaces are listed by getifaddrs(3), which Python does not have, through
-ctypes."""
+The order matters, so interfaces are listed by getifaddrs(3), which Python lacks, through ctypes."""
 
 from __future__ import annotations
 
@@ -92,7 +91,7 @@ _IfAddrs._fields_ = [
 
 
 def parse_routes(text: str) -> list[Route]:
-    """Rows of /proc/net/route whose route is up. Malformed rows are left out."""
+    """Returns the rows of /proc/net/route whose route is up. Malformed rows are left out."""
     routes = []
     for line in text.splitlines()[1:]:
         fields = line.split()
@@ -132,7 +131,8 @@ def _mtu(probe: socket.socket, name: str) -> int:
 
 
 def _speed(probe: socket.socket, name: str) -> int:
-    """As the library asks for it: the kernel says first how many words of link modes follow."""
+    """Returns the speed as the library determines it: the kernel first reports how many words of
+    link modes follow."""
     room = ctypes.create_string_buffer(48 + 3 * 127 * 4)
     request = struct.pack("16sP16x", name.encode()[:15], ctypes.addressof(room))
     words = 0
@@ -175,7 +175,8 @@ def family_of(address: str) -> socket.AddressFamily:
 
 
 def list_interfaces(routes: list[Route] | None = None) -> list[Interface]:
-    """All interfaces of this network namespace, in the system's order. OSError if it refuses."""
+    """Returns all interfaces of this network namespace, in the system's order. Raises OSError if
+    the system refuses."""
     libc = ctypes.CDLL(None, use_errno=True)
     head = ctypes.POINTER(_IfAddrs)()
     if libc.getifaddrs(ctypes.byref(head)) != 0:
@@ -208,8 +209,8 @@ def list_interfaces(routes: list[Route] | None = None) -> list[Interface]:
 
 
 def mark_store_route(interfaces: list[Interface], store: str) -> None:
-    """Marks the interface by whose address packets to the job's store would leave. A UDP socket that is
-    connected sends nothing."""
+    """Marks the interface whose address packets to the job's store would have. Connecting a UDP
+    socket sends no packet."""
     try:
         family, kind, _, _, to = socket.getaddrinfo(store, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
@@ -222,9 +223,9 @@ def mark_store_route(interfaces: list[Interface], store: str) -> None:
 
 
 def choose_interface(interfaces: list[Interface], text: str) -> tuple[Interface, str]:
-    """The interface the library takes for this pattern, and why: the multicast lane's, of a stripe the
-    first. The library itself is asked: ImportError where it cannot be loaded, ValueError if there is
-    none."""
+    """Returns the interface that the library takes for this pattern, and the reason: the multicast
+    lane's, and the first one of a stripe. The library itself decides: raises ImportError if it
+    cannot be loaded, ValueError if there is no such interface."""
     from torch_mcast._load import extension
 
     names, why = extension().choose_interfaces(interfaces, text)
@@ -232,8 +233,9 @@ def choose_interface(interfaces: list[Interface], text: str) -> tuple[Interface,
 
 
 def named_interface(interfaces: list[Interface], text: str) -> tuple[Interface, str]:
-    """Where the library cannot be asked: the usable interface that MCAST_SOCKET_IFNAME names, if it is
-    the name of one. ValueError: it takes the library to know."""
+    """Used if the library cannot be loaded: returns the usable interface that MCAST_SOCKET_IFNAME
+    names, if it is the name of one. Raises ValueError if only the library can evaluate the pattern.
+    """
     for interface in interfaces:
         if interface.usable and text.removeprefix("=") == interface.name:
             return interface, f'MCAST_SOCKET_IFNAME="{text}" names it'

@@ -11,7 +11,7 @@ _COLOURS = {Verdict.OK: "\033[32m", Verdict.WARN: "\033[33m", Verdict.FAIL: "\03
 _RESET = "\033[0m"
 HEADER = ("check", "finding", "verdict", "fix")
 _LEAST_FINDING = 16
-_LEAST = 60  # a narrower terminal gets lines that it wraps itself
+_LEAST = 60  # lines are not wrapped for a narrower terminal
 
 
 def _wrap(text: str, width: int) -> list[str]:
@@ -20,12 +20,12 @@ def _wrap(text: str, width: int) -> list[str]:
 
 
 def column_widths(rows: Sequence[Sequence[str]], total: int) -> list[int]:
-    """Widths of the four columns: the first and third as needed, the rest shared by need."""
+    """Returns the widths of the four columns: the first and third as needed, the rest shared by need."""
     check, verdict = (max(len(row[i]) for row in rows) for i in (0, 2))
     room = max(total, _LEAST) - check - verdict - 3 * 2
     finding, fix = (max(len(row[i]) for row in rows) for i in (1, 3))
     if finding + fix > room:
-        # Room for the longest word of a command, if that leaves the findings some.
+        # Leaves space for the longest word of a command, if enough remains for the findings.
         words = [len(word) for row in rows for word in row[3].split()]
         least = min(max(words, default=0), room - _LEAST_FINDING)
         share = min(max(min(room * 3 // 5, finding), room - fix), room - least)

@@ -66,7 +66,7 @@ def open_sender(interface: Interface, ttl: int = 1) -> socket.socket:
 
 
 def open_receiver(interface: Interface, group: str, port: int = 0) -> socket.socket:
-    """Bound to the group (port 0: one that is free) and joined on the interface."""
+    """Returns a socket bound to the group (port 0: a free one) and joined on the interface."""
     s = socket.socket(family_of(group), socket.SOCK_DGRAM)
     try:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -88,7 +88,7 @@ def open_receiver(interface: Interface, group: str, port: int = 0) -> socket.soc
 
 
 def listen(address: str, ports: tuple[int, int] | None, backlog: int = 16) -> socket.socket:
-    """On one of these ports, both ends included; None: any. OSError if none of them is free."""
+    """Listens on one of these ports, both ends included; None: any. Raises OSError if none is free."""
     first, last = ports or (0, 0)
     count = last - first + 1
     start = secrets.randbelow(count)
@@ -103,26 +103,27 @@ def listen(address: str, ports: tuple[int, int] | None, backlog: int = 16) -> so
 
 
 def set_buffer(s: socket.socket, receive: bool, size: int) -> int:
-    """Asks as the library does; what the kernel says it granted (it counts double)."""
+    """Sets the size as the library does. Returns the size that the kernel reports (it counts double)."""
     force = _SO_RCVBUFFORCE if receive else _SO_SNDBUFFORCE
     plain = socket.SO_RCVBUF if receive else socket.SO_SNDBUF
     size = min(size, (2**31 - 1) // 2)
     try:
         s.setsockopt(socket.SOL_SOCKET, force, size)
     except OSError:
-        with contextlib.suppress(OSError):  # the figure that is read back is the answer
+        with contextlib.suppress(OSError):  # the size that is read back is the result
             s.setsockopt(socket.SOL_SOCKET, plain, size)
     return s.getsockopt(socket.SOL_SOCKET, plain)
 
 
 def send_segments(s: socket.socket, payload: bytes, segment: int, to: tuple[str, int]) -> int:
-    """One super-packet, cut into datagrams of `segment` bytes by the kernel."""
+    """Sends one super-packet, which the kernel splits into datagrams of `segment` bytes."""
     control = [(socket.IPPROTO_UDP, UDP_SEGMENT, struct.pack("H", segment))]
     return s.sendmsg([payload], control, 0, to)
 
 
 def receive(s: socket.socket, deadline: float) -> Iterator[tuple[bytes, int]]:
-    """(payload, segment size or 0) of what arrives before the deadline (time.monotonic)."""
+    """Yields (payload, segment size or 0) of the datagrams that arrive before the deadline
+    (time.monotonic)."""
     while (left := deadline - time.monotonic()) > 0:
         if not select.select([s], [], [], left)[0]:
             return

@@ -20,9 +20,10 @@ from dataclasses import dataclass
 _ETH_P_IP = 0x0800
 _IGMP = 2
 _V1_REPORT, _V2_REPORT, _V2_LEAVE, _V3_REPORT = 0x12, 0x16, 0x17, 0x22
-# Of a version 3 record: INCLUDE lists mean "from these sources only"; an empty one leaves.
+# Modes of a version 3 record: INCLUDE lists mean "from these sources only"; an empty one leaves.
 _MODE_IS_INCLUDE, _MODE_IS_EXCLUDE, _TO_INCLUDE, _TO_EXCLUDE, _ALLOW = 1, 2, 3, 4, 5
-# Of what is remembered: anybody in the segment can report memberships without end, in any name.
+# Limit of the stored state: any host in the segment can report memberships endlessly, under any
+# name.
 _MOST_KNOWN = 4096
 # linux/if_packet.h
 _SOL_PACKET, _ADD_MEMBERSHIP, _ALL_MULTICAST = 263, 1, 2
@@ -30,13 +31,13 @@ _SOL_PACKET, _ADD_MEMBERSHIP, _ALL_MULTICAST = 263, 1, 2
 
 @dataclass(frozen=True)
 class Membership:
-    source: str  # who says so
+    source: str  # the reporting host
     group: str
     joined: bool  # False: left
 
 
 def parse(packet: bytes) -> Iterator[Membership]:
-    """What an IP packet says about memberships: nothing, for any that is no report."""
+    """Yields the memberships that an IP packet reports; none if it is not a report."""
     if len(packet) < 20 or packet[0] >> 4 != 4 or packet[9] != _IGMP:
         return
     header = (packet[0] & 15) * 4
@@ -66,7 +67,7 @@ def parse(packet: bytes) -> Iterator[Membership]:
 
 
 class Watch:
-    """Says what is new. `allowed`: networks of hosts that belong there; none: nobody is judged."""
+    """Reports changes. `allowed`: networks of expected hosts; if empty, no host is a stranger."""
 
     def __init__(self, allowed: list[ipaddress.IPv4Network]) -> None:
         self._allowed = allowed
@@ -74,7 +75,7 @@ class Watch:
         self.strangers: set[str] = set()  # the first _MOST_KNOWN of them
 
     def note(self, change: Membership) -> str | None:
-        """A line, or None: nothing new, or a group that no job uses (239.0.0.0/8)."""
+        """Returns a line, or None for known memberships and groups that no job uses (239.0.0.0/8)."""
         if not change.group.startswith("239."):
             return None
         key = (change.source, change.group)
@@ -83,7 +84,7 @@ class Watch:
         if not change.joined:
             del self._known[key]
             return f"{change.source} has left {change.group}"
-        if len(self._known) >= _MOST_KNOWN:  # told again if it is heard of again
+        if len(self._known) >= _MOST_KNOWN:  # a forgotten one is reported again
             del self._known[next(iter(self._known))]
         self._known[key] = None
         address = ipaddress.IPv4Address(change.source)

@@ -1,4 +1,4 @@
-"""The engine of a host: one process that runs the network of the training processes. Never imports torch."""
+"""The host engine: one process that does the networking of the training processes. Never imports torch."""
 
 from torch_mcast.engine.cli import main
 from torch_mcast.engine.status import DEFAULT_SOCKET, NoEngine, read

@@ -27,7 +27,7 @@ def _show(status: dict[str, Any]) -> None:
             f"draining: no new clients or groups; {status['drain_left_s']:.0f} s of "
             f"{status['drain_limit_s']:.0f} s are left"
         )
-    # An engine of before it had one does not say.
+    # Older engines do not report this.
     guards = status.get("security", {"modes": ["off"], "secret": False})
     known = "" if guards["secret"] else ": it has no secret"
     print(f"security: {', '.join(guards['modes'])}{known}")
@@ -69,7 +69,7 @@ _COMMANDS: dict[str, Callable[[list[str]], int]] = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs `torch-mcast engine ARGUMENTS`; does not return where that is the program itself."""
+    """Runs `torch-mcast engine ARGUMENTS`; does not return if that executes the program itself."""
     arguments = sys.argv[1:] if arguments is None else arguments
     command = _COMMANDS.get(arguments[0]) if arguments else None
     if command is not None:

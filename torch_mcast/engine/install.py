@@ -1,7 +1,8 @@
-"""What an owner of a cluster needs to run engines: a systemd unit, a Kubernetes DaemonSet.
+"""Files with which a cluster's administrator runs engines: a systemd unit and a Kubernetes
+DaemonSet.
 
-Both start each engine with `--replace on`, so that an upgrade is one more instance: the new one takes
-the socket, the old one drains and ends by itself."""
+Both start each engine with `--replace on`, so that an upgrade starts one more instance: the new
+engine takes the socket, the old one drains and ends by itself."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from torch_mcast import __version__
 from torch_mcast.engine.status import DEFAULT_SOCKET
 
-# After SIGTERM clients have so long to go; a supervisor waits a little longer.
+# Seconds that clients have to end after SIGTERM; a supervisor waits a little longer.
 _GOODBYE_S = 600
 _STOP_S = _GOODBYE_S + 30
 
@@ -160,7 +161,7 @@ spec:
 
 
 def unit(socket: str = DEFAULT_SOCKET) -> str:
-    """The systemd unit of an engine at this socket, which is in a folder of its own below /run."""
+    """Returns the systemd unit of an engine at this socket, which is in a folder of its own below /run."""
     folder = PurePosixPath(socket).parent
     if folder.parent != PurePosixPath("/run"):
         raise ValueError(
@@ -172,7 +173,7 @@ def unit(socket: str = DEFAULT_SOCKET) -> str:
 
 
 def daemonset(image: str, socket: str = DEFAULT_SOCKET, group: int = 7117) -> str:
-    """The DaemonSet; `group`: user and group of the engine, by number."""
+    """Returns the DaemonSet. `group` is the numeric user and group of the engine."""
     return _DAEMONSET.format(
         name=DAEMONSET_NAME, image=image, socket=socket, directory=PurePosixPath(socket).parent,
         group=group, goodbye=_GOODBYE_S, stop=_STOP_S,

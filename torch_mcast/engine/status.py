@@ -1,4 +1,4 @@
-"""Asking the engine of this host how it is."""
+"""Reads the status of this host's engine."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ DEFAULT_SOCKET = "/run/torch-mcast/engine.sock"
 
 
 class NoEngine(NoAnswer):
-    """Nobody answers; the text says where it was tried."""
+    """No engine responds; the text names the socket that was tried."""
 
 
 def read(path: str | Path = DEFAULT_SOCKET, user: str = "") -> dict[str, Any]:
-    """The status of the engine whose clients connect to `path`: its clients, with their groups,
-    operations in flight and bytes of shared memory. `user`: as the setting engine_user."""
+    """Returns the status of the engine whose clients connect to `path`: its clients, with their
+    groups, operations in flight and bytes of shared memory. `user` is as in the setting
+    engine_user."""
     place = Path(f"{path}.status")
     try:
         return ask(place, user)

@@ -1,4 +1,4 @@
-"""Building a lab's namespaces and links, and shaping them: one batch of lines per namespace."""
+"""Builds a lab's namespaces and links, and shapes them: one batch of lines per namespace."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch_mcast.lab.topology import NIC, Host, Uplink
 _NO_IPV6 = "echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6 || true\n"
 # Link-local addresses are used at once too, by neighbour discovery and MLD.
 _NO_DAD = "for f in /proc/sys/net/ipv6/conf/*/accept_dad; do echo 0 > $f; done\n"
-# Bridged frames would pass the hosts' netfilter too, at 13 % of CPU.
+# Else bridged frames would pass the hosts' netfilter too, at 13 % of CPU.
 _NO_BRIDGE_NETFILTER = (
     "for f in /proc/sys/net/bridge/bridge-nf-call-*tables; do [ ! -e $f ] || echo 0 > $f; done\n"
 )
 
 
 def build(lab: str, spec: LabSpec, hosts: list[Host], uplinks: list[Uplink]) -> None:
-    """Makes everything but faults and multicast modes. Undo with state.destroy()."""
+    """Creates everything but faults and multicast modes. Undo with state.destroy()."""
     _write_hosts_file(lab, hosts)
     switch = topology.switch_namespace(lab)
     system.ip_batch([f"netns add {name}" for name in [switch, *(h.namespace for h in hosts)]])
@@ -52,7 +52,7 @@ def shape(switch: str, spec: LabSpec, hosts: Iterable[Host]) -> None:
 
 
 def _write_hosts_file(lab: str, hosts: list[Host]) -> None:
-    # The second form is how a dual-stack socket asks for the name of an IPv4 peer.
+    # The second form is the one in which a dual-stack socket asks for the name of an IPv4 peer.
     names = [
         f"{form}{host.address} {host.name}"
         for host in hosts
@@ -62,7 +62,8 @@ def _write_hosts_file(lab: str, hosts: list[Host]) -> None:
 
 
 def _xps_lines(queues: int) -> list[str]:
-    """Shell lines: packets of a thread on CPU k leave by queue k modulo the number of queues."""
+    """Returns shell lines after which packets of a thread on CPU k leave by queue k modulo the
+    number of queues."""
     if queues == 1:
         return []
     masks = [0] * queues
@@ -75,7 +76,7 @@ def _xps_lines(queues: int) -> list[str]:
 
 
 def cpu_mask(mask: int) -> str:
-    """A set of CPUs as /sys wants it: hexadecimal groups of 32 bits, highest first."""
+    """Formats a set of CPUs for /sys: hexadecimal groups of 32 bits, highest first."""
     words = []
     while True:
         words.append(f"{mask & 0xFFFFFFFF:08x}")

@@ -29,7 +29,7 @@ class Call:
     """A function that runs on all ranks. Ends with results() or outcomes(), once."""
 
     def __init__(self, workers: list[Worker], drop: Callable[[int], None]) -> None:
-        """drop(rank) kills a worker that is late."""
+        """drop(rank) kills a worker that missed the deadline."""
         self._workers = workers
         self._drop = drop
         self._log_starts = [worker.log.stat().st_size for worker in workers]
@@ -41,7 +41,8 @@ class Call:
         return data[-_LOG_TAIL:].decode(errors="replace")
 
     def _pump(self, end: float) -> bool:
-        """Takes in what has come; waits for something until `end`. False: nothing came."""
+        """Reads the messages that have arrived; waits for one until `end`. Returns false if none
+        arrived."""
         open_ranks = {
             self._workers[rank].channel: rank
             for rank in range(len(self._workers))
@@ -69,7 +70,8 @@ class Call:
         return bool(ready)
 
     def next_event(self, timeout_s: float) -> tuple[int, str, Any] | None:
-        """(rank, tag, value) of the next event; None when all ranks have ended. TimeoutError."""
+        """Returns (rank, tag, value) of the next event; None when all ranks have ended. Raises
+        TimeoutError."""
         end = time.monotonic() + timeout_s
         while not self._events:
             if len(self._outcomes) == len(self._workers):
@@ -81,8 +83,8 @@ class Call:
     def wait(
         self, tag: str, ranks: Sequence[int] | None = None, timeout_s: float = 60.0
     ) -> list[Any]:
-        """Values of one event `tag` from each of these ranks (default all). TimeoutError if they do
-        not come, WorkerFailure if such a rank ends without."""
+        """Returns the values of one event `tag` from each of these ranks (default all). Raises
+        TimeoutError if they do not arrive, WorkerFailure if such a rank ends without sending it."""
         wanted = list(range(len(self._workers))) if ranks is None else list(ranks)
         found: dict[int, Any] = {}
         end = time.monotonic() + timeout_s
@@ -101,14 +103,14 @@ class Call:
                 raise TimeoutError(f"no event {tag!r} from ranks {missing} within {timeout_s:g} s")
 
     def signal(self, tag: str, value: Any = None, ranks: Sequence[int] | None = None) -> None:
-        """Answers Context.wait(tag) on these ranks (default all that still run)."""
+        """Replies to Context.wait(tag) on these ranks (default all that still run)."""
         for rank in range(len(self._workers)) if ranks is None else ranks:
             if rank not in self._outcomes:
-                with contextlib.suppress(OSError):  # it died: its outcome will say so
+                with contextlib.suppress(OSError):  # it died, which its outcome will report
                     calls.send(self._workers[rank].channel, "signal", tag, value)
 
     def outcomes(self, timeout_s: float = 120.0) -> list[Outcome]:
-        """How the call ended on every rank. Ranks without an answer in time are killed."""
+        """Returns how the call ended on every rank. Ranks that do not reply in time are killed."""
         end = time.monotonic() + timeout_s
         while len(self._outcomes) < len(self._workers):
             if not self._pump(end):
@@ -122,7 +124,7 @@ class Call:
         return [self._outcomes[rank] for rank in range(len(self._workers))]
 
     def results(self, timeout_s: float = 120.0) -> list[Any]:
-        """Values by rank; WorkerFailure with everything that went wrong."""
+        """Returns the values by rank. Raises WorkerFailure with all errors."""
         all_outcomes = self.outcomes(timeout_s)
         bad = [outcome for outcome in all_outcomes if not outcome.ok]
         if bad:
@@ -131,7 +133,7 @@ class Call:
 
 
 def describe(outcomes: list[Outcome]) -> str:
-    """Errors and the ends of the logs of ranks that failed."""
+    """Lists the errors and the ends of the logs of ranks that failed."""
     parts = []
     for outcome in outcomes:
         log = f"\n  output:\n{outcome.log}" if outcome.log.strip() else ""

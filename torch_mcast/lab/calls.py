@@ -1,4 +1,4 @@
-"""What passes between a driver and its workers: messages, contexts, outcomes.
+"""Messages, contexts and outcomes that a driver and its workers exchange.
 
 A message is a tuple, cloudpickled, in one frame of a socket pair. Driver to worker: ("call",
 function, args, env, preload), ("signal", tag, value), ("exit",). Worker to driver: ("event", tag,
@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 
-# Imported where it is needed: the command lines that use this say what they do without it.
+# Imported only where needed: the command lines that use this report if it is missing.
 def send(channel: Connection, *message: Any) -> None:
     import cloudpickle
 
@@ -26,7 +26,7 @@ def receive(channel: Connection) -> tuple[Any, ...]:
 
 
 class WorkerFailure(RuntimeError):
-    """A call failed on some ranks; the text has each one's error. outcomes: of all ranks."""
+    """A call failed on some ranks; the text has the error of each one. outcomes: of all ranks."""
 
     def __init__(self, text: str, outcomes: list[Outcome]) -> None:
         super().__init__(text)
@@ -36,7 +36,7 @@ class WorkerFailure(RuntimeError):
 @dataclass
 class Outcome:
     """How a call ended on one rank. state: ok (value), error (error, text), died (text: exit or
-    signal), late (no answer by the deadline; the worker was killed)."""
+    signal), late (no reply by the deadline; the worker was killed)."""
 
     rank: int
     state: str
@@ -54,8 +54,8 @@ class Context:
     """The first argument of a shipped function.
 
     rank, world_size, local_rank, host (name), address and init_method describe the rank. notify(),
-    wait() and told() talk to the driver's Call while the function runs. init_process_group() imports
-    torch; the group is destroyed when the function returns."""
+    wait() and told() exchange messages with the driver's Call while the function runs.
+    init_process_group() imports torch; the group is destroyed when the function returns."""
 
     def __init__(self, channel: Connection) -> None:
         self._channel = channel
@@ -74,7 +74,7 @@ class Context:
         send(self._channel, "event", tag, value)
 
     def wait(self, tag: str, timeout_s: float = 60.0) -> Any:
-        """Value of the driver's next Call.signal(tag); TimeoutError."""
+        """Returns the value of the driver's next Call.signal(tag). Raises TimeoutError."""
         while not self._signals.get(tag):
             if not self._channel.poll(timeout_s):
                 raise TimeoutError(f"no signal {tag!r} from the driver within {timeout_s:g} s")
@@ -85,7 +85,8 @@ class Context:
         return self._signals[tag].pop(0)
 
     def told(self, tag: str) -> bool:
-        """Whether the driver has signalled `tag`: takes that signal, and does not wait for one."""
+        """Returns whether the driver has signalled `tag`, and consumes that signal. Does not wait
+        for one."""
         try:
             self.wait(tag, timeout_s=0)
         except TimeoutError:
@@ -95,7 +96,7 @@ class Context:
     def init_process_group(
         self, backend: str = "gloo", timeout_s: float = 60.0, **options: Any
     ) -> None:
-        """torch.distributed.init_process_group over all ranks of the call."""
+        """Calls torch.distributed.init_process_group over all ranks of the call."""
         import datetime
 
         import torch.distributed as dist

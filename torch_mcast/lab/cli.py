@@ -21,7 +21,7 @@ _FAULT = (
 
 
 def add_spec_arguments(parser: argparse.ArgumentParser, hosts: int | None = 4) -> None:
-    """Adds the options that describe a lab. The benchmark uses them, too."""
+    """Adds the options that describe a lab. The benchmark also uses them."""
     add = parser.add_argument_group("the lab").add_argument
     add("--hosts", type=int, default=hosts, metavar="N", help=f"worker hosts [{hosts or 'no lab'}]")
     add("--ranks-per-host", type=int, default=1, metavar="N", help="ranks of each worker host [1]")
@@ -61,7 +61,7 @@ def _numbers(text: str | None) -> tuple[int, ...]:
 
 
 def spec_from(args: argparse.Namespace) -> LabSpec:
-    """Returns the LabSpec of add_spec_arguments' options. Raises ValueError for options that are wrong."""
+    """Returns the LabSpec of add_spec_arguments' options. Raises ValueError for wrong options."""
     return LabSpec(
         hosts=args.hosts,
         ranks_per_host=args.ranks_per_host,
@@ -333,7 +333,7 @@ def _down_locked(args: argparse.Namespace) -> int:
         pass
     else:
         name = _the_lab(args.lab)
-        state.load(name)  # or it says which there are
+        state.load(name)  # raises an error that lists the existing labs
         state.destroy(name)
         gone.append(name)
     print("removed:", ", ".join(gone) or "nothing")
@@ -341,7 +341,7 @@ def _down_locked(args: argparse.Namespace) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs `torch-mcast lab ARGV`; the exit code."""
+    """Runs `torch-mcast lab ARGV`. Returns the exit code."""
     argv = sys.argv[1:] if argv is None else argv
     args = _parser().parse_args(argv)
     try:

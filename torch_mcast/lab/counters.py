@@ -1,9 +1,9 @@
 """Bytes and packets per NIC, switch port and NIC queue.
 
-Two kinds, never mixed: `tx_bytes`/`rx_bytes` are the device's own and count a super-packet's
-headers once; `wire_bytes` come from the queueing discipline, which counts every frame that the
-super-packet stands for (Ethernet header included, no preamble or FCS). A link's two directions are
-the host's NIC (from the host) and the switch's port (towards the host)."""
+There are two kinds, never mixed: `tx_bytes`/`rx_bytes` are the device's own and count a
+super-packet's headers once; `wire_bytes` come from the queueing discipline, which counts every
+frame that the super-packet stands for (Ethernet header included, no preamble or FCS). A link's two
+directions are the host's NIC (from the host) and the switch's port (towards the host)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch_mcast.lab.topology import NIC, Host, Uplink
 
 @dataclass
 class Port:
-    """One device: its own counters, what left through its queues as framed, and drops there."""
+    """One device: its own counters, the bytes that left through its queues as framed, and drops there."""
 
     tx_bytes: int = 0
     tx_packets: int = 0
@@ -65,21 +65,21 @@ class Counters:
 
     @property
     def fabric_bytes(self) -> int:
-        """Bytes as framed that crossed links, each link and direction counted by itself."""
+        """Returns bytes as framed that crossed links, each link and direction counted separately."""
         groups = (self.nics, self.ports, self.uplinks)
         return sum(port.wire_bytes for group in groups for port in group.values())
 
     def sent(self, host: str) -> int:
-        """Bytes as framed that the host put on its link."""
+        """Returns bytes as framed that the host put on its link."""
         return self.nics[host].wire_bytes
 
     def received(self, host: str) -> int:
-        """Bytes as framed that the switch put on the host's link."""
+        """Returns bytes as framed that the switch put on the host's link."""
         return self.ports[host].wire_bytes
 
 
 def parse(links: list[dict[str, Any]], qdiscs: list[dict[str, Any]]) -> dict[str, Port]:
-    """Ports of one namespace from `ip -s -j link` and `tc -s -j qdisc`."""
+    """Returns the ports of one namespace from `ip -s -j link` and `tc -s -j qdisc`."""
     ports = {}
     for link in links:
         stats = link.get("stats64", {})
@@ -101,7 +101,7 @@ def parse(links: list[dict[str, Any]], qdiscs: list[dict[str, Any]]) -> dict[str
 
 
 def _queue_number(qdisc: dict[str, Any]) -> int:
-    """1, 2, ... of the queue that a child of mq serves; 0 for a root."""
+    """Returns 1, 2, ... for the queue that a child of mq serves; 0 for a root."""
     major, _, minor = str(qdisc.get("parent", "")).partition(":")
     return int(minor, 16) if major == "1" else 0
 
@@ -114,7 +114,7 @@ def _read_namespace(namespace: str) -> dict[str, Port]:
 
 
 def read(hosts: list[Host], switch: str, uplinks: list[Uplink]) -> Counters:
-    """All counters of a lab, read one after the other (not an instant: let traffic end before)."""
+    """Reads all counters of a lab, one after the other (not at one instant: let traffic end before)."""
     with ThreadPoolExecutor(4) as pool:
         *per_host, ports = pool.map(_read_namespace, [h.namespace for h in hosts] + [switch])
     return Counters(

@@ -1,4 +1,4 @@
-"""Processes that serve hosts of a lab, one in each of some hosts; ended with the lab at the latest."""
+"""Processes that serve hosts of a lab, one in each of some hosts; they end with the lab at the latest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _START_S = 10.0
 
 
 class _Lab(Protocol):
-    """What of a Lab is needed here."""
+    """The part of a Lab that is needed here."""
 
     spec: LabSpec
     id: str
@@ -36,7 +36,7 @@ class _Lab(Protocol):
 
 
 class Daemons:
-    """Starts, ends and asks them. `which` is a host's name or number, as in Lab.host()."""
+    """Starts, ends and queries daemons. `which` is a host's name or number, as in Lab.host()."""
 
     noun: ClassVar[str]
 
@@ -44,29 +44,30 @@ class Daemons:
         self._lab = lab
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
-    # -- of each kind
+    # -- defined by each kind
 
     def hosts(self) -> list[Host]:
-        """Where one runs."""
+        """Returns the hosts in which a daemon runs."""
         raise NotImplementedError
 
     def options(self) -> tuple[str, ...] | None:
-        """Of the lab's spec; None: none is started."""
+        """Returns the options of the lab's spec; None if no daemon is started."""
         raise NotImplementedError
 
     def command(self, host: Host) -> list[str]:
-        """Program and what it needs in this host; FileNotFoundError if it is not built."""
+        """Returns the program and its arguments for this host. Raises FileNotFoundError if it is
+        not built."""
         raise NotImplementedError
 
     def ask(self, host: Host) -> dict[str, Any]:
-        """Its status; NoAnswer if it does not answer."""
+        """Returns the daemon's status. Raises NoAnswer if it does not respond."""
         raise NotImplementedError
 
-    # -- of all
+    # -- common to all kinds
 
     def start(self, which: str | int | Host | None = None, *options: str) -> None:
-        """Starts one, or all that do not run, with the options of the lab's spec and these; returns
-        when they listen."""
+        """Starts one daemon, or all that do not run, with the options of the lab's spec and these.
+        Returns when they listen."""
         hosts = self.hosts() if which is None else [self._lab.host(which)]
         hosts = [host for host in hosts if not self.running(host)]
         for host in hosts:
@@ -75,7 +76,8 @@ class Daemons:
             self._await(host)
 
     def folder(self, host: Host) -> Path:
-        """For its socket and its log: the same for whoever attaches to the lab later."""
+        """Returns the folder of its socket and log: the same for a process that attaches to the lab
+        later."""
         return state.scratch_folder(self._lab.id) / f"{self.noun}-{host.name}"
 
     def _start(self, host: Host, options: tuple[str, ...]) -> None:
@@ -110,11 +112,11 @@ class Daemons:
         return process is not None and process.poll() is None
 
     def log(self, which: str | int | Host) -> str:
-        """What it has said so far, over all its lives."""
+        """Returns its output so far, over all its restarts."""
         return (self.folder(self._lab.host(which)) / "log").read_text(errors="replace")
 
     def status(self, which: str | int | Host) -> dict[str, Any]:
-        """As its `status --json`; NoAnswer if it does not answer."""
+        """Returns its `status --json`. Raises NoAnswer if it does not respond."""
         return self.ask(self._lab.host(which))
 
     def _signal(self, which: str | int | Host, number: int) -> subprocess.Popen[bytes]:
@@ -126,35 +128,35 @@ class Daemons:
         return process
 
     def kill(self, which: str | int | Host) -> None:
-        """SIGKILL, as of a process that crashes."""
+        """Sends SIGKILL, so that it ends like a process that crashes."""
         self._signal(which, signal.SIGKILL).wait()
 
     def stop(self, which: str | int | Host) -> None:
-        """SIGSTOP: it is there and does nothing, until go_on()."""
+        """Sends SIGSTOP: it exists but does nothing until go_on()."""
         self._signal(which, signal.SIGSTOP)
 
     def go_on(self, which: str | int | Host) -> None:
-        """SIGCONT."""
+        """Sends SIGCONT."""
         self._signal(which, signal.SIGCONT)
 
     def end(self, which: str | int | Host, timeout_s: float = 20.0) -> int:
-        """SIGTERM: it tells its groups, and goes. Its exit code."""
+        """Sends SIGTERM: it notifies its groups and ends. Returns its exit code."""
         return self._signal(which, signal.SIGTERM).wait(timeout_s)
 
     def restore(self) -> None:
-        """All run, if the lab's spec has them run."""
+        """Starts all that do not run, if the lab's spec has daemons."""
         for host in self.hosts():
             if self.running(host):
                 self.go_on(host)
         self.start_if_wanted()
 
     def start_if_wanted(self) -> None:
-        """All, if the lab's spec has them run."""
+        """Starts all daemons, if the lab's spec has them."""
         if self.options() is not None:
             self.start()
 
     def restart(self, which: str | int | Host, *options: str) -> None:
-        """Another process in its place; the one that runs, if one does, is killed."""
+        """Starts another process in its place; a running one is killed."""
         if self.running(which):
             self.kill(which)
         self.start(which, *options)

@@ -1,4 +1,4 @@
-"""The engines of a lab: one process in each worker host, which runs the network of its ranks."""
+"""The engines of a lab: one process in each worker host, which does the networking of its ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Engines(Daemons):
         return self._lab.spec.engine_options
 
     def socket(self, host: Host) -> Path:
-        """What its ranks name in MCAST_ENGINE=host:PATH."""
+        """Returns the path that its ranks name in MCAST_ENGINE=host:PATH."""
         return self.folder(host) / "engine.sock"
 
     def command(self, host: Host) -> list[str]:

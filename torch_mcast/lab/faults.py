@@ -1,13 +1,14 @@
-"""Random loss, bit errors, cuts and a limit of multicast, as nftables rules at the ingress of a device.
+"""Random loss, bit errors, cuts and a rate limit for multicast, as nftables rules at the ingress of
+a device.
 
-Damage towards a host happens where its NIC receives; damage from a host where the switch's port
-receives, that is after the sender's shaper. Each device has one table, rewritten as a whole when
-its faults change, with a counter per rule.
+Damage towards a host is applied where its NIC receives; damage from a host is applied where the
+switch's port receives, that is after the sender's shaper. Each device has one table, rewritten as a
+whole when its faults change, with a counter per rule.
 
 A bit error flips one bit at one of a few places behind the transport header. nftables leaves the
 UDP/TCP checksum alone for such raw writes, and on veth nobody verifies it (the frame counts as
-"checksum not yet computed"), so the damage reaches the receiving program: what only a checksum of
-its own can catch. Frames shorter than the place pass unharmed.
+"checksum not yet computed"), so the damage reaches the receiving program, which needs a checksum of
+its own to detect it. Frames shorter than the place pass undamaged.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from torch_mcast.lab.spec import Fault, LabSpec
 from torch_mcast.lab.topology import NIC, Host
 
 _SCALE = 10_000_000
-# Bytes from the start of the UDP/TCP header. Behind either header; in mcast's datagram header
-# (8..40 of UDP), and in its payload, near and far.
+# Bytes from the start of the UDP/TCP header, all beyond it: in mcast's datagram header (8..40 of
+# UDP), and in its payload, near and far.
 _PLACES = (33, 47, 61, 200, 777, 1201)
 _OFFLOADS = "tso {0} gso {0} tx-udp-segmentation {0}"
 
 
 @dataclass(frozen=True)
 class Device:
-    """Where faults of one host and direction are applied."""
+    """The device at which faults of one host and direction are applied."""
 
     host: str
     direction: str
@@ -52,7 +53,7 @@ def applies(fault: Fault, device: Device) -> bool:
 
 
 def limit_rule(rate: int, burst: int) -> str:
-    """What is multicast beyond `rate` bits/s is dropped, once `burst` bytes of it have passed."""
+    """Returns a rule that drops multicast above `rate` bits/s once `burst` bytes of it have passed."""
     return (
         f"ip daddr 224.0.0.0/4 ip protocol udp limit rate over {max(1, rate // 8)} bytes/second "
         f'burst {burst} bytes counter drop comment "multicast rate"'
@@ -60,13 +61,13 @@ def limit_rule(rate: int, burst: int) -> str:
 
 
 def rules(faults: list[Fault], silent: bool, limit: str = "") -> list[str]:
-    """nft rules in order; silent = the cable is cut without either end seeing it. limit: limit_rule()."""
+    """Returns nft rules in order. silent: the cable is cut and neither end sees it. limit: limit_rule()."""
     if silent:
         return ['counter drop comment "cut"']
     out = [limit] if limit else []
     for fault in faults:
         match = "" if fault.protocol == "all" else f"meta l4proto {fault.protocol} "
-        # Rules share the probability evenly: at most one of the places is hit by far most times.
+        # Rules share the probability evenly: in nearly all cases at most one of the places is hit.
         places = _PLACES if fault.kind == "bits" else (0,)
         scaled = round(fault.probability / len(places) * _SCALE)
         for index, place in enumerate(places):
@@ -81,7 +82,7 @@ def rules(faults: list[Fault], silent: bool, limit: str = "") -> list[str]:
 
 
 def script(device: Device, faults: list[Fault], silent: bool, limit: str = "") -> str:
-    """nft script that replaces the device's table; without rules it only removes it."""
+    """Returns an nft script that replaces the device's table; without rules it only removes it."""
     lines = [f"table netdev {device.table}", f"delete table netdev {device.table}"]
     body = rules(faults, silent, limit)
     if body:
@@ -96,9 +97,10 @@ def script(device: Device, faults: list[Fault], silent: bool, limit: str = "") -
 
 
 def offload_script(device: Device, host: Host, single: bool) -> tuple[str, str]:
-    """(namespace, shell script): whether the link carries super-packets or single datagrams.
+    """Returns (namespace, shell script) that sets whether the link carries super-packets or single
+    datagrams.
 
-    The sending end must cut them up; the receiving end must not join them again before the rules.
+    The sending end must split them; the receiving end must not join them again before the rules.
     """
     sender = host.port if device.direction == "in" else NIC
     namespace = host.namespace if device.direction == "out" else ""
@@ -114,7 +116,7 @@ def apply(
     silent: set[str],
     before: set[tuple[str, str]],
 ) -> set[tuple[str, str]]:
-    """Makes the lab have exactly these faults. before/result: (host, direction) that have rules."""
+    """Gives the lab exactly these faults. before/result: (host, direction) that have rules."""
     after = set()
     scripts: dict[str, list[str]] = {}
     shells: dict[str, list[str]] = {}
@@ -142,7 +144,7 @@ def apply(
 
 
 def read_counters(hosts: list[Host], switch: str) -> list[dict[str, Any]]:
-    """What the rules have hit: [{host, direction, kind, packets, bytes}], summed per kind."""
+    """Returns what the rules have hit: [{host, direction, kind, packets, bytes}], summed per kind."""
     totals: dict[tuple[str, str, str], list[int]] = {}
     owners = {(d.namespace, d.table): d for host in hosts for d in devices(host, switch).values()}
     for namespace in sorted({namespace for namespace, _ in owners}):

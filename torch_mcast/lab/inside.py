@@ -1,5 +1,4 @@
-"""How a process that exists already goes into a host of a lab; for programs that are started, see
-Lab.inside()."""
+"""Moves a running process into a host of a lab; for programs that are started, see Lab.inside()."""
 
 from __future__ import annotations
 
@@ -9,21 +8,21 @@ from dataclasses import dataclass
 
 from torch_mcast.lab import system
 
-# linux/sched.h, linux/mount.h
+# From linux/sched.h and linux/mount.h.
 _NEWNS, _NEWUTS, _NEWNET = 0x00020000, 0x04000000, 0x40000000
 _BIND, _REC, _SLAVE, _DETACH = 4096, 16384, 1 << 19, 2
 
 
 @dataclass(frozen=True)
 class Inside:
-    """The namespaces of a lab's host: what `ip netns exec` and Lab.inside() do for other programs."""
+    """The namespaces of a lab's host: does what `ip netns exec` and Lab.inside() do for other programs."""
 
     namespace: str
     name: str
     hosts_file: str
 
     def enter(self) -> None:
-        """Of the calling process, which has one thread. OSError."""
+        """Moves the calling process, which must have one thread. Raises OSError."""
         libc = ctypes.CDLL(None, use_errno=True)
 
         def check(result: int, what: str) -> None:

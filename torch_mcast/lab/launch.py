@@ -1,8 +1,8 @@
 """`lab run`: one command in every host for every rank, its output with a prefix, one exit code.
 
-Each process gets torchrun's environment variables. The first that fails decides the exit code; the
-others get a grace time to fail by themselves (their errors often tell more), then SIGTERM, then
-SIGKILL to everything in the lab's namespaces.
+Each process gets torchrun's environment variables. The first one that fails decides the exit code;
+the others get a grace time to fail by themselves (their errors often say more), then SIGTERM, then
+everything in the lab's namespaces gets SIGKILL.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TERM_S = 2.0
 
 
 def rank_env(lab: Lab, host: Host, local: int, port: int) -> dict[str, str]:
-    """torchrun's variables for one rank; `port` is the rendezvous port on the first host."""
+    """Returns torchrun's variables for one rank; `port` is the rendezvous port on the first host."""
     per_host = lab.spec.ranks_per_host
     return {
         "RANK": str(host.number * per_host + local),
@@ -93,11 +93,12 @@ class Job:
         return process
 
     def _copy(self, source: IO[bytes], prefix: str) -> None:
-        """Until the end of the pipe, or until it is empty once the job is over: a grandchild may hold it."""
+        """Copies until the end of the pipe, or until it is empty once the job is over: a grandchild
+        may hold it."""
         poller, rest = select.poll(), b""
         poller.register(source, select.POLLIN)
         while True:
-            over = self._over.is_set()  # asked first: what was written before is then in the pipe
+            over = self._over.is_set()  # read first, so that earlier output is in the pipe by then
             if not poller.poll(0 if over else 100):
                 if over:
                     break
@@ -120,7 +121,7 @@ class Job:
             print(f"torch-mcast lab: {text}", file=sys.stderr, flush=True)
 
     def wait(self, grace_s: float = 10.0) -> int:
-        """Exit code of the first process that fails (128 + signal), 0 if all succeed."""
+        """Returns the exit code of the first process that fails (128 + signal), 0 if all succeed."""
         first = 0
         running = list(self._running)
         while running:
@@ -142,7 +143,7 @@ class Job:
         self._end([daemon for daemon in self._daemons if daemon.poll() is None])
         self._over.set()
         for reader in self._readers:
-            reader.join(30.0)  # a grandchild may write without end; the end of the lab kills it
+            reader.join(30.0)  # a grandchild may write forever; the end of the lab kills it
         return first
 
     @staticmethod
@@ -160,7 +161,7 @@ class Job:
                 os.close(fd)
 
     def _end(self, processes: list[subprocess.Popen[bytes]]) -> None:
-        """SIGTERM, then SIGKILL to the sessions of these processes."""
+        """Sends SIGTERM, then SIGKILL, to the sessions of these processes."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             for process in processes:
                 if process.poll() is None:
@@ -176,8 +177,8 @@ class Job:
         self._deadline = end if self._deadline is None else min(end, self._deadline)
 
     def interrupt(self, number: int, grace_s: float) -> None:
-        """Sends a signal to all ranks, as a terminal would to one program. What still runs `grace_s` later
-        is ended: ranks may ignore the signal, or wait for each other."""
+        """Sends a signal to all ranks, as a terminal would to one program. Ranks that still run
+        `grace_s` later are ended: they may ignore the signal, or wait for each other."""
         self._end_within(grace_s)
         for _, process in self._running:
             if process.poll() is None:

@@ -1,7 +1,7 @@
 """A lab while it exists: build, change, read, remove.
 
-The state file comes first, then namespaces, then links in one batch per namespace; anything that
-fails on the way removes what was made. A reaper process removes the lab if the owner dies.
+The state file comes first, then namespaces, then links in one batch per namespace; if a step fails,
+everything created so far is removed. A reaper process removes the lab if the owner dies.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Lab:
 
     @classmethod
     def attach(cls, name: str) -> Lab:
-        """A lab that exists, also one of another process. Do not use it as a context manager."""
+        """Returns a lab that exists, also one of another process. Do not use it as a context manager."""
         saved = state.load(name)
         lab = cls(LabSpec.from_json(saved["spec"]), name, persistent=True)
         lab._cut, lab._silent = set(saved["cut"]), set(saved["silent"])
@@ -65,7 +65,7 @@ class Lab:
         return lab
 
     def host(self, which: str | int | Host) -> Host:
-        """The host of that name or number."""
+        """Returns the host of that name or number."""
         if isinstance(which, Host):
             return which
         if isinstance(which, int):
@@ -83,12 +83,13 @@ class Lab:
         return [host for host in self.hosts if host.role == "aggregator"]
 
     def scratch(self, name: str, in_memory: bool = False) -> Path:
-        """A new folder for files of what runs in the lab; removed with it. Names may repeat."""
+        """Creates a folder for files of programs in the lab; it is removed with the lab. Names may
+        repeat."""
         parent = state.scratch_folder(self.id, in_memory)
         parent.mkdir(mode=0o700, exist_ok=True)
         return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=parent))
 
-    # -- life ---------------------------------------------------------------------------------
+    # -- start and end ------------------------------------------------------------------------
 
     def __enter__(self) -> Lab:
         return self.up()
@@ -113,7 +114,7 @@ class Lab:
         return self
 
     def down(self) -> None:
-        """Kills what runs in the lab and removes it. Repeatable."""
+        """Kills everything that runs in the lab and removes it. Can be repeated."""
         atexit.unregister(self._down_at_exit)
         try:
             state.destroy(self.id)
@@ -140,7 +141,7 @@ class Lab:
         }
 
     def _save(self) -> None:
-        with state.lock():  # what is gone meanwhile stays gone
+        with state.lock():  # a lab removed in the meantime is not written again
             saved = state.load(self.id)
             kept = {"owner": saved["owner"], "command": saved["command"]}
             state.save(self.id, {**self._state(), **kept})
@@ -156,7 +157,7 @@ class Lab:
     # -- changes while it runs ------------------------------------------------------------------
 
     def set_rate(self, which: str | int | Host, rate: str | int | None) -> None:
-        """New rate of a host's link, both directions. Restarts the link's wire counters."""
+        """Sets a new rate of a host's link, both directions. Restarts the link's wire counters."""
         host = self.host(which)
         rates = {**self.spec.host_rates, host.name: parse_rate(rate)}
         self.spec = replace(self.spec, host_rates=rates)
@@ -170,7 +171,7 @@ class Lab:
         self._save()
 
     def set_multicast(self, mode: str) -> None:
-        """flood, snooping or blocked, from now on (see LabSpec.multicast)."""
+        """Switches to flood, snooping or blocked (see LabSpec.multicast)."""
         self.spec = replace(self.spec, multicast=mode)
         ports = [host.port for host in self.hosts] + [
             name for uplink in self.uplinks for name in (uplink.lower, uplink.upper)
@@ -181,8 +182,9 @@ class Lab:
         self._save()
 
     def cut(self, which: str | int | Host, silent: bool = False) -> None:
-        """Cuts a host off. Default: the link goes down and the host sees no carrier; silent: frames
-        vanish in both directions and nobody is told (a failed switch in between)."""
+        """Disconnects a host. Normally the link goes down and the host sees no carrier; with
+        `silent` frames vanish in both directions and neither end sees it (a failed switch in
+        between)."""
         host = self.host(which)
         if silent:
             self._silent.add(host.name)
@@ -209,8 +211,8 @@ class Lab:
         )
 
     def restore(self, spec: LabSpec) -> None:
-        """Back to a spec that differs from the present one in rates, faults and multicast only;
-        aggregators and engines run again."""
+        """Returns to a spec that differs from the present one in rates, faults and multicast only;
+        restarts aggregators and engines that do not run."""
         for name in sorted(self._cut | self._silent):
             self.heal(name)
         changed = [
@@ -232,20 +234,21 @@ class Lab:
     # -- reading ----------------------------------------------------------------------------------
 
     def counters(self) -> counters.Counters:
-        """Bytes and packets of all links now; subtract two readings."""
+        """Returns bytes and packets of all links now; subtract two readings."""
         return counters.read(self.hosts, self.switch, self.uplinks)
 
     def fault_counters(self) -> list[dict[str, Any]]:
-        """What loss, bit errors and silent cuts have hit since they were set."""
+        """Returns what loss, bit errors and silent cuts have hit since they were set."""
         return faults.read_counters(self.hosts, self.switch)
 
     # -- programs in it ---------------------------------------------------------------------------
 
     def inside(self, which: str | int | Host, argv: list[str]) -> list[str]:
-        """The command line that runs argv in a host, under the host's own name and with the names
-        of all hosts. Only execs: the process started with it is the program itself."""
+        """Returns the command line that runs argv in a host, under the host's own name and with the
+        names of all hosts. It only execs: the process started with it becomes the program itself.
+        """
         host = self.host(which)
-        # `ip netns exec` has given the program a mount namespace of its own already.
+        # `ip netns exec` has already given the program its own mount namespace.
         script = f'mount --bind {state.hosts_file(self.id)} /etc/hosts; hostname "$0"; exec "$@"'
         return [
             system.tool("ip"),
@@ -262,12 +265,12 @@ class Lab:
         ]
 
     def namespaces(self, which: str | int | Host) -> Inside:
-        """The same for a process that exists already: see Inside.enter()."""
+        """Returns the same for a process that already exists: see Inside.enter()."""
         host = self.host(which)
         return Inside(host.namespace, host.name, str(state.hosts_file(self.id)))
 
     def env(self, which: str | int | Host) -> dict[str, str]:
-        """Environment for a program in a host: interface names, roles, addresses."""
+        """Returns the environment for a program in a host: interface names, roles, addresses."""
         host = self.host(which)
         served = host.role == "worker" and self.spec.aggregator_options is not None
         addresses = [
@@ -293,7 +296,8 @@ class Lab:
     def run(
         self, which: str | int | Host, argv: list[str], check: bool = True, timeout_s: float = 60.0
     ) -> subprocess.CompletedProcess[str]:
-        """Runs a command in a host to its end, with its output captured; LabError when it does not end."""
+        """Runs a command in a host to its end, with its output captured. Raises LabError if it does
+        not end."""
         words = f"{' '.join(argv)} in {self.host(which).name}"
         env = {**os.environ, **self.env(which)}
         done = system.finished(self.inside(which, argv), timeout_s, words, env=env)
@@ -308,7 +312,7 @@ class Lab:
         env: dict[str, str] | None = None,
         **options: Any,
     ) -> subprocess.Popen[Any]:
-        """Starts a command in a host; it dies with the lab at the latest."""
+        """Starts a command in a host; it ends with the lab at the latest."""
         full = {**os.environ, **self.env(which), **(env or {})}
         return subprocess.Popen(
             self.inside(which, argv), env=full, start_new_session=True, **options
@@ -316,7 +320,7 @@ class Lab:
 
 
 def existing() -> list[dict[str, Any]]:
-    """States of all labs on this machine."""
+    """Returns the states of all labs on this machine."""
     found = []
     for name in state.known():
         with contextlib.suppress(LabError):

@@ -5,8 +5,8 @@
         call = pool.start(function, arg)          # for tests that kill or stop ranks meanwhile
         call.wait("started"); pool.kill(2); outcomes = call.outcomes(timeout_s=30)
 
-Each call has a rendezvous port of its own. A worker that died or was late is replaced at the next
-call."""
+Each call has its own rendezvous port. A worker that died or missed the deadline is replaced at the
+next call."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from torch_mcast.lab.zygote import Forked, Order, shared
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank runs, and its environment."""
+    """Describes where a rank runs, and its environment."""
 
     name: str
     env: dict[str, str]
@@ -65,7 +65,7 @@ class Pool:
 
     @classmethod
     def in_lab(cls, lab: Lab, preload: Sequence[str] = ()) -> Pool:
-        """One worker per rank of the lab's worker hosts."""
+        """Creates one worker per rank of the lab's worker hosts."""
 
         def place(host: Any, local: int) -> Place:
             env = {**lab.env(host), **rank_env(lab, host, local, 0)}
@@ -87,7 +87,7 @@ class Pool:
 
     @classmethod
     def on_loopback(cls, ranks: int, preload: Sequence[str] = ()) -> Pool:
-        """Workers on this host that talk over lo."""
+        """Creates workers on this host that communicate over lo."""
         places = [
             Place(
                 f"rank {rank}",
@@ -106,7 +106,7 @@ class Pool:
             )
             for rank in range(ranks)
         ]
-        with socket.socket() as probe:  # other programs use ports of this host too
+        with socket.socket() as probe:  # other programs also use ports of this host
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         return cls(places, preload, min(port, 60000))
@@ -142,7 +142,7 @@ class Pool:
         timeout_s: float = 120.0,
         env: dict[str, str] | None = None,
     ) -> list[Any]:
-        """Values of function(context, *args), by rank. WorkerFailure if a rank fails."""
+        """Returns the values of function(context, *args), by rank. Raises WorkerFailure if a rank fails."""
         return self.start(function, *args, env=env).results(timeout_s)
 
     def _worker(self, rank: int) -> Worker:
@@ -162,7 +162,7 @@ class Pool:
 
     def _fork(self, place: Place, channel: int, log: Path) -> Forked:
         path = [package_root(), *filter(None, sys.path)]
-        # What imports read of the environment.
+        # Variables that imports read.
         at_import = {name: place.env[name] for name in ("OMP_NUM_THREADS",) if name in place.env}
         at_import |= {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(path)}
         log.touch()
@@ -181,11 +181,11 @@ class Pool:
         os.kill(self.pid(rank), number)
 
     def kill(self, rank: int) -> None:
-        """SIGKILL: the kernel closes its sockets at once."""
+        """Sends SIGKILL: the kernel closes its sockets at once."""
         self.send_signal(rank, signal.SIGKILL)
 
     def stop(self, rank: int) -> None:
-        """SIGSTOP: its sockets stay open and nobody reads them."""
+        """Sends SIGSTOP: its sockets stay open and are not read."""
         self.send_signal(rank, signal.SIGSTOP)
 
     def resume(self, rank: int) -> None:

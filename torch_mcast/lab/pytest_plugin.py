@@ -8,8 +8,8 @@
         cluster.lab.cut("h2"); cluster.pool.kill(1); ...
 
 A lab is built once per description and kept for later tests; its rates, cuts, faults and multicast
-mode are put back after each test. At most `_KEEP` labs stay at a time. Where namespaces cannot be
-made the test is skipped, but with MCAST_CI=1 it fails."""
+mode are restored after each test. At most `_KEEP` labs are kept at a time. If namespaces cannot be
+created the test is skipped, but with MCAST_CI=1 it fails."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _KEEP = 2
 
 
 def strict() -> bool:
-    """True where everything must run: MCAST_CI=1."""
+    """Returns whether everything must run: MCAST_CI=1."""
     return os.environ.get("MCAST_CI", "") not in ("", "0")
 
 
@@ -59,13 +59,13 @@ class Cluster:
         timeout_s: float = 120.0,
         env: dict[str, str] | None = None,
     ) -> list[Any]:
-        """As Pool.run."""
+        """Runs a function as Pool.run does."""
         return self.pool.run(function, *args, timeout_s=timeout_s, env=env)
 
     def start(
         self, function: Callable[..., Any], *args: Any, env: dict[str, str] | None = None
     ) -> Call:
-        """As Pool.start."""
+        """Starts a function as Pool.start does."""
         return self.pool.start(function, *args, env=env)
 
     def close(self) -> None:
@@ -93,7 +93,7 @@ class _Clusters:
         return self._clusters[key][0]
 
     def restore(self) -> None:
-        """After a test: links as described; a lab that cannot be restored is given up."""
+        """After a test, restores links to their description; a lab that cannot be restored is removed."""
         used, self.used = self.used, set()
         for key in used:
             cluster, spec = self._clusters[key]
@@ -118,7 +118,7 @@ def _clusters() -> Iterator[_Clusters]:
 
 @pytest.fixture(scope="session")
 def lab_rights() -> None:
-    """Skips (or with MCAST_CI=1 fails) where namespaces cannot be made."""
+    """Skips the test (or fails it with MCAST_CI=1) if namespaces cannot be created."""
     try:
         require_rights()
     except LabError as error:

@@ -1,8 +1,8 @@
-"""Removes a lab as soon as its owner is gone, however it went.
+"""Removes a lab as soon as its owner has ended, for whatever reason.
 
 `main()` with the lab's id as argument waits for the end of its standard input, a pipe whose other
-end only the owner holds: the kernel closes it even on SIGKILL. Then it removes the lab if it is
-still there. Signals of the owner's terminal do not reach it (it has a session of its own)."""
+end only the owner holds: the kernel closes it even on SIGKILL. Then it removes the lab if it still
+exists. Signals of the owner's terminal do not reach it, since it has its own session."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch_mcast.lab import state, system
 
 
 def start(lab: str) -> subprocess.Popen[bytes]:
-    """The reaper of a lab owned by this process; closing its stdin makes it do its work."""
+    """Starts the reaper of a lab owned by this process; closing its stdin triggers the removal."""
     return subprocess.Popen(
         system.python_argv("reaper", lab),
         stdin=subprocess.PIPE,

@@ -1,7 +1,7 @@
-"""Labs without root: the whole program in a user namespace where it is root.
+"""Labs without root: the whole program runs as root of a user namespace.
 
-The namespaces of such a lab belong to it and vanish with its last process, so only commands that
-hold the lab themselves (`lab run`, a test run, the benchmark) can be used like this.
+The namespaces of such a lab belong to the program and vanish with its last process, so only
+commands that hold the lab themselves (`lab run`, a test run, the benchmark) can be used like this.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from torch_mcast.lab import system
 
 _MARK = "MCAST_LAB_ROOTLESS"
-# /run is where ip(8) and the lab keep their files: a private one.
+# A private /run, where ip(8) and the lab keep their files.
 _SCRIPT = 'mount -t tmpfs tmpfs /run && mkdir /run/netns && exec "$@"'
 
 
@@ -23,8 +23,8 @@ def exec_inside(argv: list[str]) -> None:
 
 
 def enter_if_needed(argv: list[str]) -> None:
-    """For commands that hold their lab: starts over in a user namespace if the rights are missing
-    and the kernel allows it; else returns, and the lab's own check explains."""
+    """For commands that hold their lab: restarts in a user namespace if the rights are missing and
+    the kernel allows it; else returns, and the lab's own check reports the reason."""
     system.check_tools()
     if system.capable() or os.environ.get(_MARK) or not system.rootless_possible():
         return

@@ -1,6 +1,6 @@
-"""What a lab looks like: hosts, links, switches and faults, as plain data.
+"""Description of a lab: hosts, links, switches and faults, as plain data.
 
-Everything here is checked at construction and turns into JSON and back, so that a lab can be
+Everything is checked at construction and can be converted to JSON and back, so that a lab can be
 described on a command line, kept in a state file and attached to from another process.
 """
 
@@ -50,7 +50,7 @@ class Fault:
 
     @classmethod
     def parse(cls, kind: str, text: str) -> Fault:
-        """``1%`` or ``0.01,host=h2+h3,direction=out,protocol=all,unit=superpacket``."""
+        """Parses ``1%`` or ``0.01,host=h2+h3,direction=out,protocol=all,unit=superpacket``."""
         probability, *pairs = text.split(",")
         fields: dict[str, Any] = {}
         for pair in pairs:
@@ -67,12 +67,12 @@ class Fault:
 
 
 def Loss(probability: float | str, **fields: Any) -> Fault:
-    """Random loss; fields as of Fault."""
+    """Returns random loss; fields as of Fault."""
     return Fault("loss", parse_probability(probability), **fields)
 
 
 def BitErrors(probability: float | str, **fields: Any) -> Fault:
-    """Random single-bit errors; fields as of Fault. probability is per frame."""
+    """Returns random single-bit errors; fields as of Fault. probability is per frame."""
     return Fault("bits", parse_probability(probability), **fields)
 
 
@@ -86,10 +86,10 @@ class LabSpec:
     """A lab.
 
     hosts: worker hosts h1..hN; aggregators: further hosts a1..aM with that role, on each of which
-        `torch-mcast aggregator` runs with aggregator_options; None: nothing is started there. The
-        ranks are told of them (MCAST_AGGREGATORS).
-    engine_options: `torch-mcast engine run` runs with these on each worker host, and its ranks are told
-        of it (MCAST_ENGINE); None: ranks run their network themselves.
+        `torch-mcast aggregator` runs with aggregator_options; None: it is not started. The
+        ranks get their addresses (MCAST_AGGREGATORS).
+    engine_options: `torch-mcast engine run` runs with these on each worker host, and its ranks use
+        it (MCAST_ENGINE); None: ranks do their networking themselves.
     ranks_per_host: processes that `run` and the worker pool start on each worker host.
     rate: bits/s of each link, both directions ("1gbit"), None = no shaping. host_rates: exceptions.
     mtu: bytes of IP packet. burst: bytes that pass a shaper at full speed (small messages do not
@@ -97,7 +97,7 @@ class LabSpec:
     racks: hosts per rack (aggregators count after the workers); each rack has a switch of its own
         with an uplink of uplink_rate to a spine. Empty: one switch.
     aggregator_racks: for each aggregator the number of its rack, from 1 on, or 0: at the spine. Then
-        `racks` counts workers only, and ranks are told of racks (MCAST_RACK, MCAST_AGGREGATORS): the
+        `racks` counts workers only, and ranks get their rack (MCAST_RACK, MCAST_AGGREGATORS): the
         aggregators in racks are the leaves of a tree, those at the spine its top.
     tx_queues: transmit queues per NIC. With more than one, each queue has its own shaper at the
         link's rate (the kernel has no shaper above several queues), so a host that uses k queues
@@ -179,7 +179,7 @@ class LabSpec:
 
     @property
     def host_names(self) -> list[str]:
-        """Workers first, then aggregators; the position is the host's number from 0."""
+        """Returns workers first, then aggregators; the position is the host's number from 0."""
         return [f"h{i + 1}" for i in range(self.hosts)] + [
             f"a{i + 1}" for i in range(self.aggregators)
         ]
@@ -189,7 +189,7 @@ class LabSpec:
         return self.hosts * self.ranks_per_host
 
     def rate_of(self, host: str) -> int | None:
-        """Bits per second of the host's link, None if it is not shaped."""
+        """Returns bits per second of the host's link, None if it is not shaped."""
         return self.host_rates.get(host, self.rate)
 
     def to_json(self) -> dict[str, Any]:

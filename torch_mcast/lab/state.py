@@ -1,8 +1,8 @@
-"""Labs that exist on this machine: one JSON file each, and the cleaning up of those left behind.
+"""Labs that exist on this machine, one JSON file each, and the removal of abandoned ones.
 
-A file is written before the first namespace is made and removed after the last one is gone, so
-whatever a killed program leaves can be found. An owner is a process id with its start time (ids are
-reused). Labs of `lab up` have no owner and stay until `lab down`.
+A file is written before the first namespace is created and removed after the last one is gone, so
+everything that a killed program leaves can be found. An owner is a process id with its start time
+(ids are reused). Labs of `lab up` have no owner and stay until `lab down`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _ROOM = 4 << 30
 
 
 def process_identity(pid: int) -> list[int] | None:
-    """[pid, start time in clock ticks since boot]; None if it does not run (or is a zombie)."""
+    """Returns [pid, start time in clock ticks since boot]; None if the process does not run (or is
+    a zombie)."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -54,13 +55,13 @@ def path_of(lab: str) -> Path:
 
 
 def hosts_file(lab: str) -> Path:
-    """What the lab's hosts see as /etc/hosts."""
+    """Returns the file that the lab's hosts see as /etc/hosts."""
     return STATE_DIR / f"{lab}.hosts"
 
 
 def scratch_folder(lab: str, in_memory: bool = False) -> Path:
-    """For files of what runs in the lab; goes with it. in_memory: /dev/shm where that has room
-    (a container's often has 64 MB)."""
+    """Returns a folder for files of programs in the lab; it is removed with the lab. in_memory:
+    /dev/shm if that has room (a container's often has 64 MB)."""
     if in_memory and _free_bytes(_MEMORY) > _ROOM:
         return _MEMORY / f"torch-mcast-{lab}"
     return Path(tempfile.gettempdir()) / f"torch-mcast-{lab}"
@@ -79,8 +80,8 @@ _depth = 0
 
 @contextlib.contextmanager
 def lock() -> Iterator[None]:
-    """One process, and one thread of it, at a time changes what labs there are and how they are.
-    Nests."""
+    """Lets one process, and one thread of it, at a time change the list of labs and their states.
+    Can be nested."""
     global _depth
     with _thread_lock, contextlib.ExitStack() as stack:
         if _depth == 0:
@@ -95,7 +96,7 @@ def lock() -> Iterator[None]:
 
 
 def claim(name: str, state: dict[str, Any]) -> None:
-    """Writes the state of a new lab; LabError if the name is taken."""
+    """Writes the state of a new lab. Raises LabError if the name is taken."""
     with lock():
         if path_of(name).exists():
             raise LabError(
@@ -105,7 +106,7 @@ def claim(name: str, state: dict[str, Any]) -> None:
 
 
 def save(lab: str, state: dict[str, Any]) -> None:
-    """Replaces the file at once, so that readers never see half of it."""
+    """Replaces the file atomically, so that readers never see a partial one."""
     draft = STATE_DIR / f".{lab}.{os.getpid()}"
     draft.write_text(json.dumps(state, indent=1))
     draft.rename(path_of(lab))
@@ -128,7 +129,7 @@ def known() -> list[str]:
 
 
 def destroy(lab: str) -> None:
-    """Kills what runs in the lab's namespaces, removes them and the state file. Repeatable."""
+    """Kills everything in the lab's namespaces, removes them and the state file. Can be repeated."""
     with lock():
         _destroy(lab)
 
@@ -149,7 +150,7 @@ def _destroy(lab: str) -> None:
 
 
 def kill_inside(names: list[str], limit_s: float = 10.0) -> None:
-    """SIGKILL to every process in the namespaces, until none is left (forks race with the scan)."""
+    """Sends SIGKILL to every process in the namespaces, until none is left (forks race with the scan)."""
     end = time.monotonic() + limit_s
     while pids := [pid for pid in system.pids_in(names) if pid != os.getpid()]:
         for pid in pids:
@@ -166,7 +167,7 @@ def owner_alive(state: dict[str, Any]) -> bool:
 
 
 def collect_garbage() -> list[str]:
-    """Removes labs whose owner is dead; their ids."""
+    """Removes labs whose owner is dead. Returns their ids."""
     if not STATE_DIR.is_dir():
         return []
     removed = []

@@ -1,7 +1,7 @@
-"""The few commands of the machine that the lab uses: ip, tc, bridge, nft, ethtool.
+"""Runs the few commands of the machine that the lab needs: ip, tc, bridge, nft, ethtool.
 
-All of them are called in batches (one process for many lines), because a process costs more than
-what it does here. Errors carry the command and what it said.
+They are called in batches (one process for many lines), because starting a process costs more than
+the work it does here. Errors contain the command and its output.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TOOLS = {
 }
 
 
-# Kernel settings that forbid user namespaces: name, value, what that is, the remedy.
+# Kernel settings that forbid user namespaces: name, value, meaning, remedy.
 _RESTRICTIONS = (
     (
         "kernel.apparmor_restrict_unprivileged_userns",
@@ -50,10 +50,11 @@ _RESTRICTIONS = (
 )
 
 
-# Runs a module of the lab without its parent package's __init__, which with MCAST_ENGINE_MEMORY=map_all loads
-# the extension and torch, and takes arenas, which a process that others are forked from must not have; and
-# from the given folder without a place for it in sys.path, where it could hide other modules.
-# Afterwards `import torch_mcast` still gets the real package.
+# Runs a module of the lab without its parent package's __init__, which with
+# MCAST_ENGINE_MEMORY=map_all loads the extension and torch and creates arenas; a process that forks
+# others must not have arenas. The module is loaded from the given folder, which is not added to
+# sys.path, where it could hide other modules. Afterwards `import torch_mcast` still gets the real
+# package.
 _BOOT = """
 import sys, types
 package = sys.modules["torch_mcast"] = types.ModuleType("torch_mcast")
@@ -70,19 +71,19 @@ class LabError(RuntimeError):
 
 
 class LabRightsError(LabError):
-    """This process may not make network namespaces; the message says what to do."""
+    """This process may not create network namespaces; the message gives the remedy."""
 
 
 def tool(name: str) -> str:
-    """Where a tool of the lab is: found as check_tools() looks for it, on whatever PATH it is run."""
+    """Returns the path of a tool of the lab, as check_tools() finds it, whatever PATH the caller has."""
     return shutil.which(name, path=_path()) or name
 
 
 def finished(
     argv: list[str], timeout_s: float, words: str = "", **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """A command that has run, with its output captured. LabError if it does not end, which calls it `words`
-    (default: the command line)."""
+    """Returns a command that has ended, with its output captured. Raises LabError if it does not
+    end; the error calls it `words` (default: the command line)."""
     try:
         return subprocess.run(argv, timeout=timeout_s, capture_output=True, text=True, **options)
     except subprocess.TimeoutExpired:
@@ -90,7 +91,8 @@ def finished(
 
 
 def call(argv: list[str], text_in: str | None = None, check: bool = True) -> str:
-    """Standard output of a command; LabError with its words when it fails or does not end."""
+    """Returns the standard output of a command. Raises LabError with its output if it fails or does
+    not end."""
     env = {**os.environ, "PATH": _path()}
     done = finished([tool(argv[0]), *argv[1:]], _CALL_S, " ".join(argv), input=text_in, env=env)
     if check and done.returncode:
@@ -100,7 +102,7 @@ def call(argv: list[str], text_in: str | None = None, check: bool = True) -> str
 
 
 def call_json(argv: list[str]) -> Any:
-    """Parsed standard output of a command that prints JSON."""
+    """Returns the parsed standard output of a command that prints JSON."""
     return json.loads(call(argv) or "[]")
 
 
@@ -117,7 +119,7 @@ def tc_batch(lines: list[str], namespace: str) -> None:
 
 
 def shell(namespace: str, script: str) -> str:
-    """A /bin/sh script inside a namespace, with that namespace's /sys."""
+    """Runs a /bin/sh script inside a namespace, with that namespace's /sys."""
     return call(["ip", "netns", "exec", namespace, "sh", "-ec", script])
 
 
@@ -126,7 +128,7 @@ def nft(namespace: str, script: str) -> None:
 
 
 def check_tools() -> None:
-    """LabError naming the packages of the tools that are not installed."""
+    """Raises LabError naming the packages of the tools that are not installed."""
     missing = [tool for tool in _TOOLS if not shutil.which(tool, path=_path())]
     if missing:
         packages = sorted({_TOOLS[tool] for tool in missing})
@@ -138,7 +140,7 @@ def _path() -> str:
 
 
 def capable() -> bool:
-    """True if this process has CAP_NET_ADMIN and CAP_SYS_ADMIN (bits 12 and 21)."""
+    """Returns true if this process has CAP_NET_ADMIN and CAP_SYS_ADMIN (bits 12 and 21)."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("CapEff:"):
             caps = int(line.split()[1], 16)
@@ -147,7 +149,7 @@ def capable() -> bool:
 
 
 def rootless_possible() -> bool:
-    """True if this kernel lets this user make a user namespace with a network namespace in it."""
+    """Returns true if this kernel lets this user create a user namespace with a network namespace in it."""
     try:
         done = subprocess.run(
             [tool("unshare"), "-Urnm", "true"], capture_output=True, timeout=_CALL_S
@@ -158,7 +160,7 @@ def rootless_possible() -> bool:
 
 
 def _why_not_rootless() -> str:
-    """What forbids user namespaces here, and how to allow them."""
+    """Returns the setting that forbids user namespaces here, and how to allow them."""
     for name, value, who, fix in _RESTRICTIONS:
         try:
             if (_SYSCTLS / name.replace(".", "/")).read_text().strip() == value:
@@ -169,7 +171,7 @@ def _why_not_rootless() -> str:
 
 
 def require_rights() -> None:
-    """LabRightsError unless namespaces can be made from this process."""
+    """Raises LabRightsError unless this process can create namespaces."""
     check_tools()
     if capable():
         return
@@ -185,14 +187,14 @@ def require_rights() -> None:
 
 
 def namespaces(prefix: str) -> list[str]:
-    """Names of the existing network namespaces that start with prefix."""
+    """Returns the names of the existing network namespaces that start with prefix."""
     if not NETNS_DIR.is_dir():
         return []
     return sorted(path.name for path in NETNS_DIR.iterdir() if path.name.startswith(prefix))
 
 
 def pids_in(names: list[str]) -> list[int]:
-    """Processes whose network namespace is one of the named ones."""
+    """Returns the processes whose network namespace is one of the named ones."""
     wanted = set()
     for name in names:
         try:
@@ -205,20 +207,20 @@ def pids_in(names: list[str]) -> list[int]:
             try:
                 if os.stat(f"/proc/{entry}/ns/net").st_ino in wanted:
                     found.append(int(entry))
-            except OSError:  # it went away, or is a zombie
+            except OSError:  # it ended, or is a zombie
                 continue
     return found
 
 
 def package_root() -> str:
-    """Folder to put on PYTHONPATH so that children find this package, installed or not."""
+    """Returns the folder to put on PYTHONPATH so that children find this package, installed or not."""
     return str(Path(__file__).resolve().parents[2])
 
 
 def python_argv(
     module: str, *arguments: str, python: str = sys.executable, package: Path | None = None
 ) -> list[str]:
-    """Command line that calls main() of torch_mcast.lab.<module> in a new interpreter, without
-    importing torch. package: the folder of another copy of torch_mcast."""
+    """Returns a command line that calls main() of torch_mcast.lab.<module> in a new interpreter,
+    without importing torch. package: the folder of another copy of torch_mcast."""
     folder = str(package or Path(__file__).resolve().parents[1])
     return [python, "-c", _BOOT.format(folder=folder, module=module), *arguments]

@@ -1,4 +1,4 @@
-"""From a LabSpec to names, addresses and links; and the batch lines that build them.
+"""Derives names, addresses and links from a LabSpec, and the batch lines that build them.
 
 A host is a network namespace with one NIC, eth0. All switches live in one further namespace as
 bridges: `br0` alone, or one per rack (`br1`...) joined to the spine `br0` by an uplink. Names
@@ -17,8 +17,8 @@ NIC = "eth0"
 
 @dataclass(frozen=True)
 class Host:
-    """A host. number: position from 0 (workers first); bridge/port: where it is plugged in; rack: what
-    ranks are told of that, "" without LabSpec.aggregator_racks."""
+    """A host. number: position from 0 (workers first); bridge/port: where it is connected; rack:
+    the name that ranks get for it, "" without LabSpec.aggregator_racks."""
 
     name: str
     number: int
@@ -53,7 +53,7 @@ def switch_namespace(lab: str) -> str:
 
 
 def plan_hosts(lab: str, spec: LabSpec) -> list[Host]:
-    """The lab's hosts in order of number."""
+    """Returns the lab's hosts in order of number."""
     rack_of = [r + 1 for r, size in enumerate(spec.racks) for _ in range(size)]
     rack_of += spec.aggregator_racks
     return [
@@ -82,10 +82,10 @@ def bridges(spec: LabSpec) -> list[str]:
 
 
 def switch_lines(lab: str, spec: LabSpec) -> list[str]:
-    """ip lines, run in the switch's namespace, that make bridges, links and plug them together."""
+    """Returns ip lines, run in the switch's namespace, that create bridges and links and connect them."""
     lines = ["link set lo up"]
     for bridge in bridges(spec):
-        # No spanning tree: a port forwards as soon as it has a carrier.
+        # Without a spanning tree a port forwards as soon as it has a carrier.
         lines.append(f"link add {bridge} type bridge stp_state 0 mcast_snooping 0")
     for uplink in plan_uplinks(spec):
         lines += [
@@ -105,7 +105,7 @@ def switch_lines(lab: str, spec: LabSpec) -> list[str]:
 
 
 def host_lines(host: Host) -> list[str]:
-    """ip lines, run in the host's namespace, once its NIC is there."""
+    """Returns ip lines, run in the host's namespace once its NIC is there."""
     if ":" in host.address:
         return [
             "link set lo up",
@@ -121,8 +121,9 @@ def host_lines(host: Host) -> list[str]:
 
 
 def shaper_lines(device: str, rate: int | None, spec: LabSpec, queues: int) -> list[str]:
-    """tc lines that give a device its rate. Unshaped devices get a plain queue: it counts bytes as
-    they are framed on the wire (a device's own counter has a super-packet's headers only once)."""
+    """Returns tc lines that give a device its rate. Unshaped devices get a plain queue, which
+    counts bytes as framed on the wire (a device's own counter includes a super-packet's headers
+    only once)."""
 
     def leaf(where: str) -> str:
         if rate is None:
@@ -140,14 +141,15 @@ def shaper_lines(device: str, rate: int | None, spec: LabSpec, queues: int) -> l
 
 
 def multicast_lines(mode: str, spec: LabSpec, ports: list[str]) -> tuple[list[str], list[str]]:
-    """(ip lines, bridge lines) that make the switches treat multicast as `mode` says."""
+    """Returns (ip lines, bridge lines) that make the switches treat multicast as `mode` says."""
     snoop = mode == "snooping"
     ip_lines = []
     for bridge in bridges(spec):
-        # A short response interval, and before the querier: a bridge floods until one of those that
-        # held when its querier was switched on has passed (by default 10 s). IGMP version 3, which a
-        # bridge does not ask for by itself: with version 2 a host that hears another's report, as all
-        # do while the bridge floods, keeps its own back, and its port is forgotten soon after.
+        # A short response interval, set before the querier: a bridge floods until one interval has
+        # passed, as it was when its querier was switched on (by default 10 s). IGMP version 3,
+        # which a bridge does not request by default: with version 2 a host that receives another's
+        # report, as all do while the bridge floods, suppresses its own, and its port is forgotten
+        # soon after.
         ip_lines += [
             f"link set {bridge} type bridge mcast_query_response_interval 100 "
             f"mcast_startup_query_interval 100 mcast_igmp_version 3"

@@ -1,7 +1,7 @@
-"""Rates, sizes and probabilities as people write them.
+"""Parses and formats rates, sizes and probabilities as people write them.
 
-Rates are bits per second with decimal prefixes (``1gbit``), sizes are bytes with binary
-prefixes (``256kb`` = 262144, as ``tc`` reads it), probabilities are fractions (``0.01`` or ``1%``).
+Rates are bits per second with decimal prefixes (``1gbit``), sizes are bytes with binary prefixes
+(``256kb`` = 262144, as ``tc`` reads it), probabilities are fractions (``0.01`` or ``1%``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _split(text: str, what: str) -> tuple[float, str]:
 
 
 def parse_rate(value: str | int | float | None) -> int | None:
-    """Bits per second, or None for no limit (``None``, ``"none"`` or ``"0"``)."""
+    """Returns bits per second, or None for no limit (``None``, ``"none"`` or ``"0"``)."""
     if value is None:
         return None
     if isinstance(value, int | float):
@@ -36,7 +36,7 @@ def parse_rate(value: str | int | float | None) -> int | None:
 
 
 def parse_size(value: str | int) -> int:
-    """Bytes: 4096, "4k", "4KiB", "256kb", "64M" (all prefixes are powers of 1024)."""
+    """Returns bytes: 4096, "4k", "4KiB", "256kb", "64M" (all prefixes are powers of 1024)."""
     if isinstance(value, int):
         return value
     number, unit = _split(value, "size")
@@ -48,7 +48,7 @@ def parse_size(value: str | int) -> int:
 
 
 def parse_probability(value: str | float) -> float:
-    """A fraction in [0, 1]: 0.01 or "1%"."""
+    """Returns a fraction in [0, 1]: 0.01 or "1%"."""
     if isinstance(value, str):
         number, unit = _split(value, "probability")
         if unit not in ("", "%"):
@@ -60,7 +60,7 @@ def parse_probability(value: str | float) -> float:
 
 
 def format_size(size: int) -> str:
-    """Shortest exact form: 4 KiB, 64 MiB, 1000 B."""
+    """Returns the shortest exact form: 4 KiB, 64 MiB, 1000 B."""
     for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
         if size and size % (1 << shift) == 0:
             return f"{size >> shift} {unit}"
@@ -68,7 +68,7 @@ def format_size(size: int) -> str:
 
 
 def format_rate(rate: int | None) -> str:
-    """1 Gbit/s, 100 Mbit/s; "unlimited" for None."""
+    """Returns 1 Gbit/s, 100 Mbit/s; "unlimited" for None."""
     if rate is None:
         return "unlimited"
     for factor, unit in ((10**9, "Gbit/s"), (10**6, "Mbit/s"), (10**3, "kbit/s")):

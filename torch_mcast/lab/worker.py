@@ -1,7 +1,7 @@
-"""A persistent worker: calls functions that a driver ships over a socket, one after the other.
+"""A persistent worker: calls functions that a driver sends over a socket, one after the other.
 
-`serve()` with its channel. The interpreter and its imports stay between
-calls (importing torch costs seconds); the environment of each call is set for that call only."""
+`serve()` takes its channel. The interpreter and its imports are kept between calls (importing torch
+takes seconds); the environment of each call is set for that call only."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _destroy_process_groups() -> None:
 
 
 def _call(channel: Connection, function: Any, args: tuple[Any, ...]) -> None:
-    """Runs one function and sends how it ended; its process groups do not outlive it."""
+    """Runs one function and reports how it ended; its process groups do not outlive it."""
     try:
         try:
             value = function(calls.Context(channel), *args)
@@ -40,12 +40,12 @@ def _call(channel: Connection, function: Any, args: tuple[Any, ...]) -> None:
         try:
             cloudpickle.loads(cloudpickle.dumps(error))
             calls.send(channel, "failed", error, text)
-        except Exception:  # noqa: BLE001 - whatever does not survive pickling travels as text
+        except Exception:  # noqa: BLE001 - a value that cannot be pickled is sent as text
             calls.send(channel, "failed", None, text)
 
 
 def serve(channel: Connection) -> None:
-    """Answers calls until the driver says exit or is gone."""
+    """Replies to calls until the driver sends an exit or is gone."""
     base = dict(os.environ)
     while True:
         try:
@@ -72,8 +72,8 @@ def serve(channel: Connection) -> None:
 
 
 def die_with_parent() -> None:
-    """SIGKILL when the thread that started this process ends: a worker that hangs in
-    a collective would not see the end of its channel."""
+    """Arranges SIGKILL when the thread that started this process ends: a worker that hangs in a
+    collective would not notice the end of its channel."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")

@@ -1,12 +1,12 @@
-"""Forks workers from one process that has made the imports already: torch alone costs seconds of CPU
-time, once here instead of once for every worker of every lab.
+"""Forks workers from one process that has done the imports: torch alone costs seconds of CPU time,
+which are spent once here instead of for every worker of every lab.
 
     zygote = Zygote(("torch",), python)
     process = zygote.fork(order, channel)      # has pid, poll(), wait(timeout) as a Popen
 
-The process makes no threads, opens no device and calls nothing but imports; whoever forks from it
-starts as a new interpreter would. A forked worker enters its host's namespaces itself. Zygotes end with
-the process that started them, and their workers with them."""
+The process starts no threads, opens no device and only imports, so a forked worker starts like a
+new interpreter. A forked worker enters its host's namespaces itself. Zygotes end with the process
+that started them, and their workers with them."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ _LONGEST = 1 << 20  # bytes of an order: an environment and a search path
 
 @dataclass(frozen=True)
 class Order:
-    """What a forked worker becomes. `env` replaces the environment; `path` is its sys.path. It calls `entry`
-    ("module:function") with its channel and `arguments` (of JSON); default: it serves calls."""
+    """Describes a forked worker. `env` replaces the environment; `path` is its sys.path. It calls
+    `entry` ("module:function") with its channel and `arguments` (of JSON); by default it serves
+    calls."""
 
     env: dict[str, str]
     path: list[str]
@@ -59,7 +60,7 @@ class Forked:
     """A worker that a zygote has forked: the part of subprocess.Popen that pools use."""
 
     def __init__(self, pid: int, ended: int) -> None:
-        """ended: descriptor of the pipe by which the zygote tells the exit code."""
+        """ended: descriptor of the pipe through which the zygote reports the exit code."""
         self.pid = pid
         self.returncode: int | None = None
         self._ended = ended
@@ -70,13 +71,14 @@ class Forked:
         return None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Exit code, or minus the signal. subprocess.TimeoutExpired after `timeout` seconds."""
+        """Returns the exit code, or minus the signal. Raises subprocess.TimeoutExpired after
+        `timeout` seconds."""
         if self.returncode is None:
             if not select.select([self._ended], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired("worker", timeout or 0)
             text = os.read(self._ended, 16)
             os.close(self._ended)
-            # No word: the zygote was killed, and its children with it.
+            # No report: the zygote was killed, and its children with it.
             self.returncode = int(text) if text else -signal.SIGKILL
         return self.returncode
 
@@ -102,8 +104,8 @@ class Zygote:
         return self._process.poll() is None
 
     def fork(self, order: Order, channel: int) -> Forked:
-        """A worker that serves `channel` (a descriptor, which stays the caller's). OSError if the
-        zygote is gone."""
+        """Forks a worker that serves `channel` (a descriptor, which stays the caller's). Raises
+        OSError if the zygote is gone."""
         ended, tell = os.pipe()
         try:
             socket.send_fds(self._socket, [order.dump()], [channel, tell])
@@ -123,8 +125,8 @@ _zygotes: dict[tuple[object, ...], Zygote] = {}
 
 
 def shared(preload: tuple[str, ...], python: str, env: dict[str, str]) -> Zygote:
-    """The zygote of this process for these modules, started at the first call. It ends with this
-    process: its socket closes."""
+    """Returns the zygote of this process for these modules, started at the first call. It ends with
+    this process: its socket closes."""
     key = (os.getpid(), preload, python, *sorted(env.items()))
     if key not in _zygotes or not _zygotes[key].alive():
         _zygotes[key] = Zygote(preload, python, env)
@@ -132,7 +134,7 @@ def shared(preload: tuple[str, ...], python: str, env: dict[str, str]) -> Zygote
 
 
 def _become(order: Order, channel: int) -> Callable[[], None]:
-    """In the child. Returns what it is to run."""
+    """Runs in the child. Returns the function to run."""
     os.setsid()
     os.environ.clear()
     os.environ.update(order.env)
@@ -152,7 +154,7 @@ def _become(order: Order, channel: int) -> Callable[[], None]:
 
 
 def _serve(orders: socket.socket) -> Callable[[], None] | None:
-    """Returns in the zygote when its driver is gone (None), and in every child (what it is to run)."""
+    """Returns in the zygote when its driver is gone (None), and in every child (the function to run)."""
     poller = select.poll()
     poller.register(orders, select.POLLIN)
     children: dict[int, tuple[int, int]] = {}  # pidfd: pid, pipe
@@ -163,7 +165,7 @@ def _serve(orders: socket.socket) -> Callable[[], None] | None:
                 pid, tell = children.pop(descriptor)
                 os.close(descriptor)
                 code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-                with contextlib.suppress(BrokenPipeError):  # nobody waits for it any more
+                with contextlib.suppress(BrokenPipeError):  # the waiting side is gone
                     os.write(tell, str(code).encode())
                 os.close(tell)
                 continue
@@ -187,8 +189,9 @@ def _serve(orders: socket.socket) -> Callable[[], None] | None:
 
 
 def leave(code: int = 0) -> NoReturn:
-    """Ends a worker as the interpreter does, but for taking apart what was imported before the fork: that
-    copies all of its pages, a third of a second of CPU time in which nothing happens that anybody sees."""
+    """Ends a worker like the interpreter, but does not tear down the modules that were imported
+    before the fork: that copies all of its pages, a third of a second of CPU time without a visible
+    effect."""
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
@@ -199,9 +202,10 @@ def leave(code: int = 0) -> NoReturn:
 
 
 def main() -> None:
-    """Arguments: the descriptor that orders come by, and the modules.
+    """Runs the zygote. Arguments: the descriptor for orders, and the modules.
 
-    It ends when its orders do, not with the thread that started it: other threads of the driver use it too."""
+    It ends when the descriptor closes, not with the thread that started it, because other threads of
+    the driver use it, too."""
     orders = socket.socket(fileno=int(sys.argv[1]))
     modules = sys.argv[2:]
     try:
@@ -210,9 +214,9 @@ def main() -> None:
     except Exception:
         if not modules:
             raise
-        # Started over without them: workers import them, and each reports why it cannot.
+        # Starts over without them: workers import them, and each reports the reason.
         os.execv(sys.executable, sys.orig_argv[: -len(modules)])
-    gc.freeze()  # collections in workers, and at their end, need not look at what was imported here
+    gc.freeze()  # garbage collection in workers, also at their end, skips the imported objects
     run = _serve(orders)
     if run is not None:
         worker.die_with_parent()

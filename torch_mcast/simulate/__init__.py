@@ -1,1 +1,1 @@
-"""What a network does with collectives, computed and (docs/simulator.md) simulated."""
+"""Network behaviour of collectives, computed and (docs/simulator.md) simulated."""

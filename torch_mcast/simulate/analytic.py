@@ -1,12 +1,13 @@
 """Link crossings of collectives on trees of switches, in closed form.
 
-A network is given by the hosts below one switch of each level, lowest first: (16, 256) is a fat tree of
-radix 32, whose leaves have 16 hosts and whose pods have 256. Two hosts that meet at level L are 2L links
-apart. One crossing is one block on one link; the sums are over all blocks of an operation.
+A network is described by the number of hosts below one switch of each level, lowest first: (16,
+256) is a fat tree of radix 32, whose leaves have 16 hosts and whose pods have 256. Two hosts that
+meet at level L are 2L links apart. One crossing is one block on one link; the sums are over all
+blocks of an operation.
 
-`signed` repeats the script that belongs to the SC24 paper (sim/estimate_allgather_cost.py): it takes the
-difference between the two hosts' switches with its sign, so a hop to a lower one costs as much as a
-neighbour, and its multicast tree has one edge too many where there are several pods.
+`signed` repeats the script that belongs to the SC24 paper (sim/estimate_allgather_cost.py): it
+takes the difference between the two hosts' switches with its sign, so a hop to a lower one costs as
+much as a neighbour, and its multicast tree has one edge too many if there are several pods.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Shape:
-    """`spans`: hosts below one switch, by level, the highest level (which covers all) left out."""
+    """`spans`: hosts below one switch, by level, without the highest level (which covers all)."""
 
     hosts: int
     spans: tuple[int, ...]
 
     def distance(self, a: int, b: int, signed: bool = False) -> int:
-        """Links from a to b, both ends' own included."""
+        """Returns the links from a to b, including the links of both ends."""
         if a == b:
             return 0
         level = 1
@@ -35,8 +36,8 @@ class Shape:
         return 2 * level
 
     def tree_edges(self, signed: bool = False) -> int:
-        """Links that a multicast to all crosses, each once: one for each host, and one for each switch of
-        a level that has several."""
+        """Returns the links that a multicast to all hosts crosses, each once: one for each host,
+        and one for each switch of a level that has several."""
         blocks = [-(-self.hosts // span) for span in self.spans]
         extra = 1 if signed and blocks and blocks[-1] > 1 else 0
         return self.hosts + sum(n for n in blocks if n > 1) + extra
@@ -60,13 +61,14 @@ def multicast_all_gather(shape: Shape, signed: bool = False) -> int:
 
 
 def ring_all_gather(shape: Shape, signed: bool = False) -> int:
-    """Each host passes on all blocks but one."""
+    """Each host forwards all blocks but one."""
     n = shape.hosts
     return _sends(shape, ((h, (h + 1) % n, n - 1) for h in range(n)), signed)
 
 
 def recursive_doubling_all_gather(shape: Shape, signed: bool = False) -> int:
-    """Hosts exchange all that they have with the one 1, 2, 4, ... away. A power of two of them."""
+    """Hosts exchange all their blocks with the host at distance 1, 2, 4, ... Needs a power of two
+    of hosts."""
     n = shape.hosts
     if n & (n - 1):
         raise ValueError(f"recursive doubling needs a power of two of hosts, not {n}")
@@ -75,7 +77,8 @@ def recursive_doubling_all_gather(shape: Shape, signed: bool = False) -> int:
 
 
 def bruck_all_gather(shape: Shape) -> int:
-    """Recursive doubling for any number: each sends to the host 1, 2, 4, ... below, at last what lacks."""
+    """Recursive doubling for any number of hosts: each sends to the host 1, 2, 4, ... below, in the
+    last step only the missing blocks."""
     n = shape.hosts
     pairs = []
     step = 1
@@ -90,7 +93,7 @@ def multicast_broadcast(shape: Shape) -> int:
 
 
 def binomial_broadcast(shape: Shape) -> int:
-    """From host 0: who has the block sends it to the host 1, 2, 4, ... above."""
+    """From host 0: each host that has the block sends it to the host 1, 2, 4, ... above."""
     n = shape.hosts
     pairs = []
     step = 1

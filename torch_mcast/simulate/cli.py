@@ -15,7 +15,7 @@ from torch_mcast.simulate.helper import parse_hosts
 from torch_mcast.simulate.progress import compute
 
 STDOUT = Path("-")  # --json without a file
-# Options that are passed on unchanged: metavar and help. `-` in an option is `_` in its key.
+# Options that are passed on unchanged: metavar and help. A `-` in an option is `_` in its key.
 _HANDED = {
     "topology": (
         "SPEC",
@@ -121,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def experiments(args: argparse.Namespace) -> list[str]:
-    """Texts for the program: each number of hosts with each algorithm."""
+    """Returns texts for the program: each number of hosts with each algorithm."""
     words = []
     for option in ("size", "block", *_HANDED):
         value = getattr(args, option.replace("-", "_"))
@@ -130,7 +130,7 @@ def experiments(args: argparse.Namespace) -> list[str]:
     own = {word.split("=", 1)[0] for word in words}
     for word in args.set:
         name = word.split("=", 1)[0]
-        if name in _OWN or name in own:  # it would take the place of the option's
+        if name in _OWN or name in own:  # it would replace the option's value
             raise ValueError(f"--set {word}: that is the option --{name.replace('_', '-')}")
         words.append(word)
     for word in words:
@@ -151,14 +151,14 @@ def experiments(args: argparse.Namespace) -> list[str]:
     return texts
 
 
-# What the command says itself: a setting of that name would take its place.
+# Set by the command itself: a setting of that name would replace it.
 _OWN = ("hosts", "algorithm", "aggregators", "size", "block")
 
 
 def _refuse_what_has_no_effect(
     words: dict[str, str], names: Sequence[str], served: Sequence[str]
 ) -> None:
-    """ValueError: somebody would take the results for something else."""
+    """Raises ValueError for options without effect: a user would misread the results."""
     if served and "mcast-aggregators" not in names:
         raise ValueError(f"--aggregators: {','.join(names)} uses none; add mcast-aggregators")
     if "aggregator_rate" in words and not served:
@@ -174,7 +174,7 @@ def _refuse_what_has_no_effect(
     for option in ("type", "fold"):
         if option in words and not reduces:
             raise ValueError(f"--{option}: nothing is reduced by the engine")
-    # Beside one that learns a schedule is a comparison.
+    # A comparison must run next to one that learns a schedule.
     learn = {"mcast", "mcast-aggregators"} | ({"ring"} if _gathers(ops) else set())
     if words.get("security", "off") != "off" and learn.isdisjoint(names):
         raise ValueError(f"--security: {','.join(names)} is a schedule, and guards nothing")
@@ -183,7 +183,7 @@ def _refuse_what_has_no_effect(
 
 
 def _gathers(ops: Sequence[str]) -> bool:
-    """Whether none of them reduces: then the engine's own ring is meant by one."""
+    """Returns whether no operation reduces; then "ring" means the engine's own ring."""
     return not set(ops) & {"reduce_scatter", "all_reduce"}
 
 
@@ -198,7 +198,7 @@ def _simulate(args: argparse.Namespace, argv: Sequence[str]) -> int:
 
     texts = experiments(args)
     file = None if args.json == STDOUT else args.json
-    for path in filter(None, (file, args.plot)):  # not after an hour
+    for path in filter(None, (file, args.plot)):  # before a run that may take an hour
         outputs.check_file(path)
     if args.plot:
         outputs.check_plots("--plot")
@@ -222,7 +222,8 @@ def _simulate(args: argparse.Namespace, argv: Sequence[str]) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs `torch-mcast simulate ARGV`; the exit code (1: some were not run, 2: wrong options)."""
+    """Runs `torch-mcast simulate ARGV`. Returns the exit code: 1 if some experiments were not run,
+    2 for wrong options."""
     argv = sys.argv[1:] if argv is None else argv
     try:
         if argv[:1] == ["figures"]:

@@ -15,7 +15,7 @@ from torch_mcast.simulate import analytic, outputs
 from torch_mcast.simulate.progress import compute
 from torch_mcast.simulate.tables import bound_s, payload, wire
 
-# Ring and recursive doubling over multicast, as the paper has them (radix 32).
+# Ring and recursive doubling over multicast, as in the paper (radix 32).
 PUBLISHED = {
     16: (1.875, 1.875),
     32: (1.881, 2.294),
@@ -31,7 +31,7 @@ _CONSTANT = "topology=fattree:radix=32 rate=100gbit mtu=4200 op=broadcast"
 
 @dataclass(frozen=True)
 class Row:
-    """One figure. `low`, `high`: where a simulated one must be; None: only shown."""
+    """One figure. `low`, `high`: range that a simulated figure must be in; None: it is only shown."""
 
     name: str
     published: str
@@ -43,7 +43,7 @@ class Row:
 
     @property
     def off(self) -> bool:
-        """Whether it was simulated and is not where it should be."""
+        """Returns whether it was simulated and is outside its range."""
         if self.simulated is None or self.low is None or self.high is None:
             return False
         return not self.low <= self.simulated <= self.high
@@ -55,13 +55,13 @@ class Row:
 
 
 def near(name: str, published: float | None, expected: float, got: float | None, by: float) -> Row:
-    """A row whose simulated figure may differ by `by` times the expected one."""
+    """Returns a row whose simulated figure may differ by `by` times the expected one."""
     text = "" if published is None else f"{published:.3f}"
     return Row(name, text, f"{expected:.3f}", got, expected * (1 - by), expected * (1 + by))
 
 
 class Batch:
-    """Experiments of a figure, run together; then asked for one by one."""
+    """Experiments of a figure, run together; the results are then read one by one."""
 
     def __init__(self, jobs: int | None) -> None:
         self._jobs = jobs
@@ -73,14 +73,14 @@ class Batch:
         return len(self._texts) - 1
 
     def run(self) -> None:
-        # The largest first, so that none is left alone at the end.
+        # The largest first, so that it does not run alone at the end.
         order = sorted(range(len(self._texts)), key=lambda i: -_hosts(self._texts[i]))
         results = compute([self._texts[i] for i in order], self._jobs)
         by_number = dict(zip(order, results, strict=True))
         self._results = [by_number[i] for i in range(len(self._texts))]
 
     def get(self, number: int) -> dict[str, Any] | None:
-        """A result, or None where there is none."""
+        """Returns a result, or None if there is none."""
         result = self._results[number]
         return None if "error" in result else result
 
@@ -189,7 +189,8 @@ def paper(batch: Batch, most: int) -> Callable[[], list[Row]]:
 
 
 def _all_bytes(batch: Batch, gather: str) -> Callable[[], list[Row]]:
-    """The engine's ring over its multicast, from 256 KiB on, where control is little beside the data."""
+    """Compares all bytes of the engine's ring with those of its multicast, from 256 KiB on, where
+    control traffic is small."""
     pairs = {
         size: [batch.add(f"{gather} block={size} algorithm={name}") for name in ("ring", "mcast")]
         for size in ("256K", "512K", "1M")
@@ -208,8 +209,8 @@ def _all_bytes(batch: Batch, gather: str) -> Callable[[], list[Row]]:
 
 def constant(batch: Batch, most: int) -> Callable[[], list[Row]]:
     """Broadcasts of 64 MiB at 100 Gbit/s: multiples of the least time, from 2 hosts on."""
-    # Of the two others only least times are sure: streams of a binomial tree meet on links by their
-    # hashes, and each hop of a chain begins with a small window.
+    # For the two others only least times are known: streams of a binomial tree share links
+    # depending on their hashes, and each hop of a chain begins with a small window.
     wanted = []
     hosts = 2
     while hosts <= most:
@@ -244,7 +245,7 @@ FIGURES: dict[str, Callable[[Batch, int], Callable[[], list[Row]]]] = {
 
 
 def markdown(name: str, rows: Sequence[Row]) -> str:
-    """A page with the table of one figure."""
+    """Returns a page with the table of one figure."""
     lines = [
         f"# {name}: {(FIGURES[name].__doc__ or '').strip()}",
         "",
@@ -272,7 +273,7 @@ def _show(name: str, rows: Sequence[Row]) -> None:
 
 
 def _plot(rows: Sequence[Row], path: Path) -> None:
-    """The figure `constant`: multiples of the least time against hosts."""
+    """Plots the figure `constant`: multiples of the least time against hosts."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -326,7 +327,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str]) -> int:
-    """Runs `torch-mcast simulate figures ARGV`; 1 if a figure is off, or could not be simulated."""
+    """Runs `torch-mcast simulate figures ARGV`. Returns 1 if a figure deviates, or could not be
+    simulated."""
     args = _parser().parse_args(argv)
     names = args.which.split(",")
     for name in names:
@@ -336,13 +338,13 @@ def main(argv: list[str]) -> int:
         outputs.check_folder(args.out)
         if "constant" in names:
             outputs.check_plots("--out with constant")
-    # All of them, also after one that is off.
+    # Runs all of them, even if one deviates.
     off = [_figure(name, args) for name in names]
     return 1 if any(off) else 0
 
 
 def _figure(name: str, args: argparse.Namespace) -> bool:
-    """Runs, writes and shows one; whether it is off, or could not be simulated."""
+    """Runs, writes and shows one figure. Returns whether it deviates, or could not be simulated."""
     batch = Batch(args.jobs)
     ask = FIGURES[name](batch, args.most_hosts)
     batch.run()

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch_mcast import _program
 
-# Of the program's JSON (csrc/core/simulation/report.h).
+# Version of the program's JSON (csrc/core/simulation/report.h).
 SCHEMA = 2
 
 # Number of the experiment, virtual seconds, share that is done: 0 when it begins, 1 when it has ended.
@@ -23,7 +23,7 @@ Progress = Callable[[int, float, float], None]
 
 
 def parse_hosts(text: str) -> list[int]:
-    """8; 2,8,188; 2..1024: doubling, and the last one in any case."""
+    """Parses 8; 2,8,188; 2..1024: doubling, with the last one always included."""
     hosts: list[int] = []
     for part in text.split(","):
         first, dots, last = part.partition("..")
@@ -41,12 +41,13 @@ def parse_hosts(text: str) -> list[int]:
 
 
 def find_program() -> Path:
-    """The program, which the build puts beside the extension; FileNotFoundError without one."""
+    """Returns the path of the program, which the build puts next to the extension. Raises
+    FileNotFoundError if there is none."""
     return _program.find_program("mcast-simulate")
 
 
 def how_it_ended(status: int) -> str:
-    """A process's exit status in words."""
+    """Describes a process's exit status."""
     if status >= 0:
         return f"ended with exit code {status}"
     try:
@@ -56,7 +57,7 @@ def how_it_ended(status: int) -> str:
 
 
 def check(experiments: Sequence[str]) -> None:
-    """ValueError with what is wrong with the first experiment that cannot be; runs none."""
+    """Raises ValueError with the fault of the first invalid experiment; runs none."""
     answer = subprocess.run(
         [find_program(), "--check"],
         input="\n".join(experiments) + "\n",
@@ -64,7 +65,7 @@ def check(experiments: Sequence[str]) -> None:
         text=True,
         check=False,
     )
-    # The last one may have been cut off; each answer ends with a new line.
+    # The last line may have been cut off; a whole result ends with a newline.
     answers = [line for line in answer.stdout.splitlines(keepends=True) if line.endswith("\n")]
     for line in answers:
         if reason := json.loads(line).get("error"):
@@ -79,14 +80,14 @@ def check(experiments: Sequence[str]) -> None:
         )
 
 
-# A large network's gigabyte is read here and there: with small pages a fifth of the time is spent on
-# looking up where they are. (glibc 2.35; others ignore it.)
+# Memory of a large network (a gigabyte) is read at random: with small pages a fifth of the time
+# goes into page table walks. (glibc 2.35; others ignore it.)
 _HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 
 
 class Processes:
-    """Processes that several threads begin and wait for. A context: leaving it ends those that still run,
-    and no more begin."""
+    """Processes that several threads start and wait for. A context: leaving it ends those that
+    still run, and no more are started."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -106,7 +107,7 @@ class Processes:
                 process.kill()
 
     def begin(self, command: Sequence[str | Path], **options: Any) -> subprocess.Popen[str] | None:
-        """One more, with options of Popen; None: it is over."""
+        """Starts a process, with options of Popen. Returns None if the context has ended."""
         with self._lock:
             if self.over:
                 return None
@@ -115,7 +116,7 @@ class Processes:
             return process
 
     def wait(self, process: subprocess.Popen[str]) -> int:
-        """Its exit status."""
+        """Returns its exit status."""
         status = process.wait()
         with self._lock:
             self._running.discard(process)
@@ -123,7 +124,7 @@ class Processes:
 
 
 class Runs:
-    """Experiments that are being computed. A context: leaving it ends what still runs."""
+    """Experiments that are being computed. A context: leaving it ends those that still run."""
 
     def __init__(
         self,
@@ -149,11 +150,12 @@ class Runs:
         self._pool.shutdown(cancel_futures=True)
 
     def run(self, experiments: Sequence[str]) -> list[dict[str, Any]]:
-        """The program's answer to each; {"error": why, "spec": ...} where there is no result."""
+        """Returns the program's result for each; {"error": why, "spec": ...} if there is no result."""
         return list(self._pool.map(self._one, range(len(experiments)), experiments))
 
     def _one(self, number: int, experiment: str) -> dict[str, Any]:
-        # Into a file, so that reading progress to its end does not wait for who reads the result.
+        # The result goes to a file, so that reading progress to its end does not wait until the
+        # result is read.
         with tempfile.TemporaryFile("w+") as answer:
             process = self._processes.begin(
                 [find_program(), *self._options, experiment],
@@ -179,7 +181,7 @@ class Runs:
         return result
 
     def _follow(self, number: int, process: subprocess.Popen[str]) -> tuple[str, float]:
-        """Until the process ends; what it said beside progress, and its last virtual time."""
+        """Reads progress until the process ends. Returns its other output, and its last virtual time."""
         said, virtual = [], 0.0
         assert process.stderr
         with process.stderr:

@@ -1,4 +1,4 @@
-"""What is found before a run, so that nothing is lost after it: whether its results can be written."""
+"""Checks before a run that its results can be written, so that they are not lost afterwards."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 
 def check_file(path: Path) -> None:
-    """Makes the folder of a file that is to be written. ValueError: it cannot be written."""
+    """Creates the folder of an output file. Raises ValueError if the file cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_fifo():  # who opens it may wait
+        if path.is_fifo():  # opening it may block
             return
         existed = path.exists()
-        with path.open("ab"):  # modes say little: a file system may be read-only, a folder /proc
+        with path.open("ab"):  # mode bits are not enough: read-only file system, folder /proc
             pass
         if not existed:
             path.unlink()
@@ -23,7 +23,7 @@ def check_file(path: Path) -> None:
 
 
 def check_folder(path: Path) -> None:
-    """Makes a folder that files are to be written to. ValueError: they cannot."""
+    """Creates a folder for output files. Raises ValueError if they cannot be written."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
@@ -33,6 +33,6 @@ def check_folder(path: Path) -> None:
 
 
 def check_plots(option: str) -> None:
-    """ValueError: there is nothing to draw with."""
+    """Raises ValueError if the plotting package is missing."""
     if importlib.util.find_spec("matplotlib") is None:
         raise ValueError(f"{option} needs matplotlib: pip install matplotlib")

@@ -1,4 +1,4 @@
-"""Plots of simulated results: time and traffic against hosts, traffic over time, and a map of the load
+"""Plots simulated results: time and traffic against hosts, traffic over time, and a map of the load
 of each link. Needs matplotlib."""
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from typing import Any
 from torch_mcast.lab.units import parse_rate
 from torch_mcast.simulate.tables import algorithm_text, bound_s, option, title
 
-# Against hosts, side by side on top; of each row of the largest network, below.
+# The first ones against hosts, side by side at the top; the others for each row of the largest
+# network, below.
 _SWEEP, _RUN = ("time", "traffic"), ("links", "use")
 PARTS = (*_SWEEP, *_RUN)
 
 
 def parts_of(text: str) -> list[str]:
-    """Of `time,links`. ValueError: there is no such part."""
+    """Parses `time,links`. Raises ValueError if there is no such part."""
     parts = text.split(",")
     for part in parts:
         if part not in PARTS:
@@ -26,7 +27,7 @@ def parts_of(text: str) -> list[str]:
 
 
 def draw(document: dict[str, Any], path: Path, parts: Sequence[str] = PARTS) -> None:
-    """Writes a PNG; nothing if there is no result."""
+    """Writes a PNG; writes no file if there is no result."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -67,14 +68,14 @@ def draw(document: dict[str, Any], path: Path, parts: Sequence[str] = PARTS) -> 
 
 
 def _of(rows: Sequence[dict[str, Any]], algorithm: str) -> list[dict[str, Any]]:
-    """An algorithm's rows, by the number of hosts."""
+    """Returns an algorithm's rows, by the number of hosts."""
     return sorted((r for r in rows if algorithm_text(r) == algorithm), key=lambda r: r["hosts"])
 
 
 def _series(
     axis: Any, rows: Sequence[dict[str, Any]], colours: dict[str, str], of: Any, name: str
 ) -> None:
-    """A curve for each algorithm, or bars where there is one number of hosts."""
+    """Draws a curve for each algorithm, or bars if there is one number of hosts."""
     hosts = sorted({row["hosts"] for row in rows})
     if len(hosts) == 1:
         bars = axis.bar(
@@ -108,14 +109,14 @@ def _series(
 
 
 def times(axis: Any, rows: Sequence[dict[str, Any]], colours: dict[str, str]) -> None:
-    """Time against hosts; the bound is drawn in."""
+    """Draws time against hosts, with the bound."""
     _series(axis, rows, colours, lambda row: row["time"] / 1e6, "time (ms)")
     _bounds(axis, rows, colours)
     axis.set_title("time, and the bound (dashed)", fontsize=9)
 
 
 def _bounds(axis: Any, rows: Sequence[dict[str, Any]], colours: dict[str, str]) -> None:
-    """One dashed line where all have the same bound, else one for each algorithm."""
+    """Draws one dashed line if all have the same bound, else one for each algorithm."""
     found: dict[int, set[float]] = {}
     for row in rows:
         found.setdefault(row["hosts"], set()).add(bound_s(row) * 1e3)
@@ -141,13 +142,13 @@ def traffic(axis: Any, rows: Sequence[dict[str, Any]], colours: dict[str, str]) 
 
 
 def link_rates(row: dict[str, Any], name: str) -> list[float]:
-    """Of each link of a class, in its order, in bits per second."""
+    """Returns the rate of each link of a class, in its order, in bits per second."""
     count = row["links"][name]["links"]
     if not name.startswith("host-"):
         return [parse_rate(option(row, "inner_rate")) or row["rate"]] * count
     rates = [row["rate"]] * count
     if served := row.get("aggregators"):
-        # Their hosts are one behind as many of the others each, in each plane.
+        # Their hosts are each behind equally many of the others, in each plane.
         hosts = row["hosts"] + served["count"]
         for i in range(served["count"]):
             last = (i + 1) * hosts // served["count"] - 1
@@ -156,7 +157,7 @@ def link_rates(row: dict[str, Any], name: str) -> list[float]:
 
 
 def heat_map(axis: Any, row: dict[str, Any]) -> None:
-    """The load of each link, a line for each class and direction; ports from left to right."""
+    """Draws the load of each link, a line for each class and direction; ports from left to right."""
     names = [name for name, links in row["links"].items() if links.get("each")]
     seconds = row["time"] / 1e9
     width = max(len(row["links"][name]["each"]) for name in names)
@@ -179,10 +180,10 @@ def heat_map(axis: Any, row: dict[str, Any]) -> None:
 
 
 def over_time(axis: Any, row: dict[str, Any]) -> None:
-    """Use of each class of links over time, the mean over its links."""
+    """Draws the use of each class of links over time, the mean over its links."""
     timeline = row["timeline"]
     longest = max(len(bins) for bins in timeline["bytes"].values())
-    join = -(-longest // 60)  # a train is booked as a whole, so narrow bins would go beyond 100 %
+    join = -(-longest // 60)  # a train is booked as a whole, so narrow bins would exceed 100 %
     width = timeline["bin"] * join
     for name, bins in timeline["bytes"].items():
         capacity = sum(link_rates(row, name)) / 8 * width / 1e9

@@ -1,4 +1,4 @@
-"""Progress bars of what takes long, on standard error; nothing where that is no terminal."""
+"""Progress bars of long computations, on standard error; silent if that is not a terminal."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 from torch_mcast.simulate import helper
 
-# What tells experiments apart, in front of a bar.
+# Options that distinguish experiments, shown in front of a bar.
 _NAMED = ("hosts", "algorithm", "aggregators", "op")
 
 
 def label(experiment: str) -> str:
-    """The words of an experiment that are shown."""
+    """Returns the options of an experiment that are shown."""
     return " ".join(word for word in experiment.split() if word.split("=", 1)[0] in _NAMED)
 
 
 class Bar:
-    """A bar for each of several tasks from when it begins until it is done, and one for all of them."""
+    """A bar for each of several tasks while it runs, and one for all of them."""
 
     def __init__(self, labels: Sequence[str]) -> None:
         from rich.console import Console
@@ -34,7 +34,8 @@ class Bar:
             console=console,
             transient=True,
             disable=not self.shown,
-            # Else what is printed meanwhile goes to standard error, even if standard output is a file.
+            # Else output printed meanwhile goes to standard error, even if standard output is a
+            # file.
             redirect_stdout=sys.stdout.isatty(),
         )
         several = len(labels) > 1
@@ -55,7 +56,8 @@ class Bar:
         self._progress.stop()
 
     def move(self, number: int, done: float, text: str = "") -> None:
-        """A share of a task is done: 0 when it begins, 1 when it has ended. `text`: shown behind its bar."""
+        """Sets the completed share of a task: 0 when it begins, 1 when it has ended. `text` is
+        shown behind its bar."""
         task = self._tasks[number]
         if done == 0:
             self._progress.start_task(task)
@@ -66,14 +68,15 @@ class Bar:
             self._progress.update(self._all, completed=count, text=f"{count} of {len(self._tasks)}")
 
     def experiment(self, number: int, virtual: float, done: float) -> None:
-        """The same, of a task that is an experiment."""
+        """Does the same for a task that is an experiment."""
         self.move(number, done, f"{virtual * 1e3:.3f} ms")
 
 
 def compute(
     experiments: Sequence[str], jobs: int | None, links: bool = False, quiet_time: bool = False
 ) -> list[dict[str, Any]]:
-    """Results of experiments, with a progress bar where there is a terminal. ValueError: one cannot be."""
+    """Returns results of experiments, with a progress bar if there is a terminal. Raises ValueError
+    for an invalid experiment."""
     helper.check(experiments)
     with (
         Bar([label(text) for text in experiments]) as bar,

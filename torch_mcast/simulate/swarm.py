@@ -19,8 +19,8 @@ from pathlib import Path
 from torch_mcast.simulate import helper, outputs
 from torch_mcast.simulate.progress import Bar
 
-_FAR = 1 << 32  # between the seeds of processes that run for some time
-_AT_ONCE = 25  # seeds of a process, where they are counted: about a second
+_FAR = 1 << 32  # between the seeds of processes that run for a time
+_AT_ONCE = 25  # seeds per process if they are counted: about a second
 
 _UNMET = {
     "missing_pairs": "kinds that never happened in one plan",
@@ -78,21 +78,22 @@ def _findings(lines: Iterable[str]) -> Iterable[str]:
 
 
 class _Swarm:
-    """Processes over shares of the seeds, and what all of them have said."""
+    """Processes over shares of the seeds, and all their reports."""
 
     def __init__(self, command: Sequence[str], out: Path) -> None:
         self._command = [*command, "--out", str(out)]
         self._out = out
         self._lock = threading.Lock()
         self.processes = helper.Processes()
-        self.wrong = False  # a process was called in a way that it does not know, and has said so
+        self.wrong = False  # a process was started with wrong options, and has reported it
         self.broken = False
         self.plans = 0
-        self.unmet: dict[str, set[str]] = {}  # by all processes
-        self.refuted: set[str] = set()  # met, though written down as what no plan comes to
+        self.unmet: dict[str, set[str]] = {}  # by any process
+        self.refuted: set[str] = set()  # met, though listed as unreachable by plans
 
     def carry_out(self, share: Sequence[str]) -> None:
-        """All of a share. A plan that ends the process is kept, and another one goes on behind it."""
+        """Runs all of a share. A plan that ends the process is stored, and another process
+        continues after it."""
         begun = time.monotonic()
         rest: Sequence[str] | None = share
         while rest is not None:
@@ -105,7 +106,7 @@ class _Swarm:
             rest = _behind(int(deadly), share, time.monotonic() - begun)
 
     def _keep(self, seed: int) -> None:
-        """Writes a plan that has ended a process, and lets one more make it smaller."""
+        """Stores a plan that has ended a process, and runs another process that reduces it."""
         printed = self._run(["--print", str(seed)])
         if not printed:
             return
@@ -125,7 +126,7 @@ class _Swarm:
         return said
 
     def _one_process(self, share: Sequence[str]) -> list[str]:
-        """Until it ends; its lines."""
+        """Runs one process to its end. Returns its output lines."""
         process = self.processes.begin([*self._command, *share], stdout=subprocess.PIPE)
         if process is None:
             return []
@@ -153,7 +154,7 @@ class _Swarm:
             print(f"torch-mcast simulate swarm: {' '.join(share)}: {ended}", file=sys.stderr)
         self.broken = self.broken or status != 0
         last = json.loads(said[-1]) if said else {}
-        if "plans" not in last:  # it did not come to its end
+        if "plans" not in last:  # it did not run to its end
             return
         self.plans += last["plans"]
         for name in _UNMET:
@@ -163,14 +164,14 @@ class _Swarm:
 
 
 def _behind(seed: int, share: Sequence[str], elapsed: float) -> list[str] | None:
-    """What is left of a share, of which so many seconds are over, behind this seed."""
+    """Returns the rest of a share after this seed; `elapsed` is the time in seconds already used."""
     first, kind, amount = int(share[1]), share[2], int(share[3])
     left = amount - (seed + 1 - first) if kind == "--count" else int(amount - elapsed)
     return ["--first", str(seed + 1), kind, str(left)] if left > 0 else None
 
 
 def _shares(args: argparse.Namespace, first: int) -> list[list[str]]:
-    """Options of the processes: one for each job, or one for every few seeds."""
+    """Returns options of the processes: one for each job, or one for every few seeds."""
     if args.minutes:
         seconds = str(max(1, round(args.minutes * 60)))
         firsts = range(first, first + args.jobs * _FAR, _FAR)
@@ -184,7 +185,7 @@ def _shares(args: argparse.Namespace, first: int) -> list[list[str]]:
 
 
 def _carry_out(swarm: _Swarm, args: argparse.Namespace, first: int) -> None:
-    """All shares, with a progress bar: of the seeds, or of the time."""
+    """Runs all shares, with a progress bar: of the seeds, or of the time."""
     shares = _shares(args, first)
     start = time.monotonic()
     with Bar(["swarm"]) as bar, ThreadPoolExecutor(args.jobs) as pool, swarm.processes:
@@ -202,7 +203,8 @@ def _carry_out(swarm: _Swarm, args: argparse.Namespace, first: int) -> None:
 
 
 def _tell_reach(swarm: _Swarm) -> bool:
-    """Whether the plans together have come to everything that plans can come to."""
+    """Returns whether the plans together have reached everything that plans can reach; prints what
+    is missing."""
     texts = {what: swarm.unmet.get(name, set()) for name, what in _UNMET.items()}
     texts["met, though exceptions (csrc/core/simulation/swarm/reach.cpp)"] = swarm.refuted
     for what, names in texts.items():
@@ -212,7 +214,8 @@ def _tell_reach(swarm: _Swarm) -> bool:
 
 
 def main(argv: list[str]) -> int:
-    """Runs `torch-mcast simulate swarm ARGV`; 0 if no law is broken, 1 if one is, 2 for wrong options."""
+    """Runs `torch-mcast simulate swarm ARGV`. Returns 0 if all invariants hold, 1 if one is broken,
+    2 for wrong options."""
     args = _parser().parse_args(argv)
     words = [str(helper.find_program()), "swarm"]
     for option, seed in (("--first", args.first), ("--print", args.print)):

@@ -1,4 +1,4 @@
-"""Results of the simulator for people (rich) and for programs (JSON)."""
+"""Shows results of the simulator for people (rich) and for programs (JSON)."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from torch_mcast.bench.report import bytes_text, time_text
 from torch_mcast.lab.units import format_rate, format_size
 from torch_mcast.simulate import helper
 
-# Of a ratio to the ring: what counts as one, the first that there is.
+# Algorithms that may serve as the ring of a ratio: the first one in the results is used.
 _RINGS = ("ring", "ring-schedule", "chain")
 CAPTION = "link-bound model, cost of the host not included"
 
 
 def bound_s(result: dict[str, Any]) -> float:
-    """Least seconds for all operations of a result (bound_of() in csrc/core/simulation/experiment.h)."""
+    """Returns the least seconds for all operations of a result (bound_of() in
+    csrc/core/simulation/experiment.h)."""
     return float(result["ops"][0]["bound"]) / 1e9
 
 
 def option(result: dict[str, Any], name: str, default: str = "") -> str:
-    """What the experiment's text says of an option."""
+    """Returns an option's value in the experiment's text."""
     words = dict(word.split("=", 1) for word in result["spec"].split())
     return words.get(name, default)
 
 
 def payload(result: dict[str, Any], kind: str = "", switches: bool = False) -> int:
-    """Bytes of data, without headers, that crossed links: each crossing counts. `kind`: of links whose
-    class begins so; `switches`: only what switches sent."""
+    """Returns the bytes of data, without headers, that crossed links: each crossing counts. `kind`:
+    only links whose class begins so; `switches`: only bytes that switches sent."""
     framing, total = result["framing"], 0
     for name, links in result["links"].items():
         if not name.startswith(kind) or (switches and name.startswith("host-") and "up" in name):
@@ -44,12 +45,13 @@ def payload(result: dict[str, Any], kind: str = "", switches: bool = False) -> i
 
 
 def wire(result: dict[str, Any], kind: str = "") -> int:
-    """Bytes on links whose class begins so, of all that crossed them, control and acknowledgements too."""
+    """Returns the bytes on links whose class begins so, including control and acknowledgements."""
     return sum(links["bytes"] for name, links in result["links"].items() if name.startswith(kind))
 
 
 def document(results: Sequence[dict[str, Any]], command: str) -> dict[str, Any]:
-    """For --json: the results, each with the ratio of its bytes to the ring's of as many hosts."""
+    """Returns the document for --json: the results, each with the ratio of its bytes to the ring's
+    for as many hosts."""
     rings: dict[int, int] = {}
     for name in reversed(_RINGS):
         for row in results:
@@ -70,7 +72,7 @@ def write_json(path: Path, document: dict[str, Any]) -> None:
 
 
 def title(row: dict[str, Any]) -> str:
-    """What all rows have in common."""
+    """Returns the parameters that all rows have in common."""
     ops = "+".join(op["op"] for op in row["ops"])
     block = option(row, "block")
     size = f"{block} of each rank" if block else format_size(row["size"])
@@ -83,13 +85,13 @@ def title(row: dict[str, Any]) -> str:
 
 
 def inner_kinds(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Kinds of links between switches: "leaf-spine", ..."""
+    """Returns kinds of links between switches: "leaf-spine", ..."""
     names = [name.split()[0] for row in rows for name in row["links"]]
     return [kind for kind in dict.fromkeys(names) if not kind.startswith("host-")]
 
 
 def algorithm_text(row: dict[str, Any]) -> str:
-    """With the number of aggregators, and the rate of their links where it is another."""
+    """Returns the name with the number of aggregators, and the rate of their links if it differs."""
     served_by = row.get("aggregators")
     if not served_by:
         return str(row["algorithm"])
@@ -106,7 +108,7 @@ def _aggregator_cells(row: dict[str, Any], columns: Sequence[str]) -> list[str]:
 
 
 def table(document: dict[str, Any]) -> Table:
-    """One line per number of hosts and algorithm."""
+    """Returns a table with one line per number of hosts and algorithm."""
     rows = [row for row in document["rows"] if "error" not in row]
     kinds = inner_kinds(rows)
     out = Table(
@@ -150,7 +152,7 @@ def _by_most(what: str, most: dict[str, Any], text: str) -> str:
 
 
 def _sent(name: str, row: dict[str, Any]) -> str:
-    """Of one class, a rank's mean, and what the rank with most bytes sent."""
+    """Returns what one class sent: the mean of the ranks, and the largest of them."""
     of = row["ranks_sent"].get(name)
     if of is None:
         return f"{name} 0 B"
@@ -173,7 +175,7 @@ def _peaks(row: dict[str, Any]) -> str:
 
 
 def _states(state: dict[str, Any]) -> str:
-    """Idle and peak, of a mean rank and of some by their place in the control tree."""
+    """Returns idle and peak state, of the mean rank and of some by their place in the control tree."""
     parts = [f"{bytes_text(state['idle'])} idle, {bytes_text(state['peak'])} at most"]
     for place in ("top", "inner", "leaf"):
         if of := state.get(place):
@@ -183,7 +185,7 @@ def _states(state: dict[str, Any]) -> str:
 
 
 def _guarded(cost: dict[str, Any]) -> str:
-    """What would not have been sent without."""
+    """Returns the traffic that guarding a group adds."""
 
     def part(what: str, unit: str) -> str:
         count = cost[what]
@@ -211,12 +213,12 @@ def _run(row: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-# Of what ranks send beside the data; the last ones are named where there are some.
+# Kinds of traffic that ranks send besides data; the last ones are named only if they occur.
 _ALWAYS, _SOMETIMES = ("repair", "control"), ("position", "probe", "ack")
 
 
 def details(row: dict[str, Any]) -> list[str]:
-    """What else is worth a line, a few of them."""
+    """Returns further facts, one per line."""
     engine = bool(row["state"]["peak"])
     names = [name for name in _SOMETIMES if name in row["ranks_sent"]]
     sent = "; ".join(_sent(name, row) for name in [*(_ALWAYS if engine else ()), *names])
@@ -233,7 +235,7 @@ def details(row: dict[str, Any]) -> list[str]:
 
 
 def show(document: dict[str, Any], width: int | None = None) -> None:
-    """Prints table and details; at full width where the output is no terminal."""
+    """Prints table and details; at full width if the output is not a terminal."""
     console = Console()
     if not console.is_terminal or width:
         console = Console(width=width or 200)

@@ -28,7 +28,7 @@ from torch_mcast.simulate.progress import Bar, compute
 OPS = ("broadcast", "all_gather", "reduce_scatter", "all_reduce")
 TIME, BYTES = 0.10, 0.03  # how far the two may be apart
 _CPU, _BOUND = 0.8, 0.9  # of a case that counts: most of the CPUs, least of the bound
-_TOTAL = 4e9  # bits per second of all hosts together: so much two cores forward
+_TOTAL = 4e9  # bits per second of all hosts together that two cores can forward
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Case:
 
     @property
     def time(self) -> float:
-        """Simulated over measured."""
+        """Returns simulated over measured."""
         return self.simulated_s / self.lab_s
 
     @property
@@ -61,25 +61,27 @@ class Case:
 
     @property
     def off(self) -> bool:
-        """Whether it counts and they do not agree."""
+        """Returns whether the case counts and the two do not agree."""
         apart = abs(self.time - 1) > TIME or max(abs(self.sent - 1), abs(self.received - 1)) > BYTES
         return self.counts and apart
 
 
 def rate_for(hosts: int) -> str:
-    """A link rate at which the links, and not two cores, are the limit."""
+    """Returns a link rate at which the links, and not two cores, are the limit."""
     return f"{round(min(1e9, _TOTAL / hosts) / 1e6)}mbit"
 
 
 def send_queue(rate: float) -> int:
-    """Bytes of full datagrams that a lane's socket takes at this link rate (transport/udp/options.h): the
-    kernel grants twice what is asked for, and charges 2272 bytes for 1440."""
+    """Returns the bytes of full datagrams that a lane's socket takes at this link rate
+    (transport/udp/options.h): the kernel grants twice the requested size, and charges 2272 bytes
+    for 1440."""
     asked = min(1 << 20, max(64 << 10, round(rate / 8 / 500)))
     return asked * 2 * 1440 // 2272
 
 
 def experiment(lab: dict[str, Any], op: str, size: int, seed: int) -> str:
-    """What the simulator is to do for one row of a lab's results: `lab` is the bench's description of it."""
+    """Returns the simulator's experiment for one row of a lab's results: `lab` is the bench's
+    description of it."""
     loss = sum(f["probability"] for f in lab["faults"] if f["kind"] == "loss")
     words = {
         "hosts": lab["hosts"],
@@ -88,15 +90,15 @@ def experiment(lab: dict[str, Any], op: str, size: int, seed: int) -> str:
         "rate": f"{lab['rate'] / 1e6:g}mbit",
         "mtu": lab["mtu"],
         "algorithm": "mcast",
-        "frame": 14,  # what a shaper of the kernel counts
+        "frame": 14,  # counted by a shaper of the kernel
         "shaper": lab["burst"],
-        "ack_every": 40,  # the kernel joins what it receives (GRO) before TCP answers
+        "ack_every": 40,  # the kernel joins received segments (GRO) before TCP acknowledges
         "cork": 1,  # small writes wait while earlier ones are at the interface (tcp_autocorking)
         "queue": lab["queue"],
         "budget": "8M",
-        "bookkeeping": 832,  # what Linux charges a socket for each datagram of a super-packet
+        "bookkeeping": 832,  # charged by Linux to a socket for each datagram of a super-packet
         "send_queue": send_queue(lab["rate"]),
-        "link_rate": f"{lab['rate'] / 1e6:g}mbit",  # as the lab tells its ranks
+        "link_rate": f"{lab['rate'] / 1e6:g}mbit",  # as the lab passes it to its ranks
         "delay": "10us",
         "wake": "50us",
         "seed": seed,
@@ -107,7 +109,7 @@ def experiment(lab: dict[str, Any], op: str, size: int, seed: int) -> str:
 
 
 def measure(hosts: int, args: argparse.Namespace) -> dict[str, Any]:
-    """The bench's JSON document from a lab of so many hosts."""
+    """Returns the bench's JSON document from a lab of so many hosts."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "lab.json"
         command = [
@@ -144,7 +146,8 @@ class Measured:
 
 
 def measured(document: dict[str, Any], seed: int = 1) -> list[Measured]:
-    """What of a lab's results can be compared. ValueError where they are no such."""
+    """Returns the rows of a lab's results that can be compared. Raises ValueError if they are no
+    such results."""
     try:
         lab = document.get("lab")
         if not lab or lab["ranks_per_host"] != 1 or lab["rate"] is None:
@@ -204,7 +207,7 @@ def compare(rows: Sequence[Measured], jobs: int | None = None) -> list[Case]:
 
 
 def show(cases: Sequence[Case], width: int | None = None) -> None:
-    """A table of all cases."""
+    """Prints a table of all cases."""
     table = Table(title="lab and simulator", width=width)
     for name in ("hosts", "operation", "size", "lab", "simulated", "time", "sent", "received", ""):
         table.add_column(name, justify="left" if name in ("operation", "") else "right")
@@ -270,7 +273,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str]) -> int:
-    """Runs `torch-mcast simulate validate ARGV`; 1 if a case that counts is off."""
+    """Runs `torch-mcast simulate validate ARGV`. Returns 1 if a case that counts deviates."""
     args = _parser().parse_args(argv)
     helper.find_program()
     for size in args.sizes.split(","):
@@ -303,7 +306,7 @@ def main(argv: list[str]) -> int:
 
 
 def _labs(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """The documents of all labs, one after the other."""
+    """Returns the documents of all labs, one after the other."""
     documents = []
     counts = helper.parse_hosts(args.hosts)
     with Bar([f"lab of {hosts} hosts" for hosts in counts]) as bar:
@@ -315,7 +318,7 @@ def _labs(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _documents(path: Path) -> list[dict[str, Any]]:
-    """A bench's document, or one per line as --json writes them."""
+    """Reads a bench's document, or one per line as --json writes them."""
     text = path.read_text()
     try:
         return [json.loads(text)]

@@ -35,7 +35,7 @@ ALL: tuple[Check, ...] = (
     settings.run,
     interfaces.run,
     multicast.run,
-    routing.run,  # after what it looks for causes of
+    routing.run,  # after the checks that find its causes
     firewall.run,
     mtu.run,
     buffers.run,
@@ -53,7 +53,8 @@ ALL: tuple[Check, ...] = (
 
 
 def run_all(context: Context, checks: tuple[Check, ...] = ALL) -> list[Finding]:
-    """Findings of all checks. One that cannot be carried out is a failure in its own row."""
+    """Returns the findings of all checks. A check that cannot be carried out is a failure in its
+    own row."""
     findings: list[Finding] = []
     for check in checks:
         try:

@@ -1,4 +1,4 @@
-"""Socket buffers: what the kernel grants of what the library asks for."""
+"""Socket buffers: the sizes that the kernel grants, compared with those that the library requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How wait() on GPU tensors waits: CUDA_DEVICE_MAX_CONNECTIONS, which Megatron sets to 1."""
+"""Waiting for GPU tensors in wait(): CUDA_DEVICE_MAX_CONNECTIONS, which Megatron sets to 1."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ VARIABLE = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 
 def judge_connections(environment: Mapping[str, str], device_wait: str) -> list[Finding]:
-    """No row where the variable is not set: CUDA's default is 8."""
+    """Returns no row if the variable is not set: CUDA's default is 8."""
     text = environment.get(VARIABLE, "").strip()
     if not text:
         return []

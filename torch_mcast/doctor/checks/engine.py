@@ -1,5 +1,5 @@
-"""The engine of this host: whether one answers, may be used and is of this version, what it allows, and
-what MCAST_ENGINE takes here. How tensors come to it: by copies, or mapped."""
+"""The engine of this host: whether one responds, may be used and is of this version, its limits,
+and the effect of MCAST_ENGINE here. Also how it accesses tensors: by copies, or mapped."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from torch_mcast.engine.status import DEFAULT_SOCKET, NoEngine, read
 
 _OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
 _PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
-_POOLS = 64 << 40  # of all ranks of a host
+_POOLS = 64 << 40  # of all ranks of a host together
 
 
 @dataclass(frozen=True)
 class Seen:
-    """The engine at `path` as this process finds it."""
+    """The state of the engine at `path`, as this process finds it."""
 
     path: str
-    status: dict[str, Any] | None = None  # None: none answers
-    silent: str = ""  # why
-    untrusted: str = ""  # whose process answers, where it may pose as the engine
-    closed_to: str = ""  # the group whose members may connect, where this process may not
+    status: dict[str, Any] | None = None  # None if no engine responds
+    silent: str = ""  # the reason for that
+    untrusted: str = ""  # the user whose process responds, if it may pose as the engine
+    closed_to: str = ""  # the group whose members may connect, if this process may not
 
 
 def parse(choice: str) -> tuple[str, str]:
-    """(inproc, host or auto; the path) of the setting `engine`."""
+    """Splits the setting `engine` into (inproc, host or auto; the path)."""
     where, _, path = choice.partition(":")
     return where, path or DEFAULT_SOCKET
 
 
 def look(path: str, user: str = "") -> Seen:
-    """`user`: setting engine_user."""
+    """Reads the status of the engine. `user`: setting engine_user."""
     try:
         status = read(path, user)
     except NoEngine as error:
@@ -60,7 +60,7 @@ def look(path: str, user: str = "") -> Seen:
 
 
 def modes_of(status: dict[str, Any]) -> list[str]:
-    """Modes of security that an engine serves; one before it had a secret serves none but off."""
+    """Returns the security modes that an engine serves; an engine older than secrets only serves off."""
     return status.get("security", {}).get("modes", ["off"])
 
 
@@ -151,7 +151,8 @@ def _judge_copies(setting: str, data: dict[str, Any]) -> Finding:
 
 
 def copies_by(pid: int) -> str:
-    """How engine process `pid` would copy tensors of this user: as service/client_memory.cpp chooses."""
+    """Returns how engine process `pid` would copy tensors of this user, by the rules of
+    service/client_memory.cpp."""
     try:
         same = os.stat(f"/proc/{pid}").st_uid == os.geteuid()
     except OSError:
@@ -168,8 +169,9 @@ def copies_by(pid: int) -> str:
 def judge_memory(
     setting: str, overcommit: str, pool: int, most: int | None, copies: str = ""
 ) -> Finding:
-    """`setting`: engine_memory; `pool`: address space that mapped tensors of this process would have;
-    `most`: what the engine lets a client share, None without one; `copies`: copies_by(), "" without one."""
+    """`setting`: engine_memory; `pool`: address space that mapped tensors of this process would
+    take; `most`: the limit of shared bytes per client, None without an engine; `copies`:
+    copies_by(), "" without an engine."""
     data = {"setting": setting, "overcommit": overcommit, "pool": pool, "engine_limit": most}
     data["copies"] = copies
     if setting in ("copy", "auto"):
@@ -205,7 +207,8 @@ def judge_memory(
 
 
 def pool_bytes(ranks: int) -> int:
-    """Of the arena pool of one of so many ranks of a host: as host/arena_pool.cpp sizes it."""
+    """Returns the size of a rank's arena pool if its host has this many ranks, computed as in
+    host/arena_pool.cpp."""
     room = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     if soft != resource.RLIM_INFINITY:
@@ -222,7 +225,7 @@ def run(context: Context) -> list[Finding]:
     mode = context.values.get("security", "off")
     found = [judge_engine(where, seen, __version__, 0 < local == world, mode)]
     if where == "inproc" and seen.status is None:
-        return found  # nobody asked for one: how its memory would be is no news
+        return found  # no engine was requested, so its memory does not matter
     try:
         overcommit = _OVERCOMMIT.read_text().strip()
     except OSError:

@@ -1,6 +1,6 @@
-"""The packet filter of this host against what a job sends: UDP to its groups, the questions of the
-network's IGMP querier, TCP connections of other hosts. Rules are read, not tried: whether packets pass
-shows in a job."""
+"""The packet filter of this host and the packets that a job needs: UDP to its groups, the queries
+of the network's IGMP querier, TCP connections of other hosts. Rules are read, not tested: a job
+shows whether packets pass."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LEGACY = Path("/proc/net/ip_tables_names")
 _MODULES, _NF_TABLES = Path("/proc/modules"), Path("/sys/module/nf_tables")
 _BUILT_IN = Path(f"/lib/modules/{os.uname().release}/modules.builtin")
 _UFW, _FIREWALLD = Path("/etc/ufw/ufw.conf"), Path("/run/firewalld.pid")
-_NOT_UNDERSTOOD = (ValueError, KeyError, TypeError)  # and what json and ipaddress make of them
+_NOT_UNDERSTOOD = (ValueError, KeyError, TypeError)  # and the errors of json and ipaddress
 _ANYWHERE = Network("0.0.0.0/0")
 
 
@@ -39,7 +39,7 @@ def packets_of(interface: Interface, tcp_ports: tuple[int, int]) -> list[Packets
 
 
 def manager_of(blame: str, chains: dict[str, Chain]) -> str:
-    """Who keeps the rule that is to blame, so that theirs is the command to change it."""
+    """Returns the program that manages the blamed rule: the fix has to be its command."""
     if blame.startswith("nftables"):
         return "firewalld" if "firewalld" in blame else "nft"
     names = " ".join(chains)
@@ -55,7 +55,7 @@ def _chain_of(blame: str) -> str:
 def judge(
     chains: dict[str, Chain] | None, interface: Interface, tcp_ports: tuple[int, int], narrow: bool
 ) -> list[Finding]:
-    """`chains`: None where the rules may not be read. `narrow`: TCP ports are those of MCAST_PORT_RANGE."""
+    """`chains`: None if the rules may not be read. `narrow`: TCP ports are those of MCAST_PORT_RANGE."""
     where = f"from {interface.subnet} on {interface.name}"
     if chains is None:
         return [
@@ -119,7 +119,8 @@ def _output(*command: str) -> str | None:
 
 
 def read_chains(interface: str) -> dict[str, Chain] | None:
-    """All filters of IPv4; what this process may not read may do anything. None: it may read none."""
+    """Returns all IPv4 filters; a filter that this process may not read may have any effect. None
+    if it may read none."""
     without: set[tuple[str, str]] = set()
     rules = _output("iptables", "-S")
     chains = iptables.read(rules or "")
@@ -137,13 +138,13 @@ def read_chains(interface: str) -> dict[str, Chain] | None:
 
 
 def _unread(name: str, why: str) -> dict[str, Chain]:
-    """A chain of rules that nobody has read."""
+    """Returns a chain whose rules could not be read."""
     rule = Rule((), "unknown", "", f"there may be rules that could not be read: {why}")
     return {f"unread:{name}": Chain(name, [rule], "accept", name)}
 
 
 def _may_have_nf_tables() -> bool:
-    """Whether the kernel has it, as a module or built in; what cannot be read may say so."""
+    """Returns whether the kernel has it, as a module or built in; true if that cannot be determined."""
     try:
         if "nf_tables" in {line.partition(" ")[0] for line in _MODULES.read_text().splitlines()}:
             return True
@@ -153,7 +154,7 @@ def _may_have_nf_tables() -> bool:
 
 
 def _legacy() -> dict[str, Chain]:
-    """Rules of the older kind beside: asked only where there are some, since asking loads its modules."""
+    """Returns rules of the older kind, if there are any: querying them loads their modules."""
     try:
         tables = _LEGACY.read_text().split()
     except OSError:
@@ -163,7 +164,7 @@ def _legacy() -> dict[str, Chain]:
     if (rules := _output("iptables-legacy", "-S")) is None:
         return _unread("iptables-legacy", "iptables-legacy -S lists none (is it installed?)")
     chains = iptables.read(rules, "iptables-legacy")
-    # Their names are those of the other kind's.
+    # Both kinds have the same chain names.
     mark = "legacy:"
     for chain in chains.values():
         chain.rules = [
@@ -176,14 +177,14 @@ def _legacy() -> dict[str, Chain]:
 
 
 def manager_here(interface: str) -> str:
-    """Who keeps the rules of this host: ufw, firewalld or iptables."""
+    """Returns the program that manages this host's rules: ufw, firewalld or iptables."""
     try:
         manager = manager_of("", read_chains(interface) or {})
     except _NOT_UNDERSTOOD:
         manager = "iptables"
     if manager != "iptables":
         return manager
-    # Without the right to read rules.
+    # If the rules may not be read, its files show it.
     try:
         if re.search(r"^ENABLED=yes", _UFW.read_text(), re.M):
             return "ufw"
@@ -193,7 +194,7 @@ def manager_here(interface: str) -> str:
 
 
 def _local_ports() -> tuple[int, int]:
-    """That the kernel gives to who asks for any."""
+    """Returns the range of ports that the kernel assigns to clients."""
     try:
         first, last = map(int, _LOCAL_PORTS.read_text().split())
     except (OSError, ValueError):

@@ -1,5 +1,5 @@
-"""CPUs of the host against the ranks that share them, and the host's name, by which torchrun's ranks look for
-rank 0."""
+"""CPUs of the host, compared with its ranks, and the host's name, by which torchrun's ranks look
+for rank 0."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAME_LIMIT_S = 5.0
 
 
 def quota(text: str) -> float | None:
-    """CPUs that a cgroup's cpu.max allows ("max 100000" or "200000 100000"); None: no limit."""
+    """Returns the CPUs that a cgroup's cpu.max allows ("max 100000" or "200000 100000"); None: no limit."""
     try:
         most, period = text.split()
         return None if most == "max" else int(most) / int(period)
@@ -37,8 +37,8 @@ def judge_cpus(cpus: int, limit: float | None, ranks: int) -> Finding:
 
 
 def address_of(name: str, limit_s: float = _NAME_LIMIT_S) -> str:
-    """What this host takes `name` for; "" if for nothing. A resolver can take minutes to give up, so it is
-    asked in a thread that nobody waits for longer than that."""
+    """Returns the address that this host resolves `name` to, "" if none. A resolver can take
+    minutes to give up, so the query runs in a thread that is not waited for beyond the limit."""
     found: list[str] = []
 
     def ask() -> None:

@@ -7,7 +7,7 @@ from torch_mcast.doctor.findings import Finding, fail, ok, warn
 from torch_mcast.doctor.fixes import MULTICAST_ON, for_shell, link
 from torch_mcast.doctor.netif import Interface
 
-# As in csrc/core/transport/udp/netif.cpp.
+# Equal to csrc/core/transport/udp/netif.cpp.
 _OF_CONTAINERS = (
     *("docker", "virbr", "br-", "cni", "lxc", "veth", "podman", "weave", "flannel", "cali"),
     "ovs",
@@ -37,7 +37,7 @@ def describe(interface: Interface) -> str:
 
 
 def suggestion(interfaces: list[Interface]) -> str:
-    """An export line that would work, for a pattern that does not."""
+    """Returns an export line that would work, for a pattern that does not."""
     usable = [i for i in interfaces if i.usable]
     good = [i for i in usable if i.multicast and not i.loopback] or usable
     if not good:
@@ -66,7 +66,7 @@ def judge_chosen(
 
 
 def judge_faster(chosen: Interface | None, interfaces: list[Interface]) -> list[Finding]:
-    """An interface that is up, faster than the one that is used, and no bridge of containers."""
+    """Finds an interface that is up, faster than the one in use, and not a bridge of containers."""
     if chosen is None or not chosen.speed or chosen.loopback:
         return []
     others = [i for i in interfaces if i.usable and i.multicast and not i.loopback]

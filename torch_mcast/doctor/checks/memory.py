@@ -1,8 +1,8 @@
 """Memory shared on one host: /dev/shm, and process_vm_readv between processes.
 
-Ranks are siblings, and Yama's scope 1 lets a process read only its descendants, unless the other allows it,
-as the library does (csrc/core/host/process.cpp). So a child reads the memory of its parent, which has
-allowed it: that works exactly where ranks may read each other."""
+Ranks are siblings, and Yama's scope 1 lets a process read only its descendants, unless the other
+process allows it, as the library does (csrc/core/host/process.cpp). So a child reads the memory of
+its parent, which has allowed it: that works if and only if ranks may read each other."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ print(buffer.raw.hex() if n == length else "error " + os.strerror(ctypes.get_err
 
 
 def read_by_child() -> str:
-    """ "" if another process can read this one's memory, else the reason."""
+    """Returns "" if another process can read this one's memory, else the reason."""
     token = secrets.token_bytes(16)
     buffer = ctypes.create_string_buffer(token, len(token))
     arguments = [os.getpid(), ctypes.addressof(buffer), len(token)]

@@ -1,6 +1,6 @@
-"""Multicast on this machine: a datagram sent by one socket is received by another, on the chosen
-interface and on loopback; and enough groups can be joined. What the network does with it needs a
-second machine: see torch_mcast.doctor.job."""
+"""Multicast on this machine: one socket receives the datagram that another one sends, on the chosen
+interface and on loopback; and enough groups can be joined. Only a second machine can show how the
+network handles it: see torch_mcast.doctor.job."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from torch_mcast.doctor.fixes import MULTICAST_ON, UDP_PORTS, Opening, for_shell
 from torch_mcast.doctor.netif import Interface
 
 _LIMIT_S = 1.0
-_JOINED = 16  # addresses that the engine receives from at once, each on a socket of its own
+_JOINED = 16  # addresses that the engine receives at once, each with its own socket
 _MEMBERSHIPS = Path("/proc/sys/net/ipv4/igmp_max_memberships")
 
 
 def round_trip(interface: Interface, ttl: int, limit: float = _LIMIT_S) -> tuple[bool, str]:
-    """(received, what went wrong)."""
+    """Returns (received, error)."""
     group, token = udp.random_group(interface.ipv6), secrets.token_bytes(16)
     try:
         with (
@@ -40,7 +40,7 @@ def round_trip(interface: Interface, ttl: int, limit: float = _LIMIT_S) -> tuple
 
 
 def not_tried(check: str, interface: Interface) -> Finding:
-    """For checks that need multicast to arrive: they would blame the wrong thing."""
+    """Returns the row of checks that need multicast to arrive: they would blame the wrong cause."""
     text = f"not tried: multicast does not arrive, see the row multicast on {interface.name}"
     return warn(check, text, interface=interface.name)
 
@@ -66,7 +66,7 @@ def judge_round_trip(
 
 
 def try_joins(interface: Interface, count: int = _JOINED) -> tuple[int, str]:
-    """How many of `count` groups could be joined, a socket each, and the error of the next."""
+    """Returns how many of `count` groups could be joined, a socket each, and the error of the next one."""
     with contextlib.ExitStack() as stack:
         for done in range(count):
             try:
@@ -83,7 +83,7 @@ def judge_memberships(limit: int | None, joined: int, problem: str) -> Finding:
         return ok("memberships", text, **data)
     cost = "each user's sockets may join that many groups"
     fix = sysctl("net.ipv4.igmp_max_memberships", 20, cost)
-    if limit is not None and limit > _JOINED:  # then files are what is missing
+    if limit is not None and limit > _JOINED:  # the limit is then on open files
         fix = for_shell("ulimit -n 65536", "each of these processes may open as many files")
     judge = warn if joined else fail
     return judge("memberships", f"{text}: {problem}", fix, **data)
@@ -105,6 +105,6 @@ def run(context: Context) -> list[Finding]:
         manager = "iptables" if received else firewall.manager_here(interface.name)
         algorithm = context.values["algorithm"]
         findings.append(judge_round_trip(interface, received, problem, algorithm, manager))
-    if context.loopback is not None:  # joins there send no report to any network
+    if context.loopback is not None:  # joins there send no report to a network
         findings.append(judge_memberships(_limit(), *try_joins(context.loopback)))
     return findings

@@ -1,5 +1,5 @@
-"""UDP segmentation (UDP_SEGMENT) and receive offload (UDP_GRO): both are tried with multicast on
-loopback, where nothing but the kernel decides; segmentation also on the chosen interface, whose
+"""UDP segmentation (UDP_SEGMENT) and receive offload (UDP_GRO): both are tested with multicast on
+loopback, where only the kernel decides; segmentation is also tested on the chosen interface, whose
 driver may refuse it."""
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def measure(interface: Interface, gro: bool, limit: float = 1.0) -> Result:
             got, merged = b"", False
             for part, segment in udp.receive(receiver, time.monotonic() + limit):
                 merged |= segment == _SEGMENT and len(part) > _SEGMENT
-                # Without GRO each datagram must come alone, of the size that was asked for.
+                # Without GRO each datagram must arrive alone, with the requested size.
                 if len(part) > _SEGMENT and segment == 0:
                     return Result(problem=f"{len(part)} bytes arrived as one datagram")
                 got += part

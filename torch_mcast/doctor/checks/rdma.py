@@ -1,4 +1,4 @@
-"""RDMA: whether the verbs transport works here, asked of the library itself."""
+"""RDMA: whether the verbs transport works here, as the library itself reports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _PAGE = "see docs/troubleshooting.md, RDMA"
 
 
 def measure() -> str:
-    """ "" or why verbs does not work on this host."""
+    """Returns "", or why verbs does not work on this host."""
     from torch_mcast._load import extension
 
     return extension().verbs_problem()
@@ -34,5 +34,5 @@ def judge(transport: str, problem: str) -> Finding:
 
 def run(context: Context) -> list[Finding]:
     if context.extension_error:
-        return []  # the check of versions says so
+        return []  # the check of versions reports it
     return [judge(context.values.get("transport", "auto"), measure())]

@@ -1,7 +1,8 @@
-"""Routes, and what the network's queriers ask for. Only hints: whether multicast passes is tried.
+"""Routes, and the IGMP version of the network's queriers. These are only hints: other checks test
+whether multicast passes.
 
-The library gives the outgoing interface by index, so a route for 224.0.0.0/4 is not needed, and one that
-rejects does no harm where datagrams pass all the same."""
+The library sets the outgoing interface by index, so a route for 224.0.0.0/4 is not needed, and a
+rejecting route does no harm if datagrams pass anyway."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ _IGMP = Path("/proc/net/igmp")
 
 
 def best_route(routes: list[Route]) -> Route | None:
-    """The route that 239.0.0.0 takes: longest mask, then lowest metric."""
+    """Returns the route that 239.0.0.0 takes: longest mask, then lowest metric."""
     fitting = [r for r in routes if (_MULTICAST | 0x0F000000) & r.mask == r.destination]
     return max(fitting, key=lambda r: (r.mask, -r.metric), default=None)
 
@@ -55,7 +56,7 @@ def judge_rp_filter(strict: list[str], chosen: str) -> list[Finding]:
         f"strict on {', '.join(strict)}: drops multicast of senders that are routed by another "
         "interface"
     )
-    # The larger of "all" and the interface's counts.
+    # The kernel takes the larger of the values for "all" and for the interface.
     fix = sysctl(
         f"net.ipv4.conf.{chosen}.rp_filter",
         2,
@@ -65,7 +66,8 @@ def judge_rp_filter(strict: list[str], chosen: str) -> list[Finding]:
 
 
 def igmp_version(text: str, interface: str) -> int:
-    """What the queriers heard on this interface ask for, in /proc/net/igmp; 0: it is not there."""
+    """Returns the IGMP version that queriers on this interface use, from /proc/net/igmp; 0 if the
+    interface is not listed."""
     for line in text.splitlines()[1:]:
         m = re.match(r"\d+\s+(\S+?)\s*:\s+\d+\s+V(\d)", line)
         if m and m[1] == interface:
@@ -74,8 +76,8 @@ def igmp_version(text: str, interface: str) -> int:
 
 
 def judge_igmp(version: int, interface: str, forced: bool) -> list[Finding]:
-    """In versions 1 and 2 a host that hears another's report keeps its own back. A switch that floods reports
-    (a Linux bridge does until its querier has waited once) then takes members for gone."""
+    """In versions 1 and 2 a host that receives another's report suppresses its own. A switch that
+    floods reports (a Linux bridge does until its querier has waited once) then removes members."""
     if version in (0, 3):
         return []
     why = "net.ipv4.conf.*.force_igmp_version" if forced else "a querier of this network"

@@ -1,4 +1,4 @@
-"""What security needs on this host: a secret that others cannot read, a library, instructions."""
+"""Requirements of security on this host: a secret that others cannot read, a library, CPU instructions."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def _problem(text: str) -> str:
 
 
 def secret_check(context: Context) -> str:
-    """What tells ranks of one run whether they would take the same secret; "": this one has none that can be
-    read, or its engine has it."""
+    """Returns a value by which ranks of one run can compare their secrets; "" if this rank has no
+    readable secret, or its engine has it."""
     if context.values.get("security", "off") == "off":
         return ""
     path = context.values.get("secret_file", "")
@@ -39,7 +39,7 @@ def secret_check(context: Context) -> str:
         for name in ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")
     )
     try:
-        if path.startswith("/dev/fd/"):  # can be read once
+        if path.startswith("/dev/fd/"):  # can only be read once
             return ""
         return check(
             Path(path).read_text() if path else context.environment.get("MCAST_SECRET", ""), run
@@ -49,7 +49,7 @@ def secret_check(context: Context) -> str:
 
 
 def judge_file(path: str, mode: int, owner: int, user: int) -> Finding:
-    """As the library judges the file of a secret (csrc/core/crypto/secret.cpp)."""
+    """Judges a secret's file as the library does (csrc/core/crypto/secret.cpp)."""
     data = {"file": path, "mode": oct(stat.S_IMODE(mode)), "owner": owner}
     fix = f"chmod 600 {path}"
     if not stat.S_ISREG(mode):
@@ -62,7 +62,7 @@ def judge_file(path: str, mode: int, owner: int, user: int) -> Finding:
         )
     try:
         problem = _problem(Path(path).read_text(errors="replace"))
-    except OSError:  # of another user, say: the rank finds out
+    except OSError:  # for example another user's: the rank will report it
         problem = ""
     if problem:
         return fail("secret", f"{path}: {problem}", "torch-mcast secret new FILE", **data)
@@ -118,7 +118,7 @@ def judge_cpu(flags: set[str]) -> Finding:
     return warn("cipher", "no AES instructions here: auto takes chacha20poly1305 on all ranks")
 
 
-_LOCKED = 256 << 10  # bytes of pages for keys of a process with a few groups
+_LOCKED = 256 << 10  # bytes of memory for keys of a process with a few groups
 
 
 def judge_locked(limit: int, privileged: bool) -> Finding:
@@ -160,7 +160,7 @@ def judge_library(
         return fail("libcrypto", f"cannot be loaded: {error}", "apt install libssl3")
     library.OpenSSL_version.restype = ctypes.c_char_p
     text = library.OpenSSL_version(0).decode()
-    # With AVX-512 it depends on the version of OpenSSL which is faster.
+    # With AVX-512 the version of OpenSSL determines which one is faster.
     if wanted == "libcrypto" or not flags >= {*_NEEDED_FLAGS, "avx2"} or "avx512f" in flags:
         return ok("libcrypto", text)
     if there(_FASTER):
@@ -169,8 +169,8 @@ def judge_library(
 
 
 def link_speed(interface: str, folder: Path = Path("/sys/class/net")) -> int:
-    """Bits per second that an interface says it carries; 0: it does not say (links that are down), or there
-    is no device behind it (a veth says 10 Gbit/s whatever carries it)."""
+    """Returns the bits per second that an interface reports; 0 if it reports none (links that are
+    down), or has no device behind it (a veth reports 10 Gbit/s whatever carries it)."""
     if not (folder / interface / "device").exists():
         return 0
     try:
@@ -199,7 +199,7 @@ def measured(mode: str, suite: str, link: int, chunk: int = 1408, library: str =
         from torch_mcast._load import extension
 
         rate = extension().seal_rate(mode, suite, chunk, library)
-    except Exception as error:  # noqa: BLE001 - other checks say what is broken
+    except Exception as error:  # noqa: BLE001 - other checks report the fault
         return warn("sealing", f"cannot be measured: {type(error).__name__}: {error}")
     return judge_rate(mode, suite, chunk, rate, link)
 

@@ -1,4 +1,4 @@
-"""MCAST_* variables: names nobody reads, values that are refused, settings for tests left on."""
+"""MCAST_* variables: names that the library does not read, refused values, settings for tests left on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OTHER_PREFIXES = ("MCAST_LAB", "MCAST_TORCH_", "MCAST_BUILD_")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name that `name` may be a mistyping of, or ""."""
+    """Returns the known name of which `name` may be a misspelling, or ""."""
     close = difflib.get_close_matches(name.upper(), sorted(known), n=1, cutoff=0.75)
     return close[0] if close else ""
 

@@ -12,7 +12,7 @@ from torch_mcast.doctor.netif import Interface
 
 
 def measure(address: str, ports: tuple[int, int] | None, limit: float = 1.0) -> str:
-    """Listens, on one of these ports if there are some, connects, moves a byte. "" or what went wrong."""
+    """Listens, on one of these ports if given, connects, moves a byte. Returns "" or the error."""
     try:
         with udp.listen(address, ports) as server:
             server.settimeout(limit)
@@ -31,7 +31,7 @@ def judge(interface: Interface, problem: str) -> Finding:
     name, data = f"tcp on {interface.name}", {"address": interface.address}
     if problem:
         text = f"listen and connect on {interface.address}: {problem}"
-        # Packets to an own address come by loopback.
+        # Packets to this host's own address go through loopback.
         fix = until_reboot(
             f"iptables -I INPUT -i lo -d {interface.address} -p tcp -j ACCEPT",
             "netfilter-persistent save",

@@ -1,4 +1,4 @@
-"""Versions: torch_mcast, torch (built for, and here), Python, kernel, and that they fit."""
+"""Versions: torch_mcast, torch (built for, and installed), Python, kernel, and whether they match."""
 
 from __future__ import annotations
 
@@ -76,14 +76,14 @@ def judge_kernel(system: str, release: str) -> Finding:
 
 
 def _torch() -> tuple[str, bool, str]:
-    """(version, with torch.distributed, why it cannot be imported)."""
+    """Returns (version, has torch.distributed, why it cannot be imported)."""
     if importlib.util.find_spec("torch") is None:
         return "", False, ""
     try:
         import torch
 
         return str(torch.__version__), torch.distributed.is_available(), ""
-    except Exception as error:  # noqa: BLE001 - whatever a broken torch raises is to be reported
+    except Exception as error:  # noqa: BLE001 - every error of a broken torch is reported
         try:
             version = importlib.metadata.version("torch")
         except importlib.metadata.PackageNotFoundError:

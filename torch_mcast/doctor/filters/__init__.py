@@ -1,6 +1,6 @@
-"""Packet filters of this host: what lets the packets of a job in, and what does not.
+"""Packet filters of this host: which rules accept the packets of a job, and which drop them.
 
-rules      chains that can be asked about packets
+rules      chains of rules that can be evaluated for packets
 iptables   reads `iptables -S`
 nft        reads `nft -j list ruleset`
 """

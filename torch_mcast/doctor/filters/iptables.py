@@ -7,10 +7,10 @@ import shlex
 
 from torch_mcast.doctor.filters.rules import Chain, Condition, Fit, Packets, Rule
 
-# Modules that say nothing themselves, only by their options.
+# Modules without a condition of their own; their options have conditions.
 _SILENT = {"tcp", "udp", "state", "conntrack", "pkttype", "addrtype", "multiport", "comment"}
 _VERDICTS = {"ACCEPT": "accept", "DROP": "drop", "REJECT": "drop", "RETURN": "return"}
-# Targets that let the packet go on.
+# Targets after which the packet continues.
 _PASSING = {
     "LOG",
     "NFLOG",
@@ -74,12 +74,13 @@ def _ports(text: str) -> Condition:
 
 
 def _states(text: str) -> Condition:
-    # The first packet of a connection, and all of a multicast stream, to which nobody answers.
+    # Matches the first packet of a connection, and all of a multicast stream, which gets no
+    # replies.
     return lambda packets: Fit.YES if "NEW" in text.upper().split(",") else Fit.NO
 
 
 def _packet_type(text: str) -> Condition:
-    # "host" and LOCAL are of packets to one address of this host.
+    # "host" and LOCAL match packets to one address of this host.
     def fit(packets: Packets) -> Fit:
         return Fit.YES if (text.lower() == "multicast") is packets.multicast else Fit.NO
 
@@ -120,7 +121,7 @@ def _rule(words: list[str], text: str) -> Rule:
             known = _VERDICTS.get(value)
             if known is None:
                 known = "next" if value in _PASSING else ("jump" if word == "-j" else "goto")
-            # What follows are options of the target.
+            # The rest are options of the target.
             return Rule(tuple(conditions), known, value, text)
         if word == "--comment" or (word in ("-m", "--match") and value in _SILENT):
             at += 2
@@ -137,7 +138,7 @@ def _rule(words: list[str], text: str) -> Rule:
 
 
 def read(rules: str, label: str = "iptables") -> dict[str, Chain]:
-    """The chains of the table `filter`; INPUT is the one with a policy."""
+    """Returns the chains of the table `filter`; INPUT is the one with a policy."""
     chains: dict[str, Chain] = {}
     for line in rules.splitlines():
         words = shlex.split(line)

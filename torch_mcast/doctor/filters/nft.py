@@ -61,7 +61,7 @@ def _packet_type(value: Any) -> Condition:
 
 
 def _single(left: dict[str, Any], value: Any) -> Condition:
-    """The condition that `left` has this one value."""
+    """Returns the condition that `left` has this one value."""
     kind, row = next(iter(left.items()))
     if kind == "meta":
         key = row.get("key")
@@ -89,7 +89,7 @@ def _single(left: dict[str, Any], value: Any) -> Condition:
     if kind == "ct" and row.get("key") == "state":
         return lambda packets: Fit.YES if value == "new" else Fit.NO
     if kind == "ct" and row.get("key") == "status":
-        return lambda packets: Fit.NO  # the first packet of a connection, which nobody translates
+        return lambda packets: Fit.NO  # the first packet of a connection, which is not translated
     if kind == "fib" and row.get("result") == "type" and row.get("flags") == ["daddr"]:
         return _packet_type(value)
     return _unknown
@@ -106,7 +106,7 @@ class _Reader:
         }
 
     def values(self, right: Any, at: tuple[str, str]) -> list[Any] | None:
-        """What `right` may be; None: not known."""
+        """Returns the values that `right` may have; None: not known."""
         if isinstance(right, dict) and "set" in right:
             right = right["set"]
         elif isinstance(right, str) and right.startswith("@"):
@@ -168,7 +168,8 @@ class _Reader:
 
 
 def read(text: str, interface: str, without: frozenset[tuple[str, str]]) -> dict[str, Chain]:
-    """ValueError: it is not what nft prints. `without`: tables (family, name) that iptables answers for."""
+    """Raises ValueError if the text is not nft's output. `without`: tables (family, name) that
+    iptables covers."""
     reader = _Reader(json.loads(text))
     chains: dict[str, Chain] = {}
 

@@ -1,8 +1,8 @@
 """Packet filters as rules that can be asked: would this packet come in?
 
-A ruleset is read by iptables.py or nft.py into chains of rules. What a reader does not understand is a
-condition that may hold or not. So the answer is a set of outcomes: accept, drop, or both, in which case the
-doctor says that it does not know.
+iptables.py or nft.py reads a ruleset into chains of rules. An expression that a reader does not
+understand becomes a condition that may hold or not. So the answer is a set of outcomes: accept,
+drop, or both, in which case the doctor reports that it does not know.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Network = ipaddress.IPv4Network
 
 
 class Fit(Enum):
-    """Whether a condition holds for all packets of a kind, for none, or for some or nobody knows."""
+    """Whether a condition holds for all packets of a kind, for none, or for some or an unknown part."""
 
     YES = "yes"
     NO = "no"
@@ -73,13 +73,13 @@ class Rule:
 class Chain:
     name: str
     rules: list[Rule] = field(default_factory=list)
-    policy: str = ""  # of a chain where packets come in: accept or drop
+    policy: str = ""  # of a chain for incoming packets: accept or drop
     label: str = ""  # as a person names it
 
 
 @dataclass(frozen=True)
 class Answer:
-    outcomes: frozenset[str]  # of accept, drop
+    outcomes: frozenset[str]  # a subset of accept, drop
     blame: str = ""  # the rule or policy that drops, or may
 
     @property
@@ -98,7 +98,7 @@ class _Walk:
     blame: str = ""
 
     def outcomes(self, chain: Chain, depth: int = 0) -> set[str]:
-        """Of accept, drop, and end: went through without a verdict."""
+        """Returns the possible outcomes: accept, drop, and end (passed without a verdict)."""
         if depth > 16:  # the kernel allows no loops
             return {"accept", "drop", "end"}
         possible: set[str] = set()
@@ -124,14 +124,14 @@ class _Walk:
         if rule.verdict not in ("jump", "goto"):
             return {rule.verdict}
         target = self.chains.get(rule.target)
-        if target is None:  # an extension's own target: it may do anything
+        if target is None:  # an extension's own target: its effect is unknown
             return {"accept", "drop", "next"}
         after = "next" if rule.verdict == "jump" else "return"
         return {after if o == "end" else o for o in self.outcomes(target, depth + 1)}
 
 
 def ask(chains: Mapping[str, Chain], packets: Packets) -> Answer:
-    """Of all chains with a policy: each must accept."""
+    """Evaluates all chains with a policy: each must accept."""
     together: set[str] = set()
     blame = ""
     for chain in chains.values():
@@ -146,6 +146,7 @@ def ask(chains: Mapping[str, Chain], packets: Packets) -> Answer:
         if "drop" in found:
             blame = blame or walk.blame
         if found == {"drop"}:
-            return Answer(frozenset({"drop"}), walk.blame)  # what is sure, if another may drop too
+            # a certain drop, if another one is only possible
+            return Answer(frozenset({"drop"}), walk.blame)
         together |= found
     return Answer(frozenset(together or {"accept"}), blame)

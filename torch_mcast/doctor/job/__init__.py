@@ -1,11 +1,11 @@
 """All ranks of a job against each other, when the doctor runs under a launcher.
 
 rendezvous  exchange through a TCPStore, bounded in time
-facts       what a rank tells the others about itself
+facts       facts that a rank reports about itself
 compare     differences between ranks, as findings
-reach       who hears whom: datagrams and connections between all ranks
-diagnose    the matrix of it, and why some do not hear each other
-run         the course of it all
+reach       which ranks receive from which: datagrams and connections between all ranks
+diagnose    the matrix of that, and causes of missing contact
+run         the steps of the whole check
 """
 
 from torch_mcast.doctor.job.run import run

@@ -1,4 +1,4 @@
-"""Differences between ranks. Facts in, findings out; nothing here asks the system."""
+"""Differences between ranks. Turns facts into findings, without querying the system."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch_mcast.doctor.job.ranks import label, spans
 
 Facts = dict[int, dict[str, Any]]  # of the ranks that reported
 
-# Of this machine alone: naturally different between hosts.
+# Settings of a single machine: naturally different between hosts.
 _LOCAL = {"interface", "debug", "pin"}
 
 
@@ -34,7 +34,7 @@ def describe(groups: dict[str, list[int]]) -> str:
 
 
 def newest(groups: dict[str, list[int]]) -> str:
-    """Of versions; what is none comes before all that are."""
+    """Returns the newest version; a text that is not a version is older than all others."""
     from packaging.version import InvalidVersion, Version
 
     def order(text: str) -> tuple[bool, Version]:
@@ -104,7 +104,7 @@ def settings(facts: Facts) -> list[Finding]:
 
 
 def secrets(facts: Facts) -> list[Finding]:
-    """A rank without one says so itself, or has its engine's."""
+    """A rank without a secret reports that itself, or uses its engine's."""
     having = {r: f for r, f in facts.items() if f.get("secret_check")}
     groups = list(by_value(having, lambda f: f["secret_check"]).values())
     if len(groups) < 2:
@@ -133,7 +133,7 @@ def hosts(facts: Facts) -> list[Finding]:
 
 
 def prefer_interface(facts: Facts) -> str:
-    """An export line for the interface name that most ranks on a real network use."""
+    """Returns an export line for the interface name that most ranks on a real network use."""
     names = [f["interface"]["name"] for f in facts.values() if f["interface"]]
     local = {f["loopback"]["name"] for f in facts.values() if f["loopback"]}
     outside = [name for name in names if name not in local]
@@ -186,7 +186,8 @@ def networks(facts: Facts) -> list[Finding]:
 
 
 def of_others(facts: Facts, own: int = 0) -> list[Finding]:
-    """What is not ok on ranks other than `own`, equal rows of several ranks as one."""
+    """Returns the findings that are not ok on ranks other than `own`; equal rows of several ranks
+    become one."""
     groups: dict[tuple[str, str, str, str], list[int]] = defaultdict(list)
     for rank in sorted(set(facts) - {own}):
         for row in facts[rank]["findings"]:

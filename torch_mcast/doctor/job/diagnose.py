@@ -1,4 +1,4 @@
-"""From who heard whom to a matrix, the pairs that do not hear each other, and likely causes."""
+"""Turns reports of received datagrams into a matrix, the pairs without contact, and likely causes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch_mcast.doctor.job.compare import Facts, prefer_interface
 from torch_mcast.doctor.job.ranks import label, spans
 from torch_mcast.doctor.job.reach import Heard
 
-_MATRIX = 40  # ranks; beyond it the pairs alone are listed
+_MATRIX = 40  # ranks; above it only the pairs are listed
 _PAIRS = 12  # named in one row
 
 
@@ -21,7 +21,8 @@ Causes = list[tuple[str, str]]  # (likely cause, fix)
 
 
 def let_in(rank: int, facts: Facts, *protocols: str) -> str:
-    """What its host must do for these to come in from the hosts of its subnet."""
+    """Returns the commands with which the rank's host accepts these protocols from the hosts of its
+    subnet."""
     interface = facts[rank]["interface"]
     if not interface:
         return "see the row firewall of that host"
@@ -45,7 +46,7 @@ def port_range(fact: dict[str, Any]) -> tuple[int, int] | None:
 
 
 def unreachable_pairs(reports: dict[int, Heard], ranks: list[int]) -> Pairs:
-    """(sender, receiver) where the receiver took part and did not hear full datagrams."""
+    """Returns (sender, receiver) where the receiver took part and did not receive full datagrams."""
     return [(s, r) for s in ranks for r in ranks if r in reports and s not in reports[r].full]
 
 
@@ -73,7 +74,7 @@ def matrix(reports: dict[int, Heard], ranks: list[int]) -> str:
 
 
 def name_pairs(pairs: Pairs) -> str:
-    """Grouped by receiver: "rank 2 does not hear ranks 0, 1"."""
+    """Groups pairs by receiver: "rank 2 does not hear ranks 0, 1"."""
     by_receiver: dict[int, list[int]] = {}
     for sender, receiver in pairs:
         by_receiver.setdefault(receiver, []).append(sender)
@@ -83,7 +84,7 @@ def name_pairs(pairs: Pairs) -> str:
 
 
 def causes(pairs: Pairs, reports: dict[int, Heard], ranks: list[int], facts: Facts) -> Causes:
-    """The likely causes, the most telling first."""
+    """Returns the likely causes, the most conclusive one first."""
     if any(s in reports[r].small for s, r in pairs):
         return [
             (
@@ -127,7 +128,7 @@ def _not_even_itself(own: list[int], facts: Facts) -> Causes:
 def _hosts_apart(
     across: Pairs, reports: dict[int, Heard], host: dict[int, str], facts: Facts
 ) -> Causes:
-    """A host that stands alone points at itself; all against all points at the network."""
+    """A host without contact to any other is itself suspect; if no host has contact, the network is."""
     hosts = sorted(set(host.values()))
     if len(hosts) <= 2:
         return []

@@ -1,4 +1,4 @@
-"""What a rank tells the others about itself."""
+"""Facts that a rank reports about itself to the others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BOOT_ID, _NET = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/ne
 
 
 def host_id() -> str:
-    """Boot and network namespace, as csrc/core/base/host.cpp tells hosts apart."""
+    """Returns boot and network namespace, by which csrc/core/base/host.cpp distinguishes hosts."""
     try:
         net = _NET.stat()
         return f"{_BOOT_ID.read_text().strip()}/{net.st_dev}:{net.st_ino}"

@@ -1,11 +1,12 @@
-"""Who hears whom, tried with what the library sends: multicast datagrams of full size and TCP
-connections, between all ranks.
+"""Tests which ranks receive from which others, with the library's kinds of traffic: multicast
+datagrams of full size and TCP connections, between all ranks.
 
-Rank 0 makes a plan from everybody's facts: on one host loopback, else the chosen interfaces; the
-size is a full chunk of the group these ranks would make. Every rank joins and listens before any
-sends. Then each sends a few rounds, a full and a small datagram in each (full ones missing where
-small ones arrive means the MTU), and connects to all. It stops when all have sent and the last of
-it had time to arrive, so a rank that is scheduled late is not taken for one that is not heard."""
+Rank 0 makes a plan from the facts of all ranks: on one host it uses loopback, else the chosen
+interfaces; the size is a full chunk of the group that these ranks would create. Every rank joins
+and listens before any sends. Then each sends a few rounds of one full and one small datagram (if
+only full ones are missing, the MTU is the cause), and connects to all. It stops when all have sent
+and the last datagram had time to arrive, so a rank that is scheduled late is not reported as
+unreachable."""
 
 from __future__ import annotations
 
@@ -31,13 +32,13 @@ _EVERY_S, _GRACE_S, _CONNECT_S = 0.1, 0.3, 2.0
 
 
 def probe_size(datagram: int, chunk: int) -> int:
-    """Bytes of a full datagram of the group, of which `datagram` is the upper bound."""
+    """Returns the bytes of a full datagram of the group, of which `datagram` is the upper bound."""
     payload = max(datagram - _HEADER, 0) // 64 * 64
     return _HEADER + (min(payload, chunk) if chunk else payload)
 
 
 def plan(facts: Facts) -> dict[str, Any]:
-    """The path, the participants and the datagrams. JSON."""
+    """Returns the path, the participants and the datagrams, as JSON."""
     one_host = len({f["host_id"] for f in facts.values()}) == 1
     path = "loopback" if one_host else "interface"
     able = sorted(rank for rank, f in facts.items() if f[path] is not None)
@@ -48,7 +49,8 @@ def plan(facts: Facts) -> dict[str, Any]:
         "ranks": able,
         "hosts": {str(rank): facts[rank]["host_id"] for rank in able},
         "group": udp.random_group(any(":" in facts[rank][path]["address"] for rank in able)),
-        # Of a job's own: what filters let in for jobs passes. Groups apart, so that none is disturbed.
+        # The port is one of a job's, so that a filter that accepts jobs accepts it. Groups are
+        # separate, so that no job is disturbed.
         "port": UDP_PORTS[0] + secrets.randbelow(UDP_PORTS[1] - UDP_PORTS[0] + 1),
         "token": secrets.token_hex(16),
         "size": max(probe_size(datagram, max(chunks, default=0)), _SMALL),
@@ -60,7 +62,8 @@ def plan(facts: Facts) -> dict[str, Any]:
 class Heard:
     full: set[int] = field(default_factory=set)
     small: set[int] = field(default_factory=set)
-    refused: dict[int, str] = field(default_factory=dict)  # no TCP connection to these, and why
+    # peers that refused a TCP connection, and the reason
+    refused: dict[int, str] = field(default_factory=dict)
     problem: str = ""  # this rank could not take part
 
     def to_json(self) -> dict[str, Any]:
@@ -114,12 +117,12 @@ class Probe:
         self._sockets.close()
 
     def addresses(self) -> dict[str, list[Any]]:
-        """{"loopback" or "interface": [address, port]} that this rank listens on."""
+        """Returns {"loopback" or "interface": [address, port]} on which this rank listens."""
         return {kind: list(s.getsockname()) for kind, s in self._listeners.items()}
 
     def run(self, peers: dict[int, Any], sent: Any, all_sent: Any, limit: float) -> Heard:
-        """`peers`: addresses() of all; `sent()` tells that this rank has sent all it will,
-        `all_sent()` whether everybody has. At most `limit` seconds."""
+        """`peers`: addresses() of all; `sent()` reports that this rank has sent everything,
+        `all_sent()` returns whether all ranks have. Takes at most `limit` seconds."""
         heard = Heard()
         start = time.monotonic()
         rounds, announced, quiet_at = 0, False, None
@@ -156,7 +159,7 @@ class Probe:
             payload = _PROBE.pack(self._token, self.rank, full).ljust(size, b"\0")
             try:
                 self._sender.sendto(payload, to)
-            except BlockingIOError:  # a full queue is loss, and there are more rounds
+            except BlockingIOError:  # a full queue counts as loss, and more rounds follow
                 continue
             except OSError as error:
                 heard.problem = f"sending {size} bytes: {error.strerror}"
@@ -171,7 +174,7 @@ class Probe:
                 key.fileobj.accept()[0].close()
 
     def _hear(self, heard: Heard) -> None:
-        for _ in range(256):  # then timers get their turn
+        for _ in range(256):  # so that timers are handled in between
             try:
                 payload = self._receiver.recv(65536)
             except OSError:

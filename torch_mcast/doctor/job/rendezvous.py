@@ -1,5 +1,5 @@
-"""Ranks exchange JSON through the store that init_process_group would use. Nothing waits beyond its
-deadline: what is not there by then is missing, and the caller says so."""
+"""Ranks exchange JSON through the store that init_process_group would use. No wait exceeds its
+deadline: a value that is not there by then is missing, and the caller reports it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TELL_S = 5.0
 
 
 def say(text: str) -> None:
-    """Progress, beside the report on standard output."""
+    """Prints progress on standard error, apart from the report on standard output."""
     print(f"torch-mcast doctor: {text}", file=sys.stderr, flush=True)
 
 
@@ -29,7 +29,7 @@ class Rendezvous:
         self.store.set(key, json.dumps(value))
 
     def fetch(self, key: str, deadline: float) -> Any:
-        """The value, or None if nobody published it before the deadline (time.monotonic)."""
+        """Returns the value, or None if it was not published before the deadline (time.monotonic)."""
         while not self.store.check([key]):
             if time.monotonic() >= deadline:
                 return None
@@ -39,8 +39,8 @@ class Rendezvous:
     def collect(
         self, key: str, ranks: Iterable[int], deadline: float, what: str = ""
     ) -> dict[int, Any]:
-        """{rank: value} of those that published "key/rank" in time. `what`: said on standard error while it
-        takes long, with the ranks that are waited for."""
+        """Returns {rank: value} of those that published "key/rank" in time. `what` is printed on
+        standard error if it takes long, with the missing ranks."""
         missing, found = sorted(ranks), {}
         tell_at = time.monotonic() + _TELL_S
         while True:
@@ -57,7 +57,7 @@ class Rendezvous:
             time.sleep(_RETRY_S)
 
     def arrive(self, key: str, expected: int) -> None:
-        """Counts this rank in; the last one opens the gate that `passed` looks at."""
+        """Counts this rank in; the last one opens the gate that `passed` checks."""
         if self.store.add(key, 1) == expected:
             self.store.set(f"{key}/all", "1")
 
@@ -66,9 +66,10 @@ class Rendezvous:
 
 
 def connect(environment: Mapping[str, str], timeout: float) -> Rendezvous:
-    """ValueError: the launcher's variables are wrong. RuntimeError: the store is not reached.
+    """Raises ValueError if the launcher's variables are wrong, RuntimeError if the store cannot be
+    reached.
 
-    torchrun's agent holds a store already; else rank 0 opens it, as init_process_group does.
+    torchrun's agent already has a store; without it rank 0 opens one, as init_process_group does.
     """
     from torch.distributed import PrefixStore, TCPStore
 
@@ -86,6 +87,6 @@ def connect(environment: Mapping[str, str], timeout: float) -> Rendezvous:
         wait_for_workers=False,
         multi_tenant=True,
     )
-    # A restarted job meets anew, without what the earlier ranks left.
+    # A restarted job meets under a new name, without keys of the earlier ranks.
     attempt = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
     return Rendezvous(PrefixStore(f"torch_mcast_doctor/{attempt}/", store), rank, size)

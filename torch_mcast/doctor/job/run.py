@@ -78,7 +78,8 @@ def _probe(
 ) -> None:
     """Steps 2 and 3 of every rank. Sockets stay open, on `stack`, until all have reported."""
     rank = rendezvous.rank
-    # Rank 0 waits `timeout` for the last rank, and may itself come up to as much later than this.
+    # Rank 0 waits `timeout` for the last rank, and may itself be up to that much later than this
+    # one.
     what = rendezvous.fetch("plan", time.monotonic() + 2 * timeout)
     if what is None or rank not in what["ranks"]:
         return
@@ -104,14 +105,14 @@ def _probe(
 
 
 def _start_probe(rendezvous: Rendezvous, what: dict[str, Any]) -> None:
-    """Step 2 of rank 0, beside _probe(): says go when all that can are ready."""
+    """Step 2 of rank 0, concurrent with _probe(): gives the start signal when all that can are ready."""
     ready = rendezvous.collect("ready", what["ranks"], time.monotonic() + _READY_S)
     addresses = {str(r): row["addresses"] for r, row in ready.items() if "addresses" in row}
     rendezvous.publish("go", addresses)
 
 
 def _lead(rendezvous: Rendezvous, context: Context, timeout: float) -> tuple[dict[str, Any], str]:
-    """Rank 0: (the job's part of the JSON document, the matrix)."""
+    """Runs as rank 0. Returns (the job's part of the JSON document, the matrix)."""
     say(f"checked {os.uname().nodename}; {rendezvous.size} ranks are to report")
     known = rendezvous.collect(
         "facts", range(rendezvous.size), time.monotonic() + timeout, "waiting for the facts"
@@ -184,7 +185,7 @@ def run(context: Context, findings: list[Finding], timeout: float, as_json: bool
     try:
         with _Watchdog(timeout + _MARGIN_S, findings, as_json, rank):
             rendezvous = connect(context.environment, timeout)
-        # Longest possible: wait for the plan, ready, probe, the others' reports, the end.
+        # Longest possible duration: wait for the plan, ready, probe, the others' reports, the end.
         limit = 3 * timeout + _READY_S + 2 * _PROBE_S + 4 * _MARGIN_S
         with _Watchdog(limit, findings, as_json, rank):
             return _run(rendezvous, context, findings, timeout, as_json)
@@ -200,7 +201,7 @@ def _run(
         job, matrix = _lead(rendezvous, context, timeout)
         code = _print(findings, job, matrix, as_json)
         rendezvous.publish("verdict", code)
-        # The store may live in this process: stay until the others have read the verdict.
+        # This process may serve the store: stay until the others have read the verdict.
         present = [row["rank"] for row in job["ranks"] if row["rank"] != 0]
         rendezvous.collect("left", present, time.monotonic() + _MARGIN_S)
         return code
