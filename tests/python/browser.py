@@ -15,12 +15,12 @@ from select import select
 from time import monotonic
 from typing import Any
 
-LIMIT = 60.0  # seconds for one answer
+LIMIT = 60.0  # seconds for one reply
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-# The pipes' descriptors in the browser, as --remote-debugging-pipe has them.
+# Descriptors of the pipes in the browser, as --remote-debugging-pipe expects them.
 READS, WRITES = 3, 4
 
-# Resolves once the expression is true, or with an error after so many milliseconds.
+# Resolves once the expression is true, or rejects after this many milliseconds.
 WHEN = """new Promise((resolve, reject) => {
   const end = Date.now() + LIMIT;
   const look = () => {
@@ -55,7 +55,7 @@ class Browser:
     def _start(self, program: str, profile: Path, size: str) -> None:
         commands, self._out = os.pipe()
         self._in, answers = os.pipe()
-        # Above the two numbers, which dup2() then takes.
+        # Above the two numbers that dup2() then replaces.
         ends = [fcntl.fcntl(fd, fcntl.F_DUPFD, WRITES + 1) for fd in (commands, answers)]
 
         def place() -> None:
@@ -88,7 +88,7 @@ class Browser:
             self._note(answer)
 
     def _read(self, end: float, method: str) -> dict[str, Any]:
-        """The next message; AssertionError after the limit or if the browser has ended."""
+        """Returns the next message. Raises AssertionError after the limit or if the browser has ended."""
         while b"\0" not in self._rest:
             readable, _, _ = select([self._in], [], [], max(0, end - monotonic()))
             assert readable, f"{method}: no answer of the browser in {LIMIT:.0f} s"
@@ -121,7 +121,7 @@ class Browser:
             self._note(self._read(end, address))
 
     def run(self, expression: str) -> Any:
-        """The value of a JavaScript expression; a promise is waited for."""
+        """Returns the value of a JavaScript expression; waits for a promise."""
         told = self.call(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )
@@ -129,7 +129,7 @@ class Browser:
         return told["result"].get("value")
 
     def when(self, expression: str) -> Any:
-        """The value of the expression once it is true."""
+        """Returns the value of the expression once it is true."""
         text = WHEN.replace("LIMIT", str(int(LIMIT * 1000 / 2)))
         return self.run(
             text.replace("TEXT", json.dumps(expression)).replace("EXPRESSION", expression)

@@ -1,4 +1,4 @@
-"""Programs and libraries that the Python tests use and the build makes (cmake/TestExtensions.cmake)."""
+"""Programs and libraries that the build makes for the Python tests (cmake/TestExtensions.cmake)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ MAKE = "run `make build-python-tests`"
 
 
 def built(name: str, *sources: str, folder: Path = FOLDER, root: Path = ROOT) -> Path:
-    """The path of a built file. `sources` are patterns below the repository's root: tests must not pass with a file
-    that is older than what it is made of."""
+    """Returns the path of a built file. `sources` are patterns below the repository's root: tests
+    must not pass with a file that is older than its sources."""
     file = folder / name
     if not file.exists():
         raise RuntimeError(f"{file} is missing: {MAKE}")

@@ -1,4 +1,4 @@
-"""Whether what is returned is of the type that is promised: TypedDicts down to their last field."""
+"""Checks that a returned value has the declared type: TypedDicts down to their last field."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 
 def conforms(value: Any, kind: Any, where: str = "") -> None:
-    """AssertionError at the first place that is not of this type. A field too many is one, too."""
+    """Raises AssertionError at the first place that is not of this type. An extra field is an
+    error, too."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if typing.is_typeddict(kind):
         fields = typing.get_type_hints(kind)

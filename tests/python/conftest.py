@@ -1,7 +1,7 @@
-"""Fixtures of the Python tests. MCAST_CI=1: a skip for something this machine can have is a failure; what
-only some machines have is marked `not_everywhere`.
-Two tiers: without MCAST_TEST_ALL=1 the tests marked `all_tier` are left out (deselected, not skipped), and so are
-combinations of parameters that other ones cover in pairs (pairwise.py)."""
+"""Fixtures of the Python tests. MCAST_CI=1: a skip for something that this machine can have is a
+failure; tests of things that only some machines have are marked `not_everywhere`. Two tiers:
+without MCAST_TEST_ALL=1 the tests marked `all_tier` are left out (deselected, not skipped), and so
+are combinations of parameters that other combinations cover in pairs (pairwise.py)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from xdist.scheduler import LoadScopeScheduling
 
 from torch_mcast.lab.pytest_plugin import strict
 
-# Tests that run side by side (pytest-xdist), but for what they share: a folder or module listed here runs
-# in one process, in order, since its tests share a lab, virtual machines, or something that is built first.
+# Tests run side by side (pytest-xdist) unless they share something: a folder or module listed here
+# runs in one process, in order, since its tests share a lab, virtual machines, or something that is
+# built first.
 TOGETHER = (
     "test_training_example",
     "test_wheel_versions",
@@ -40,7 +41,7 @@ TOGETHER = (
 )
 
 
-# Long ones of their own: begun last, they would keep one process busy when the others have ended.
+# Single long tests: if they started last, they would run on after the other processes have ended.
 LONG = (
     "test_examples",
     "test_broadcast_weights",
@@ -61,15 +62,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = {item for item in usual if item not in combinations}
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = [item for item in items if item in kept]
-    # What runs longest in one piece begins first.
+    # The groups that take longest start first.
     first = (*TOGETHER, *LONG)
     place = {name: number for number, name in enumerate(first)}
     items.sort(key=lambda item: place.get(listed(first, item.nodeid), len(first)))
 
 
 class Groups(LoadScopeScheduling):
-    """Sends what belongs together to one process. (The groups of `--dist loadgroup` are marks, which
-    pytest-xdist 3.8 does not find with pytest 9.2.)"""
+    """Sends tests that belong together to one process. (The groups of `--dist loadgroup` are marks,
+    which pytest-xdist 3.8 does not find with pytest 9.2.)"""
 
     def _split_scope(self, nodeid: str) -> str:
         return listed(TOGETHER, nodeid) or nodeid
@@ -81,7 +82,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
 
 
 class Timeline:
-    """Which process of a run side by side was at which test, and when: build/timeline.tsv, with lines of
+    """Records which process of a parallel run was at which test, and when: build/timeline.tsv, with lines of
     process, phase, begin and end (seconds of the clock), and the test. `tools/test_times.py` sums them up. Failures
     are written to build/failures.txt at once: pytest prints them at the end."""
 
@@ -105,9 +106,9 @@ class Timeline:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("numprocesses", None):  # of the process that has the others
+    if config.getoption("numprocesses", None):  # the process that controls the others
         config.pluginmanager.register(Timeline(config.rootpath / "build"))
-    else:  # before anything makes a thread, a socket or a process
+    else:  # before threads, sockets and processes are created
         own_network.enter()
 
 
@@ -128,7 +129,7 @@ def pool() -> Iterator[Pool]:
 
 @pytest.fixture(scope="session")
 def mapped_pool() -> Iterator[Pool]:
-    """Processes of their own: once tensors lie in arenas, they do for good."""
+    """Separate processes: once a process puts its tensors into arenas, it always does."""
     workers = Pool({"MCAST_ENGINE_MEMORY": "map_all"})
     yield workers
     workers.close()
@@ -142,7 +143,7 @@ def engine_socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     host_engine.end(process)
 
 
-# What `ranks` can be: the settings of each path.
+# Values of the fixture `ranks`: the settings of each path.
 PATHS = {
     "network": {"MCAST_SHARED_MEMORY": "off"},
     "host": {"MCAST_SHARED_MEMORY": "auto"},
@@ -152,14 +153,14 @@ PATHS = {
     "engine-map": {},
     "engine-copy": {"MCAST_ENGINE_MEMORY": "copy"},
 }
-# Further ones, for tests that name them: ranks at one engine, which share memory inside it.
+# More values, for tests that name them: ranks at one engine, which share memory inside it.
 MORE_PATHS = {
     path.replace("engine", "engine-host"): {**setting, "MCAST_SHARED_MEMORY": "auto"}
     for path, setting in PATHS.items()
     if path.startswith("engine")
 }
-# Modules whose tests run over all of them, on loopback or in shared memory; and the paths that they take with
-# MCAST_TEST_ALL=1 only, since they test what is around these: that is the same code as on other paths.
+# Modules whose tests run over all paths, on loopback or in shared memory; and the paths that they
+# take only with MCAST_TEST_ALL=1, because the code that these modules test is the same there.
 ALL_PATHS: dict[str, set[str]] = {
     "test_exchange": set(),
     "test_ops": set(),
@@ -177,7 +178,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             paths = [
                 pytest.param(p, marks=[pytest.mark.all_tier] if p in ALL_PATHS[module] else [])
                 for p in PATHS
-                if p != "host-map"  # of operations test_mapped_tensors
+                if p != "host-map"  # test_mapped_tensors runs operations over it
             ]
         metafunc.parametrize("ranks", paths, indirect=True)
 
@@ -210,10 +211,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.fixture
 def stores(tmp_path):
-    """An engine that keeps stores, and its port."""
+    """Starts an engine that keeps stores. Returns its socket and its port."""
     port = free_port()
     path = tmp_path / "engine.sock"
-    # Of what no interface leads to, one address is nobody's.
+    # One of the peers' addresses belongs to no host, and no interface leads to it.
     process = host_engine.start(
         path, "--store-port", str(port), "--goodbye", "1", "--peers", "240.0.0.1"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-# Everything c10d moves; Gloo knows the first group only.
+# All types that c10d moves; Gloo supports the first group only.
 GLOO_DTYPES = [
     torch.float32,
     torch.float64,
@@ -32,7 +32,7 @@ DTYPES = GLOO_DTYPES + OTHER_DTYPES
 def content(
     rank: int, shape: int | tuple[int, ...], dtype: torch.dtype, salt: int = 0
 ) -> torch.Tensor:
-    """Random bits, NaNs included."""
+    """Returns a tensor of random bits, NaNs included."""
     shape = (shape,) if isinstance(shape, int) else shape
     count = 1
     for extent in shape:
@@ -53,8 +53,8 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 def close(
     got: torch.Tensor, expected: torch.Tensor, what: object = "", rtol: float = 0, atol: float = 0
 ) -> None:
-    """As torch.testing.assert_close, whose first call imports torch.distributed.tensor: a second of CPU time in
-    each rank."""
+    """Compares as torch.testing.assert_close does, whose first call imports
+    torch.distributed.tensor: a second of CPU time in each rank."""
     assert got.dtype == expected.dtype and got.shape == expected.shape, f"{what}: {got.dtype}"
     if not torch.allclose(got, expected, rtol, atol):
         wrong = ((got - expected).abs() > atol + rtol * expected.abs()).nonzero()
@@ -62,7 +62,7 @@ def close(
 
 
 def compare(got: torch.Tensor, expected: torch.Tensor, what: object) -> None:
-    """Two flat tensors of one type, in full."""
+    """Compares two flat tensors of one type, in full."""
     if not torch.equal(got, expected):
         wrong = (got != expected).nonzero().flatten()
         raise AssertionError(

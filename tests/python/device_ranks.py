@@ -1,6 +1,7 @@
-"""What the tests of device tensors share: ranks on a device (devices.py), and tensors there that are only right if
-everybody waits for what he has to. A module takes the fixtures and pytest_generate_tests from here; a test that asks
-for `either`, `gated` or `hosted` then runs on the fake device, and as it is on CUDA where torch has that."""
+"""Shared by the tests of device tensors: ranks on a device (devices.py), and tensors there that are
+only right if all streams and threads wait as they must. A module imports the fixtures and
+pytest_generate_tests from here; a test that asks for `either`, `gated` or `hosted` then runs on the
+fake device, and also on CUDA if torch has it."""
 
 from __future__ import annotations
 
@@ -21,11 +22,12 @@ import torch_mcast
 
 BEFORE, AFTER = 0x5A, 0x33  # what kernels before and after an operation do to every byte
 PIECES = {"segment": 4096}  # up to 64 pieces
-# Not ROCm: it has no gate, and no driver that devices.Cuda knows.
+# ROCm is excluded: it has no gate, and its driver is not the one that devices.Cuda calls.
 GPU = torch.cuda.is_available() and torch.version.hip is None
 DEVICES = ["fake", *(["cuda"] if GPU else [])]
-# Of their processes. On CUDA a stream that waits holds up those that share its hardware queue, and by default there
-# are eight (docs/device-tensors.md, Limits): what is held by a test must not be what others wait for.
+# Environment of the ranks' processes. On CUDA a stream that waits blocks those that share its
+# hardware queue, and by default there are eight queues (docs/device-tensors.md, Limits): a stream
+# that a test holds must not block the streams that other work waits for.
 ENVIRONMENTS = {"fake": {}, "cuda": {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}}
 # With a gate (wait() makes the stream wait), without one (wait() blocks).
 FIXTURES = {"either": (True, False), "gated": (True,), "hosted": (False,)}
@@ -51,8 +53,9 @@ def library() -> str:
 
 @pytest.fixture(scope="module")
 def device_pools() -> Iterator[dict[str, Pool]]:
-    """Workers of their own, by device: a process with an accelerator is another one for the rest of the tests, and one
-    with two would take pinned memory of the wrong one. Those of CUDA have an environment, so they are not forked."""
+    """Separate workers for each device: a process with an accelerator behaves differently in all
+    later tests, and one with two would take pinned memory of the wrong one. Workers of CUDA have an
+    environment, so they are not forked."""
     pools = {name: Pool(ENVIRONMENTS[name]) for name in DEVICES}
     yield pools
     for pool in pools.values():
@@ -72,13 +75,14 @@ class Runner:
         self, world: int, function: Callable[..., Any], *args: Any, **more: Any
     ) -> list[Any]:
         chosen = self.device, self.library, self.gate
-        # The limit: a process that is not forked has to import torch first, and to find the GPU.
+        # The limit is long because a process that is not forked has to import torch first, and to
+        # find the GPU.
         self.pool.run(world, devices.take, *chosen, store="none", limit_s=240)
         options = {**PIECES, **more.pop("options", {})}
         env = more.pop("env", {})
         if self.device == "cuda":
             options = {**NO_FALLBACK, **options}
-        # Not left to the trial of device_wait=auto, which a busy machine may fail.
+        # Set explicitly, since the trial of device_wait=auto may fail on a busy machine.
         env = {"MCAST_DEVICE_WAIT": "stream" if self.gate else "host", **env}
         backend = f"cpu:mcast,{self.device}:mcast"
         return self.pool.run(
@@ -107,13 +111,13 @@ def hosted(request, device_pools):
     return _runner(request, device_pools)
 
 
-# Of groups on CUDA. NCCL, which would reduce and send there, takes no two ranks that share a GPU; on the fake device
-# there is none anyway.
+# For groups on CUDA. NCCL, which would reduce and send there, refuses two ranks that share a GPU;
+# the fake device has no fallback anyway.
 NO_FALLBACK = {"fallback": "none"}
 
 
 def both() -> str:
-    """The backend of a group for tensors on the CPU and on the device."""
+    """Returns the backend of a group for tensors on the CPU and on the device."""
     return f"cpu:mcast,{device()}:mcast"
 
 
@@ -136,14 +140,15 @@ def flipped(tensor: torch.Tensor, value: int) -> torch.Tensor:
 
 
 def upload(tensor: torch.Tensor) -> torch.Tensor:
-    """`tensor` on the device, once the kernel that this enqueues has run."""
+    """Returns a copy of `tensor` on the device, which is right once the kernel that this enqueues
+    has run."""
     there = flipped(tensor, BEFORE).to(device())
     ops().flip(there, BEFORE)
     return there
 
 
 def upload_held(tensor: torch.Tensor) -> torch.Tensor:
-    """upload() while the current stream is held: a blocking copy would wait for it."""
+    """Does the same as upload() while the current stream is held: a blocking copy would wait for it."""
     before = ops().use_stream(7)
     there = flipped(tensor, BEFORE).to(device())
     ops().synchronize()
@@ -153,7 +158,7 @@ def upload_held(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def check(there: torch.Tensor, expected: torch.Tensor, what: object) -> None:
-    """A kernel enqueued now must see `expected`."""
+    """Checks that a kernel enqueued now sees `expected`."""
     if there.is_contiguous():
         ops().flip(there, AFTER)
         expected = flipped(expected, AFTER)

@@ -1,22 +1,24 @@
-"""The devices that the tests of device tensors run on, in the process of a rank. take() makes one of them its
-device; then device() is its name in torch, and ops() is what tests do to it:
+"""The devices on which the tests of device tensors run, in the process of a rank. take() makes one
+of them its device; then device() is its name in torch, and ops() has the functions that tests apply
+to it:
 
     flip(tensor, value)        a kernel: every byte ^= value
-    use_stream(number)         makes that stream the current one; returns the number of the one before. 0: the default
+    use_stream(number)         makes that stream the current one; returns the previous number. 0: the default
     synchronize()              waits for the current stream
-    hold(), release()          nothing after hold() on the current stream runs before release()
-    stall(), go_on()           what is posted from stall() on does not get out of the device as a whole before go_on()
+    hold(), release()          commands after hold() on the current stream do not run before release()
+    stall(), go_on()           data posted after stall() does not leave the device completely before go_on()
     peek(tensor, n)            its first n bytes as they are now, without waiting for what is enqueued
-    capture(True), capture(False)   a graph, by this thread, in the mode in which calls of any thread may break it;
-                               the end returns how many have (on CUDA it raises what broke it)
-    capture_here(True), capture_here(False)   the same of what this thread gives the current stream, which is not 0; the
-                               end returns how many commands that was given (on CUDA, where nobody counts, 0)
-    asked()                    rises when a thread has asked how far the device is
-    block_asking(on), blocked()     calls to the device that block while streams wait; how many do now
+    capture(True), capture(False)   captures a graph in this thread, in the mode in which calls of any thread may break it;
+                               the end returns how many did (on CUDA it raises the error that broke it)
+    capture_here(True), capture_here(False)   the same for commands of this thread to the current stream, which is not 0; the
+                               end returns their number (0 on CUDA, where they are not counted)
+    asked()                    increases when a thread has queried the progress of the device
+    block_asking(on), blocked()     makes calls to the device block while streams wait; how many block now
     pooled()                   streams taken from torch's pool
 
-The fake device (fake_device/) also has gates(), copies(), allow() and fault(): it counts what is enqueued, limits
-copies and fails when told. Nobody can do that to a GPU, so the tests that need it are marked `fake_device`.
+The fake device (fake_device/) also has gates(), copies(), allow() and fault(): it counts enqueued
+commands, limits copies and fails on request. A GPU cannot do that, so the tests that need it are
+marked `fake_device`.
 """
 
 from __future__ import annotations
@@ -47,15 +49,16 @@ class Fake:
 
 
 class Cuda:
-    """The first GPU, for all ranks: they may share one. What torch has no function for is asked of the driver, as the
-    extension does (csrc/torch/device/gate.cpp). One per process: its first use of CUDA, and never in one that forks.
+    """The first GPU, for all ranks: they may share one. Functions that torch lacks are called in
+    the driver, as the extension does (csrc/torch/device/gate.cpp). One per process: it must be the
+    first use of CUDA, and the process must not fork.
     """
 
     name = "cuda"
-    STREAMS = 17  # tests use numbers below it
+    STREAMS = 17  # tests use smaller numbers
     ROOM = (
         20 << 20
-    )  # bytes; an allocator's segment, more than what tests take while a stream is held
+    )  # bytes; an allocator's segment, more than tests allocate while a stream is held
 
     def __init__(self) -> None:
         torch.cuda.set_device(0)
@@ -63,7 +66,7 @@ class Cuda:
         self._streams |= {number: torch.cuda.Stream() for number in range(1, self.STREAMS)}
         self._current = 0
         self._aside = torch.cuda.Stream()
-        self._driver = ctypes.CDLL("libcuda.so.1")  # torch has loaded it
+        self._driver = ctypes.CDLL("libcuda.so.1")  # torch has already loaded it
         self._word = torch.zeros(1, dtype=torch.int32, pin_memory=True)
         self._word_there = ctypes.c_uint64()
         self._call(
@@ -74,7 +77,7 @@ class Cuda:
         )
         self._holds = self._releases = 0
         self._captured = torch.zeros(8, dtype=torch.uint8, device="cuda")
-        self._since = 0.0  # by the clock: when capture() or block_asking() was called
+        self._since = 0.0  # monotonic time of the last capture() or block_asking()
         self._spare: ctypes.c_uint64 | None = None
         self._freeing: threading.Thread | None = None
 
@@ -83,8 +86,9 @@ class Cuda:
         assert error == 0, f"{name}: CUDA driver error {error}"
 
     def prepare(self) -> None:
-        """Before each test. What may wait for the whole device when it is done first is done now, when no stream is
-        held: kernels are loaded, and both of torch's allocators have memory that they need not ask the driver for.
+        """Runs before each test. Actions whose first use may wait for the whole device are done
+        now, while no stream is held: kernels are loaded, and both of torch's allocators get memory
+        so that they need not call the driver later.
         """
         torch.cuda.set_device(0)
         for number in range(8):
@@ -107,7 +111,7 @@ class Cuda:
         torch.cuda.synchronize()
 
     def flip(self, tensor: torch.Tensor, value: int) -> None:
-        # Of one element it may have any stride and still be contiguous, which view() does not take.
+        # A tensor of one element may have any stride and still be contiguous, which view() refuses.
         tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).bitwise_xor_(value)
 
     def use_stream(self, number: int) -> int:
@@ -119,15 +123,15 @@ class Cuda:
         torch.cuda.current_stream().synchronize()
 
     def hold(self) -> None:
-        """The stream waits for a word of pinned memory, not in a kernel that turns: that would take the GPU from the
-        other ranks, and nobody knows for how long it should."""
+        """Makes the stream wait for a word of pinned memory rather than in a spinning kernel, which
+        would occupy the GPU for an unknown time while other ranks need it."""
         self._holds += 1
         self._call(
             "cuStreamWaitValue32_v2",
             ctypes.c_void_p(torch.cuda.current_stream().cuda_stream),
             self._word_there,
             ctypes.c_uint32(self._holds),
-            ctypes.c_uint(0),  # until the word is at least that
+            ctypes.c_uint(0),  # wait until the word is at least that
         )
 
     def release(self) -> None:
@@ -157,16 +161,18 @@ class Cuda:
             self._graph = torch.cuda.CUDAGraph()
             self._graph.capture_begin()
         else:
-            self._graph.capture_end()  # raises what broke it
+            self._graph.capture_end()  # raises the error that broke it
         return 0
 
     def asked(self) -> int:
-        """Nobody sees that here. The extension asks every half second about what stays in flight
-        (completion_poller.cpp), so that it has when two more are over."""
+        """Estimates the number, since CUDA does not report it. The extension queries operations in
+        flight every half second (completion_poller.cpp), so it has done so when two more seconds
+        are over."""
         return int((time.monotonic() - self._since) // 2)
 
     def block_asking(self, on: bool) -> None:
-        """A thread gives memory back to the driver, which waits for all streams of the process first."""
+        """Starts a thread that returns memory to the driver, which waits for all streams of the
+        process first."""
         if on:
             context, spare = ctypes.c_void_p(), self._spare
             self._call("cuCtxGetCurrent", ctypes.byref(context))
@@ -185,20 +191,21 @@ class Cuda:
             self._freeing = None
 
     def blocked(self) -> int:
-        """Since when it has to wait is not seen either: it is not back after a while, though the call is short."""
+        """Returns 1 if the call has not returned after 0.2 s, since CUDA does not report that a
+        short call is blocked."""
         waits = self._freeing is not None and self._freeing.is_alive()
         return int(waits and time.monotonic() - self._since > 0.2)
 
     def pooled(self) -> int:
-        return 0  # nobody counts here
+        return 0  # not counted on CUDA
 
 
 _here: Fake | Cuda | None = None
 
 
 def take(name: str, library: str, gate: bool) -> None:
-    """Makes `name` the device of this process, for good. `library`: of the fake device, as is `gate`; whether CUDA has
-    a gate is asked for with MCAST_DEVICE_WAIT."""
+    """Makes `name` the device of this process, permanently. `library` and `gate` are for the fake
+    device; on CUDA, MCAST_DEVICE_WAIT sets whether there is a gate."""
     global _here
     if name == "fake":
         _here = Fake(library, gate)

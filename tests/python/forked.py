@@ -1,4 +1,5 @@
-"""`python ARGUMENTS` in a process that is forked from one that has imported torch, which takes seconds."""
+"""Runs `python ARGUMENTS` in a process that is forked from one that has imported torch, which takes
+seconds."""
 
 from __future__ import annotations
 
@@ -55,19 +56,19 @@ def body(channel: Any, arguments: list[str], folder: str, cwd: str, new_network:
     code = 0
     try:
         _run(arguments)
-    except SystemExit as end:  # as the interpreter does
+    except SystemExit as end:  # handled as the interpreter does
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
-    except BaseException:  # noqa: BLE001 - as the interpreter does
+    except BaseException:  # noqa: BLE001 - handled as the interpreter does
         traceback.print_exc()
         code = 1
     zygote.leave(code & 0xFF)
 
 
 class Forked:
-    """As subprocess.Popen with pipes. `variables` is the whole environment. new_network: in a network namespace of
-    its own, where not even loopback is up. inside: a lab's host."""
+    """Like subprocess.Popen with pipes. `variables` is the whole environment. new_network: in its
+    own network namespace, where not even loopback is up. inside: a lab's host."""
 
     def __init__(
         self,
@@ -108,16 +109,16 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
     def text(self) -> tuple[str, str]:
-        """What it has written so far."""
+        """Returns its output so far."""
         out, err = (
             file.read_text() if (file := self._where / name).exists() else ""
             for name in ("out", "err")
         )
-        log = self._where / "log"  # of a start that has failed
+        log = self._where / "log"  # output of a failed start
         return out, err + (log.read_text() if log.exists() else "")
 
     def communicate(self, timeout: float) -> tuple[str, str]:
-        """What it has written, once it has ended."""
+        """Returns its output once it has ended."""
         try:
             self.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -135,7 +136,7 @@ def run(
     timeout: float = 120,
     check: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """As subprocess.run([sys.executable, *arguments], capture_output=True, text=True, ...)."""
+    """Runs like subprocess.run([sys.executable, *arguments], capture_output=True, text=True, ...)."""
     process = Forked(arguments, env, cwd)
     out, err = process.communicate(timeout)
     assert process.returncode is not None
@@ -151,7 +152,8 @@ def ranks(
     env: Mapping[str, str],
     timeout: float = 150,
 ) -> subprocess.CompletedProcess[str]:
-    """A job of this host, with a launcher's variables. Output of all ranks, and the first exit code that is not 0."""
+    """Runs a job on this host, with a launcher's variables. Returns the output of all ranks, and
+    the first exit code that is not 0."""
     job = {
         **env, "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),

@@ -1,4 +1,4 @@
-"""An engine of the host for tests: a process of its own at a socket of the test's."""
+"""An engine of the host for tests: a separate process at a socket of the test."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from torch_mcast import _program
 
 
 class Engine(subprocess.Popen[str]):
-    """What it logs goes to a file: a pipe that nobody reads is full after a hundred groups, and who then writes to
-    it waits for good."""
+    """Its log goes to a file: an unread pipe is full after a hundred groups, and the engine would
+    block forever when it writes to it."""
 
     def __init__(self, *command: str, env: dict[str, str] | None = None) -> None:
         with tempfile.NamedTemporaryFile("w") as log:
             super().__init__(command, stderr=log, text=True, env={**os.environ, **(env or {})})
-            self.stderr = open(log.name)  # noqa: SIM115 - as long as the process
+            self.stderr = open(log.name)  # noqa: SIM115 - open as long as the process
 
     def communicate(self, input: None = None, timeout: float | None = None) -> tuple[str, str]:
         assert self.stderr is not None

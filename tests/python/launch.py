@@ -1,5 +1,5 @@
-"""Forks processes of tests from one process that has imported torch, which takes seconds: the lab's zygote, one
-for each process that runs tests."""
+"""Forks processes of tests from one process that has imported torch, which takes seconds: the lab's
+zygote, one per process that runs tests."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from torch_mcast.lab.inside import Inside
 from torch_mcast.lab.system import package_root
 
 MODULES = ("torch.distributed.fsdp", "torch_mcast", "pytest")
-# What imports read.
+# Variables that imports read.
 _AT_IMPORT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-# Tests change it for a while; a worker stays.
+# Tests change it temporarily; a worker lives longer.
 _ENVIRONMENT = dict(os.environ)
 _lock = threading.Lock()
 
@@ -31,9 +31,9 @@ def fork(
     inside: Inside | None = None,
     preload: tuple[str, ...] = MODULES,
 ) -> zygote.Forked:
-    """A process that calls entry ("module:function") with the channel and arguments (of JSON). `env` is added to the
-    environment that the tests were started with, `whole_env` replaces it. `preload`: modules that the process was
-    forked with; none for an environment that imports read."""
+    """Starts a process that calls entry ("module:function") with the channel and arguments (of JSON). `env` is added
+    to the environment with which the tests were started, `whole_env` replaces it. `preload`: modules that the process
+    is forked with; none for an environment that imports read."""
     path = [package_root(), str(Path(__file__).parent), *filter(None, sys.path)]
     full = {**_ENVIRONMENT, **(env or {})} if whole_env is None else whole_env
     order = zygote.Order(full, path, str(log), inside, entry, list(arguments))

@@ -1,4 +1,4 @@
-"""Groups whose calls end soon."""
+"""Time limits for groups whose calls end soon."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from torch.distributed import ProcessGroup, distributed_c10d
 
 
 def limit(seconds: float, group: ProcessGroup | None = None) -> Any:
-    """Lets calls of the group take this long from now on. It was made within its own, longer limit: on a busy
-    machine the same few seconds may be too short for that, which is not what the test is about."""
+    """Sets the time limit of the group's calls from now on. The group was created within its own,
+    longer limit: on a busy machine these few seconds may not suffice for that, and the creation is
+    not under test."""
     distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
     return group

@@ -1,6 +1,6 @@
-"""A clock that a test moves: what it adds counts for every limit of the ranks' engines as if it had passed
-(csrc/core/base/test_clock.h). So limits of tens of seconds, which no busy machine uses up, pass in
-milliseconds."""
+"""A clock that a test moves: the added time counts for every limit of the ranks' engines as if it
+had passed (csrc/core/base/test_clock.h). So limits of tens of seconds, which even a busy machine
+does not exceed, pass in milliseconds."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from pathlib import Path
 
 VARIABLE = "MCAST_TEST_CLOCK"  # names the file to `use`; engines and aggregators read it themselves
 GUARD_S = 60.0
-# No more than the engine counts of one tick of another's silence in shared memory: 0.2 s.
+# Not more than the engine counts per tick as silence of another rank in shared memory: 0.2 s.
 STEP_S = 0.2
-# How often a thread sleeps in each step: a ping that is due is sent before the first of these, and what
-# has come is read before the others.
+# Number of times that a thread sleeps in each step: a ping that is due is sent before the first
+# sleep, and received data is read before the others.
 NAPS = 4
 LANES = re.compile(r"mcast-(lane|red|host|agg\d+\.)\d+\n")
 
 
 def use() -> None:
-    """In a rank, before it makes its first group."""
+    """Uses the clock in a rank; call it before the first group is created."""
     if path := os.environ.get(VARIABLE):
         from torch_mcast import _C
 
@@ -33,7 +33,8 @@ def use() -> None:
 
 
 def naps(processes: Iterable[int]) -> dict[int, int]:
-    """By thread of a lane or of an aggregator's station: how often it has slept, and for how many hundredths of a second it has run."""
+    """Returns by thread (of a lane or of an aggregator's station) how often it has slept, and how
+    many hundredths of a second it has run."""
     found = {}
     for process in processes:
         for task in glob.glob(f"/proc/{process}/task/*"):
@@ -59,13 +60,14 @@ class MovedClock:
             self._page = mmap.mmap(file.fileno(), mmap.PAGESIZE)
 
     def jump(self, seconds: float) -> None:
-        """All at once: threads that run take it for time in which they were away themselves."""
+        """Adds all of the time at once: running threads take it for time in which they were
+        suspended themselves."""
         self.moved_s += seconds
         self._page[:8] = struct.pack("=q", int(1e9 * self.moved_s))
 
     def step(self, processes: Iterable[int]) -> None:
-        """STEP_S, which all lanes of these processes see: they have had time to ask for signs of life and to
-        answer, however busy the machine is."""
+        """Adds STEP_S. All lanes of these processes see it, and have time to send pings and to
+        reply to them, however busy the machine is."""
         processes = list(processes)
         before = naps(processes)
         self.jump(STEP_S)

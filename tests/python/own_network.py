@@ -1,8 +1,9 @@
-"""A network namespace of its own for each process that runs tests, so that workers side by side share neither
-ports nor multicast groups of loopback.
+"""A network namespace of its own for each process that runs tests, so that workers side by side
+share neither ports nor multicast groups of loopback.
 
-A namespace belongs to a thread: the main thread enters it before it starts a process or another thread, and they
-inherit it. Links of a lab lie in it; names of namespaces (`ip netns`) are still the machine's."""
+A namespace belongs to a thread: the main thread enters it before it starts a process or another
+thread, and they inherit it. It contains the links of labs; names of namespaces (`ip netns`) are
+still the machine's."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ _SIOCGIFFLAGS, _SIOCSIFFLAGS = 0x8913, 0x8914  # linux/sockios.h
 _IFF_UP = 1  # linux/if.h
 
 _NIC = "eth0"
-_TEST_NET = "192.0.2.1/24"  # RFC 5737, of a machine that has no address but those of loopback
+_TEST_NET = "192.0.2.1/24"  # RFC 5737, for a machine that has only loopback addresses
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _machine: int | None = None  # descriptor of the machine's namespace, once this process has left it
@@ -53,7 +54,7 @@ def _ip(*arguments: str, lines: Iterable[str] = ()) -> str:
 
 
 def _addresses() -> list[str]:
-    """IPv4 addresses of this machine with their prefixes, without those of loopback."""
+    """Returns the IPv4 addresses of this machine with their prefixes, without those of loopback."""
     return [
         f"{address['local']}/{address['prefixlen']}"
         for link in json.loads(_ip("-j", "-4", "addr", "show", "up") or "[]")
@@ -63,9 +64,9 @@ def _addresses() -> list[str]:
 
 
 def _add_nic(addresses: list[str]) -> None:
-    """An interface with these addresses: the name of this machine often means such an address, and the doctor looks
-    for an interface that may reach other hosts. It has no routes, so that a query to a name server, which cannot be
-    reached from here, fails at once."""
+    """Adds an interface with these addresses: the name of this machine often resolves to such an
+    address, and the doctor looks for an interface that may reach other hosts. It has no routes, so
+    that a query to a name server, which cannot be reached from here, fails at once."""
     _ip(
         "-batch", "-",
         lines=[
@@ -78,7 +79,7 @@ def _add_nic(addresses: list[str]) -> None:
 
 
 def unshare() -> None:
-    """Moves the calling thread into a new namespace, where nothing is up. OSError."""
+    """Moves the calling thread into a new namespace, where all interfaces are down. Raises OSError."""
     _check(_libc.unshare(_CLONE_NEWNET), "unshare")
 
 
@@ -89,8 +90,9 @@ def join(path: str) -> None:
 
 
 def enter() -> bool:
-    """Moves the calling thread into a new namespace, with loopback and an interface that has the machine's
-    addresses. Returns false where that cannot be made (no root, no `ip`): the machine's network is used then."""
+    """Moves the calling thread into a new namespace, with loopback and an interface that has the
+    machine's addresses. Returns false if that is impossible (no root, no `ip`): the machine's
+    network is used then."""
     global _machine
     try:
         addresses = _addresses() or [_TEST_NET]
@@ -106,8 +108,8 @@ def enter() -> bool:
 
 @contextlib.contextmanager
 def of_the_machine() -> Iterator[None]:
-    """In this block the calling thread, and the processes it starts, use the machine's network: for tests that
-    need another host, such as an index of packages."""
+    """In this block the calling thread, and the processes it starts, use the machine's network: for
+    tests that need another host, such as a package index."""
     if _machine is None:
         yield
         return

@@ -1,19 +1,21 @@
-"""Which combinations of parameters `make test` runs. `make test-all` (MCAST_TEST_ALL=1) runs all of them.
+"""Selects the combinations of parameters that `make test` runs. `make test-all` (MCAST_TEST_ALL=1)
+runs all of them.
 
-The combinations of one test function are paths times variants. A path is how the tensors travel (RULES names the
-parameter); a variant is the combination of all other parameters, such as the number of ranks.
+The combinations of one test function are paths times variants. A path is the transport of the
+tensors (RULES names the parameter); a variant is the combination of all other parameters, such as
+the number of ranks.
 
-Guaranteed, for every test function:
+For every test function it is guaranteed that:
 
 - every variant runs on at least one path: every pair (function, world), (function, dtype), ... is covered;
 - FIRST: all variants run on the first path, the network. If there are variants, each other path runs one of
   them, of more than one rank if there is such a variant: every pair (function, path) is covered. A function without
-  variants runs on one path of each kind. The paths of a kind share their code but for how memory is reached
+  variants runs on one path of each kind. The paths of a kind only differ in the way they access memory
   (host, host-slots and host-map are one kind), and each operation has functions with variants.
 - SPREAD: each variant runs on one path, in turn, and each path runs at least one variant.
 
-Which variant or path comes first depends on the function's name alone, so a function runs the same combinations in
-every run, and different functions put different variants on a path.
+The first variant or path depends on the function's name alone, so a function runs the same
+combinations in every run, and different functions put different variants on a path.
 """
 
 from __future__ import annotations
@@ -95,15 +97,16 @@ RULES: dict[str, tuple[tuple[str, ...], Choose]] = {
 
 
 def left_out(items: Iterable[Any]) -> set[Any]:
-    """Those of the collected tests that `make test` does not run."""
+    """Returns the collected tests that `make test` does not run."""
     functions: dict[tuple[str, str], dict[Any, Case]] = {}
     for item in items:
         names, _ = RULES.get(item.module.__name__, ((), first))
         params = item.callspec.params if hasattr(item, "callspec") else {}
         name = next((name for name in names if name in params), None)
-        if name is None or "cuda" in str(params[name]):  # a real device runs them all
+        if name is None or "cuda" in str(params[name]):  # a real device runs all of them
             continue
-        # By identity: the combinations of one function share their values, which need not be hashable.
+        # Compared by identity: the combinations of one function share their values, which need not
+        # be hashable.
         variant = tuple(sorted((n, id(value)) for n, value in params.items() if n != name))
         case = Case(str(params[name]), variant, params.get("world") == 1)
         functions.setdefault((item.module.__name__, item.originalname), {})[item] = case

@@ -1,4 +1,5 @@
-"""A c10d store in Python that hands everything on to another one: what tests change on the way."""
+"""A c10d store in Python that forwards all calls to another one; tests override calls to change
+data on the way."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import torch.distributed as dist
 
 
 class PassingStore(dist.Store):
-    """Only what the rendezvous uses."""
+    """Implements only the calls of the rendezvous."""
 
     def __init__(self, real: Any) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 // Reads inputs of the planner from standard input, one a line, and writes what it places, for
 // tests/python/test_cost_model.py, which holds the Python model against it. One line:
 //   scatter bytes members contributors segment ratio own mode stations capacity... racks
-// and for each rack its contributors, leaves and capacity;
-// and of the answer: reason's text as the last field, before it the figures of Placement.
+// and for each rack its contributors, leaves and capacity. An output line has the figures of
+// Placement, and the text of the reason as the last field.
 #include <iostream>
 
 #include "protocol/placement.h"

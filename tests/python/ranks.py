@@ -1,9 +1,10 @@
-"""Worker processes that stay alive between tests, because importing torch takes seconds; they are forked
-from one process that has imported it.
+"""Worker processes that stay alive between tests, because importing torch takes seconds; they are
+forked from one process that has imported it.
 
-Pool.run() ships a module-level function to `world` workers, in each makes a process group, calls the
-function, destroys the group, and returns the results by rank. A deadline is hard: workers that miss it
-are killed (after printing their stacks) and replaced, and so is every worker whose call failed.
+Pool.run() sends a module-level function to `world` workers; each creates a process group, calls the
+function and destroys the group. It returns the results by rank. A deadline is hard: workers that
+miss it are killed (after printing their stacks) and replaced, and so is every worker whose call
+failed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from typing import Any
 
 import launch
 
-# The network path, on loopback; tests of shared memory say so.
+# The network path, on loopback; tests of shared memory set another one.
 _LOOPBACK = {
     "MCAST_SOCKET_IFNAME": "lo",
     "GLOO_SOCKET_IFNAME": "lo",
@@ -94,7 +95,8 @@ def _execute(call: Call) -> Any:
 
 
 def forget_meshes() -> None:
-    """DTensor keeps what it has concluded for an equal mesh, with that one's groups, also when these are destroyed."""
+    """Forgets the meshes that DTensor caches: for an equal mesh it would use the groups of the old
+    one, even if destroyed."""
     if "torch.distributed.tensor" in sys.modules:
         from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
@@ -117,7 +119,7 @@ def _environment(extra: dict[str, str]):
 
 def serve(connection: Any, stacks: str, pool_env: dict[str, str]) -> None:
     """Body of a worker process."""
-    gc.freeze()  # what was imported before the fork is not looked at by every collection
+    gc.freeze()  # the garbage collector skips everything imported before the fork
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.update(_LOOPBACK, **pool_env)
     with open(stacks, "w") as file:
@@ -132,14 +134,15 @@ def serve(connection: Any, stacks: str, pool_env: dict[str, str]) -> None:
                 with _environment(call.env):
                     answer = (True, _execute(call))
                 payload = pickle.dumps(answer)
-            except BaseException:  # noqa: BLE001 - reported to the test, whatever it is
+            except BaseException:  # noqa: BLE001 - every error is reported to the test
                 payload = pickle.dumps((False, traceback.format_exc()))
             connection.send_bytes(payload)
 
 
-# Below the range from which the kernel takes ports of outgoing connections, so that none of those comes between a
-# probe and the use of its port. Each number is given out once in a round: two users in one process, whose network is
-# its own (own_network), never get the same. Without root all workers share one loopback, and begin apart.
+# Below the range from which the kernel takes ports of outgoing connections, so that none of them
+# takes a port between its probe and its use. Each number is given out once per round: two users in
+# one process, whose network is its own (own_network), never get the same. Without root all workers
+# share one loopback, and start at different numbers.
 _FIRST_PORT, _LAST_PORT = 20000, 32767
 _ports = itertools.cycle(range(_FIRST_PORT, _LAST_PORT + 1))
 for _ in range(os.getpid() % 100 * 127):
@@ -147,7 +150,7 @@ for _ in range(os.getpid() % 100 * 127):
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens at, on any address of this process's network."""
+    """Returns a TCP port without a listener on any address of this process's network."""
     for port in _ports:
         with contextlib.suppress(OSError), socket.socket() as probe:
             probe.bind(("", port))
@@ -159,7 +162,7 @@ class Worker:
     def __init__(self, folder: Path, number: int, env: dict[str, str]) -> None:
         self.stacks, self._log = folder / f"stacks{number}", folder / f"log{number}"
         here, there = socket.socketpair()
-        # An environment of its own may be read by imports: it makes them itself.
+        # Imports may read the pool's own environment, so the process does them itself.
         self.process = launch.fork(
             "ranks:serve", str(self.stacks), env,
             channel=there.fileno(), log=self._log, env=env, preload=() if env else launch.MODULES,
@@ -174,7 +177,7 @@ class Worker:
         self.process.wait()
 
     def describe(self) -> str:
-        """Its Python stacks, if it still runs, and what it has printed."""
+        """Returns its Python stacks, if it still runs, and its output."""
         said = self._log.read_text(errors="replace")
         code = self.process.poll()
         if code is not None:
@@ -221,7 +224,8 @@ class Pool:
         store: str = "file",
         env: dict[str, str] | None = None,
     ) -> list[Any]:
-        """Results of function(*args) on ranks 0..world-1. RankError with all tracebacks otherwise.
+        """Returns the results of function(*args) on ranks 0..world-1. Raises RankError with all
+        tracebacks if one fails.
 
         `timeout_s` is the process group's timeout, `limit_s` that of the whole call. store: "file",
         "tcp", or "none" for a call without a process group.
@@ -232,12 +236,13 @@ class Pool:
             call = Call(
                 function, args, rank, world, init, backend, options, timeout_s, dict(env or {})
             )
-            with contextlib.suppress(OSError):  # it has died: _collect says how
+            with contextlib.suppress(OSError):  # it has died, which _collect reports
                 worker.connection.send_bytes(pickle.dumps(call))
         answers = self._collect(workers, limit_s)
         failed = {rank: text for rank, (good, text) in answers.items() if not good}
         if failed:
-            # All of them: one that waited for the failed rank may have more to say than is asked.
+            # Replaces all of them: one that waited for the failed rank may send more messages than
+            # expected.
             for rank in range(world):
                 self._workers.pop(rank).kill()
             raise RankError(

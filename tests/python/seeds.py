@@ -1,4 +1,4 @@
-"""Seeds of Python tests that draw what they do: one that is the same in every run, and a fresh one."""
+"""Seeds of randomized Python tests: one that is the same in every run, and a fresh one."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ FRESH = pytest.param(None, id="fresh")
 
 
 def seed_of(given: int | None) -> int:
-    """The seed of a test that is given this one, or FRESH; MCAST_TEST_SEED=n repeats one. Shown where the test
-    fails."""
+    """Returns the seed of a test: the given one, or a FRESH one; MCAST_TEST_SEED=n repeats one. A
+    failing test shows it."""
     said = os.environ.get("MCAST_TEST_SEED")
     fresh = random.SystemRandom().randrange(1 << 32) if given is None else given
     seed = int(said) if said else fresh

@@ -8,7 +8,8 @@ from torch_mcast.cost_model import aggregation
 from torch_mcast.cost_model.aggregation import Case, Loads, Plan, Servers
 from torch_mcast.lab.units import parse_size
 
-# Of the experiments' types: how much longer partial results are, and whether the order of a fold matters.
+# For the experiments' types: the factor by which partial results are longer, and whether the order
+# of a fold matters.
 _TYPES = {"float32": (1, True), "bfloat16": (2, True), "int32": (1, False)}
 
 
@@ -17,7 +18,7 @@ def _option(row: dict[str, Any], name: str, default: str) -> str:
 
 
 def case_of(row: dict[str, Any]) -> Case:
-    """What its planner is asked about the reduction in it."""
+    """Returns the planner's input for the experiment's reduction."""
     hosts, served = row["hosts"], row["aggregators"]
     ratio, ordered = _TYPES[_option(row, "type", "float32")]
     turn = _option(row, "fold", "rank") == "turn"
@@ -39,7 +40,7 @@ def plan_of(row: dict[str, Any]) -> Plan:
 
 
 def loads_of(row: dict[str, Any]) -> Loads:
-    """Multiples of the size, in payload, that pass each NIC."""
+    """Returns the multiples of the size, in payload, that pass each NIC."""
     case, plan = case_of(row), plan_of(row)
     ops = sorted(op["op"] for op in row["ops"])
     if ops == ["all_gather", "reduce_scatter"]:

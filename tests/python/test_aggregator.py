@@ -1,4 +1,4 @@
-"""`torch-mcast aggregator`: the program, its status, its end; the unit file; the page about it."""
+"""`torch-mcast aggregator`: the program, its status, its end; the unit file; its docs page."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from torch_mcast.lab import Lab
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "aggregators.md"
 UNIT = ROOT / "tools" / "torch-mcast-aggregator.service"
-# It imports torch, then becomes the program.
+# This command imports torch, then becomes the program.
 COMMAND = [sys.executable, "-m", "torch_mcast", "aggregator"]
 
 
 def run(*arguments: str, command: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-    """Of the program itself, unless by `command`."""
+    """Runs the program itself, or `command`."""
     return subprocess.run(
         [*(command or [find_program()]), *arguments], capture_output=True, text=True, timeout=60
     )
@@ -39,7 +39,8 @@ def run(*arguments: str, command: Sequence[str] = ()) -> subprocess.CompletedPro
 def start(
     path: Path, env: dict[str, str] | None = None, lab: Lab | None = None
 ) -> subprocess.Popen[str]:
-    """One that listens on loopback, or in the last host of a lab, and tells its status there."""
+    """Starts an aggregator that listens on loopback, or in the last host of a lab, and reports its
+    status there."""
     listen = f"{lab.workers[-1].address if lab else '127.0.0.1'}:0"
     command = [find_program(), "--listen", listen, "--status", str(path), "--quota", "64M"]
     process = subprocess.Popen(
@@ -69,7 +70,7 @@ def end(process: subprocess.Popen[str]) -> None:
 
 @pytest.fixture
 def aggregator(tmp_path):
-    """One that runs, and where its status is."""
+    """Returns a running aggregator, and the path of its status."""
     path = tmp_path / "a.sock"
     process = start(path)
     yield process, path
@@ -79,7 +80,7 @@ def aggregator(tmp_path):
 def ask(
     address: str, while_open: Callable[[], None] = lambda: None, **fields: object
 ) -> dict[str, str]:
-    """What the aggregator answers to an ask, as a map."""
+    """Returns the aggregator's reply to an ask, as a map."""
     record = {
         "record": "ask", "version": "0.0.0", "protocol": 1, "transport": "udp", "tag": 1, "name": "g",
         "uids": "1 2", "host_of": "0 1", "chunk": 1408, "incast": 1 << 20, "fold": "rank",
@@ -116,15 +117,15 @@ def test_an_address_that_is_not_ours_ends_with_1():
 
 
 def test_an_interface_that_is_not_there_ends_with_1():
-    """Not with the first group that asks."""
+    """It ends at the start, not at the first group's request."""
     wrong = run("--listen", "127.0.0.1:0", "--interface", "=nosuch0")
     assert wrong.returncode == 1
     assert "nosuch0" in wrong.stderr
 
 
 @pytest.mark.parametrize("level, told", [(None, True), ("", True), ("warn", False)])
-def test_its_log_is_as_loud_as_it_was_told(tmp_path, monkeypatch, level, told):
-    """What a service tells of itself is in its log unless somebody wants less."""
+def test_the_log_level_follows_the_setting(tmp_path, monkeypatch, level, told):
+    """A service logs its state unless the user reduces the level."""
     monkeypatch.delenv("MCAST_DEBUG", raising=False)
     if level is not None:
         monkeypatch.setenv("MCAST_DEBUG", level)
@@ -233,7 +234,7 @@ def test_a_socket_that_was_left_behind_is_replaced(aggregator):
     end(start(path))
 
 
-def test_nobody_answers(tmp_path, monkeypatch, capsys):
+def test_status_without_an_aggregator_is_an_error(tmp_path, monkeypatch, capsys):
     assert main(["status", "--socket", str(tmp_path / "none")]) == 1
     assert "no aggregator answers: " in capsys.readouterr().err
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
@@ -253,7 +254,7 @@ def test_amounts_and_times():
 
 
 def options() -> list[tuple[str, str, str, str]]:
-    """name, argument, help, default: of --help."""
+    """Returns name, argument, help and default from --help."""
     text = subprocess.run(
         [find_program(), "--help"], capture_output=True, text=True, check=True
     ).stdout
@@ -271,6 +272,6 @@ def test_the_unit_is_one_that_systemd_takes():
     unit = UNIT.read_text()
     for line in ("DynamicUser=yes", "NoNewPrivileges=yes", "Restart=always", "MemoryMax="):
         assert line in unit
-    # Else systemd gives up after five starts in ten seconds: Restart=always says otherwise.
+    # Else systemd gives up after five starts in ten seconds, despite Restart=always.
     assert "\nStartLimitIntervalSec=0\n" in unit.partition("[Service]")[0]
     unit_files.verify(UNIT)

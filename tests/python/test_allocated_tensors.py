@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module")
 def ranks():
-    """Processes of their own: an arena pool stays."""
+    """Separate processes: an arena pool stays in a process."""
     pool = Pool()
     yield pool.run
     pool.close()
@@ -63,14 +63,15 @@ def ordinary(elements: int) -> torch.Tensor:
 
 
 def ways(group: dist.ProcessGroup | None = None) -> tuple[int, int, int]:
-    """Bytes of tensors that the engine has used where they lie, that this rank has copied, that the engine has."""
+    """Returns the bytes of tensors that the engine has used in place, that this rank has copied,
+    and that the engine has copied."""
     counters = torch_mcast.stats(group)["counters"]
     names = ("engine_mapped_bytes", "engine_span_bytes", "engine_moved_bytes")
     return tuple(counters[name] for name in names)
 
 
 def operations(make: Callable[[int], torch.Tensor]) -> None:
-    """One of each kind, over tensors that make(elements) gives."""
+    """Runs one operation of each kind, over tensors that make(elements) returns."""
     rank, world = dist.get_rank(), dist.get_world_size()
     for elements in (7, 5_000, 700_001):
         expected = torch.arange(1, world + 1).repeat_interleave(elements).float()
@@ -83,7 +84,7 @@ def operations(make: Callable[[int], torch.Tensor]) -> None:
         assert torch.equal(other, expected)
         dist.reduce_scatter_tensor(part, whole)
         assert (part == world * (rank + 1.0)).all()
-        block_of_pages = -(-elements // 1024) * 1024  # each one is lent by itself
+        block_of_pages = -(-elements // 1024) * 1024  # each one is lent separately
         given, taken = make(block_of_pages * world).fill_(rank), make(block_of_pages * world)
         dist.all_to_all_single(taken, given)
         assert torch.equal(taken, torch.arange(world).repeat_interleave(block_of_pages).float())
@@ -110,7 +111,7 @@ def both_kinds() -> tuple[tuple[int, int, int], tuple[int, int, int], bool]:
 
 @pytest.mark.parametrize("shared_memory", ["off", "auto"])
 def test_only_tensors_of_the_group_are_mapped(ranks, engine, shared_memory):
-    """By default settings, which leave torch's allocator as it is."""
+    """Default settings leave torch's allocator unchanged."""
     env = {**engine, "MCAST_SHARED_MEMORY": shared_memory}
     for of_the_group, both, replaced in ranks(2, both_kinds, env=env):
         mapped, copied, moved = of_the_group
@@ -137,7 +138,7 @@ def of_groups() -> dict[str, tuple[int, int, int]]:
 
 def test_each_group_goes_by_its_own_setting(ranks, engine):
     for told in ranks(2, of_groups, env=engine):
-        every = 4 * MIB * 3  # the own block, and those of both
+        every = 4 * MIB * 3  # this rank's block, and those of both
         assert told["auto"] == told["map"] == (every, 0, 0)
         assert told["slots"] == (0, every, 0)
         assert told["copy"] == (0, 0, every)
@@ -197,7 +198,7 @@ def test_fsdp2_takes_its_buffers_from_the_group(ranks, engine):
     ],
 )
 def test_a_group_without_such_memory_says_so(tmp_path, memory, limit, words):
-    """FSDP2 asks first, and takes torch's memory then."""
+    """FSDP2 checks first, and then takes torch's memory."""
     env = {"MCAST_ENGINE_MEMORY": memory, "MCAST_SHARED_MEMORY": "auto"}
     process = None
     if limit is not None:
@@ -281,7 +282,8 @@ def lost_engine(pid: int) -> bool:
     kept, used = allocated(MIB).fill_(rank + 5.0), allocated(MIB).fill_(1.0)
     dist.all_reduce(used)
     assert (used == world).all()
-    # By the store: of a barrier another rank may be told only after this one has left it.
+    # Synchronizes by the store: in a barrier another rank may be notified only after this one has
+    # left it.
     store = dist.distributed_c10d._get_default_store()
     store.set(f"ready{rank}", "1")
     store.wait([f"ready{member}" for member in range(world)])
@@ -318,7 +320,7 @@ def test_tensors_outlive_the_engine(ranks, tmp_path):
 
 
 def forked() -> int:
-    """A child goes on reading what the parent has freed."""
+    """A child keeps reading memory that the parent has freed."""
     gc.collect()
     tensor = allocated(MIB).fill_(3.0)
     address = tensor.data_ptr()

@@ -25,12 +25,12 @@ def value(rank: int, salt: int = 0, rows: int = ROWS) -> torch.Tensor:
 
 
 def parts(x: torch.Tensor, world: int) -> List:
-    """One tensor for each rank."""
+    """Returns one tensor for each rank."""
     return [(n + 1) * x.exp() for n in range(world)]
 
 
-# Each operation: what a rank calls, and what all ranks together compute. Outputs that are undefined on this rank
-# are left out.
+# For each operation: the call of a rank, and the same computed for all ranks together. Outputs that
+# are undefined on this rank are left out.
 
 
 def broadcast(nn: Any, _: Any, x: torch.Tensor, world: int) -> List:
@@ -175,13 +175,13 @@ class InDefaultGroup:
 
 
 def loss(outputs: List, rank: int) -> torch.Tensor:
-    """Weighs every element differently, so that a gradient that goes to the wrong rank or place shows."""
+    """Weighs every element differently, so that a gradient for the wrong rank or place shows."""
     weights = [value(rank, salt, len(o)) for salt, o in enumerate(outputs, 1)]
     return sum((weight * output).sum() for weight, output in zip(weights, outputs, strict=True))
 
 
 def differentiated() -> Tensors:
-    """Of every operation: its outputs and the gradient of this rank's input."""
+    """Returns, for every operation, its outputs and the gradient of this rank's input."""
     import torch.distributed._functional_collectives as functional
 
     warnings.filterwarnings(
@@ -199,7 +199,7 @@ def differentiated() -> Tensors:
 
 
 def expected(world: int) -> list[Tensors]:
-    """The same from one process: gradients of the sum of all ranks' losses."""
+    """Returns the same computed in one process: gradients of the sum of all ranks' losses."""
     results: list[Tensors] = [{} for _ in range(world)]
     for name, (_, whole) in OPERATIONS.items():
         xs = [value(rank).requires_grad_() for rank in range(world)]

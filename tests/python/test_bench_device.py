@@ -1,4 +1,4 @@
-"""`torch-mcast bench --device`: on the fake device, on CPU tensors, and where there is no such device."""
+"""`torch-mcast bench --device`: on the fake device, on CPU tensors, and without such a device."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def check(document: dict, name: str, world: int) -> None:
 def test_the_fake_device_is_measured(either):
     for document in either(2, measured, either.device, 0):
         check(document, either.device, 2)
-        if either.device == "fake":  # Gloo has no operation for it, and the row says so
+        if either.device == "fake":  # Gloo lacks the operation for it, which the row says
             assert all(isinstance(row["gloo"], str) for row in document["rows"])
             assert "gloo - (" in device.shown(document)
         # The document is a file of constants of `torch-mcast estimate gpu`.
@@ -158,7 +158,7 @@ def test_the_route_of_a_call(routes, calls, route):
 
 
 def test_training_steps_are_measured_beside_gloo(ranks):
-    """On CPU tensors, by the same code: both backends train alike."""
+    """CPU tensors use the same code: both backends train alike."""
     for document in ranks(2, measured, "cpu", 3):
         check(document, "cpu", 2)
         [step] = [row for row in document["rows"] if row["op"] == "fsdp2"]
@@ -213,7 +213,8 @@ def test_options_that_would_change_nothing(arguments, words, capsys, monkeypatch
 
 
 def test_ranks_of_a_launcher_measure_together(tmp_path):
-    """As the command starts them where no launcher has, and as `srun torch-mcast bench --device` has them."""
+    """Starts ranks as the command does without a launcher, and as `srun torch-mcast bench --device`
+    does."""
     wanted = {"device": "cpu", "sizes": [4096], "ops": ["all_reduce"], "rounds": 3, "steps": 0}
     command = [*cli.torchrun(2), json.dumps(wanted), "--json", str(tmp_path / "result.json")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)

@@ -20,7 +20,7 @@ ENV = {"MCAST_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS
 
 
 def launch(*args: str, shared_memory: str) -> subprocess.CompletedProcess:
-    """By torchrun, three ranks."""
+    """Starts three ranks with torchrun."""
     return subprocess.run(
         [*torchrun(3), str(SCRIPT), *args],
         capture_output=True, text=True, timeout=150, check=False,
@@ -30,7 +30,7 @@ def launch(*args: str, shared_memory: str) -> subprocess.CompletedProcess:
 
 
 def two_ranks(*args: str) -> tuple[list[int | None], str]:
-    """Exit codes, and what both have written."""
+    """Returns exit codes, and the output of both ranks."""
     job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ranks = [Forked([str(SCRIPT), *args], {**os.environ, **ENV, **job, "RANK": r}) for r in "01"]
     text = "".join(part for rank in ranks for part in rank.communicate(150))
@@ -64,7 +64,7 @@ def test_every_rank_has_the_checkpoint(tmp_path, shared_memory):
         assert torch.equal(received[name], value), name
 
 
-def test_what_is_no_state_dict_is_said(tmp_path):
+def test_a_file_without_a_state_dict_is_refused_with_the_reason(tmp_path):
     torch.save({"weight": torch.ones(3), "epoch": 7}, tmp_path / "model.pt")
     codes, text = two_ranks("--checkpoint", str(tmp_path / "model.pt"), "--timeout", "20")
     assert codes == [1, 1]

@@ -11,7 +11,7 @@ from built import built
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A source from time 10 and a library from time 20."""
+    """Makes a source from time 10 and a library from time 20."""
     for name, seconds in (("a.cpp", 10), ("b.h", 10), ("library.so", 20)):
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (seconds, seconds))

@@ -1,4 +1,4 @@
-"""What scripts and frameworks that were written for other backends of torch.distributed call."""
+"""Calls that scripts and frameworks written for other backends of torch.distributed make."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def names() -> None:
         assert dist.get_backend(group) == backend
         assert backend_of(group).name() == "mcast"
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # it has a default backend, whose hooks can be asked
+            warnings.simplefilter("error")  # it has a default backend, whose hooks can be queried
             assert group._has_hooks() is False
         assert group.get_group_store() is not None and group.group_name
     mixed = dist.new_group(backend="cpu:mcast,cuda:gloo")
@@ -89,7 +89,7 @@ def names_wrapped() -> None:
 
 
 def sparse_sum(**more: Any) -> dist.Work | None:
-    """A collective that only the fallback has: of a tensor with a one for each rank."""
+    """Calls a collective that only the fallback has: the sum of tensors with a one for each rank."""
     tensor = torch.sparse_coo_tensor([[dist.get_rank()]], [1.0], (dist.get_world_size(),))
     work = dist.all_reduce(tensor, **more)
     if work is None:
@@ -108,7 +108,7 @@ def fallback_at_first_use() -> None:
     _fallback.make = counted
     try:
         group = dist.new_group(backend="cpu:gloo,cuda:mcast")
-        assert made == []  # tensors of the CPU do not come to us
+        assert made == []  # tensors of the CPU are not passed to us
         group = dist.new_group(backend="cpu:mcast,cuda:gloo")
         peer = 1 - dist.get_group_rank(group, dist.get_rank())
         for work in (
@@ -158,7 +158,7 @@ def test_a_fallback_that_cannot_be_made(ranks):
 
 
 def remade(path: str) -> None:
-    """What a fallback of the first making has left in the store is not seen by that of the second."""
+    """Data that a fallback of the first group has left in the store does not affect that of the second."""
     rank, world = dist.get_rank(), dist.get_world_size()
     dist.destroy_process_group()
     store = dist.FileStore(path, world)
@@ -179,7 +179,7 @@ def test_fallbacks_of_a_group_made_again(ranks, tmp_path):
 
 
 def aborted_fallback() -> None:
-    """A receive and a sum whose peers never come: both end with the abort, on both ranks."""
+    """A receive and a sum whose peers never come: the abort ends both, on both ranks."""
     rank, backend = dist.get_rank(), backend_of()
     if rank == 0:
         waiting = [
@@ -200,7 +200,7 @@ def aborted_fallback() -> None:
         assert work.is_completed() and not work.is_success()
     if rank == 0:
         thread.join()
-        for future in futures:  # nobody has waited for the second work
+        for future in futures:  # the second work has not been waited for
             with pytest.raises(RuntimeError, match=r"abort\(\) on rank 0"):
                 future.wait()
     assert not str(backend.get_error()).endswith("SUCCESS")
@@ -210,7 +210,7 @@ def aborted_fallback() -> None:
 
 @pytest.mark.parametrize("ranks", ["network", "host"], indirect=True)
 def test_abort_reaches_the_fallback(ranks):
-    """Nothing waits for the group's timeout, which is longer than the limit of the whole call."""
+    """No call waits for the group's timeout, which is longer than the limit of the whole call."""
     ranks(2, aborted_fallback, timeout_s=600)
 
 
@@ -240,7 +240,8 @@ def set_timeout_only() -> None:
     distributed_c10d._set_pg_timeout(timedelta(seconds=42), gloo)
     assert backend_of().options.timeout == timedelta(seconds=41)
     assert gloo._get_backend(CPU).options._timeout == timedelta(seconds=42)
-    dist.barrier(group=gloo)  # who is done first would close what another still connects
+    # the first rank to finish would close connections that another is still making
+    dist.barrier(group=gloo)
 
 
 def test_set_pg_timeout(ranks):
@@ -257,7 +258,7 @@ def test_collectives_timing_can_be_asked_for(ranks):
 
 
 def monitored() -> None:
-    """Under torch's own function only with Gloo's name, so asked of the backend."""
+    """torch's own function requires Gloo's name, so this calls the backend."""
     rank, backend = dist.get_rank(), backend_of()
     backend.monitored_barrier()
     short, patient, long = (timedelta(seconds=s) for s in (0.3, 6, 40))
@@ -298,13 +299,13 @@ def coalesced() -> None:
     for out in whole:
         assert_same(out, torch.arange(float(world)).repeat_interleave(out.numel() // world))
     with dist._coalescing_manager(device=CPU):
-        pass  # nothing at all
+        pass  # an empty batch
     store = distributed_c10d._get_default_store()
     if rank == 0:
         with dist._coalescing_manager(device=CPU, async_ops=True) as manager:
             dist.broadcast(first, 1, async_op=True)
             dist.reduce(second, 0, async_op=True)
-        dist.broadcast(torch.ones(1), 1)  # on the lane of the first, which is over then
+        dist.broadcast(torch.ones(1), 1)  # on the lane of the first, which is complete then
         (work,) = manager.works
         assert not work.is_completed()
         store.set("rank 0 has looked at its batch", "1")
@@ -340,7 +341,7 @@ def test_batch_raises_the_error_of_its_parts(ranks):
 
 
 def ring() -> None:
-    """Sends and receives of a ring at once, as pipelines and ring attention make them."""
+    """Runs sends and receives of a ring at once, as pipelines and ring attention do."""
     rank, world = dist.get_rank(), dist.get_world_size()
     ahead, behind = (rank + 1) % world, (rank - 1) % world
     for turn in range(3):
@@ -411,7 +412,7 @@ def test_merge(ranks, tmp_path):
 
 
 def shrunk(flags: int) -> float:
-    """Rank 1 leaves; the others go on, with their old order."""
+    """Rank 1 leaves; the others continue, in their old order."""
     rank = dist.get_rank()
     other = dist.new_group()  # goes with the default group
     dist.all_reduce(torch.ones(1), group=other)

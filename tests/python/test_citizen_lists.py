@@ -1,4 +1,4 @@
-"""Averages of integers, lists of different sizes, and on which lane calls are."""
+"""Averages of integers, lists of different sizes, and the lanes of calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 
 
 def numbers(rank: int, size: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Small, some of them negative where there are such."""
+    """Returns small numbers, some of them negative if the type has them."""
     values = (torch.arange(size) * 7 + rank * 3) % 11
     return (values - (4 if dtype.is_signed else 0)).to(dtype)
 
@@ -78,7 +78,7 @@ def uneven_gather(kind: str) -> None:
         dist.all_gather(outputs, expected[rank])
         for r, out in enumerate(outputs):
             assert_same(out, expected[r], (kind, dtype, r))
-        flat = torch.zeros(sum(sizes), dtype=dtype)  # in place, out of one tensor
+        flat = torch.zeros(sum(sizes), dtype=dtype)  # in place, from one tensor
         views = list(flat.split(sizes))
         views[rank].copy_(expected[rank])
         work = dist.all_gather(views, views[rank], async_op=True)
@@ -150,7 +150,7 @@ def test_reduce_scatter_of_different_sizes(ranks, kind):
 
 
 def lanes_of_calls() -> None:
-    """A thread that waits for an operation helps on the lane that the operation is really on."""
+    """A thread that waits for an operation helps on the lane that the operation actually uses."""
     rank, world = dist.get_rank(), dist.get_world_size()
     group, part, whole = dist.group.WORLD, torch.ones(4), torch.ones(4 * world)
     dist.broadcast(part, 0)
@@ -172,5 +172,5 @@ def lanes_of_calls() -> None:
         assert helped[name] == lane, name
 
 
-def test_who_waits_helps_on_the_right_lane(ranks):
+def test_a_waiting_thread_helps_on_the_lane_of_its_operation(ranks):
     ranks(2, lanes_of_calls)

@@ -1,4 +1,4 @@
-"""docs/compatibility.md says of every operator and dtype what really happens."""
+"""docs/compatibility.md describes the actual behaviour of every operator and dtype."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def served(operator: str, dtype: torch.dtype) -> bool:
     op = _make_nccl_premul_sum(0.5) if operator == "PREMUL_SUM" else getattr(ReduceOp, operator)
     tensor = torch.ones(8).to(dtype)
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
-    options = dist.AllreduceOptions()  # dist.all_reduce() makes complex tensors real first
+    options = dist.AllreduceOptions()  # dist.all_reduce() first makes complex tensors real
     options.reduceOp = op
     try:
         backend.allreduce([tensor], options).wait()

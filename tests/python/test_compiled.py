@@ -1,7 +1,8 @@
-"""Functional collectives in a compiled function: traced by `aot_eager`, compiled by inductor in make test-all.
+"""Functional collectives in a compiled function: traced by `aot_eager`, compiled by inductor in
+make test-all.
 
-Inductor's own compiler cannot stand a space in the path of torch: a job of its own imports torch by a link
-whose path has none.
+Inductor's own compiler fails if the path of torch contains a space, so a separate job imports torch
+through a link whose path has none.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torchrun import torchrun
 
 
 def compiled(backend: str) -> None:
-    """What each rank does, in the default group."""
+    """Runs as each rank, in the default group."""
     import torch.distributed._functional_collectives as functional
 
     import torch_mcast
@@ -47,7 +48,7 @@ def compiled(backend: str) -> None:
 
 
 def test_functional_collectives_traced(ranks):
-    """What inductor is handed, run as it is."""
+    """Runs the graph that inductor would get, unchanged."""
     ranks(2, compiled, "aot_eager")
 
 

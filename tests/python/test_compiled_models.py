@@ -1,6 +1,7 @@
-"""torch.compile of DDP and FSDP2 models: losses and parameters equal those of the same model in eager mode.
+"""torch.compile of DDP and FSDP2 models: losses and parameters equal those of the same model in
+eager mode.
 
-Inductor runs in a job of its own, as in test_compiled.py."""
+Inductor runs in a separate job, as in test_compiled.py."""
 
 from __future__ import annotations
 
@@ -20,13 +21,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torchrun import torchrun
 from training_jobs import Tensors, assert_equal, calls
 
-# "blocks": each layer is compiled and then sharded. torch compiles nothing of a model that is sharded as a whole
-# (2.13), but scripts do it.
+# "blocks": each layer is compiled and then sharded. torch compiles nothing of a model that is
+# sharded as a whole (2.13), but scripts do it.
 MODELS = ("ddp", "fsdp2", "fsdp2_blocks")
 
 
 def trained(kind: str, backend: str) -> tuple[Tensors, int]:
-    """Returns what training gives and how many graphs were compiled."""
+    """Returns the result of training and the number of compiled graphs."""
     graphs = 0
 
     def counting(graph, inputs, **_):
@@ -69,7 +70,7 @@ def test_compiled_models_equal_eager_ones(ranks, kind):
 
 
 def job() -> None:
-    """What each rank of the job with inductor does."""
+    """Runs as each rank of the job with inductor."""
     dist.init_process_group("cpu:mcast")
     for kind in MODELS:
         eager, compiled = compare_with_eager(kind, "inductor")

@@ -85,7 +85,7 @@ def test_a_tree_spares_the_uplinks():
 
 
 def drawn_tree(rng: random.Random, hosts: int, ratio: int, tops: float) -> tuple[Tree, list[int]]:
-    """The tree, and per rack its hosts, its leaves and the capacity of these together."""
+    """Returns the tree, and per rack its hosts, its leaves and their total capacity."""
     ends = sorted(rng.sample(range(1, hosts), rng.randint(1, min(hosts - 1, 5))))
     racks = [b - a for a, b in zip([0, *ends], [*ends, hosts], strict=True)]
     rows = [(size, rng.randint(0, 3)) for size in racks]
@@ -139,14 +139,14 @@ def line_of(case: Case, capacities: list[int], racks: list[int]) -> str:
 
 
 def compare(case: Case, answer: str) -> None:
-    """Fractions of C++ are in 1/65536 and its times are rounded up."""
+    """Compares both: fractions of C++ are in 1/65536 and its times are rounded up."""
     *figures, reason = answer.split(" ", 6)
     part, kept, planned, workers, alone, served = (int(figure) / WHOLE for figure in figures)
     plan = aggregation.plan(case)
     near = 3 / WHOLE
     assert workers == pytest.approx(plan.workers, abs=near)
     assert served == pytest.approx(plan.served, abs=near)
-    if reason != plan.reason:  # on the edge: the gain is as large as the cost
+    if reason != plan.reason:  # at the edge: the gain equals the cost
         best = case.choose(case.own != "sent")[0]
         if case.own == "either":
             best = min(best, case.choose(False)[0])

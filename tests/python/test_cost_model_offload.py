@@ -18,7 +18,7 @@ UD, UC = offload.kernels(None)
 @pytest.mark.parametrize(
     "kernel, chunk, harts",
     [
-        # docs/offload.md; shared, 4 KiB: the paper's 16 at 200G and 128 at 1.6T, and 4.
+        # From docs/offload.md; shared, 4 KiB: the paper's 16 at 200G and 128 at 1.6T, and 4.
         (UD, 4096, [(4, 16), (8, 32), (15, 64), (30, 128)]),
         (UC, 4096, [(3, 4), (5, 8), (9, 16), (17, 32)]),
         (UD, 1024, [(15, 64), (30, 128), (59, 256), (118, 512)]),
@@ -42,7 +42,7 @@ def test_harts_follow_instructions_clock_and_cycles():
     slow = offload.Kernel(
         "slow", offload.UD, 113, cycles_per_instruction=2 * offload.UD.cycles_per_instruction
     )
-    assert slow.harts(200, 4096) == (8, 16)  # sharing is as the paper measured it
+    assert slow.harts(200, 4096) == (8, 16)  # sharing as measured in the paper
 
 
 def test_recorded_counts_keep_the_papers_budgets():

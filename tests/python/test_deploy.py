@@ -1,5 +1,6 @@
-"""The image and the manifests of deploy/: that they fit together and name what exists; against the schemas of
-Kubernetes in `make test-all`. A cluster is not at hand: docs/containers.md says what was run."""
+"""The image and the manifests of deploy/: they match each other and only refer to things that
+exist; `make test-all` also checks them against the schemas of Kubernetes. No cluster is available:
+docs/containers.md says what was run."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ def documents(name: str) -> list[dict[str, Any]]:
 
 
 def job(name: str) -> dict[str, Any]:
-    """Spec of the Job in a manifest."""
+    """Returns the spec of the Job in a manifest."""
     last = documents(name)[-1]
     if last["kind"] == "Job":
         return last["spec"]
@@ -40,7 +41,7 @@ def test_a_manifest_fits_itself_and_the_image(name):
     words = container["command"]
     assert spec["completionMode"] == "Indexed"
     assert f"--nnodes={spec['completions']}" in words and spec["parallelism"] == spec["completions"]
-    # Of Kubernetes: it gives each pod of an indexed job its index under this name.
+    # Set by Kubernetes: each pod of an indexed job gets its index under this name.
     given = {row["name"] for row in container["env"]} | {"JOB_COMPLETION_INDEX"}
     assert set(re.findall(r"\$\((\w+)\)", " ".join(words))) <= given
     assert (ROOT / words[-1]).exists() and "COPY examples" in DOCKERFILE
@@ -89,7 +90,7 @@ def test_the_image_has_what_setup_installs_to_build_and_the_libraries_to_run():
     assert (requirement := re.search(r"^ARG TORCH=(.*)$", DOCKERFILE, re.M)) is not None
     assert f"TORCH=${{TORCH:-{requirement[1]}}}" in setup
     built = set(re.search(r'^RUN="\$NEEDED ([^"]*)"', setup, re.M)[1].split())
-    # What of Debian's each -dev package is linked with, or loaded by.
+    # Libraries that are linked from Debian's -dev packages, or loaded.
     runtime = {
         "libhwy-dev": "libhwy1", "libisal-dev": "libisal2", "libibverbs-dev": "libibverbs1",
         "librdmacm-dev": "librdmacm1",
@@ -102,7 +103,7 @@ def test_the_image_has_what_setup_installs_to_build_and_the_libraries_to_run():
 @pytest.mark.all_tier
 @pytest.mark.machine_network
 def test_manifests_are_valid_by_the_schemas_of_kubernetes(tmp_path):
-    """Strictly: a field that Kubernetes does not know is an error. Of the JobSet, its job."""
+    """Strict: a field that Kubernetes does not know is an error. Only the job of a JobSet is checked."""
     home = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", home], check=True)
     pip = [home / "bin" / "python", "-m", "pip", "install", "-q", "kubernetes-validate==1.37.0"]

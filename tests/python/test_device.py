@@ -1,6 +1,7 @@
-"""Device tensors, on a fake device whose streams are asynchronous and late (fake_device/) and on CUDA where that is
-(device_ranks.py): with a gate (wait() makes the stream wait) and without (wait() blocks). Nothing here waits for the
-device before it compares, except the copy to the host itself."""
+"""Device tensors, on a fake device whose streams are asynchronous and late (fake_device/) and on
+CUDA if available (device_ranks.py): with a gate (wait() makes the stream wait) and without (wait()
+blocks). The tests do not wait for the device before they compare, except in the copy to the host
+itself."""
 
 from __future__ import annotations
 
@@ -174,7 +175,8 @@ def test_coalesced(either):
 
 
 def many_in_flight() -> None:
-    """Several at once, by two streams of the caller; inputs and some outputs are dropped at once."""
+    """Several operations at once, on two streams of the caller; inputs and some outputs are dropped
+    at once."""
     rank, world = dist.get_rank(), dist.get_world_size()
     kept = []
     for i in range(60):
@@ -199,8 +201,8 @@ def test_many_in_flight(either):
 
 
 def late_source(size: int) -> None:
-    """What the caller's stream has not got to yet is waited for, small operations too, and does not
-    hold back what was posted before."""
+    """Operations wait for work that the caller's stream has not reached yet, small operations too,
+    and do not hold back those posted before."""
     rank, world = dist.get_rank(), dist.get_world_size()
     early = torch.zeros(world * size).to(device())
     first = dist.all_gather_into_tensor(
@@ -270,7 +272,7 @@ def wait_first() -> None:
 
 
 def future_last() -> None:
-    """Without a gate the future comes when the network is done, and its value is ready then."""
+    """Without a gate the future completes when the network is done, and its value is ready then."""
     rank = dist.get_rank()
     expected = content(0, 100_000, torch.float32)
     if rank == 0:
@@ -300,7 +302,7 @@ def test_host_wait_is_a_choice(gated):
 
 
 def overlap() -> int:
-    """A piece is at the other rank's device before the next has left the root's."""
+    """A piece reaches the other rank's device before the next has left the root's."""
     rank = dist.get_rank()
     expected = content(0, 512 << 10, torch.uint8)
     allow, copies = ops().allow, ops().copies
@@ -336,7 +338,7 @@ def test_overlap(either, algorithm):
 
 
 def peer_fails(how: str, gate: bool) -> str:
-    """Rank 1 ends while its source is on the way: rank 0 neither hangs nor misses the error."""
+    """Rank 1 ends while its source is being copied: rank 0 neither hangs nor misses the error."""
     rank = dist.get_rank()
     size = 1 << 20
     output = torch.zeros(2 * size, dtype=torch.uint8).to(device())
@@ -413,7 +415,7 @@ def test_exit_while_a_stream_waits(gated, tmp_path, how, code):
         for rank in range(2)
     ]
     try:
-        ranks[1].wait(timeout=60)  # while rank 0 is still there
+        ranks[1].wait(timeout=60)  # while rank 0 still exists
         for rank in ranks:
             _, errors = rank.communicate(timeout=60)
             assert rank.returncode == code, errors

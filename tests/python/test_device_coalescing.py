@@ -1,6 +1,6 @@
-"""Batches of calls whose tensors are on a device that another backend serves, one that holds its calls back
-while it coalesces: it is told to begin at its first call of a batch, and to end at the end. It stands in for
-NCCL, whose sends and receives in a ring would else wait for each other."""
+"""Batches of calls whose tensors are on a device that another backend serves, which defers its
+calls while it coalesces: it gets a start at its first call of a batch, and an end at the end. It
+replaces NCCL, whose sends and receives in a ring would otherwise wait for each other."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torch.distributed import ReduceOp
 import torch_mcast
 from torch_mcast import _fallback
 
-pytestmark = pytest.mark.fake_device  # whose fallback is made here
+pytestmark = pytest.mark.fake_device  # its fallback is made here
 pytest_generate_tests = device_ranks.pytest_generate_tests
 library, device_pools, hosted = device_ranks.library, device_ranks.device_pools, device_ranks.hosted
 
@@ -30,7 +30,7 @@ WORLD = 3
 
 @contextmanager
 def batches() -> Iterator[tuple[dist.ProcessGroup, Callable[[], list[str]]]]:
-    """A group whose device tensors another backend serves, and what that was called for."""
+    """Yields a group whose device tensors another backend serves, and the log of that backend's calls."""
     module = batching.load()
     make, made = _fallback.make, []
 
@@ -53,7 +53,8 @@ def device() -> torch.device:
 
 
 def around(group: dist.ProcessGroup, size: int, turn: int) -> tuple[list[dist.P2POp], Callable]:
-    """To the next rank and from the one before, and what then must be there."""
+    """Returns the operations that send to the next rank and receive from the previous one, and a
+    check of their results."""
     rank, world = dist.get_rank(), dist.get_world_size()
     ahead, behind = (rank + 1) % world, (rank - 1) % world
     got = torch.zeros(size).to("fake")
@@ -89,7 +90,7 @@ def test_a_batch_of_messages_is_one_of_the_fallback(hosted):
 
 
 def managed() -> None:
-    """Calls of the engine and of the fallback in one batch, in turn."""
+    """Calls of the engine and of the fallback alternate in one batch."""
     rank, world = dist.get_rank(), dist.get_world_size()
     sizes = (3, 5_000)
     with batches() as (group, log):
@@ -117,7 +118,8 @@ def test_a_batch_of_both_is_one_work(hosted):
 
 
 def reduced() -> None:
-    """All-reduces, which torch collects and hands over at the end of the batch, and without a device at once."""
+    """All-reduces, which torch collects and passes on at the end of the batch, or at once without a
+    device."""
     rank, world = dist.get_rank(), dist.get_world_size()
     with batches() as (group, log):
         for where in (device(), None):
@@ -137,7 +139,8 @@ def test_a_batch_of_reductions(hosted):
 
 
 def without_it() -> None:
-    """Where nothing is for the fallback it is not told of the batch; nor are calls outside of one held back."""
+    """If a batch has no call for the fallback, the fallback is not notified of it; calls outside of
+    a batch are not deferred."""
     rank = dist.get_rank()
     with batches() as (group, log):
         with dist._coalescing_manager(group, device()):
@@ -152,7 +155,7 @@ def without_it() -> None:
         dist.all_reduce(total, group=group)
         check(total, torch.full((4,), float(dist.get_world_size())), "outside")
         assert log() == ["all_reduce"]
-        calls, right = around(group, 50, 0)  # the fallback is there now
+        calls, right = around(group, 50, 0)  # the fallback exists now
         with dist._coalescing_manager(group, device()):
             pass
         assert log() == []
@@ -167,7 +170,7 @@ def test_a_batch_without_a_call_of_the_fallback(hosted):
 
 
 def other_thread() -> None:
-    """A call of another thread meanwhile is not part of the batch."""
+    """A concurrent call of another thread is not part of the batch."""
     world = dist.get_world_size()
     with batches() as (group, log):
         group._start_coalescing(device())

@@ -1,4 +1,5 @@
-"""Device tensors of ranks whose network an engine of the host runs: what is staged reaches it over each road."""
+"""Device tensors of ranks whose networking is done by an engine of the host: staged data reaches it
+by each access method."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ CALLS = {
     "messages": test_device_messages.all_types,
     "batch": test_device_messages.batch,
 }
-# In every run; the others hand the engine the same kinds of records.
+# In every run; the others pass the same kinds of records to the engine.
 OFTEN = [
     ("all_gather", "slots"),
     ("reduce", "map_all"),

@@ -1,8 +1,10 @@
-"""Failures that come after wait() has returned, so that no call raises them: by the setting device_failure the process
-ends, the outputs are overwritten and the next call raises, or the failure is logged. On the devices of
-device_ranks.py, with gates: without them wait() blocks until the bytes are final.
+"""Failures that come after wait() has returned, so that no call raises them: depending on the
+setting device_failure the process ends, the outputs are overwritten and the next call raises, or
+the failure is logged. On the devices of device_ranks.py, with gates: without them wait() blocks
+until the bytes are final.
 
-Three ranks: rank 1 is lost while rank 0's stream waits for it in one group; ranks 0 and 2 have a healthy group."""
+Three ranks: rank 1 is lost while rank 0's stream waits for it in one group; ranks 0 and 2 have a
+healthy group."""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ pytest_generate_tests = device_ranks.pytest_generate_tests
 device_pools, library = device_ranks.device_pools, device_ranks.library
 gated = device_ranks.gated
 SIZE = 24_576  # elements of a rank; several pieces
-SPREAD = 512  # bytes, of which one element is overwritten
+SPREAD = 512  # one element per this many bytes is overwritten
 
 
 def zeros(size: int, dtype: torch.dtype) -> torch.Tensor:
@@ -36,7 +38,8 @@ def zeros(size: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def start(op: str, group: Any, dtype: torch.dtype) -> tuple[Any, torch.Tensor]:
-    """Rank 0's or 1's part of an operation in which rank 0 needs something of rank 1. The work, and what it writes."""
+    """Posts rank 0's or 1's part of an operation in which rank 0 needs data of rank 1. Returns the
+    work and its output."""
     rank = dist.get_rank()
     mine = upload(content(rank, SIZE, dtype))
     if rank == 1:
@@ -48,7 +51,7 @@ def start(op: str, group: Any, dtype: torch.dtype) -> tuple[Any, torch.Tensor]:
     if op == "list":
         outputs = zeros(2 * SIZE, dtype).view(2, SIZE)
         return dist.all_gather(list(outputs), mine, group=group, async_op=True), outputs[1]
-    if op == "strided":  # it is copied to its place behind the last gate
+    if op == "strided":  # copied to its place after the last gate
         room = zeros(2 * SIZE, dtype).view(SIZE, 2)
         target = room[:, 0] if rank == 0 else mine
         return dist.broadcast(target, 1, group=group, async_op=True), room[:, 0]
@@ -64,10 +67,10 @@ def start(op: str, group: Any, dtype: torch.dtype) -> tuple[Any, torch.Tensor]:
 
 
 def lost(op: str, policy: str, dtype: torch.dtype, how: str, file: str) -> None:
-    """What rank 0 sees of an operation whose wait() has returned before rank 1 ends."""
+    """Checks rank 0's view of an operation whose wait() has returned before rank 1 ends."""
     rank = dist.get_rank()
     if policy == "abort":
-        faulthandler.disable()  # it reads the frames of threads that run, and may crash by that
+        faulthandler.disable()  # it reads the frames of running threads, which may crash it
     failing, healthy = new_group([0, 1], device_failure=policy, **PIECES), new_group([0, 2])
     if rank == 1:
         start(op, failing, dtype)
@@ -100,7 +103,8 @@ def lost(op: str, policy: str, dtype: torch.dtype, how: str, file: str) -> None:
 
 
 def assert_poisoned(data: torch.Tensor) -> None:
-    """One element in 512 bytes, the first included, is no value that anybody takes for a result."""
+    """Checks that one element in 512 bytes, including the first, has a value that cannot be
+    mistaken for a result."""
     some = data.flatten()[:: SPREAD // data.dtype.itemsize]
     if data.dtype.is_floating_point or data.dtype.is_complex:
         assert some.isnan().all(), some
@@ -109,7 +113,8 @@ def assert_poisoned(data: torch.Tensor) -> None:
 
 
 def refused(output: torch.Tensor, good: torch.Tensor, healthy: Any) -> None:
-    """Nothing on the device goes to other groups, whatever the call; tensors on the CPU do."""
+    """Calls of other groups with device tensors are refused, whatever the call; those with CPU
+    tensors work."""
     calls = [
         lambda: dist.broadcast(output, 0, group=healthy),
         lambda: dist.all_reduce(torch.ones(3).to(device()), group=healthy),
@@ -138,7 +143,7 @@ def survives(run: device_ranks.Runner, *args: Any) -> None:
 @pytest.mark.parametrize("op", OPS)
 def test_raise_poisons_outputs_and_the_device(gated, tmp_path, op, how):
     if (op, how) == ("recv", "future"):
-        how = "wait"  # the future of a receive is done when the message is here
+        how = "wait"  # the future of a receive completes when the message has arrived
     survives(gated, op, "raise", torch.float32, how, str(tmp_path / "read"))
     assert (tmp_path / "read").exists()
 
@@ -169,7 +174,7 @@ def test_abort_ends_the_process_before_outputs_are_read(gated, tmp_path, op):
 
 
 def before_wait(policy: str) -> None:
-    """Nobody has waited: wait() raises, and nothing else is changed."""
+    """Without a wait before it, wait() raises, and nothing else is changed."""
     rank = dist.get_rank()
     failing, healthy = new_group([0, 1], device_failure=policy, **PIECES), new_group([0, 2])
     if rank < 2:
@@ -201,7 +206,8 @@ def test_a_failure_before_wait_is_raised_by_wait(gated, policy):
 
 
 def own_abort(policy: str) -> None:
-    """Who ends a group himself knows: nothing ends, and nothing is refused afterwards."""
+    """A rank that ends a group itself knows it: its process does not end, and nothing is refused
+    afterwards."""
     rank = dist.get_rank()
     group = new_group(device_failure=policy, **PIECES)
     work, output = start("all_gather", group, torch.float32)
@@ -229,7 +235,8 @@ def test_an_abort_of_this_rank_is_no_failure(gated, policy):
 
 
 def all_there(policy: str) -> None:
-    """Rank 0 has all of its output, and fails since rank 1 does not get rank 0's: the output is right."""
+    """Rank 0 has all of its output, and fails since rank 1 does not get rank 0's data: the output
+    is right."""
     rank = dist.get_rank()
     group = new_group(device_failure=policy, **PIECES)
     tensor = upload(content(0, SIZE, torch.float32)) if rank == 0 else zeros(SIZE, torch.float32)

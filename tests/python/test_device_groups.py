@@ -1,4 +1,4 @@
-"""Device tensors (see test_device.py): what is asked of groups with a device of their own, barriers for a
+"""Device tensors (see test_device.py): calls to groups that have their own device, barriers for a
 device, synchronize(), lists of different sizes, averages of integers."""
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def test_synchronize_joins_the_stream(either):
 
 
 def barrier_after_kernels(call: str | None, named: dict[str, list[int]]) -> None:
-    """Rank 0's device is held: nobody gets through a barrier for the device. One of a group that has served no
-    tensor there is for the CPU only."""
+    """Rank 0's device is held: no rank passes a barrier for the device. A barrier of a group that
+    has served no tensor there is for the CPU only."""
     rank = dist.get_rank()
     tensor = upload(torch.ones(3))
     if call == "all_reduce":
@@ -129,7 +129,7 @@ def test_averages_of_integers(either):
 
 
 def meshed(path: str) -> None:
-    """A group that is bound to a device: DeviceMesh then splits it."""
+    """Tests a group that is bound to a device: DeviceMesh then splits it."""
     rank, world = dist.get_rank(), dist.get_world_size()
     options = torch_mcast.Options(**NO_FALLBACK)
     dist.destroy_process_group()
@@ -154,7 +154,7 @@ def meshed(path: str) -> None:
             tensor = torch.full((1000,), float(rank)).to(where)
             dist.all_reduce(tensor, group=group)
             assert tensor.cpu().tolist() == [float(sum(peers))] * 1000, (name, where)
-    some = dist.new_group([0, 3], pg_options=options)  # others only see it pass by
+    some = dist.new_group([0, 3], pg_options=options)  # the others are not members
     if rank in (0, 3):
         tensor = torch.full((4,), float(rank)).to(device())
         dist.all_reduce(tensor, group=some)

@@ -1,4 +1,4 @@
-"""Device tensors where the device is at a limit: streams that are full, a device that has failed, calls
+"""Device tensors on a device at a limit: streams that are full, a device that has failed, calls
 that block, a graph that is being captured, many groups. On the devices of device_ranks.py."""
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ import torch_mcast
 pytest_generate_tests = device_ranks.pytest_generate_tests
 device_pools, library = device_ranks.device_pools, device_ranks.library
 either, gated = device_ranks.either, device_ranks.gated
-DEPTH = 1024  # commands that a stream holds: runtime.h
+DEPTH = 1024  # commands that a stream can hold: runtime.h
 
 
 def apart(flat: torch.Tensor, sizes: list[int]) -> list[torch.Tensor]:
-    """Views of it of these sizes, with gaps: no two of them can share a copy."""
+    """Returns views of it of these sizes, with gaps: no two of them can share a copy."""
     views, at = [], 0
     for size in sizes:
         views.append(flat[at : at + size])
@@ -47,13 +47,14 @@ def apart(flat: torch.Tensor, sizes: list[int]) -> list[torch.Tensor]:
 
 
 def many(count: int, layout: str) -> tuple[int, int]:
-    """One coalesced call over `count` tensors: waits for gates and copies in that it took (on CUDA nobody counts)."""
+    """Runs one coalesced call over `count` tensors. Returns its waits for gates and copies to the
+    device (not counted on CUDA)."""
     rank, world = dist.get_rank(), dist.get_world_size()
     sizes = [3 + i % 5 for i in range(count)]
     parts = [blocks(size, torch.float32, i) for i, size in enumerate(sizes)]
     mine = torch.cat([part[rank] for part in parts]).to(device())
     inputs = list(mine.split(sizes))
-    # Outputs, and what must be in them.
+    # Outputs, and their expected contents.
     if layout == "lists":
         shape, wanted = sizes * world, [part[r] for r in range(world) for part in parts]
     else:
@@ -78,25 +79,25 @@ def counted() -> tuple[int, int]:
 
 @pytest.mark.parametrize("layout", ["lists", "flat"])
 def test_more_copies_than_a_stream_holds(either, layout):
-    """More copies in wait for the network than the stream has room for: posting blocks until they run,
-    which takes no other call of this thread."""
+    """More copies to the device wait for the network than the stream has room for: posting blocks
+    until they run, which must not need another call of this thread."""
     count = DEPTH + 200
     options = {"segment": 64 << 10}
     for gates, copies in either(2, many, count, layout, options=options, timeout_s=50):
         assert gates <= 2  # the bytes of all fit in one segment
         if either.device == "fake":
-            assert copies >= count  # the own block does not come from the host
+            assert copies >= count  # this rank's block is not copied from the host
 
 
 @pytest.mark.fake_device("it counts gates and copies")
 def test_gates_do_not_grow_with_ranks(gated):
-    """Blocks that lie side by side share a gate and a copy."""
+    """Adjacent blocks share a gate and a copy."""
     for gates, copies in gated(3, many, 1, "flat"):
         assert (gates, copies) in [(1, 1), (1, 2)]
 
 
 def fault() -> str:
-    """Rank 0's device fails while its source is on the way."""
+    """Rank 0's device fails while its source is being copied."""
     rank, size = dist.get_rank(), 300_000
     output = torch.zeros(2 * size).to(device())
     mine = upload(content(rank, size, torch.float32))
@@ -134,8 +135,8 @@ def test_fault(either):
 
 
 def kernel_fails() -> tuple[str, str]:
-    """Rank 1's kernel reads out of bounds, and what it writes is the input of an operation. What the call or its work
-    says, and what the next call does."""
+    """Rank 1's kernel reads out of bounds, and its output is the input of an operation. Returns the
+    errors of the call or its work, and of the next call."""
     rank, size = dist.get_rank(), 300_000
     output, mine = torch.zeros(2 * size).to(device()), upload(content(rank, size, torch.float32))
     dist.all_gather_into_tensor(output, mine)
@@ -154,7 +155,7 @@ if device_ranks.GPU and torch.cuda.device_count():  # the fake device has test_f
 
     @pytest.mark.parametrize("wait", ["stream", "host"])
     def test_a_kernel_that_fails_on_cuda(wait):
-        """All ranks are told within seconds, and the group can be destroyed."""
+        """All ranks are notified within seconds, and the group can be destroyed."""
         pool = Pool(device_ranks.ENVIRONMENTS["cuda"])
         try:
             pool.run(2, devices.take, "cuda", "", True, store="none", limit_s=240)
@@ -170,7 +171,7 @@ if device_ranks.GPU and torch.cuda.device_count():  # the fake device has test_f
 
 
 def capture() -> int:
-    """Another thread captures a graph for as long as an operation takes, with time to be asked about."""
+    """Another thread captures a graph for as long as an operation takes, with time for status queries."""
     rank, size = dist.get_rank(), 100_000
     output = torch.zeros(2 * size).to(device())
     if rank == 0:
@@ -180,7 +181,7 @@ def capture() -> int:
         work = dist.all_gather_into_tensor(output, mine, async_op=True)
         asked = ops().asked()
         store().set("posted", "1")
-        # A gated operation is asked about once it has been in flight for long.
+        # The status of a gated operation is queried once it has been in flight for long.
         until(lambda: ops().asked() > asked, "nobody asks the device")
         store().set("asked", "1")
         work.wait(timedelta(seconds=40))
@@ -203,7 +204,8 @@ def test_captures_are_left_alone(either):
 
 
 def refused_in_a_capture() -> None:
-    """Every call raises before it enqueues anything; afterwards the group serves the next, and what waited."""
+    """Every call raises before it enqueues anything; afterwards the group serves the next call, and
+    those that waited."""
     rank, size = dist.get_rank(), 30_000
     sums = torch.full((size,), 3.0)
 
@@ -259,8 +261,8 @@ def test_capture_is_refused(either):
 
 
 def blocked_calls() -> None:
-    """A call that asks the device blocks, as behind a cudaFree that waits for the gates: the operation
-    goes on nevertheless."""
+    """A status query of the device blocks, as behind a cudaFree that waits for the gates: the
+    operation still proceeds."""
     rank, size = dist.get_rank(), 100_000
     output = torch.zeros(2 * size).to(device())
     if rank == 0:
@@ -300,6 +302,6 @@ def many_groups(count: int) -> int:
 
 
 def test_streams_of_the_pool(either):
-    """A pair per lane and device, however many groups: torch's pool lends its few streams again. (On CUDA nobody
-    counts them.)"""
+    """Groups share a pair per lane and device, however many there are: torch's pool lends the same
+    few streams again. (Not counted on CUDA.)"""
     assert max(either(2, many_groups, 5)) <= 4

@@ -1,4 +1,4 @@
-"""What collectives on device tensors hold of pinned memory: bounded by device_pinned, on the devices of
+"""Pinned memory of collectives on device tensors: bounded by device_pinned, on the devices of
 device_ranks.py. Calls beyond the budget wait for earlier ones."""
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ pytest_generate_tests = device_ranks.pytest_generate_tests
 device_pools, library = device_ranks.device_pools, device_ranks.library
 either = device_ranks.either
 SIZE = 64 << 10  # bytes of a rank's block
-WORDS = (
-    64 << 10
-)  # more than the words at the head of an operation's memory, and what it is rounded by
+WORDS = 64 << 10  # more than the words at the start of an operation's memory, and its rounding
 BUDGET = 8 * 2 * SIZE  # of two ranks: fewer than eight operations
 FITS = BUDGET // (2 * SIZE + WORDS)
 
@@ -44,8 +42,8 @@ def zeros() -> torch.Tensor:
 
 
 def backlog(count: int) -> int:
-    """Rank 0 posts while rank 1 does not: its call waits once the budget is spent. Nobody waits for works, and all are
-    kept."""
+    """Rank 0 posts while rank 1 does not: its call waits once the budget is spent. Works are kept
+    and not waited for."""
     group = new_group(device_pinned=BUDGET)
     outputs, works = [zeros() for _ in range(count)], []
 
@@ -94,8 +92,8 @@ def test_one_operation_may_be_larger_than_the_budget(either):
 
 
 def late_others() -> str:
-    """Rank 1 is late in one group; in the other rank 0's call, which has to wait for that, has a limit. Nothing of it
-    has been posted, so both groups go on."""
+    """Rank 1 is late in one group; in the other, rank 0's call, which has to wait for that, has a
+    limit. The call has not been posted, so both groups continue."""
     slow, quick = new_group(), limit(1, new_group(device_pinned=SIZE))
     output, other, text = zeros(), zeros(), ""
     if dist.get_rank() == 0:
@@ -158,7 +156,8 @@ def test_a_signal_ends_the_wait(either):
 
 
 def group_fails() -> None:
-    """A call that waits for memory, of an operation that a stream holds, learns that its group has failed."""
+    """A call that waits for memory of an operation that a stream holds gets an error when its group
+    has failed."""
     group = new_group(device_pinned=SIZE, device_failure="log")
     if dist.get_rank() == 0:
         outputs, source = [zeros(), zeros()], upload(content(0, SIZE, torch.uint8))

@@ -1,5 +1,5 @@
-"""How sends and receives of device tensors end otherwise: lengths that differ, limits of time, ranks that abort or
-die, devices that fail."""
+"""Failing sends and receives of device tensors: lengths that differ, time limits, ranks that abort
+or die, devices that fail."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_receive_ends_by_its_limit(either, policy):
 
 
 def peer_fails(how: str, gate: bool) -> str:
-    """Rank 1 ends while its source is on the way: rank 0 neither hangs nor misses the error."""
+    """Rank 1 ends while its source is being copied: rank 0 neither hangs nor misses the error."""
     size = 1 << 20
     if dist.get_rank() == 1:
         mine = upload(content(1, size, torch.uint8))
@@ -109,7 +109,7 @@ def test_peer_dies(either, policy):
 
 
 def fault(side: str) -> str:
-    """The device of the rank that sends, or receives, fails on the way."""
+    """The device of the sending or receiving rank fails during the copy."""
     rank, size = dist.get_rank(), 300_000
     fails = rank == (0 if side == "sender" else 1)
     tensor = upload(content(rank, size, SOME))
@@ -124,12 +124,12 @@ def fault(side: str) -> str:
         else:
             store().set("posted", "1")
         with pytest.raises(dist.DistBackendError) as caught:
-            # (A send of which all has left is over at the sender.)
+            # (A send is complete at the sender once all of it has left.)
             work.wait(timedelta(seconds=40))
             assert rank == 0 and side == "receiver"
             dist.barrier()
         until(work.is_completed, "the device's part has not ended")
-        # (The message itself may have been over: then the group fails behind its work.)
+        # (The message itself may have completed: then the group fails after its work.)
         until(lambda: torch_mcast.stats()["failure"], "the group goes on")
     finally:
         ops().fault(False)

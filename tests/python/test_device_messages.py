@@ -1,6 +1,6 @@
-"""send, recv, isend, irecv and batches of device tensors by the engine, on the devices of device_ranks.py:
-with a gate (wait() makes the stream wait) and without (wait() blocks). Messages come in any order or never, and
-streams of the caller wait for nothing that is not theirs."""
+"""send, recv, isend, irecv and batches of device tensors by the engine, on the devices of
+device_ranks.py: with a gate (wait() makes the stream wait) and without (wait() blocks). Messages
+arrive in any order or never, and streams of the caller only wait for their own messages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytest_generate_tests = device_ranks.pytest_generate_tests
 device_pools, library = device_ranks.device_pools, device_ranks.library
 either, gated, hosted = device_ranks.either, device_ranks.gated, device_ranks.hosted
 SOME = torch.float32
-# Between hosts, and among ranks of one: the same code stages for both.
+# Between hosts, and among ranks of one host: the same code stages for both.
 ALL_PATHS = pytest.mark.parametrize("shared_memory", ["off", "auto"])
 BIG = 100_000  # several pieces
 
@@ -72,8 +72,8 @@ def test_all_types(either, shared_memory):
 
 
 def in_any_order(seed: int) -> None:
-    """Sends in one order, receives in another, by several streams, some of tensors on the CPU: of one tag the
-    first sent comes first."""
+    """Sends in one order, receives in another, on several streams, some with CPU tensors: with one
+    tag the first sent arrives first."""
     rank, world = dist.get_rank(), dist.get_world_size()
     draw = random.Random(seed)
     plan = [
@@ -87,7 +87,7 @@ def in_any_order(seed: int) -> None:
             mine = content(rank, size, SOME, n)
             works.append(dist.isend(upload(mine) if place else mine, other, tag=tag))
     order = sorted(range(len(plan)), key=lambda n: (plan[n][0], n))
-    if rank % 2 == 1:  # tags backwards, each of them forwards
+    if rank % 2 == 1:  # tags in reverse order, each tag's messages in order
         order = sorted(range(len(plan)), key=lambda n: (-plan[n][0], n))
     for n in order:
         tag, size, place = plan[n]
@@ -161,8 +161,8 @@ def test_tensors_that_are_not_contiguous(either):
 
 
 def order_of_streams() -> None:
-    """What is sent is what kernels before have written; what kernels after a wait write is not. What is received
-    is written behind kernels before, on whatever stream."""
+    """A send transmits what earlier kernels have written, not what kernels after a wait write. A
+    received message is written after earlier kernels, on any stream."""
     rank = dist.get_rank()
     mine, first, second = (content(0, BIG, SOME, salt) for salt in range(3))
     if rank == 0:
@@ -170,13 +170,13 @@ def order_of_streams() -> None:
         source = upload_held(mine)
         work = dist.isend(source, 1)
         ops().use_stream(5)
-        early = dist.isend(upload(first), 1, tag=1)  # is not held up by what stream 0 does
+        early = dist.isend(upload(first), 1, tag=1)  # not delayed by the work of stream 0
         ops().use_stream(0)
         store().wait(["tag 1 is there"])
         assert not work.is_completed()
         ops().release()
         work.wait()
-        ops().flip(source, AFTER)  # its memory is the caller's again
+        ops().flip(source, AFTER)  # its memory belongs to the caller again
         early.wait()
         dist.send(upload(second), 1, tag=2)
         return
@@ -187,7 +187,7 @@ def order_of_streams() -> None:
     dist.recv(got, 0)
     check(got, mine, "before it was overwritten")
     ops().hold()
-    ops().flip(got, AFTER)  # will run when the message is here
+    ops().flip(got, AFTER)  # runs once the message has arrived
     work = dist.irecv(got, 0, tag=2)
     time.sleep(0.05)
     ops().release()
@@ -216,7 +216,7 @@ def wait_first() -> None:
     assert work.wait() and work.wait()
     ops().flip(tensor, AFTER)
     ops().use_stream(4)
-    assert work.wait()  # by a second stream
+    assert work.wait()  # on a second stream
     other.copy_(tensor, non_blocking=True)
     assert not work.is_completed() and not future.done()
     assert work.result()[0].data_ptr() == tensor.data_ptr()
@@ -230,7 +230,7 @@ def wait_first() -> None:
 
 
 def wait_last() -> None:
-    """Without a gate it returns when the message is here."""
+    """Without a gate wait() returns when the message has arrived."""
     rank = dist.get_rank()
     expected = content(0, BIG, SOME)
     if rank == 0:
@@ -261,8 +261,8 @@ def test_host_wait_is_a_choice(gated):
 
 
 def never_matched(gate: bool) -> None:
-    """Receives whose message comes last, with and without a stream that waits for them, hold up no other
-    message and no collective."""
+    """Receives whose message comes last, with and without a stream that waits for them, do not
+    delay other messages or collectives."""
     rank, size = dist.get_rank(), 20_000
     late = [zeros(size) for _ in range(4)]
     works = [dist.irecv(got, peer(), tag=100 + n) for n, got in enumerate(late)]
@@ -298,7 +298,7 @@ def test_a_late_message_holds_up_no_other(either):
 
 
 def ring() -> None:
-    """All send first, what is far too long to leave unasked."""
+    """All ranks send first, messages far too long to send without a request."""
     rank, world = dist.get_rank(), dist.get_world_size()
     for n in range(3):
         dist.send(upload(content(rank, 120_000, SOME, n)), (rank + 1) % world)
@@ -312,8 +312,8 @@ def test_a_ring_in_which_all_send_first(either):
 
 
 def runs_ahead() -> None:
-    """Who sends is not blocked as long as little waits in pinned memory, 512 pieces; then the wait for a send
-    is one for its end."""
+    """A sender does not block as long as at most 512 pieces wait in pinned memory; then waiting for
+    a send means waiting for its end."""
     size = 1 << 20
     if dist.get_rank() == 0:
         works = [dist.isend(upload(content(0, size, torch.uint8, 0)), 1)]
@@ -380,8 +380,8 @@ def test_batch(either):
 
 
 def blocked_calls() -> None:
-    """A call that asks the device blocks, as behind a cudaFree that waits for the gates: messages leave
-    nevertheless, and who waits for one has it."""
+    """A status query of the device blocks, as behind a cudaFree that waits for the gates: messages
+    are still sent, and a waiting receiver gets one."""
     rank = dist.get_rank()
     got = zeros(BIG)
     if rank == 0:
@@ -410,7 +410,8 @@ def test_progress_does_not_wait_for_calls(gated):
 
 
 def many_streams() -> int:
-    """However many streams of the caller post messages, few are taken from the pool. (On CUDA nobody counts them.)"""
+    """However many streams of the caller post messages, few are taken from the pool. (Not counted
+    on CUDA.)"""
     rank, before = dist.get_rank(), ops().pooled()
     for n in range(16):
         ops().use_stream(n)
@@ -455,7 +456,7 @@ def on_two_gpus() -> None:
         wanted = content(1 - rank, size, torch.int32, n)
         assert_same((got - 1).cpu(), wanted, size)
     ahead, tensor = dist.irecv(got.zero_(), peer()), torch.ones(3_000_000, device="cuda") * rank
-    assert ahead.wait()  # the stream waits; what follows does not
+    assert ahead.wait()  # the stream waits; later ones do not
     with torch.cuda.stream(torch.cuda.Stream()):
         dist.send(tensor.view(torch.int32), peer())
     assert got.view(torch.float32).sum().item() == 3_000_000 * (1 - rank)

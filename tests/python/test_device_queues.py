@@ -1,5 +1,6 @@
-"""Streams that share hardware queues, as with CUDA_DEVICE_MAX_CONNECTIONS: one that waits at a gate holds up all that
-is behind it in its queue. On the fake device, whose streams share as many as its environment says."""
+"""Streams that share hardware queues, as with CUDA_DEVICE_MAX_CONNECTIONS: a stream that waits at a
+gate blocks all commands behind it in its queue. On the fake device, whose streams share as many
+queues as its environment says."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def queues(request, library) -> Iterator[tuple[int, Pool]]:
 
 
 def blocks(wait: str) -> bool:
-    """Whether wait() blocks rank 1 until rank 0 has posted."""
+    """Returns whether wait() blocks rank 1 until rank 0 has posted."""
     group = new_group(device_wait=wait, **PIECES)
     tensor = upload(content(0, 9000, torch.float32))
     if dist.get_rank() == 0:
@@ -58,7 +59,7 @@ def blocks(wait: str) -> bool:
 def test_auto_blocks_where_one_queue_is_all(queues):
     count, pool = queues
     run = {"backend": "cpu:mcast,fake:mcast"}
-    for _ in range(2):  # the trial, and what it has found
+    for _ in range(2):  # the trial, and its result
         assert pool.run(2, blocks, "auto", **run)[1] == (count == 1)
     assert not pool.run(2, blocks, "stream", **run)[1]
     assert pool.run(2, blocks, "host", **run)[1]

@@ -1,5 +1,5 @@
-"""Reductions of device tensors, on the devices of device_ranks.py: bit for bit what folding in rank
-order gives, whatever is late."""
+"""Reductions of device tensors, on the devices of device_ranks.py: the bits equal those of folding
+in rank order, whatever is late."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CASES = [
 
 
 def compare(there: torch.Tensor, expected: torch.Tensor, what: object) -> None:
-    """A kernel enqueued now must see `expected` (NaNs of any payload)."""
+    """Checks that a kernel enqueued now sees `expected` (NaNs of any payload)."""
     if there.is_contiguous():
         ops().flip(there, AFTER)
         same_bits(flipped(there.cpu(), AFTER), expected, what)
@@ -63,7 +63,7 @@ def every_reduction() -> None:
         finish(work, asynchronous)
         compare(output, own, ("reduce_scatter_tensor", *what))
 
-        # The output is the own block of the input, or another rank's.
+        # The output is this rank's block of the input, or another rank's.
         for form, block in (("in place", rank), ("other block", (rank + 1) % world)):
             mine = upload(whole[rank])
             output = mine[block * size : (block + 1) * size]
@@ -139,7 +139,7 @@ def beside_gloo() -> None:
 
 
 def test_the_engine_reduces_where_the_fallback_is_gloo(either):
-    """Gloo would go through the host itself."""
+    """Gloo would copy through the host itself."""
     either(2, beside_gloo)
 
 
@@ -192,7 +192,7 @@ def test_strided_and_coalesced(either):
 
 
 def many_in_flight() -> None:
-    """Both lanes at once, by two streams of the caller; inputs are dropped at once."""
+    """Both lanes at once, on two streams of the caller; inputs are dropped at once."""
     rank, world = dist.get_rank(), dist.get_world_size()
     kept = []
     for i in range(40):
@@ -223,7 +223,8 @@ def test_many_in_flight(either):
 
 
 def late_source(size: int) -> None:
-    """What the caller's stream has not got to yet is waited for; the other rank's result too."""
+    """Reductions wait for work that the caller's stream has not reached yet; the other rank's
+    result, too."""
     rank, world = dist.get_rank(), dist.get_world_size()
     whole = [contribution(r, size, torch.float32, 5) for r in range(world)]
     if rank == 0:
@@ -250,9 +251,9 @@ def test_late_source(either, size, algorithm):
 
 
 def overlap() -> None:
-    """Pieces of the result are on the device before the last of the input has left it."""
+    """Pieces of the result are on the device before the last piece of the input has left it."""
     rank, world = dist.get_rank(), dist.get_world_size()
-    piece = 240 << 10  # of whole contribution frames, 60 KiB each
+    piece = 240 << 10  # a multiple of the contribution frames of 60 KiB
     size = piece  # floats in a block: 4 pieces
     whole = [contribution(r, world * size, torch.float32, 3) for r in range(world)]
     expected = fold(whole, Op.SUM)[rank * size : (rank + 1) * size]

@@ -1,5 +1,6 @@
-"""Which tests of device tensors run on which device (device_ranks.py): where there is a GPU each of them also on
-CUDA, but for those that say why not, and where there is none nothing is skipped for it."""
+"""Selection of the tests of device tensors by device (device_ranks.py): on a machine with a GPU
+each of them also runs on CUDA, except those that give a reason, and on a machine without one none
+is skipped for it."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ AS_IF = "import sys, pytest, torch; torch.cuda.is_available = lambda: True; sys.
 
 
 def collected(*arguments: str) -> set[str]:
-    """As on a machine with a GPU, all tiers: in the gate each variant of a test runs on one device alone."""
+    """Collects as on a machine with a GPU, all tiers: in the gate each variant of a test runs on
+    one device only."""
     files = sorted(str(file) for file in ROOT.glob("tests/python/test_device*.py"))
     done = subprocess.run(
         [sys.executable, "-c", AS_IF, "-n0", "--collect-only", "-q", "-p", "no:cacheprovider", *arguments, *files],

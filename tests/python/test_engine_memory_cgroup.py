@@ -1,5 +1,6 @@
-"""Who pays for the memory that clients and the engine of their host share: the clients. An engine in a container
-of its own would end with all its jobs when one of them gathers more than its limit."""
+"""Memory that clients share with the engine of their host is charged to the clients. Else an engine
+in its own container would end with all its jobs when one of them gathers more than the engine's
+limit."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ EACH = 64 * MIB  # of a rank's block
 
 
 class MemoryCgroup:
-    """A memory cgroup of version 1 or 2 beside this process's own. OSError: this machine lets us make none."""
+    """A memory cgroup of version 1 or 2 next to this process's own. Raises OSError if this machine
+    does not allow that."""
 
     def __init__(self, name: str) -> None:
         first = Path("/sys/fs/cgroup/memory")
@@ -85,7 +87,7 @@ def test_spans_of_slots_are_on_the_clients_account(ranks, cgroup, tmp_path):
     try:
         for task in Path(f"/proc/{engine.pid}/task").iterdir():
             children = (task / "children").read_text().split()
-            for pid in [engine.pid, *map(int, children)]:  # its guardian, and itself
+            for pid in [engine.pid, *map(int, children)]:  # its guardian, and the engine itself
                 cgroup.take(pid)
         before = cgroup.most()
         env = {"MCAST_ENGINE": f"host:{socket}", "MCAST_ENGINE_MEMORY": "slots"}
@@ -95,5 +97,5 @@ def test_spans_of_slots_are_on_the_clients_account(ranks, cgroup, tmp_path):
         end(engine)
     for total, where in told:
         assert total == 6.0 and where.startswith("engine of this host"), told
-    # Of 2 x 192 MiB of spans for the all-gather alone.
+    # The all-gather alone takes 2 x 192 MiB of spans.
     assert grown < EACH // 2, f"{grown >> 20} MiB of the engine's account"

@@ -57,7 +57,7 @@ def test_waits_for_keys_and_no_longer_than_it_is_told(store):
 
 
 def test_ctrl_c_ends_a_wait(store):
-    # Workers that run tests side by side ignore it.
+    # The workers of a parallel test run ignore SIGINT.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
@@ -67,7 +67,7 @@ def test_ctrl_c_ends_a_wait(store):
         signal.signal(signal.SIGINT, before)
 
 
-def test_nobody_there_is_named(stores):
+def test_an_unreachable_store_is_named_in_the_error(stores):
     path, port = stores
     with pytest.raises(dist.DistStoreError, match="is an engine with --store-port"):
         _C.EngineStore(str(path), "240.0.0.1", port, "job", SHORT)
@@ -80,7 +80,7 @@ def test_nobody_there_is_named(stores):
 
 
 def meet(url, rank):
-    """Twice: the second group must find nothing of the first one's."""
+    """Runs twice: the second group must not find anything of the first one."""
     for _ in range(2):
         dist.init_process_group("mcast", init_method=url)
         x = torch.full((1000,), rank + 1.0)
@@ -125,7 +125,7 @@ def test_a_restarted_job_has_a_store_of_its_own(stores, monkeypatch):
     monkeypatch.setenv("MASTER_PORT", "29511")
 
     def met(restarts, made=0, url="", **environment):
-        """The store of the job's next group, in a process that has made so many."""
+        """Returns the store of the job's next group, in a process that has created so many."""
         monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", str(restarts))
         monkeypatch.setattr(_store, "_made", made)
         for name, value in environment.items():
@@ -135,7 +135,7 @@ def test_a_restarted_job_has_a_store_of_its_own(stores, monkeypatch):
         assert (rank, world) == (0, 2)
         return store
 
-    first = met(0)  # a store is there as long as somebody uses it
+    first = met(0)  # a store exists as long as it is used
     first.set("key", "value")
     assert met(0).check(["key"])
     assert not met(1).check(["key"])

@@ -1,4 +1,4 @@
-"""The setting engine_user: ranks, commands and the doctor take no process but that user's for the engine."""
+"""The setting engine_user: ranks, commands and the doctor accept only that user's process as the engine."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_the_doctor_takes_no_other_users_engine(engine):
         ("inproc", Verdict.OK, "inproc"),
     ],
 )
-def test_what_the_doctor_says_of_another_users_engine(where, verdict, takes):
+def test_the_doctor_judges_an_engine_of_another_user(where, verdict, takes):
     why = "user 7 (eve) listens there, expected user 8 (mcast); --user names another"
     finding = judge_engine(
         where, Seen("/run/x/engine.sock", silent="none", untrusted=why), "0.2", False

@@ -1,5 +1,5 @@
-"""The examples that need torch alone. (examples/train_fsdp.py and broadcast_weights.py have tests of their own;
-tests/python/lab/test_cluster_page.py runs these between hosts.)"""
+"""The examples that only need torch. (examples/train_fsdp.py and broadcast_weights.py have their
+own tests; tests/python/lab/test_cluster_page.py runs these between hosts.)"""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ ENV = {"MCAST_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS
 
 
 def two_ranks(name: str, *arguments: str, **variables: str) -> str:
-    """What both have written."""
+    """Returns the output of both ranks."""
     job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    # Started as users start them: nothing is imported before.
+    # Started as users do: without modules that were imported before.
     ranks = [
         subprocess.Popen(
             [sys.executable, str(EXAMPLES / name), *arguments], text=True,
@@ -70,5 +70,5 @@ def test_ddp_learns_the_same_by_gloo():
     assert "2 ranks have the same weights" in text and "path: multicast" in text
     other = two_ranks("train_ddp.py", "--backend", "gloo")
     losses, theirs = (re.findall(r"loss ([\d.]+)", words) for words in (text, other))
-    assert len(losses) == 2 and losses == theirs  # two ranks: one way to add
+    assert len(losses) == 2 and losses == theirs  # two ranks: one order of summation
     assert float(losses[1]) < float(losses[0])

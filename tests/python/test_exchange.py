@@ -1,5 +1,5 @@
-"""all_to_all, all_to_all_single, gather and scatter: bytes against what each rank is known to have for each
-other, and against Gloo."""
+"""all_to_all, all_to_all_single, gather and scatter: compares the bytes with the known contents of
+each rank, and with Gloo."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIZES = [0, 1, 3, 1021, 70_001]
 
 
 def block(source: int, target: int, size: int, dtype: torch.dtype, salt: int = 0) -> torch.Tensor:
-    """What one rank has for another."""
+    """Returns the block that one rank has for another."""
     return content(source * 16 + target, size, dtype, salt)
 
 
@@ -71,7 +71,7 @@ def test_all_to_all_single_large(ranks):
 
 
 def splits_of(rank: int, world: int, salt: int) -> list[list[int]]:
-    """Rows that each rank has for each other."""
+    """Returns the rows that each rank has for each other."""
     generator = torch.Generator().manual_seed(salt)
     counts = torch.randint(0, 40, (world, world), generator=generator)
     counts[torch.rand(world, world, generator=generator) < 0.3] = 0
@@ -89,7 +89,7 @@ def uneven_flat() -> None:
         dist.all_to_all_single(output, mine, theirs, ours)
         dist.all_to_all_single(reference, mine, theirs, ours, group=gloo)
         assert_same(output, reference, (salt, shape))
-    # Some ranks say what the others leave out.
+    # One rank passes the splits, the others leave them out.
     splits = [2] * world if rank == 0 else None
     output = torch.zeros(2 * world)
     dist.all_to_all_single(output, torch.full((2 * world,), float(rank)), splits, splits)
@@ -117,7 +117,7 @@ def lists(dtypes: list[torch.dtype]) -> None:
                 outs = [raw[2 * r * sizes[0] : 2 * (r + 1) * sizes[0] : 2] for r in range(world)]
             elif layout == "chunks":
                 outs = list(zeros(sum(sizes), dtype).chunk(world))
-            elif layout == "same":  # of several outputs in one memory the last one stays
+            elif layout == "same":  # if several outputs share memory, the last one stays
                 outs = [zeros(sizes[0], dtype)] * world
             else:
                 outs = [zeros(size, dtype) for size in sizes]
@@ -135,7 +135,7 @@ def test_all_to_all(ranks, world):
 
 
 def shared_memory_of_tensors() -> None:
-    """Inputs that lie where something arrives are sent as they were."""
+    """Inputs that overlap outputs are sent with their original contents."""
     rank, world = dist.get_rank(), dist.get_world_size()
     whole = torch.arange(world * 50_000, dtype=torch.float32) + 1000 * rank
     sent = whole.clone()
@@ -205,7 +205,7 @@ def test_gather_and_scatter(ranks, world):
 
 
 def many_at_once() -> None:
-    """Of all kinds, among reductions; each waits for itself."""
+    """Posts exchanges of all kinds among reductions; each waits for itself."""
     rank, world = dist.get_rank(), dist.get_world_size()
     works, checks = [], []
     for i in range(40):
@@ -358,7 +358,7 @@ def test_a_late_rank_is_named(ranks):
 
 
 def counted() -> None:
-    """What the counters and the trace say of one all-to-all."""
+    """Checks the counters and the trace of one all-to-all."""
     rank, world = dist.get_rank(), dist.get_world_size()
     before = torch_mcast.stats()["counters"]
     dist.all_to_all_single(torch.zeros(1000 * world), torch.ones(1000 * world))

@@ -1,4 +1,5 @@
-"""Calls of users while their process ends: exit handlers and finalizers, registered before the first group."""
+"""Calls that users make while their process ends: exit handlers and finalizers, registered before
+the first group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engine does not serve, against a Gloo group of the same ranks."""
+"""Calls that the engine does not serve, compared with a Gloo group of the same ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch_mcast
 
 
 def values(rank: int, size: int, dtype: torch.dtype) -> torch.Tensor:
-    """Small integers: sums are exact in every dtype."""
+    """Returns small integers: sums are exact in every dtype."""
     return ((torch.arange(size) * 7 + rank * 3) % 11).to(dtype)
 
 

@@ -1,5 +1,5 @@
-"""NCCL as the fallback of CUDA tensors, by stand-ins for torch's class: what a group hands to it, and what
-happens where torch has none."""
+"""NCCL as the fallback of CUDA tensors, with stand-ins for torch's class: the arguments that a
+group passes to it, and the error if torch has none."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ LIMIT = timedelta(seconds=37)
 
 
 class PlainOptions(Backend.Options):
-    """As in every torch from 2.11 to 2.15. Has what NCCL's has, and takes nothing else."""
+    """Defined as in every torch from 2.11 to 2.15. Has the fields of NCCL's options, and accepts
+    nothing else."""
 
     __slots__ = ("config", "is_high_priority_stream", "split_color", "split_from")
 
@@ -32,20 +33,20 @@ class PlainOptions(Backend.Options):
 
 
 class NotThis:
-    """What "nccl" means from torch 2.15 on."""
+    """The class that "nccl" means from torch 2.15 on."""
 
     def __init__(self, *args: Any) -> None:
         raise AssertionError(f"made with {args}: it would wait for ranks that do not make the call")
 
 
 def options_of_nccl() -> Any:
-    """Torch's own, where it is there: also without a GPU its names are looked at."""
+    """Returns torch's own class if it exists: its names are then checked even without a GPU."""
     there = getattr(distributed_c10d, "ProcessGroupNCCL", None)
     return PlainOptions if there is None else there.Options
 
 
 def stand_in(made: list[tuple[Any, ...]]) -> Any:
-    """A class in the place of NCCL's, which makes Gloo backends and notes what it was given."""
+    """Returns a substitute for NCCL's class, which creates Gloo backends and records its arguments."""
 
     class Nccl:
         Options = options_of_nccl()
@@ -61,7 +62,7 @@ def stand_in(made: list[tuple[Any, ...]]) -> Any:
 
 
 def with_nccl(patch: pytest.MonkeyPatch, newest: bool) -> list[tuple[Any, ...]]:
-    """Torch's two layouts of classes: up to 2.13, and with a second class beside the first."""
+    """Sets up torch's two layouts of classes: up to 2.13, and with a second class next to the first."""
     made: list[tuple[Any, ...]] = []
     patch.setattr(dist, "ProcessGroupNCCL", stand_in(made), raising=False)
     if newest:
@@ -71,12 +72,12 @@ def with_nccl(patch: pytest.MonkeyPatch, newest: bool) -> list[tuple[Any, ...]]:
 
 
 def check_made(made: list[tuple[Any, ...]], group: dist.ProcessGroup, members: list[int]) -> None:
-    """One backend was made, of this group."""
+    """Checks that one backend was created, for this group."""
     backend = backend_of(group)
     ((store, rank, size, options),) = made
     assert (rank, size) == (members.index(dist.get_rank()), len(members))
     assert isinstance(store, dist.PrefixStore)
-    # Its names are behind a prefix of their own, in the store of the group's fallbacks.
+    # Its keys have their own prefix in the store of the group's fallbacks.
     store.set(f"of {rank}", "here")
     assert dist.PrefixStore("nccl/", backend._fallback_store()).check([f"of {rank}"])
     assert options._timeout == LIMIT
@@ -126,7 +127,7 @@ def options_of(kind: str) -> Any:
 
 
 def what_options_give(kind: str) -> None:
-    """One object for two groups, as meshes do: what is the group's own is each group's."""
+    """Uses one object for two groups, as meshes do: each group sets its own fields."""
     given = options_of(kind)
     for members in ([0, 1], [1, 0]):
         with pytest.MonkeyPatch.context() as patch:
@@ -171,7 +172,7 @@ def test_options_that_no_backend_takes_are_refused():
 
 
 def at_the_first_call() -> None:
-    """From the extension: it is made once, by the call that needs it, and serves it."""
+    """The extension creates it once, in the call that needs it, and it serves that call."""
     rank, world = dist.get_rank(), dist.get_world_size()
     with pytest.MonkeyPatch.context() as patch:
         made = with_nccl(patch, newest=True)
@@ -191,7 +192,7 @@ def test_nccl_is_made_once_at_the_first_call(ranks):
 
 
 def lacking() -> None:
-    """A torch that has no such class: as the CPU's, or with the class taken away."""
+    """A torch without the class: a CPU build, or one from which it was removed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delattr(dist, "ProcessGroupNCCL", raising=False)
         patch.setattr(_fallback, "kind", lambda backend, device: "nccl")
@@ -203,7 +204,7 @@ def lacking() -> None:
         )
         with pytest.raises(NotImplementedError, match=expected):
             dist.all_reduce(tensor, group=group)
-    # Nothing was sent: the group goes on.
+    # The failed call sent no data: the group still works.
     total = torch.ones(4)
     dist.all_reduce(total, group=group)
     assert total.tolist() == [float(dist.get_world_size())] * 4
@@ -214,7 +215,7 @@ def test_torch_without_nccl_is_named(ranks):
 
 
 def choice() -> None:
-    """Of CUDA tensors' fallback, by what this torch has."""
+    """Chooses the fallback of CUDA tensors by the backends that this torch has."""
     backend = backend_of()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cuda, "is_available", lambda: True)

@@ -1,4 +1,4 @@
-"""End to end under injected faults: the bytes are right and the repair counters say why."""
+"""End to end under injected faults: the bytes are right and the repair counters show the reason."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_late_rank_is_named(ranks):
 
 
 def more_than_a_second() -> dict:
-    """Large broadcasts that are under way for longer than a comparison of rates waits for, and some more."""
+    """Runs large broadcasts for longer than a comparison of rates waits, and some more."""
     busy, told, tensor = 0.0, torch.zeros(1, dtype=torch.uint8), torch.zeros(4 << 20)
     for salt in itertools.count():
         began = time.monotonic()
@@ -111,6 +111,6 @@ def more_than_a_second() -> dict:
 
 @pytest.mark.network
 def test_ranks_of_one_host_do_not_compare_rates(ranks):
-    """Nothing between them limits multicast; what makes it slow is the machine's load."""
+    """Multicast between them has no limit; only the machine's load makes it slow."""
     for row in ranks(2, more_than_a_second):
         assert row["path"] == "multicast" and row["counters"]["rate_tests"] == 0

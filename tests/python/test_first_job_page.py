@@ -1,4 +1,4 @@
-"""docs/first-job.md: its scripts and commands give the outputs that it shows."""
+"""The scripts and commands of docs/first-job.md give the outputs that it shows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def block(kind: str, word: str) -> str:
 
 @pytest.fixture
 def shell(tmp_path):
-    """Runs commands in a folder with the two scripts of the page: the exit code, and both outputs together."""
+    """Runs commands in a folder with the two scripts of the page. Returns the exit code, and both
+    outputs together."""
     (tmp_path / "first.py").write_text(block("python", "dist.broadcast"))
     (tmp_path / "late.py").write_text(block("python", "time.sleep"))
     names = ("MCAST_SHARED_MEMORY", "MCAST_SOCKET_IFNAME")
@@ -49,7 +50,7 @@ LINE = re.compile(
 
 
 def lines(text: str) -> list[str]:
-    """What first.py printed, in no order. Bytes of headers differ by a few datagrams."""
+    """Returns the output of first.py, in any order. Bytes of headers differ by a few datagrams."""
     found = LINE.findall(text)
     assert found, text
     return sorted(re.sub(r"(\d+)\d{5} bytes", r"\1 x 10^5 bytes", line) for line in found)

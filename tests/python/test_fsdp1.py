@@ -1,10 +1,12 @@
-"""FSDP1 beside Gloo: two ranks that train alike have the same losses, parameters, gradients, state dicts and states of
-the optimizer, to the last bit, and a later job of either backend goes on from what one of mcast has saved.
+"""FSDP1 compared with Gloo: two ranks that train alike have the same losses, parameters, gradients,
+state dicts and states of the optimizer, to the last bit, and a later job of either backend
+continues from the state that one of mcast has saved.
 
-Left out is what FSDP1 does not do with CPU tensors, whatever the backend (torch 2.13): `CPUOffload` pins memory, which
-takes an accelerator; `sync_module_states` refuses CPU tensors; `offload_to_cpu` of what is full takes CPU memory for
-its own copy, so that parameters are freed and states of the optimizer overwritten before they are read. And what it
-does nowhere: load local state dicts where it has `use_orig_params`."""
+Features that FSDP1 lacks for CPU tensors, whatever the backend (torch 2.13), are left out:
+`CPUOffload` pins memory, which takes an accelerator; `sync_module_states` refuses CPU tensors;
+`offload_to_cpu` of full state dicts takes CPU memory for its own copy, so that parameters are freed
+and states of the optimizer overwritten before they are read. It cannot load local state dicts with
+`use_orig_params` on any device."""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ original_or_flat = pytest.mark.parametrize("original", [True, False])
 
 
 class Block(nn.Sequential):
-    """What is wrapped. It has an odd number of elements, so that the last shard is padded."""
+    """The wrapped module. It has an odd number of elements, so that the last shard is padded."""
 
 
 class Training:
@@ -91,7 +93,7 @@ class Training:
 
 
 def calls(way: str) -> Counter[str]:
-    """By operation, of all groups of this rank together; none with Gloo."""
+    """Returns the calls by operation, of all groups of this rank together; none with Gloo."""
     found: Counter[str] = Counter()
     for group in distributed_c10d._world.pg_names if dist.get_backend() == "mcast" else ():
         for name, counts in torch_mcast.stats(group)["calls"].items():
@@ -110,7 +112,7 @@ def assert_equal(mine: Tensors, its: Tensors) -> None:
 
 
 def compared(ranks: Any, world: int, used: tuple[str, ...], *job: Any) -> list[Tensors]:
-    """What the ranks return: the engine did it, and with Gloo it is the same."""
+    """Returns the results of the ranks: the engine served the calls, and Gloo gives the same results."""
     ours = ranks(world, counted, *job)
     theirs = ranks(world, counted, *job, backend="gloo")
     for (mine, engine, fallback), (its, _, _) in zip(ours, theirs, strict=True):
@@ -143,7 +145,7 @@ def test_training_in_mixed_precision_is_gloo_s(ranks, reduced, original):
 
 @pytest.mark.parametrize("strategy", ["HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"])
 def test_training_of_two_copies_in_two_shards_is_gloo_s(ranks, strategy):
-    """To the last bit with four ranks too: no sum has more than two terms."""
+    """The bits are equal with four ranks too: no sum has more than two terms."""
     settings = {"strategy": strategy, "mesh": (2, 2)}
     compared(ranks, 4, (*SHARDS, *COPIES), trained, settings)
 
@@ -162,7 +164,7 @@ def clipped(original: bool, norm: float) -> Tensors:
     job, norms = Training(use_orig_params=original), []
     for _ in range(3):
         job.loss().backward()
-        norms += [job.net.clip_grad_norm_(1e-3, norm) for _ in range(2)]  # before, and clipped
+        norms += [job.net.clip_grad_norm_(1e-3, norm) for _ in range(2)]  # unclipped and clipped
         job.step()
     return {"norms": torch.stack(norms), **job.whole()}
 
@@ -225,7 +227,7 @@ def test_summoned_parameters_are_gloo_s_and_go_back_if_told(ranks, original):
 
 
 def here(state: Any, name: str = "") -> Tensors:
-    """The tensors of a state dict that this rank has, or its shards of them."""
+    """Returns the tensors of a state dict that this rank has, or its shards of them."""
     if isinstance(state, dict):
         inner = [here(value, f"{name}.{key}") for key, value in state.items()]
         return {key: tensor for tensors in inner for key, tensor in tensors.items()}
@@ -259,7 +261,7 @@ def test_a_full_state_dict_is_gloo_s(ranks, strategy, rank0_only):
 
 
 def saved(kind: str, settings: dict[str, Any], folder: Path) -> Tensors:
-    """Trains, saves its states by the usual ways, and trains on."""
+    """Trains, saves its states in the usual ways, and trains on."""
     job, folder = Training(**settings), folder / dist.get_backend()
     job.train()
     state = states(kind, job)
@@ -272,7 +274,7 @@ def saved(kind: str, settings: dict[str, Any], folder: Path) -> Tensors:
 
 
 def resumed(kind: str, settings: dict[str, Any], folder: Path) -> Tensors:
-    """Trains on from what mcast has saved, with another model, whose optimizer has a past."""
+    """Continues from the state that mcast has saved, with another model, whose optimizer has a state."""
     job = Training(seed=7, **settings)
     job.train(1)
     state, folder = states(kind, job), folder / "mcast"

@@ -1,4 +1,4 @@
-"""tools/fuzz.py: packed corpora, and what the programs of a build are given."""
+"""tools/fuzz.py: packed corpora, and the arguments of the programs of a build."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ sys.path.append(str(ROOT / "tools"))
 
 import fuzz  # noqa: E402
 
-# In place of a target: writes down the inputs of its folders; -merge=1 copies those that begin with "new".
+# Replaces a target: records the inputs of its folders; -merge=1 copies those that begin with "new".
 PROGRAM = """#!/bin/sh
 folders=
 for word; do case $word in -*) ;; *) folders="$folders $word" ;; esac; done
@@ -23,7 +23,7 @@ echo "stat::number_of_executed_units: 7"
 
 @pytest.fixture
 def build(tmp_path, monkeypatch):
-    """A build with one target, `ipc`, beside a repository with a corpus for it."""
+    """Makes a build with one target, `ipc`, next to a repository with a corpus for it."""
     monkeypatch.setattr(fuzz, "ROOT", tmp_path / "repository")
     fuzz.write_corpus(fuzz.corpus_file("ipc"), {b"\x00\xff": "", b"": "nothing", b"kept": ""})
     folder = tmp_path / "build"
@@ -58,7 +58,7 @@ def test_every_target_has_a_corpus_in_its_one_form(tmp_path):
         fuzz.write_corpus(tmp_path / "again.txt", corpus)
         assert (tmp_path / "again.txt").read_text() == file.read_text()
         names = [name for name in corpus.values() if name]
-        assert len(names) == len(set(names))  # they are names of files, when it is unpacked
+        assert len(names) == len(set(names))  # they become file names when it is unpacked
 
 
 def test_a_program_reads_the_unpacked_corpus(build, monkeypatch, capsys):

@@ -1,5 +1,5 @@
-"""Groups of a job over the same hosts have one multicast address; each set of members has a port of its own, which rank 0
-claims in the store that all of them have in common."""
+"""Groups of a job over the same hosts have one multicast address; each set of members has its own
+port, which rank 0 claims in the store that all of them share."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def job_store() -> dist.Store:
 
 
 def receiving() -> set[tuple[str, int]]:
-    """Multicast addresses (as the kernel prints them) and ports of this process's sockets."""
+    """Returns the multicast addresses (as the kernel prints them) and ports of this process's sockets."""
     inodes = set()
     for entry in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # the folder's own
+        with contextlib.suppress(FileNotFoundError):  # the descriptor of the listing
             inodes.add(os.readlink(entry).removeprefix("socket:[").removesuffix("]"))
     found = set()
     for line in Path("/proc/net/udp").read_text().splitlines()[1:]:
@@ -50,7 +50,7 @@ def gather(group: dist.ProcessGroup) -> None:
 
 
 def groups_of(lists: list[list[int]]) -> list[dist.ProcessGroup]:
-    """Those that this rank is in, each tried."""
+    """Returns the groups that this rank is in, after a test of each."""
     made = [dist.new_group(ranks, backend="mcast") for ranks in lists]
     mine = [made[i] for i, ranks in enumerate(lists) if dist.get_rank() in ranks]
     for group in mine:
@@ -60,7 +60,8 @@ def groups_of(lists: list[list[int]]) -> list[dist.ProcessGroup]:
 
 
 def own_ports() -> tuple[int, int, int]:
-    """Sockets with the default group's, with other members', and with the same members again."""
+    """Returns the number of sockets with the default group, with groups of other members, and with
+    more groups of the same members."""
     gather(dist.group.WORLD)
     first = len(receiving())
     kept = groups_of(MANY)
@@ -78,7 +79,8 @@ def test_a_set_of_members_has_a_port(pool, store):
 
 
 def where_ports_are_taken() -> tuple[set[int], int]:
-    """Ports of the groups that are made after half of those of this job's address have been taken by others, and how many groups."""
+    """Returns the ports of groups created after others have taken half of the ports of this job's
+    address, and the number of groups."""
     gather(dist.group.WORLD)
     before = receiving()
     store = job_store()
@@ -102,7 +104,7 @@ def test_a_port_of_another_set_is_not_taken(pool):
 
 
 def many_groups() -> list[str]:
-    """A rank of a large job is in many groups, of other members each; all use multicast."""
+    """A rank of a large job is in many groups, each with other members; all use multicast."""
     lists = [[r for r in range(8) if bits >> r & 1] for bits in range(256)]
     lists = [ranks for ranks in lists if 0 in ranks and len(ranks) in (2, 3)]
     kept = groups_of(lists)

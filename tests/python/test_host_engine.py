@@ -1,4 +1,4 @@
-"""The engine of the host: groups of ranks whose network another process runs."""
+"""The host engine: groups of ranks whose networking another process does."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ def test_ranks_without_any_network(engine, tmp_path):
         assert said.split() == ["1", "shared", "memory"]
 
 
-# As TRAIN, but FSDP2, and who makes a socket of the network is killed, so there is no Gloo. Once the
-# engine has been found no socket may be made at all.
+# Like TRAIN, but with FSDP2, and a process that makes a network socket is killed, so there is no
+# Gloo. Once the engine has been found, no socket may be made at all.
 CAGED = """
 import os, pickle, pwd, sys
 sys.path[:0] = [{tests!r}, {tests!r} + "/lifecycle"]
@@ -124,7 +124,8 @@ with open(sys.argv[2] + sys.argv[1], "wb") as file:
     ],
 )
 def test_fsdp2_where_sockets_kill(ranks, stores, tmp_path, memory, meet):
-    """Each rank has no network, and may not even make a socket of one; in the end, none of any kind."""
+    """Each rank has no network, and may not even make a network socket; after the start, no socket
+    of any kind."""
     engine, port = stores
     url = f"file://{tmp_path}/store" if meet == "file" else f"engine://127.0.0.1:{port}/caged"
     script = tmp_path / "train.py"
@@ -132,7 +133,8 @@ def test_fsdp2_where_sockets_kill(ranks, stores, tmp_path, memory, meet):
     settings = {
         "MCAST_ENGINE": f"host:{engine}",
         "MCAST_ENGINE_MEMORY": memory,
-        # As for the ranks that it is compared with: matrices are multiplied in another order otherwise.
+        # Equal to the ranks that it is compared with: else matrices are multiplied in another
+        # order.
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
     }
@@ -184,7 +186,8 @@ def test_status(engine, tmp_path):
 
 
 def test_an_engine_says_what_it_guards(tmp_path, monkeypatch):
-    """By its options, or by the variables of a rank; its log, status and doctor say so, never the secret."""
+    """Options, or the variables of a rank, set the modes; its log, status and doctor report them,
+    never the secret."""
     socket, secret = tmp_path / "engine.sock", tmp_path / "secret"
     secret.write_text(text_of(b"\xab" * 32))
     secret.chmod(0o600)
@@ -258,7 +261,7 @@ def test_only_an_engine_minds_the_variable_of_modes(tmp_path, command, code):
 
 
 def test_status_of_an_engine_that_knows_no_modes(monkeypatch, capsys, engine):
-    """Of before it had a secret: whoever replaces it looks at it first."""
+    """The engine is older than the secret: an administrator checks its status before replacing it."""
     older = read(engine)
     del older["security"]
     older["clients"] = [
@@ -290,7 +293,7 @@ def test_a_killed_engine_leaves_a_socket_that_the_next_one_takes(tmp_path):
 
 
 def guardian_of(pid: int) -> int:
-    """The process that the engine's own is a child of."""
+    """Returns the parent process of the engine's process."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("PPid:")[2].split()[0])
 
@@ -301,7 +304,7 @@ def test_without_a_guardian_there_is_one_process(tmp_path):
     end(process)
 
 
-def test_a_guardian_ends_an_engine_that_stands_still(tmp_path):
+def test_a_guardian_ends_a_stopped_engine(tmp_path):
     process = start(tmp_path / "engine.sock", "--silence", "2000")
     os.kill(read(tmp_path / "engine.sock")["pid"], signal.SIGSTOP)
     _, said = process.communicate(timeout=60)
@@ -317,7 +320,7 @@ def drain(path: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_drain_and_the_next_engine(tmp_path):
-    """One that connects and says nothing is a client, which keeps the engine until it goes."""
+    """A connection that sends nothing is a client, which keeps the engine running until it closes."""
     path = tmp_path / "engine.sock"
     first = start(path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
@@ -375,7 +378,7 @@ def test_the_unit_is_one(tmp_path):
     one.write_text(unit.read_text())
     unit_files.verify(one)
     assert "RuntimeDirectory=engines\n" in unit.read_text()
-    # Clients have their time to go before the supervisor kills.
+    # Clients have time to leave before the supervisor kills.
     goodbye, stop = (
         int(re.search(rf"^{name}(\d+)", unit.read_text(), re.M)[1])
         for name in ("ExecStart=.* --goodbye ", "TimeoutStopSec=")
@@ -384,8 +387,8 @@ def test_the_unit_is_one(tmp_path):
 
 
 def test_no_two_daemons_share_a_folder_or_leave_dumps():
-    """systemd gives the folder of a unit to the unit's user and removes it when the unit stops; who may
-    write to the engine's folder may pose as the engine."""
+    """systemd gives the folder of a unit to the unit's user and removes it when the unit stops; a
+    user who can write to the engine's folder can pose as the engine."""
     service = Path(__file__).parents[2] / "tools" / "torch-mcast-aggregator.service"
     units = [install("systemd").stdout, service.read_text()]
     folders = [re.search(r"^RuntimeDirectory=(\S+)", unit, re.M)[1] for unit in units]
@@ -397,7 +400,7 @@ def test_no_two_daemons_share_a_folder_or_leave_dumps():
 
 
 def started_as(line: list[str], path: Path) -> None:
-    """The program takes the options of a supervisor's command line."""
+    """Checks that the program accepts the options of a supervisor's command line."""
     run = line.index("run")
     at = line.index("--socket")
     options = [*line[run + 1 : at], *line[at + 2 :]]
@@ -415,7 +418,8 @@ def test_the_unit_s_command_runs(tmp_path):
 
 
 def daemonset_at(path: Path) -> dict:
-    """What the file says; where there is a kubectl, as Kubernetes' own types take it."""
+    """Returns the contents of the file; if there is a kubectl, it checks them against Kubernetes'
+    own types."""
     read = yaml.safe_load(path.read_text())
     assert (read["apiVersion"], read["kind"]) == ("apps/v1", "DaemonSet")
     if shutil.which("kubectl") is None:

@@ -1,5 +1,5 @@
-"""Which tensors of ranks of one host are moved into huge pages: those that stay, not those that come
-back at the same address."""
+"""Tensors of ranks of one host that are moved into huge pages: those that persist, not those that
+reappear at the same address."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch
 import torch.distributed as dist
 
 PR_SET_THP_DISABLE = 41
-BYTES = 64 << 20  # beyond what malloc keeps: freed memory is unmapped
+BYTES = 64 << 20  # more than malloc keeps: freed memory is unmapped
 
 
 def huge_kib(tensor: torch.Tensor) -> int:
-    """AnonHugePages of the mapping that holds the middle of `tensor`."""
+    """Returns AnonHugePages of the mapping that holds the middle of `tensor`."""
     at, inside, total = tensor.data_ptr() + tensor.nbytes // 2, False, 0
     for line in Path("/proc/self/smaps").read_text().splitlines():
         if bounds := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
@@ -26,9 +26,9 @@ def huge_kib(tensor: torch.Tensor) -> int:
 
 
 def in_small_pages() -> torch.Tensor:
-    """As where the kernel gives huge pages only to those who ask ("madvise"), whatever its mode."""
+    """Returns a tensor in small pages, as if the kernel's mode were "madvise", whatever it is."""
     libc = ctypes.CDLL(None, use_errno=True)
-    others: list[torch.Tensor] = []  # whose mapping joins what an earlier test has left beside it
+    others: list[torch.Tensor] = []  # their mapping joins one that an earlier test has left
     while True:
         assert libc.prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0
         tensor = torch.ones(BYTES, dtype=torch.uint8)
@@ -40,9 +40,9 @@ def in_small_pages() -> torch.Tensor:
 
 
 def broadcasts(keep: bool) -> tuple[list[bool], int]:
-    """Whether most of the root's tensor was moved into huge pages by each of four broadcasts, of one
-    tensor or of a new one each, and at how many places these were. (The kernel's own daemon moves 16 MiB now
-    and then.)"""
+    """Returns whether most of the root's tensor was moved into huge pages by each of four
+    broadcasts, of one tensor or of a new one each, and the number of their addresses. (The kernel's
+    own daemon moves 16 MiB now and then.)"""
     tensor, seen, places = in_small_pages(), [], set()
     for turn in range(4):
         if not keep and turn:
@@ -51,7 +51,7 @@ def broadcasts(keep: bool) -> tuple[list[bool], int]:
         places.add(tensor.data_ptr())
         before = huge_kib(tensor)
         dist.broadcast(tensor, 0)
-        assert int(tensor.sum()) == BYTES  # without a second tensor, whose mapping might join
+        assert int(tensor.sum()) == BYTES  # without a second tensor, whose mapping might join it
         seen.append(huge_kib(tensor) - before > BYTES >> 11)
     return seen, len(places)
 

@@ -1,5 +1,5 @@
-"""What installing takes: lists that agree, which torch pip gets, libraries that a machine lacks, the archive of
-the sources. Indexes and repositories are stand-ins on this machine."""
+"""Installation: lists that agree, the torch that pip gets, libraries that a machine lacks, the
+source archive. Indexes and repositories are replaced by stand-ins on this machine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def project() -> dict:
 
 
 def listed(name: str) -> set[str]:
-    """Requirements in a list of tools/setup.sh."""
+    """Returns the requirements in a list of tools/setup.sh."""
     (text,) = re.findall(rf'^{name}="([^"]*)"', SETUP, re.M)
     return set(text.replace("\\\n", " ").split())
 
@@ -53,7 +53,7 @@ def test_setup_and_package_ask_for_the_same():
     assert (listed("RUN_PIP") | listed("TEST_PIP")) - set(extras["dev"]) == {"rich", "packaging"}
     assert '"rich>=13"' in (ROOT / "setup.py").read_text()
     asked = {re.match(r"[\w-]+", row)[0] for row in project()["build-system"]["requires"]}
-    assert asked == {"setuptools", "cmake", "ninja"}  # not torch: the one that is installed counts
+    assert asked == {"setuptools", "cmake", "ninja"}  # without torch: the installed one is used
 
 
 def test_running_needs_no_package_of_the_tests():
@@ -74,7 +74,7 @@ def test_running_needs_no_package_of_the_tests():
             ["clang-18", "libclang-rt-18-dev"],
         ),
         ((), ("clang-14",), ["clang-14"]),  # its runtime is in another package
-        ((), (), ["clang-14"]),  # which is then named as missing
+        ((), (), ["clang-14"]),  # so it is named as missing
     ],
 )
 def test_the_clang_that_a_release_has_is_taken(tmp_path, there, archive, expected):
@@ -98,11 +98,11 @@ def test_the_clang_that_a_release_has_is_taken(tmp_path, there, archive, expecte
     assert done.stdout.split() == expected, done.stderr
 
 
-# -- which torch ------------------------------------------------------------------------------------
+# -- choice of torch -----------------------------------------------------------------------------
 
 
 def wheel(folder: Path, name: str, version: str) -> None:
-    """A package with nothing in it."""
+    """Makes an empty package."""
     folder.mkdir(parents=True, exist_ok=True)
     info = f"{name}-{version}.dist-info"
     files = {
@@ -123,7 +123,7 @@ def wheel(folder: Path, name: str, version: str) -> None:
 
 @pytest.fixture(scope="module")
 def indexes(tmp_path_factory):
-    """The address of a server: /own has torch 9.9.9 and the rest, /cpu torch 9.9.9+cpu."""
+    """Returns the address of a server: /own has torch 9.9.9 and the rest, /cpu torch 9.9.9+cpu."""
     root = tmp_path_factory.mktemp("indexes")
     wheel(root / "own" / "torch", "torch", "9.9.9")
     wheel(root / "cpu" / "torch", "torch", "9.9.9+cpu")
@@ -187,14 +187,14 @@ def test_torch_comes_from_the_index_of_cpu_builds(
     again = subprocess.run(
         command, env=env, capture_output=True, text=True, timeout=240, check=True
     )
-    assert again.stderr == ""  # once
+    assert again.stderr == ""  # only the first time
 
 
 def test_without_root_what_is_missing_is_named(tmp_path):
-    """Only what nothing else brings."""
+    """Only packages that no other one brings are named."""
     tools = tmp_path / "bin"
     tools.mkdir()
-    for name in ("sh", "sed", "dirname"):  # and no compiler
+    for name in ("sh", "sed", "dirname"):  # without a compiler
         (tools / name).symlink_to(shutil.which(name))
     for name, text in {"dpkg-query": "exit 1", "id": "echo 1000", "grep": "exit 1"}.items():
         (tools / name).write_text(f"#!/bin/sh\n{text}\n")
@@ -207,7 +207,7 @@ def test_without_root_what_is_missing_is_named(tmp_path):
 
 
 def without_compilers(tmp_path: Path, *tools: str) -> str:
-    """A PATH with these alone."""
+    """Returns a PATH with only these tools."""
     folder = tmp_path / "only"
     folder.mkdir()
     for name in tools:
@@ -223,10 +223,10 @@ def without_compilers(tmp_path: Path, *tools: str) -> str:
         (["c++"], {}, "cmake is needed to build and was not found"),
     ],
 )  # fmt: skip
-def test_what_a_build_lacks_is_one_line(tmp_path, tools, variables, words):
+def test_missing_build_requirements_are_reported_in_one_line(tmp_path, tools, variables, words):
     env = {name: value for name, value in os.environ.items() if name not in ("CXX", "CMAKE_ARGS")}
     env |= {"PATH": without_compilers(tmp_path, *tools), **variables}
-    # Not that beside the interpreter either.
+    # The one next to the interpreter is hidden, too.
     code = "import runpy, sys; sys.executable = '/nowhere/python'; sys.argv = ['setup.py', '-q', 'build_ext']\n"
     done = subprocess.run(
         [sys.executable, "-c", code + "runpy.run_path('setup.py', run_name='__main__')"], cwd=ROOT, env=env,
@@ -234,7 +234,7 @@ def test_what_a_build_lacks_is_one_line(tmp_path, tools, variables, words):
     )  # fmt: skip
     assert done.returncode != 0
     assert "Traceback" not in done.stderr
-    line = done.stderr.splitlines()[-1]  # setuptools may warn before
+    line = done.stderr.splitlines()[-1]  # setuptools may warn before it
     assert line.startswith("torch-mcast: ") and words in line
 
 
@@ -270,7 +270,7 @@ def test_the_demo_builds_the_extension_alone_until_all_is_asked_for(tmp_path):
     shutil.copy(ROOT / "tools" / "setup.sh", tmp_path / "tools")
     for name in ("CMakeLists.txt", "setup.py", "pyproject.toml"):
         (tmp_path / name).touch()
-    pip = tmp_path / "venv" / "bin" / "python"  # notes what it is to build, and builds
+    pip = tmp_path / "venv" / "bin" / "python"  # records what it has to build, and builds
     pip.write_text(
         '#!/bin/sh\necho "${MCAST_PROGRAMS:-all}" >> built\ntouch torch_mcast/_C.so.so\n'
         '[ "$MCAST_PROGRAMS" = off ] || touch torch_mcast/mcast-engine\n'
@@ -290,10 +290,10 @@ def test_the_demo_builds_the_extension_alone_until_all_is_asked_for(tmp_path):
     assert built("build") == ["all"] and built("build", "extension") == []
     later = time.time() + 60
     os.utime(tmp_path / "setup.py", (later, later))
-    assert built("extension") == ["all"]  # or the programs would be those of older sources
+    assert built("extension") == ["all"]  # else the programs would be those of older sources
 
 
-# -- libraries that are not there -------------------------------------------------------------------
+# -- missing libraries -------------------------------------------------------------------------------
 
 HIDDEN = (
     "/usr/include;/usr/local/include;/usr/lib;/usr/lib/x86_64-linux-gnu;/usr/lib/aarch64-linux-gnu"
@@ -309,7 +309,7 @@ def configure(build: Path, *options: str, **variables: str) -> subprocess.Comple
 
 
 def repository(folder: Path, files: dict[str, str]) -> str:
-    """The commit of a repository with these files."""
+    """Makes a repository with these files. Returns its commit."""
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
@@ -330,12 +330,12 @@ def test_libraries_are_fetched_at_their_commit_and_torch_is_the_installed_one(tm
         "CMakeLists.txt": "cmake_minimum_required(VERSION 3.1)\nproject(crc)\nadd_library(crc32c a.cc)\n",
         "a.cc": "", "include/crc32c/crc32c.h": "",
     })  # fmt: skip
-    # As pip hides what is installed from a build.
+    # Hides installed packages as pip does in a build.
     (tmp_path / "hide").mkdir()
     (tmp_path / "hide" / "sitecustomize.py").write_text(
         "import sys\nsys.path[:] = [p for p in sys.path if 'site-packages' not in p]\n"
     )
-    # But for CMake itself, where it is pip's.
+    # CMake itself stays visible if it is pip's.
     if (there := importlib.util.find_spec("cmake")) is not None and there.origin is not None:
         packages = Path(there.origin).parents[1]
         for part in (packages / "cmake", *packages.glob("cmake-*.dist-info")):
@@ -355,8 +355,8 @@ def test_libraries_are_fetched_at_their_commit_and_torch_is_the_installed_one(tm
     assert f"fetching file://{tmp_path}/crc32c at {crc}" in done.stdout
     rules = (tmp_path / "build" / "build.ninja").read_text()
     assert "fetched/highway-build/libhwy.a" in rules and "fetched/crc32c-build/libcrc32c.a" in rules
-    # What takes longest has the longest chain, so that newer Ninjas begin with it: what waits for it does not
-    # wait for the core's archive as well.
+    # The step that takes longest has the longest chain, so that newer Ninjas start it first; its
+    # successors do not wait for the core's archive as well.
     (last,) = re.findall(r"^build joined/extension\.cpp .*", rules, re.M)
     assert last.endswith("mcast_torch_0.cpp.o || mcast_torch_code") or last.endswith(
         "mcast_torch_0.cpp.o"
@@ -388,14 +388,14 @@ def test_without_libraries_and_network_the_build_says_what_to_install(tmp_path, 
 
 
 def tracked() -> set[str]:
-    """Files of the repository and those that git does not ignore."""
+    """Returns the files of the repository and those that git does not ignore."""
     return {name for name in check_docs.tracked(ROOT) if (ROOT / name).is_file()}
 
 
 @pytest.fixture
 def checkout(tmp_path):
-    """A copy of the sources: setuptools writes its folders into the tree that it reads, so two builds of metadata
-    or archives in one tree take each other's files away."""
+    """A copy of the sources: setuptools writes its folders into the tree that it reads, so two
+    builds of metadata or archives in one tree remove each other's files."""
     folder = tmp_path / "checkout"
     for name in tracked():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -404,7 +404,7 @@ def checkout(tmp_path):
 
 
 def requirements(sources: Path, folder: Path, call: str) -> list[str]:
-    """Of a build in which pip hides what is installed."""
+    """Returns the requirements of a build in which pip hides installed packages."""
     program = f"import setuptools.build_meta as b; print(b.{call}({str(folder)!r}))"
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=sources, capture_output=True, text=True, check=True,
@@ -422,7 +422,7 @@ def requirements(sources: Path, folder: Path, call: str) -> list[str]:
     return email.message_from_string(text).get_all("Requires-Dist")
 
 
-def test_what_is_built_requires_the_minor_of_torch_that_it_is_built_for(tmp_path, checkout):
+def test_a_build_requires_the_minor_version_of_its_torch(tmp_path, checkout):
     minor = ".".join(version("torch").split(".")[:2])
     rows = requirements(checkout, tmp_path, "prepare_metadata_for_build_wheel")
     assert f"torch=={minor}.*" in rows
@@ -434,7 +434,7 @@ def test_the_sources_require_any_torch_that_is_served(tmp_path, checkout):
     assert [row for row in rows if row.startswith("torch")] == ["torch<2.16,>=2.11"]
 
 
-def test_what_is_installed_has_no_debug_information(tmp_path, monkeypatch):
+def test_installed_files_have_no_debug_information(tmp_path, monkeypatch):
     program = tmp_path / "program"
     source = "int main() { return 0; }"
     subprocess.run(
@@ -454,10 +454,10 @@ def test_what_is_installed_has_no_debug_information(tmp_path, monkeypatch):
     assert ".debug_info" not in sections()
     assert subprocess.run([program], check=False).returncode == 0
     monkeypatch.setenv("PATH", "")
-    without_debug([program])  # nothing to do it with
+    without_debug([program])  # no tool for it is installed
 
 
-# -- the archive of the sources ---------------------------------------------------------------------
+# -- the source archive ------------------------------------------------------------------------------
 
 
 def test_the_archive_has_what_the_repository_has(tmp_path, checkout):

@@ -1,7 +1,7 @@
 """Tensors over 2 GiB and 4 GiB: no offset, length or count is cut to 31 or 32 bits.
 
-Compared are the bytes around every border that a cut number would miss, and a sample in between. Two ranks take
-up to 13 GiB."""
+The tests compare the bytes around every border that a truncated number would miss, and a sample in
+between. Two ranks take up to 13 GiB."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ import torch_mcast
 
 pytestmark = pytest.mark.all_tier
 MiB, GiB = 1 << 20, 1 << 30
-EDGE = 64 << 10  # bytes looked at on both sides of a border
-TAIL = 40  # sizes are no multiple of a chunk, a slot or a page
+EDGE = 64 << 10  # bytes compared on both sides of a border
+TAIL = 40  # so that sizes are not multiples of a chunk, a slot or a page
 STEP = 61 * MiB + 8 * 123  # of the sample
 WORD = 8
 
 
 def places(size: int) -> list[slice]:
-    """In words, of a tensor of `size` bytes."""
+    """Returns places, in words, of a tensor of `size` bytes."""
     borders = {0, size, size // 2, 1 << 31, 1 << 32, 3 << 30, *range(0, size, STEP)}
     found = []
     for border in sorted(b for b in borders if b <= size):
@@ -33,12 +33,12 @@ def places(size: int) -> list[slice]:
 
 
 def value(rank: int, place: slice) -> torch.Tensor:
-    """A word tells its rank and its place, so that bytes that went elsewhere are seen."""
+    """A word depends on its rank and its place, so that misplaced bytes are found."""
     return torch.arange(place.start, place.stop, dtype=torch.int64) * 3 + (rank << 44)
 
 
 def filled(rank: int, size: int) -> torch.Tensor:
-    """Only where it is looked at later: the rest stays zero, and costs no time."""
+    """Fills only the places that are compared later: the rest stays zero, and costs no time."""
     tensor = torch.zeros(size // WORD, dtype=torch.int64)
     for place in places(size):
         tensor[place] = value(rank, place)

@@ -1,5 +1,5 @@
-"""tools/lint_docs.py finds errors that are planted into a copy of this repository; tools/check_docs.py finds
-missing names in a page."""
+"""tools/lint_docs.py finds errors that are planted into a copy of this repository;
+tools/check_docs.py finds names that are missing in a page."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RELEASED = "int f() {\n  const WithoutGil nogil;\n  return group->stats().size;\
 TOO_LATE = "int f() {\n  use(group->stats());\n  const WithoutGil nogil;\n}\n"
 
 
-# Check, file, text, the text planted instead (no text: at the end), and what is then reported.
+# Check, file, text, the text planted instead (no text: at the end), and the resulting report.
 PLANTED = [
     ("names", "docs/usage.md", "", "\n[a](gone.md)\n", r"docs/usage.md:\d+: no file gone.md"),
     ("names", "README.md", "", "\n`MCAST_" + "SLEEPY`\n", r"README.md:\d+: nothing reads \w+_SLEEPY"),
@@ -85,7 +85,7 @@ PLANTED = [
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory):
-    """The repository's texts in a working tree of their own."""
+    """The repository's texts in a separate working tree."""
     folder = tmp_path_factory.mktemp("copy")
     subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
     for name in check_docs.tracked(ROOT):
@@ -97,7 +97,7 @@ def copy(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def failures(copy):
-    """What is reported of a copy with all planted errors; without them it is nothing."""
+    """Returns the reports for a copy with all planted errors; without them there are none."""
     assert lint_docs.lint(copy).failures == []
     for _, name, old, new, _ in PLANTED:
         path = copy / name
@@ -114,7 +114,7 @@ def test_planted_errors_are_found(failures, check):
         assert any(re.fullmatch(reported, failure) for failure in failures), failures
 
 
-def test_nothing_else_is_reported(failures):
+def test_only_planted_errors_are_reported(failures):
     for failure in failures:
         assert any(re.fullmatch(row[4], failure) for row in PLANTED), failure
 
@@ -187,7 +187,7 @@ bool parse_row(int);
 "MCAST_EAGER"
 """
 
-# What a page says, the line of it that is reported, and what is missing (nothing: "").
+# Text of a page, the reported line, and the missing name (none: "").
 TEXTS = [
     ("`csrc/core/base/config.h`, `base/config.h`, `tests/cpp/wire`, `config.h`", 0, ""),
     ("`base/config`", 0, ""),
@@ -233,7 +233,7 @@ NAMES = [
 
 
 def expected_of(rows: list[tuple[str, int, str]]) -> tuple[str, list[str]]:
-    """A page of all texts, and what is reported of it."""
+    """Returns a page of all texts, and the expected report."""
     page, reported = "", []
     for text, offset, missing in rows:
         if missing:
@@ -246,7 +246,7 @@ def expected_of(rows: list[tuple[str, int, str]]) -> tuple[str, list[str]]:
 
 @pytest.fixture
 def page(tmp_path):
-    """A tree with one page, and a function that writes it and returns what is missing."""
+    """Returns a function that writes the page of a tree and returns the names it misses."""
 
     def check(text: str, names: bool = False) -> list[str]:
         for name, content in {

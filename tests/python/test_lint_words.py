@@ -102,7 +102,7 @@ def test_folder_of_a_file(name, folder):
 
 @pytest.fixture
 def tree(tmp_path, monkeypatch):
-    """Two sentences of csrc/core/ipc, one of them odd."""
+    """Makes two sentences of csrc/core/ipc, one of them odd."""
     (tmp_path / "csrc/core/ipc").mkdir(parents=True)
     (tmp_path / "csrc/core/ipc/a.h").write_text("// A queue of records. What comes last.\n")
     monkeypatch.setattr(lint_words, "LIMITS", {"csrc/core/ipc": 50.0})

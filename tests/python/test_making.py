@@ -1,5 +1,5 @@
-"""Which ranks meet when a group is made: on a store that has seen other makings, and of groups of one name with
-different members."""
+"""Ranks that meet when a group is created: on a store with keys of earlier creations, and in groups
+of one name with different members."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def exchange(port: int) -> list[float]:
 
 @pytest.fixture
 def kept():
-    """A store that outlives the ranks."""
+    """A store that lives longer than the ranks."""
     return dist.TCPStore("127.0.0.1", free_port(), is_master=True, wait_for_workers=False)
 
 
@@ -54,7 +54,7 @@ KEY = "mcast/1/rank/1"
 
 
 def second_start(port: int, first: bytes) -> list[float]:
-    """Rank 0 comes once the process that was started again has replaced the record of the first."""
+    """Rank 0 joins once the restarted process has replaced the record of the first one."""
     if dist.get_rank() == 0:
         store = client(port)
         until(lambda: store.get(KEY) != first, "the record of the second process")
@@ -63,7 +63,7 @@ def second_start(port: int, first: bytes) -> list[float]:
 
 @contextlib.contextmanager
 def started(port: int):
-    """Rank 1 of 2, which is killed at the end."""
+    """Starts rank 1 of 2, which is killed at the end."""
     code = (
         f"import sys; sys.path[:0] = {sys.path!r}; import test_making as t; "
         f"t.make(t.client({port}), 1, 2)"
@@ -84,7 +84,7 @@ def test_a_rank_that_was_started_again_joins_the_open_making(pool, kept):
 
 
 class WithoutEnds(PassingStore):
-    """Rank 0 has concluded and not ended the making yet, as while it opens the group."""
+    """Rank 0 has concluded the creation and not yet marked it as ended, as while it opens the group."""
 
     def check(self, keys: list[str]) -> bool:
         return not any("/over/" in key for key in keys) and self.real.check(keys)
@@ -113,7 +113,7 @@ def test_a_rank_that_was_started_again_too_late_says_so(pool, kept):
 
 
 def halves() -> None:
-    """Each half of the world names its own ranks only."""
+    """Each half of the world names only its own ranks."""
     rank = dist.get_rank()
     mine = [0, 1] if rank < 2 else [2, 3]
     for _ in range(3):

@@ -21,7 +21,7 @@ COUNT = 1001
 
 
 def rooted(root: int) -> None:
-    """gather, scatter and reduce."""
+    """Runs gather, scatter and reduce."""
     rank, world = dist.get_rank(), dist.get_world_size()
     mine, everybody = exact.words(rank, COUNT, 3), [exact.words(r, COUNT, 3) for r in range(world)]
     gathered = [torch.zeros_like(mine) for _ in range(world)] if rank == root else None
@@ -38,7 +38,7 @@ def rooted(root: int) -> None:
 
 
 def exchanges() -> None:
-    """all_to_all with blocks of different sizes, and messages around the ring and across it."""
+    """Runs all_to_all with blocks of different sizes, and messages around the ring and across it."""
     rank, world = dist.get_rank(), dist.get_world_size()
     gives = [1 + (rank + 3 * r) % 5 for r in range(world)]
     takes = [1 + (r + 3 * rank) % 5 for r in range(world)]
@@ -67,7 +67,7 @@ def lists() -> None:
 
 
 def subgroup() -> None:
-    """Halves of the ranks make a group each."""
+    """Halves of the ranks create a group each."""
     rank, world = dist.get_rank(), dist.get_world_size()
     halves = [list(range(first, world, 2)) for first in range(2)]
     groups = [dist.new_group(half) for half in halves]
@@ -101,7 +101,7 @@ CALLED = {
 )
 @pytest.mark.parametrize("world", [16, pytest.param(32, marks=pytest.mark.all_tier)])
 def test_every_operation_of_many_ranks(ranks, world, path):
-    """Nobody's silence is measured here: so many ranks share the CPUs of one machine."""
+    """The silence of ranks is not measured here: so many ranks share the CPUs of one machine."""
     env = {"MCAST_LIVENESS_LIMIT": "60000"}
     results = ranks(world, every_operation, env=env, timeout_s=200, limit_s=260)
     for found, called in results:

@@ -21,7 +21,7 @@ MIB = 1 << 20
 
 @pytest.fixture(scope="module")
 def mapped():
-    """Ranks whose tensors lie in arenas. Processes of their own: an allocator stays."""
+    """Ranks whose tensors lie in arenas. Separate processes: an allocator is permanent."""
     pool = Pool({"MCAST_ENGINE_MEMORY": "map_all", "MCAST_SHARED_MEMORY": "auto"})
     yield pool.run
     pool.close()
@@ -68,7 +68,7 @@ def every_operation(elements: int) -> dict:
         dist.reduce(part, 0)
         if rank == 0:
             assert (part == world * world * (world + 1) / 2).all()
-    # Not a whole number of pages, and a tensor of torch's own.
+    # Sizes are not multiples of a page, and one tensor is torch's own.
     own = torch.ones(1000)
     dist.all_reduce(own)
     assert (own == world).all()
@@ -83,7 +83,7 @@ def test_ranks_of_one_host_take_tensors_where_they_lie(mapped):
 
 
 def of_both_kinds(elements: int) -> dict:
-    """Rank 1 has tensors that lie elsewhere."""
+    """Rank 1 has tensors outside arenas."""
     rank, world = dist.get_rank(), dist.get_world_size()
     make = tensors_of
     if rank == 1:
@@ -104,7 +104,7 @@ def of_both_kinds(elements: int) -> dict:
     return torch_mcast.stats()["counters"]
 
 
-def test_what_is_not_mapped_is_read(mapped):
+def test_tensors_that_are_not_mapped_are_read(mapped):
     for rank, counters in enumerate(mapped(3, of_both_kinds, 700_001)):
         assert counters["shm_mapped_bytes"] > 0
         assert (counters["shm_direct_bytes"] > 0) == (rank != 1)
@@ -170,12 +170,12 @@ def test_training_has_the_bits_of_gloo(mapped, ranks, name):
 
 
 def test_the_engine_of_the_host_takes_tensors_where_they_lie(mapped, tmp_path):
-    """Within a limit that leaves the spans one arena; copies of these tensors would need several."""
+    """A memory limit leaves the spans one arena; copies of these tensors would need several."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     socket = tmp_path / "engine.sock"
     engine = start(socket, "--arenas", f"{machine // MIB + 33}M")
     try:
-        # Over the network: ranks of one engine share its memory otherwise.
+        # Over the network, since ranks of one engine share its memory otherwise.
         env = {"MCAST_ENGINE": f"host:{socket}", "MCAST_SHARED_MEMORY": "off"}
         for counters in mapped(2, every_operation, 12 * MIB, env=env):
             assert counters["chunks_placed"] > 0

@@ -1,4 +1,4 @@
-"""tools/measures.py: what it counts."""
+"""The measures of tools/measures.py."""
 
 import importlib.util
 import sys
@@ -14,14 +14,14 @@ ROOT = Path(__file__).resolve().parents[2]
 def measures():
     spec = importlib.util.spec_from_file_location("measures", ROOT / "tools" / "measures.py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules["measures"] = module  # dataclasses look their module up
+    sys.modules["measures"] = module  # dataclasses look up their module
     spec.loader.exec_module(module)
     yield module
     del sys.modules["measures"]
 
 
 def counted(measures, text, name="a.h"):
-    """kind -> what was counted, in the order in which it ends: (name, value)."""
+    """Returns kind -> the measured items, in the order in which they end: (name, value)."""
     found: dict[str, list] = {}
     source = measures.Source(name, textwrap.dedent(text))
     for m in source.read():
@@ -120,7 +120,7 @@ def test_classes_of_tests_may_have_many_fields(measures):
     assert counted(measures, "struct A {\n  int a;\n};\n", "tests/cpp/a.h") == {}
 
 
-def test_what_is_beyond_is_told(measures, tmp_path, monkeypatch, capsys):
+def test_functions_beyond_the_limit_are_reported(measures, tmp_path, monkeypatch, capsys):
     long = tmp_path / "long.py"
     long.write_text("def f():\n" + "    pass\n" * 60 + "\n\ndef g():\n    pass\n")
     monkeypatch.setattr(sys, "argv", ["measures.py", str(long)])
@@ -131,7 +131,7 @@ def test_what_is_beyond_is_told(measures, tmp_path, monkeypatch, capsys):
 
 
 def test_a_function_that_is_not_recognized_is_an_error(measures, tmp_path, monkeypatch, capsys):
-    """A file whose braces the tool does not follow would lose functions, and their lengths."""
+    """If the tool could not follow the braces of a file, it would miss functions, and their lengths."""
     lost = tmp_path / "lost.cpp"
     lost.write_text("namespace x {\nint f() {\n}\n}  // namespace x\nint g(){\n}\n")
     monkeypatch.setattr(sys, "argv", ["measures.py", str(lost)])

@@ -1,4 +1,4 @@
-"""Memory that groups and operations take, beside the formula of docs/memory.md."""
+"""Memory of groups and operations, compared with the formula of docs/memory.md."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MiB = 1 << 20
 
 
 def status(field: str) -> int:
-    """A field of /proc/self/status, bytes."""
+    """Returns a field of /proc/self/status, in bytes."""
     text = Path("/proc/self/status").read_text()
     return int(re.search(rf"^{field}:\s+(\d+) kB", text, re.MULTILINE)[1]) << 10
 
@@ -32,8 +32,8 @@ class Allocated(ctypes.Structure):
 
 
 def in_use() -> int:
-    """Bytes that malloc has given out. Resident memory would not do: a process that had groups before has
-    free memory for the next."""
+    """Returns the bytes that malloc has given out. Resident memory does not show them: a process
+    that had groups before has free memory for the next ones."""
     mallinfo = ctypes.CDLL(None).mallinfo2
     mallinfo.restype = Allocated
     counted = mallinfo()
@@ -41,8 +41,9 @@ def in_use() -> int:
 
 
 def of_groups(count: int) -> float:
-    """Bytes in use per group that has done one operation on each lane. Of two counts the smaller: what is
-    allocated once (a table that grows, another thread's) is no group's."""
+    """Returns the bytes in use per group that has done one operation on each lane: the smaller of
+    two counts, since a one-time allocation (a table that grows, another thread's) does not belong
+    to a group."""
 
     def used() -> dist.ProcessGroup:
         group = dist.new_group()
@@ -60,9 +61,10 @@ def of_groups(count: int) -> float:
 
 
 def of_operations(total: int) -> dict[str, int]:
-    """By operation: resident bytes at its peak less those before the first of its kind. Tensors of `total`
-    bytes. The least of three: a rank that comes late keeps chunks that came early, and every page of code
-    that is used for the first time counts; what an operation needs counts, or stays, each time."""
+    """Returns, by operation, resident bytes at its peak minus those before the first of its kind.
+    Tensors have `total` bytes. It is the least of three runs: a late rank keeps chunks that came
+    early, and code pages used for the first time count; the operation's own memory counts in each
+    run."""
     world = dist.get_world_size()
     whole, part = torch.ones(total // 4), torch.ones(total // 4 // world)
     calls = {
@@ -77,7 +79,7 @@ def of_operations(total: int) -> dict[str, int]:
         before, found = status("VmRSS"), []
         for _ in range(3):
             dist.barrier()
-            Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+            Path("/proc/self/clear_refs").write_text("5")  # resets the peak
             call()
             found.append(status("VmHWM") - before)
         peaks[name] = min(found)
@@ -88,15 +90,15 @@ def of_operations(total: int) -> dict[str, int]:
     ("ranks", "least", "most"), [("network", 36, 48), ("host", 14, 30)], indirect=["ranks"]
 )
 def test_a_group(ranks, least, most, record_property):
-    """As docs/memory.md says; KiB."""
+    """The figures are those of docs/memory.md, in KiB."""
     sizes = ranks(2, of_groups, 30)
     record_property("bytes per group", sizes)
     assert all(least << 10 < size < most << 10 for size in sizes), sizes
 
 
 def test_operations(ranks, record_property):
-    """Bitmaps, the frames and datagrams of one turn, and the incast of a reduction: nothing that
-    grows with the operation but a bit per chunk."""
+    """Bitmaps, the frames and datagrams of one turn, and the incast of a reduction: only one bit
+    per chunk grows with the operation."""
     peaks = ranks(3, of_operations, 48 * MiB)
     record_property("bytes per operation", peaks)
     incast = 2 * MiB

@@ -1,5 +1,6 @@
-"""Groups of several devices, each with a backend of its own, as torchtitan and Megatron make them: here the
-CPU's is mcast, and an accelerator (fake_device/) has another one. One pg_options is handed to both."""
+"""Groups of several devices, each with its own backend, as torchtitan and Megatron create them:
+here the CPU's is mcast, and an accelerator (fake_device/) has another one. Both get the same
+pg_options."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from torch_mcast._stats import backend_of
 
 library, device_pools = device_ranks.library, device_ranks.device_pools
 
-# In either order.
+# The devices in both orders.
 ORDERS = ["cpu:mcast,fake:dummy", "fake:dummy,cpu:mcast"]
 CREATED: list[tuple[list[int], Any]] = []  # members and options of the dummy's groups
 
@@ -35,12 +36,12 @@ def create_dummy(group: Any, options: Any) -> Any:
 
 
 def create_plain(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
-    """By torch's older way to make backends; one that its debug mode knows how to wrap."""
+    """Creates a backend through torch's older interface; torch's debug mode can wrap this one."""
     return dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
 
 
 def load(library: str) -> None:
-    """The accelerator, and its backends."""
+    """Loads the accelerator, and its backends."""
     fake_device.load(library, False)
     if "DUMMY" not in dist.Backend._plugins:
         dist.Backend.register_backend("dummy", create_dummy, extended_api=True, devices=["fake"])
@@ -49,7 +50,7 @@ def load(library: str) -> None:
 
 @pytest.fixture
 def mixed(device_pools, library) -> Callable[..., list[Any]]:
-    """As `ranks`, in processes that have the accelerator."""
+    """Returns the same as `ranks`, in processes that have the accelerator."""
 
     def run(world: int, function: Callable[..., Any], *args: Any, backend: str) -> list[Any]:
         device_pools["fake"].run(world, load, library, store="none")
@@ -59,7 +60,7 @@ def mixed(device_pools, library) -> Callable[..., list[Any]]:
 
 
 def nccl_options() -> Backend.Options:
-    """Of NCCL's class, or what stands for it where this torch has none."""
+    """Returns an object of NCCL's class, or of a substitute if this torch has none."""
     there = getattr(distributed_c10d, "ProcessGroupNCCL", None)
     if there is not None:
         return there.Options(is_high_priority_stream=True)
@@ -87,7 +88,7 @@ def reduces(group: dist.ProcessGroup) -> None:
 
 
 def foreign_options(backend: str) -> None:
-    """Those of another backend mean none to mcast, and the one that they are for gets them as they are."""
+    """Options of another backend do not concern mcast, and their backend gets them unchanged."""
     limit = timedelta(seconds=41)
     without = settings(dist.new_group(backend=backend, timeout=limit))
     for theirs in (nccl_options(), FakeProcessGroup.Options(), dist.ProcessGroupGloo._Options()):
@@ -130,12 +131,12 @@ def test_each_backend_takes_its_own_of_options_for_both(mixed, backend):
 
 @pytest.mark.parametrize("backend", ["mcast", "cuda:mcast,cpu:mcast", "cuda:gloo,cpu:mcast"])
 def test_options_of_nccl_mean_none(ranks, backend):
-    """Without any accelerator: nothing of CUDA is asked for, as nothing is sent from there."""
+    """Without any accelerator, CUDA is not queried, as no data comes from there."""
     ranks(2, foreign_options, backend)
 
 
 def each_has_its_own(backend: str) -> None:
-    """Which backend has which device, in the default group and in others, whatever the order."""
+    """Checks which backend has which device, in the default group and in others, in either order."""
     assert dist.get_backend_config() == backend
     for group in (dist.group.WORLD, dist.new_group(), dist.new_group(backend=backend)):
         assert group._get_backend(torch.device("cpu")).name() == "mcast"
@@ -151,7 +152,7 @@ def test_each_device_has_its_backend(mixed, backend):
 
 
 def wrapped(backend: str) -> None:
-    """As TORCH_DISTRIBUTED_DEBUG=DETAIL does it, around each of them."""
+    """Wraps each of them, as TORCH_DISTRIBUTED_DEBUG=DETAIL does."""
     dist.set_debug_level(dist.DebugLevel.DETAIL)
     try:
         group = dist.new_group(backend=backend)
@@ -168,7 +169,7 @@ def test_each_device_has_its_backend_in_debug_mode(mixed, backend):
 
 
 def of_three() -> None:
-    """One of torch's own besides, which up to torch 2.13 only torch makes: before mcast."""
+    """Adds a third backend, torch's own. Up to torch 2.13 only torch creates it, before mcast."""
     late = "cpu:mcast,fake:dummy,cuda:gloo"
     orders = ["fake:dummy,cuda:gloo,cpu:mcast", "cuda:gloo,cpu:mcast,fake:dummy", late]
     if not hasattr(dist.Backend, "_ensure_backend_registered"):
@@ -187,7 +188,8 @@ def test_three_backends(mixed):
 
 
 def trained() -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
-    """FSDP2 of CPU tensors, with what a training script does around it; its losses and parameters."""
+    """Trains CPU tensors with FSDP2, with the other calls of a training script. Returns losses and
+    parameters."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("data",))
     torch.manual_seed(3)
     net = nn.Sequential(
@@ -222,7 +224,7 @@ def test_training_beside_an_accelerators_backend(mixed, backend):
     ours = mixed(2, with_calls, backend=backend)
     theirs = mixed(2, trained, backend=backend.replace("mcast", "gloo"))
     for (mine, calls, created), reference in zip(ours, theirs, strict=True):
-        assert created > 0  # the accelerator's backend was there, too
+        assert created > 0  # the accelerator's backend existed, too
         for name in ("all_gather_into_tensor", "reduce_scatter_tensor", "all_reduce"):
             assert calls[name]["engine"] > 0 and calls[name]["fallback"] == 0, name
         assert len(mine[0]) == 8

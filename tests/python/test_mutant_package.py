@@ -1,4 +1,5 @@
-"""tools/mutant_package.py: which test of a pytest run failed, and which runs have all tests of the rows."""
+"""tools/mutant_package.py: the failing test of a pytest run, and the runs that contain all tests of
+the rows."""
 
 from __future__ import annotations
 

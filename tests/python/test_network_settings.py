@@ -14,7 +14,7 @@ import torch_mcast
 
 
 def segments() -> list[int]:
-    """The largest segment of each TCP connection that this process has opened itself or accepted."""
+    """Returns the largest segment of each TCP connection that this process has opened or accepted."""
     before = {name for name in os.listdir("/proc/self/fd")}
     group = dist.new_group(pg_options=torch_mcast.Options(max_mtu=1400, algorithm="ring"))
     dist.all_reduce(torch.ones(1 << 16), group=group)
@@ -22,20 +22,21 @@ def segments() -> list[int]:
     for name in {name for name in os.listdir("/proc/self/fd")} - before:
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as one:
             if one.family == socket.AF_INET and one.type == socket.SOCK_STREAM:
-                one.getpeername()  # of a listener: an error
+                one.getpeername()  # raises for a listening socket
                 largest.append(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG))
     dist.destroy_process_group(group)
     return largest
 
 
 def test_segments_of_tcp_keep_to_the_largest_mtu(ranks):
-    """A switch may carry less than the interfaces (here loopback's, of 65536) say."""
+    """A switch may carry smaller packets than the interfaces (here loopback, of 65536) report."""
     for largest in ranks(2, segments):
         assert largest and all(0 < one <= 1360 for one in largest), largest
 
 
 def by_network() -> None:
-    """Any network that holds loopback's address; the lanes are used again for the second group."""
+    """Selects the interface by any network that contains loopback's address; the second group uses
+    the same lanes."""
     used = []
     for _ in range(2):
         group = dist.new_group(pg_options=torch_mcast.Options(interface="127.0.0.0/8"))

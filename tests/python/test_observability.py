@@ -1,5 +1,4 @@
-"""What torch's own tools see of the operations: record_param_comms, the flight recorder, durations, completion
-hooks."""
+"""Operations in torch's own tools: record_param_comms, the flight recorder, durations, completion hooks."""
 
 from __future__ import annotations
 
@@ -184,7 +183,7 @@ def test_the_flight_recorder_keeps_as_many_as_it_was_told():
 
 
 def analysed(folder: Path):
-    """What torch's analyser makes of the files of all ranks."""
+    """Returns the result of torch's analyser for the files of all ranks."""
     details, version = read_dir(argparse.Namespace(prefix="trace_rank_", trace_dir=str(folder)))
     asked = argparse.Namespace(
         trace_dir=str(folder), just_print_entries=False, verbose=False, mismatch_cap=10,
@@ -256,7 +255,7 @@ def test_torchs_analyser_reads_every_kind_of_operation(tmp_path, world):
 
 
 def left_behind(folder: str) -> None:
-    """Rank 1 does not make the call: all ranks write what they know, after the timeout, rank 1 as well."""
+    """Rank 1 does not make the call: after the timeout all ranks write their record, rank 1 too."""
     rank = dist.get_rank()
     os.environ.update(TORCH_FR_DUMP_ON_TIMEOUT="1", TORCH_FR_DUMP_TEMP_FILE=f"{folder}/trace_rank_")
     group = limit(2, dist.new_group())
@@ -270,7 +269,7 @@ def left_behind(folder: str) -> None:
     dist.barrier()
 
 
-def test_who_is_in_which_call_after_a_timeout(tmp_path):
+def test_the_recorder_shows_the_call_of_each_rank_after_a_timeout(tmp_path):
     workers = Pool()  # whose recorders are empty
     try:
         workers.run(3, left_behind, str(tmp_path))
@@ -280,7 +279,7 @@ def test_who_is_in_which_call_after_a_timeout(tmp_path):
     reduces = [c for c in database.collectives if c.collective_name == "gloo:all_reduce"]
     assert [c.input_sizes for c in reduces] == [[[5]], [[9]]]
     assert not reduces[0].missing_ranks and reduces[1].missing_ranks == {1}
-    # Torch's report of a hang shows where the call stands in the program.
+    # Torch's report of a hang contains the place of the call in the program.
     assert "left_behind" in {frame["name"] for frame in reduces[1].collective_frames}
 
 

@@ -1,4 +1,4 @@
-"""The engine's operations: bytes against what each rank is known to hold, and against Gloo."""
+"""The engine's operations: compares the bytes with the known contents of each rank, and with Gloo."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ def many_in_flight() -> None:
         work.wait()
     for i, output in enumerate(outputs):
         assert_same(output, expected_flat(i * 37 % 5000, torch.int32, i), i)
-    # never waited for, dropped at once
+    # dropped at once without a wait
     for i in range(50):
         tensor = torch.full((1000,), float(i if rank == 0 else -1))
         dist.broadcast(tensor, 0, async_op=True)

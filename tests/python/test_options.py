@@ -181,7 +181,7 @@ def test_autoload_never_raises():
 
 
 def test_exit_without_destroy(tmp_path):
-    """A program that ends without a word to torch ends cleanly."""
+    """A program that ends without telling torch ends cleanly."""
     python(
         "import torch, torch.distributed as dist, torch_mcast\n"
         f"dist.init_process_group('mcast', store=dist.FileStore({str(tmp_path / 's')!r}, 1), rank=0,"
@@ -205,7 +205,7 @@ def debug_wrapper() -> None:
 
 
 def test_debug_wrapper(ranks):
-    # The level is read when torch.distributed is imported, so this runs in processes of its own.
+    # The level is read when torch.distributed is imported, so this runs in separate processes.
     from ranks import Pool
 
     fresh = Pool(env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})
@@ -216,7 +216,7 @@ def test_debug_wrapper(ranks):
 
 
 def test_a_command_needs_no_torch():
-    """Nothing imports it, wherever it lies."""
+    """No module imports it."""
     out = python(
         "import resource, sys, torch_mcast.cli as cli\n"
         "cli.main(['--version']), cli.main(['--help']), cli.main(['nonsense'])\n"
@@ -227,7 +227,7 @@ def test_a_command_needs_no_torch():
     lines = out.splitlines()
     assert lines[0].startswith("torch-mcast 0.") and lines[-2] == "[]"
     modules, seconds = lines[-1].split()
-    assert int(modules) < 200, seconds  # a fifth of what torch brings; 0.03 s of CPU
+    assert int(modules) < 200, seconds  # a fifth of torch's; 0.03 s of CPU
 
 
 def test_torch_that_comes_later_registers():
@@ -252,7 +252,7 @@ def test_a_command_that_lacks_a_package_says_which(monkeypatch, capsys):
 
 
 def before_others(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """`python -m` where what lies in `folder` comes before all other packages."""
+    """Runs `python -m` with the contents of `folder` before all other packages."""
     path = os.pathsep.join([str(folder), str(Path(cli.__file__).parents[1])])
     return subprocess.run(
         [sys.executable, "-m", *words], env={**os.environ, "PYTHONPATH": path},
@@ -262,7 +262,7 @@ def before_others(folder: Path, *words: str) -> subprocess.CompletedProcess[str]
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
 def test_a_commands_help_needs_no_package(tmp_path, command):
-    """Python would be told here of what is not there wherever it is imported."""
+    """A missing package would raise wherever it is imported."""
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\nfor name in ('torch', 'rich', 'cloudpickle', 'matplotlib', 'numpy'):\n"
         "    sys.modules[name] = None\n"
@@ -324,7 +324,7 @@ def test_command_line(capsys):
 def test_interface_of_the_fallback():
     assert engine_interface("udp eth0 10.0.0.1 mtu 1500 gso on") == "eth0"
     assert engine_interface("udp lo 127.0.0.1 mtu 65536") == "lo"
-    assert engine_interface("udp eth1+eth0 10.1.0.1 mtu 1500") == "eth1"  # of a stripe the first
+    assert engine_interface("udp eth1+eth0 10.1.0.1 mtu 1500") == "eth1"  # the first of a stripe
     assert engine_interface("verbs mlx5_0 10.0.0.1 mtu 4096") == ""
     assert engine_interface("something else") == ""
 
@@ -346,7 +346,8 @@ except dist.DistBackendError as error:
 
 
 def test_a_locale_with_a_decimal_comma_changes_no_number(tmp_path):
-    """As after locale.setlocale(locale.LC_ALL, "de_DE.UTF-8"), by a locale that is only this file."""
+    """The locale has a decimal comma, as after locale.setlocale(locale.LC_ALL, "de_DE.UTF-8"); it
+    consists of this file only."""
     fields = [b",\0", b".\0", b"\3\3\0\0", struct.pack("=I", ord(",")), struct.pack("=I", ord("."))]
     fields.append(b"ANSI_X3.4-1968\0")
     offsets, at = [], 8 + 4 * len(fields)

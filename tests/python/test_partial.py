@@ -14,8 +14,8 @@ LATE = 2
 
 
 def reduce_late(pause_s: float | None, elements: int) -> tuple:
-    """One all_reduce and one reduce_scatter that rank LATE is late for, then one in time. Without a pause the
-    late rank comes when the others have both results."""
+    """Runs one all_reduce and one reduce_scatter for which rank LATE is late, then one in time.
+    Without a pause the late rank comes when the others have both results."""
     rank, world = dist.get_rank(), dist.get_world_size()
     store = dist.PrefixStore("over", dist.distributed_c10d._get_default_store())
     if rank == LATE and pause_s is None:
@@ -45,8 +45,9 @@ def reduce_late(pause_s: float | None, elements: int) -> tuple:
 
 @pytest.mark.parametrize("algorithm", ["auto", "ring"])
 def test_a_late_rank_is_left_out(ranks, algorithm):
-    """Nobody else is: 2 s are more than this machine lets a rank wait between two calls. That no more than
-    the limit passes is asserted in virtual time (tests/cpp/collective/partial_test.cpp)."""
+    """No other rank is left out: this machine never delays a rank for 2 s between two calls.
+    Virtual time shows that no more than the limit passes (tests/cpp/collective/partial_test.cpp).
+    """
     options = {"partial": 2000, "algorithm": algorithm}
     rows = ranks(4, reduce_late, None, 1 << 18, options=options)
     for rank, (average, total, counts, partial) in enumerate(rows):

@@ -1,5 +1,5 @@
-"""send, recv, isend, irecv and batches: by the engine, over the network and in shared memory, also where that is
-an engine of the host; the same bytes."""
+"""send, recv, isend, irecv and batches by the engine, over the network and in shared memory, also
+of an engine of the host: the bytes are equal."""
 
 from __future__ import annotations
 
@@ -51,11 +51,12 @@ LENT = {
     98_304,
     98_305,
     5_000_001,
-}  # lengths of which it is known where they lie, where that is told
+}  # lengths of messages that are read in place, on paths that can do that
 
 
 def lengths_and_ways() -> tuple[int, int]:
-    """Bytes that were read where they lie by the kernel, and as mapped; others came through a ring or the network."""
+    """Returns the bytes that the kernel read in place, and those read as mapped; others came
+    through a ring or the network."""
     rank = dist.get_rank()
     for size in (1, 30_000, 40_000, *sorted(LENT)):
         mine = content(rank, size, torch.uint8, size)
@@ -75,8 +76,9 @@ def test_lengths_and_ways(ranks, request):
     path = request.node.callspec.params["ranks"]
     everything, longest = sum(LENT), max(LENT)
     expected = {"host": {(everything, 0)}, "host-map": {(everything - longest, longest)}}
-    # At an engine what has been copied there when the call is read: of mapped tensors all. Of others what the
-    # engine had taken over as a whole when it was sent, which is a matter of time.
+    # At an engine these are the bytes copied there by the time the call is read: all of mapped
+    # tensors; of others, the messages that the engine had completely taken over when they were
+    # sent, which depends on timing.
     short = sorted(LENT - {longest})
     copied = {0, *short, sum(short)}
     taken_over = {(0, n + more) for n in copied for more in (0, longest)}
@@ -87,7 +89,7 @@ def test_lengths_and_ways(ranks, request):
 
 
 def in_any_order(seed: int) -> None:
-    """Sends in one order, receives in another: of one tag the first sent comes first."""
+    """Sends in one order, receives in another: with one tag the first sent arrives first."""
     rank, world = dist.get_rank(), dist.get_world_size()
     draw = random.Random(seed)
     plan = [(draw.randrange(3), draw.choice([3, 500, 90_000])) for _ in range(40)]
@@ -96,7 +98,7 @@ def in_any_order(seed: int) -> None:
         for peer in set(range(world)) - {rank}:
             works.append(dist.isend(content(rank, size, torch.float32, n), peer, tag=tag))
     order = sorted(range(len(plan)), key=lambda n: (plan[n][0], n), reverse=rank % 2 == 1)
-    if rank % 2 == 1:  # tags backwards, each of them forwards
+    if rank % 2 == 1:  # tags in reverse order, each tag's messages in order
         order = sorted(range(len(plan)), key=lambda n: (-plan[n][0], n))
     for n in order:
         for peer in set(range(world)) - {rank}:
@@ -160,7 +162,7 @@ def test_tensors_that_are_not_contiguous(ranks):
 
 
 def two_of_three() -> None:
-    """Others are elsewhere: in a collective that these two have not called yet."""
+    """The other rank is in a collective that these two have not called yet."""
     rank = dist.get_rank()
     work = dist.all_reduce(torch.ones(10), async_op=True) if rank == 2 else None
     mine, got = torch.full((200_000,), float(rank)), torch.zeros(200_000)
@@ -208,7 +210,8 @@ def test_a_receive_ends_by_its_limit(ranks):
 
 
 def never_waited_for() -> None:
-    """The engine holds the memory of a work that nobody keeps; who is elsewhere makes room for it."""
+    """The engine holds the memory of a work that has been dropped; a rank that makes another call
+    still receives."""
     rank = dist.get_rank()
     if rank == 0:
         for n in range(2000):
@@ -224,7 +227,7 @@ def never_waited_for() -> None:
         long = torch.zeros(1_000_000)
         dist.recv(long, 0)
         assert long[0] == long[-1] == 7.0
-    dist.barrier()  # who closes waits for them, but not for ever
+    dist.barrier()  # a rank that closes waits for them, but with a limit
 
 
 @EVERYWHERE
@@ -233,7 +236,7 @@ def test_works_that_nobody_waits_for(ranks):
 
 
 def from_callbacks() -> None:
-    """Each end posts the next: to and fro."""
+    """Each completion posts the next operation, in alternating directions."""
     rank = dist.get_rank()
     done: list[int] = []
     over = threading.Event()

@@ -1,4 +1,4 @@
-"""torch.profiler shows the operations of both lanes with the spans they really had."""
+"""torch.profiler shows the operations of both lanes with their actual spans."""
 
 from __future__ import annotations
 

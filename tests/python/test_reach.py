@@ -1,4 +1,4 @@
-"""tools/reach.py: what it accepts of what the C++ tests have written down."""
+"""tools/reach.py: the records of the C++ tests that it accepts."""
 
 import importlib.util
 import subprocess

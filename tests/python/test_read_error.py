@@ -1,4 +1,4 @@
-"""torch_mcast.read_error(): name and fields of what a rank sees."""
+"""torch_mcast.read_error(): name and fields of the errors that a rank gets."""
 
 from __future__ import annotations
 

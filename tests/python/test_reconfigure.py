@@ -1,5 +1,5 @@
-"""reconfigure (torch 2.14 and later): the members of a group come and go. In the manner of PyTorch's own test
-of fault tolerance, which no wheel contains."""
+"""reconfigure (torch 2.14 and later): members join and leave a group. Follows PyTorch's own test of
+fault tolerance, which no wheel contains."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 import torch_mcast
 
-# `make test` leaves them out, rather than skip them, where torch has no such thing.
+# `make test` leaves them out, rather than skip them, if torch lacks the function.
 pytestmark = [
     pytest.mark.not_everywhere if hasattr(dist, "_reconfigure") else pytest.mark.all_tier,
     pytest.mark.not_everywhere,
@@ -27,7 +27,7 @@ LIMIT = timedelta(seconds=30)
 
 
 class Member:
-    """In place of the group of the test: one that has no members yet."""
+    """Replaces the group of the test by one without members."""
 
     def __init__(self, folder: str) -> None:
         self.number, self.world = dist.get_rank(), dist.get_world_size()
@@ -44,7 +44,7 @@ class Member:
         self.steps = 0
 
     def handles(self) -> list[str]:
-        """Of all processes, in the order of their first ranks."""
+        """Returns the handles of all processes, in the order of their first ranks."""
         self.steps += 1
         self.store.set(f"{self.steps}.{self.number}", dist._get_reconfigure_handle())
         return [self.store.get(f"{self.steps}.{n}").decode() for n in range(self.world)]
@@ -55,7 +55,7 @@ class Member:
 
 
 def works() -> None:
-    """Bits of one call of each kind, with several chunks."""
+    """Checks the bits of one call of each kind, with several chunks."""
     rank, world = dist.get_rank(), dist.get_world_size()
     total = torch.full((100_000,), float(rank + 1))
     dist.all_reduce(total)
@@ -85,7 +85,7 @@ def all_of_them(folder: str) -> None:
     assert dist.get_rank() == member.number
     works()
     assert torch_mcast.stats()["size"] == member.world
-    # The same ones again; then in another order; of a set in the order of their first ranks.
+    # The same members again; then in another order; a set is ordered by the first ranks.
     member.reconfigure(8, member.handles())
     works()
     member.reconfigure(9, member.handles()[::-1])
@@ -113,7 +113,7 @@ def fewer_and_more(folder: str) -> None:
         works()
     member.reconfigure(3, member.handles())
     works()
-    # Each by itself, then two groups, then all.
+    # Each alone, then two groups, then all.
     member.reconfigure(10 + member.number, [dist._get_reconfigure_handle()])
     works()
     parts = member.handles()
@@ -134,13 +134,13 @@ def with_a_fallback(folder: str) -> None:
     for number in range(4):
         member.reconfigure(number, member.handles()[:: 1 if number % 2 == 0 else -1])
         sparse = torch.sparse_coo_tensor([[dist.get_rank()]], [1.0 + number], (8,))
-        dist.all_reduce(sparse)  # by Gloo
+        dist.all_reduce(sparse)  # served by Gloo
         assert (sparse.to_dense()[: member.world] == 1.0 + number).all()
         backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
         backend.monitored_barrier(LIMIT, True)
         if number == 3 and member.number == 0:
             member.store.set("late", "")
-        if number == 3 and member.number == 1:  # marks of members before would let it pass
+        if number == 3 and member.number == 1:  # marks of the previous members would let it pass
             member.store.get("late")
         backend.monitored_barrier(LIMIT, True)
         works()
@@ -185,15 +185,15 @@ def refused(folder: str) -> None:
         dist._reconfigure(-5, handles)
     member.reconfigure(5, handles)
     works()
-    # A number that was used harms nothing.
+    # A used number has no effect.
     again = member.handles()
     with pytest.raises(RuntimeError, match="number 5 was already used"):
         dist._reconfigure(5, again, timeout=LIMIT)
     works()
-    # Handles of before the last reconfigure() are not those of now.
+    # Handles from before the last reconfigure() are not valid now.
     with pytest.raises(ValueError, match="each reconfigure\\(\\) changes them"):
         dist._reconfigure(6, handles)
-    # Who does not come is missed, and the next number serves.
+    # A member that does not come is reported, and the next number works.
     again = member.handles()
     if member.number == 1:
         with pytest.raises(

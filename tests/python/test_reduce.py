@@ -1,4 +1,4 @@
-"""Reductions on the engine: bit for bit what folding in order gives, however they are called."""
+"""Reductions on the engine: the bits equal those of folding in order, in whatever way they are called."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Op = dist.ReduceOp
 FLOAT8 = [torch.float8_e4m3fn, torch.float8_e5m2]
 FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16, *FLOAT8]
 INTEGERS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8]
-# torch moves them, and computes nothing with them.
+# torch moves these types, but has no arithmetic for them.
 UNSIGNED = {torch.uint64: torch.int64, torch.uint32: torch.int32, torch.uint16: torch.int16}
 ORDERED = [Op.SUM, Op.PRODUCT, Op.MIN, Op.MAX]
 BITS = [Op.BAND, Op.BOR, Op.BXOR]
@@ -48,7 +48,7 @@ def contribution(rank: int, size: int, dtype: torch.dtype, salt: int) -> torch.T
 
 
 def fold(parts: list[torch.Tensor], op: dist.ReduceOp.RedOpType, first: int = 0) -> torch.Tensor:
-    """From rank `first` around; floats of 8 and 16 bits in float32, rounded once."""
+    """Folds from rank `first` around; floats of 8 and 16 bits in float32, rounded once."""
     dtype = parts[0].dtype
     if dtype in UNSIGNED:
         return fold_unsigned(parts, op)
@@ -84,7 +84,7 @@ def fold_unsigned(parts: list[torch.Tensor], op: dist.ReduceOp.RedOpType) -> tor
 
 
 def fold_in_turn(parts: list[torch.Tensor], op: dist.ReduceOp.RedOpType) -> torch.Tensor:
-    """Each rank's part of the tensor from the next rank around to itself."""
+    """Folds each rank's part of the tensor from the next rank around to itself."""
     world, size = len(parts), len(parts[0])
     share = -(-size // world)
     return torch.cat([
@@ -103,7 +103,7 @@ def same_bits(got: torch.Tensor, expected: torch.Tensor, what: object) -> None:
         got, expected = torch.view_as_real(got), torch.view_as_real(expected)
     equal = got == expected
     if got.is_floating_point():
-        # Signs of zeros count, those of NaNs do not.
+        # Signs of zeros must be equal, those of NaNs need not.
         nan = got.isnan() & expected.isnan()
         equal = (equal & (got.signbit() == expected.signbit())) | nan
     assert bool(equal.all()), (what, (~equal).nonzero()[:5].tolist())
@@ -194,7 +194,8 @@ def test_in_turn_on_every_path(ranks, algorithm):
 
 
 def uneven_in_turn() -> None:
-    """Sizes that the ranks do not divide, in one step and in two; the same bits again and again."""
+    """Sizes that are not multiples of the number of ranks, in one step and in two; the bits are
+    equal each time."""
     world = dist.get_world_size()
     assert torch_mcast.stats()["fold"] == "turn"
     for size in (2, 1022, 4099, 300_007):
@@ -212,7 +213,7 @@ def test_uneven_in_turn(ranks):
 
 
 def repeats() -> None:
-    """Whoever is faster, the bits are the same: ranks are late at random, multicast is disturbed."""
+    """The bits do not depend on timing: ranks are late at random, multicast is disturbed."""
     size, world = 50_021, dist.get_world_size()
     whole = [contribution(r, size * world, torch.bfloat16, 1) for r in range(world)]
     expected = fold(whole, Op.SUM)
@@ -261,7 +262,7 @@ def test_coalesced(ranks):
 
 
 def sharing() -> None:
-    """Each tensor of the list is reduced from what it held before the call, as Gloo does it."""
+    """Each tensor of the list is reduced from its contents before the call, as with Gloo."""
     rank, world = dist.get_rank(), dist.get_world_size()
     for n in (8, 100_000):
         x = torch.arange(n, dtype=torch.float32) + rank
@@ -287,13 +288,13 @@ def test_tensors_that_share_memory(ranks):
 def strided_and_scaled() -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     parts = [contribution(r, 600, torch.float32, 5).view(20, 30) for r in range(world)]
-    # Not contiguous: copied on the way in and out.
+    # Tensors that are not contiguous are copied on the way in and out.
     base = torch.zeros(30, 20)
     tensor = base.t()
     tensor.copy_(parts[rank])
     dist.all_reduce(tensor)
     same_bits(tensor.contiguous(), fold(parts, Op.SUM), "transposed")
-    # One factor, as a tensor.
+    # The factor is a tensor.
     tensor = parts[rank].clone()
     dist.all_reduce(tensor, op=dist._make_nccl_premul_sum(torch.tensor([0.5])))
     same_bits(tensor, fold([part * 0.5 for part in parts], Op.SUM), "a factor")
@@ -333,12 +334,12 @@ def refused() -> None:
         dist.distributed_c10d._get_default_group()._get_backend(
             torch.device("cpu")
         )._reduce_scatter_base(torch.zeros(3), torch.zeros(3 * world, dtype=torch.float64))
-    options = dist.AllreduceOptions()  # dist.all_reduce() refuses it before the backend is asked
+    options = dist.AllreduceOptions()  # dist.all_reduce() refuses it before it calls the backend
     options.reduceOp = Op.PRODUCT
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
     with pytest.raises(TypeError, match="PRODUCT of ComplexFloat"):
         backend.allreduce([torch.ones(2, dtype=torch.complex64)], options)
-    # None of it has cost a sequence number: the next call is right.
+    # None of them used a sequence number: the next call is right.
     total = torch.ones(3)
     dist.all_reduce(total)
     assert total.tolist() == [world] * 3

@@ -1,4 +1,4 @@
-"""The reference pages are what the sources say; tools/reference.py writes them."""
+"""The reference pages agree with the sources; tools/reference.py writes them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Releases: version and changelog, index pages, and the wheel of a page in the place of a compilation. `make
-release-check` does it with a whole wheel."""
+"""Releases: version and changelog, index pages, and the wheel of a page instead of a compilation.
+`make release-check` does it with a whole wheel."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_changelog_says_what_comes_next(tmp_path):
 
 
 def wheel(folder: Path, torch: str, mark: str = "released") -> Path:
-    """One of a release, but that its package says only `mark`."""
+    """Makes a wheel of a release, except that its package only contains `mark`."""
     folder.mkdir(parents=True, exist_ok=True)
     name = f"torch_mcast-{OURS}+torch{torch}"
     info = f"{name}.dist-info"
@@ -117,7 +117,7 @@ def test_a_page_needs_wheels_that_name_their_torch(tmp_path, name, error):
 
 @pytest.fixture
 def sources(tmp_path):
-    """What setup.py reads, in a folder of its own, with no compiler in sight."""
+    """Copies the files that setup.py reads to a separate folder, and hides compilers."""
     folder = tmp_path / "sources"
     (folder / "torch_mcast").mkdir(parents=True)
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "NOTICE"):
@@ -127,11 +127,11 @@ def sources(tmp_path):
 
 
 def built(sources: Path, out: Path, page: str) -> subprocess.CompletedProcess[str]:
-    """`pip wheel` without pip: its hook."""
+    """Runs the hook that `pip wheel` calls, without pip."""
     program = "import setuptools.build_meta as b, sys; print(b.build_wheel(sys.argv[1]))"
     out.mkdir()
     env = {**os.environ, "MCAST_WHEELS": page, "PATH": str(out), "no_proxy": "*"}
-    # Nor one beside the interpreter.
+    # The one next to the interpreter is hidden, too.
     program = "import sys; python, sys.executable = sys.executable, '/nowhere/python'\n" + program
     return subprocess.run(
         [sys.executable, "-c", program, out], cwd=sources, env=env, capture_output=True, text=True,
@@ -147,7 +147,7 @@ def test_a_wheel_of_a_page_is_taken_instead_of_compiling(tmp_path, sources):
         done = built(sources, tmp_path / "made", f"{address}/torch{MINOR}/torch-mcast/")
     assert done.returncode == 0, done.stderr
     (made,) = (tmp_path / "made").glob("*.whl")
-    # Under the version that was asked for: pip accepts no other one for an archive of 1.2.3.
+    # The name has the requested version: pip accepts no other one for an archive of 1.2.3.
     assert made.name == f"torch_mcast-{OURS}-{TAG}-{TAG}-linux_{platform.machine()}.whl"
     home = tmp_path / "home"
     pip = [

@@ -1,4 +1,4 @@
-"""The committed vectors of keys and messages are what the second implementation makes."""
+"""The committed vectors of keys and messages equal those that the second implementation makes."""
 
 from __future__ import annotations
 

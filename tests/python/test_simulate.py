@@ -102,7 +102,7 @@ def test_experiments_of_a_command_line():
         (["figures", "--which", "ours"], "figures are model, paper, constant"),
     ],
 )
-def test_what_cannot_be_is_one_line(arguments, reason, capsys):
+def test_impossible_options_are_reported_in_one_line(arguments, reason, capsys):
     assert cli.main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == "" and reason in err
@@ -198,11 +198,11 @@ def test_equal_experiments_are_equal_in_two_processes():
     assert all("wall" not in r and r["schema"] == helper.SCHEMA for r in results)
     *engine, direct = (r["state"] for r in results)
     assert all(10_000 < state["idle"] < state["peak"] < 10_000_000 for state in engine)
-    assert direct == {"idle": 0, "peak": 0}  # only the engine has a state
+    assert direct == {"idle": 0, "peak": 0}  # only the engine has state
     for state in engine:
         assert (state["top"]["rank"], state["leaf"]["rank"]) == (0, 5) and "inner" not in state
         assert 10_000 < state["leaf"]["idle"] < state["leaf"]["peak"] <= state["peak"]
-        assert state["top"]["idle"] > state["leaf"]["idle"]  # has children to remember
+        assert state["top"]["idle"] > state["leaf"]["idle"]  # stores its children
 
 
 @pytest.mark.all_tier
@@ -214,7 +214,7 @@ def test_equal_experiments_are_equal_in_two_processes():
     ],
 )
 def test_a_thousand_hosts(text, events):
-    """Within 4 GiB; the same in two processes."""
+    """The simulation takes less than 4 GiB, and gives the same in two processes."""
     four_gib = (4 << 30, 4 << 30)
     results = []
     for _ in range(2):
@@ -233,7 +233,7 @@ def test_a_thousand_hosts(text, events):
 
 
 def test_a_group_learns_from_runs_before():
-    """Windows begin at what may wait in a queue and grow by what the path holds, which a group remembers."""
+    """Windows begin at the queue's capacity and grow to the path's, which a group remembers."""
     fast = "hosts=8 op=all_gather size=64M rate=400gbit"
     first, later = run(fast, f"{fast} warmup=2")
     assert later["time"] < 0.85 * first["time"]
@@ -272,7 +272,7 @@ def test_figures_at_few_hosts(tmp_path, capsys):
     assert "multicast" in capsys.readouterr().out
 
 
-def test_a_figure_that_is_off_is_said():
+def test_a_deviating_figure_is_reported():
     row = figures.near("a", 1.5, 2, 2.2, 0.05)
     assert row.off and row.verdict() == "OFF"
     assert not figures.near("a", None, 2, 2.05, 0.05).off
@@ -290,7 +290,7 @@ def test_crossings_are_those_of_the_closed_form():
     assert tables.wire(result) == result["fabric_bytes"]
 
 
-# What a lab of four hosts at 1 Gbit/s has shown.
+# Measured in a lab of four hosts at 1 Gbit/s.
 LAB = {
     "machine": {"cpus": 2},
     "lab": {"hosts": 4, "ranks_per_host": 1, "rate": 1e9, "mtu": 1500, "burst": 262144, "queue": 4194304, "faults": []},
@@ -319,12 +319,12 @@ def test_a_lab_and_the_simulator_agree():
     [
         ({"median_s": 0.09, "bound_s": 0.089}, True, True),
         ({"lab": {"sent_mean": 2.4e6, "fabric": 35333956}}, True, True),
-        # A simulated time that is too long, and bytes of one direction alone, either way.
+        # A simulated time that is too long, and bytes of one direction only, either way.
         ({"median_s": 0.06, "bound_s": 0.06}, True, True),
         ({"lab": {"sent_mean": 2.1e6, "fabric": 34896500}}, True, True),
         ({"lab": {"sent_mean": 2209364.5, "fabric": 36658780}}, True, True),
         ({"lab": {"sent_mean": 2209364.5, "fabric": 34009130}}, True, True),
-        # 90 % of the bound, less the 2.1 ms that 256 KiB would take: 76.1 ms at most.
+        # 90 % of the bound, less the 2.1 ms that 256 KiB would take: at most 76.1 ms.
         ({"median_s": 0.0759}, True, False),
         ({"median_s": 0.0763}, False, False),
         ({"median_s": 0.09}, False, False),

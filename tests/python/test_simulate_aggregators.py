@@ -1,4 +1,5 @@
-"""`torch-mcast simulate` with aggregators: the command line, and each NIC's bytes against the model's."""
+"""`torch-mcast simulate` with aggregators: the command line, and each NIC's bytes compared with the
+model's."""
 
 from __future__ import annotations
 
@@ -42,14 +43,14 @@ def test_wrong_options_get_one_line(arguments, reason, capsys):
     assert reason in line
 
 
-# Wire bytes are the model's payload and 2.2 % of headers, and acknowledgements of 90 bytes for two packets
-# of a stream; segments are dealt whole, and grants and credit come on top.
+# Wire bytes are the model's payload plus 2.2 % of headers, and acknowledgements of 90 bytes for two
+# packets of a stream; segments are assigned as a whole, and grants and credit are added.
 @pytest.mark.parametrize("op", ["all_reduce", "all_gather+reduce_scatter", "reduce_scatter"])
 @pytest.mark.parametrize("fold", ["rank", "turn"])
 @pytest.mark.parametrize("aggregators", [2, 4, 7])
 def test_each_nic_carries_what_the_model_says(op, fold, aggregators):
     text = f"hosts=8 algorithm=mcast-aggregators aggregators={aggregators} fold={fold} op={op}"
-    size = "64M" if op == "reduce_scatter" else "16M"  # of which little comes to a worker
+    size = "64M" if op == "reduce_scatter" else "16M"  # a worker receives little of it
     (row,) = run(f"{text} size={size} topology=leafspine:leaves=3,spines=2")
     assert "error" not in row, row
     loads = served.loads_of(row)
@@ -78,7 +79,7 @@ def test_each_nic_carries_what_the_model_says(op, fold, aggregators):
     assert tables.bound_s(row) * 1e9 < row["time"]
 
 
-# The program has its bound from the product's planner, the model its own.
+# The program gets its bound from the product's planner, the model has its own.
 @pytest.mark.parametrize(
     "more",
     [

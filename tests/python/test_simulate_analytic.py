@@ -1,5 +1,5 @@
-"""The closed forms of the paper's figures: as published, by the script's own count, and exact. The same
-numbers of edges are those of the simulator's topologies (tests/cpp/simulation/topology_test.cpp)."""
+"""The closed forms of the paper's figures: as published, by the script's own count, and exact. The
+simulator's topologies have the same numbers of edges (tests/cpp/simulation/topology_test.cpp)."""
 
 import pytest
 

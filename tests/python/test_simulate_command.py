@@ -1,4 +1,4 @@
-"""`torch-mcast simulate` when something goes wrong, its progress bars, and what its plots show."""
+"""`torch-mcast simulate` with errors, its progress bars, and the contents of its plots."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SMALL = ["--size", "64K", "--algorithm", "direct", "--hosts", "2"]
 
 @pytest.fixture
 def program(tmp_path, monkeypatch):
-    """Puts a script in the place of the program."""
+    """Replaces the program by a script."""
 
     def put(script: str) -> None:
         path = tmp_path / "program"
@@ -120,7 +120,7 @@ def test_a_program_of_another_version_is_named(schema, program):
 
 
 def test_wrong_options_of_one_process_end_the_swarm(program, tmp_path, capfd):
-    # The second begins before the first ends, and would take ten minutes.
+    # The second process starts before the first ends, and would take ten minutes.
     pid = tmp_path / "pid"
     program(
         f'[ "$5" = 7 ] || {{ echo $$ > "{pid}"; exec sleep 600; }}\n'
@@ -134,14 +134,15 @@ def test_wrong_options_of_one_process_end_the_swarm(program, tmp_path, capfd):
     assert err == "no such option\n" and "plans," not in out
 
 
-def test_a_process_of_the_swarm_that_is_killed_is_said(program, tmp_path, capfd):
+def test_a_killed_process_of_the_swarm_is_reported(program, tmp_path, capfd):
     program("kill -FPE $$")
     assert cli.main(["swarm", "--first", "7", "--seeds", "1", "--out", str(tmp_path)]) == 1
     assert "--first 7 --count 1: was killed by SIGFPE" in capfd.readouterr().err
 
 
 def test_a_plan_that_ends_a_process_is_kept_and_the_others_go_on(program, tmp_path, capfd):
-    # Of `swarm --out DIR --first 7 --count 3` the second plan ends it; what it prints is no plan.
+    # The second plan of `swarm --out DIR --first 7 --count 3` ends the process; its output is not a
+    # plan.
     ends = 'echo \'{"plan": "8", "law": "ended the process"}\'; kill -SEGV $$'
     program(
         f'case "$4" in\n--print) echo "plan $5";;\n'
@@ -158,7 +159,7 @@ def test_a_plan_that_ends_a_process_is_kept_and_the_others_go_on(program, tmp_pa
     assert "--first 7 --count 3: was killed by SIGSEGV" in err
 
 
-def test_what_is_left_of_a_share():
+def test_the_rest_of_a_share_follows_its_last_seed():
     assert swarm._behind(9, ["--first", "7", "--count", "5"], 100) == [
         "--first",
         "10",
@@ -172,12 +173,12 @@ def test_what_is_left_of_a_share():
     assert swarm._behind(9, ["--first", "7", "--seconds", "60"], 60) is None
 
 
-def test_reach_is_of_all_processes_together(program, tmp_path, capsys):
+def test_reach_is_counted_over_all_processes(program, tmp_path, capsys):
     def says(what: str) -> None:
         program('echo \'{"plans": 1, ' + what + "}'")
 
     arguments = ["swarm", "--first", "7", "--seeds", "2", "--jobs", "2", "--out", str(tmp_path)]
-    # What one plan leaves out the other comes to, and both leave out one thing.
+    # Either plan reaches what the other does not, and both miss one thing.
     says('"silent_counters": ["gaps", "stale\'$5\'"]')
     assert cli.main(arguments) == 0
     assert "counters that stayed at 0: gaps\n" in capsys.readouterr().out
@@ -277,7 +278,7 @@ def test_each_number_of_aggregators_is_an_algorithm_of_its_own(hosts, lines):
     pyplot.close(figure)
 
 
-def test_use_is_of_each_links_own_rate():
+def test_use_is_relative_to_the_rate_of_each_link():
     from matplotlib import pyplot
 
     network = "hosts=4 topology=leafspine:leaves=2,spines=1,planes=2"
@@ -298,7 +299,8 @@ def test_use_is_of_each_links_own_rate():
 
 @pytest.fixture(scope="module")
 def reported() -> dict:
-    """Of 12 ranks below a control tree of arity 3; one is late for a small broadcast, and some is lost."""
+    """Simulates 12 ranks below a control tree of arity 3; one is late for a small broadcast, and
+    some packets are lost."""
     (row,) = results(
         "hosts=12 topology=leafspine:leaves=3,spines=2 op=broadcast size=16K root=4 late=7:2ms "
         "arity=3 loss=0.05 seed=1 algorithm=mcast"
@@ -307,7 +309,7 @@ def reported() -> dict:
     return row
 
 
-def test_what_ranks_sent_is_said_by_class(reported):
+def test_the_bytes_of_ranks_are_reported_by_class(reported):
     sent = reported["ranks_sent"]
     assert set(sent) == set(reported["sent"]) >= {"data", "control", "repair", "ack"}
     for name, of in sent.items():
@@ -354,7 +356,7 @@ def test_schedules_have_no_state_and_no_control_to_tell_of():
     assert "control" not in sent and "inbox" not in peaks and "ack " in sent and "trace" in run
 
 
-def test_what_aggregators_fold_is_said():
+def test_details_report_the_part_that_aggregators_fold():
     text = "hosts=8 algorithm=mcast-aggregators op=all_reduce size=8M fold=turn aggregators=7"
     folded, none = results(text, f"hosts=4 {SERVED}1 aggregate=off")
     assert folded["aggregators"]["part"] > 0.5
@@ -367,7 +369,7 @@ def test_what_aggregators_fold_is_said():
 
 @pytest.mark.parametrize(("ratio", "off"), [(2.0, 0), (1.94, 3), (2.06, 3)])
 def test_the_ring_is_twice_multicast_from_256_kib_on(ratio, off, monkeypatch):
-    """Of the paper's 188 hosts, with control and acknowledgements, within 1.95 and 2.05."""
+    """The paper has 188 hosts; with control and acknowledgements the ratio is within 1.95 and 2.05."""
 
     def compute(texts: list[str], jobs: int | None) -> list[dict]:
         return [
@@ -414,7 +416,7 @@ def test_parts_of_a_plot(parts, titles, tmp_path, monkeypatch):
     assert all(has.startswith(title) for has, title in zip(drawn, titles, strict=True))
 
 
-def test_what_a_guard_costs_is_said(tmp_path, capsys):
+def test_the_traffic_added_by_security_is_reported(tmp_path, capsys):
     file, rows = tmp_path / "a.json", {}
     arguments = ["--hosts", "4", "--op", "all_reduce", "--size", "1M", "--algorithm", "mcast"]
     for mode in ("off", "auth", "sealed"):

@@ -1,4 +1,5 @@
-"""The docs site: what the checker of built pages finds, how pages for GitHub are adapted, and the site in a browser."""
+"""The docs site: the findings of the checker of built pages, the adaptation of GitHub pages, and
+the site in a browser."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ PICTURES = ROOT / "build" / "site-screenshots"
 
 
 def checked(folder: Path) -> tuple[int, list[str]]:
-    """Exit code of tools/check_site.py, and its lines but the last."""
+    """Returns the exit code of tools/check_site.py, and its lines except the last."""
     done = subprocess.run(
         [sys.executable, str(ROOT / "tools/check_site.py"), str(folder)], capture_output=True, text=True,
         check=False, timeout=120,
@@ -146,7 +147,7 @@ def test_build_fails_by_a_page_that_is_wrong(tmp_path, page, line, problem):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The site's folder."""
+    """Returns the site's folder."""
     folder = tmp_path_factory.mktemp("site")
     done = build(folder)
     assert done.returncode == 0, done.stderr
@@ -161,7 +162,7 @@ def address(site):
 
 @pytest.fixture
 def browser(tmp_path, address):
-    """A browser that must have loaded everything from the site, without an error."""
+    """Returns a browser that must have loaded everything from the site, without an error."""
     shown = Browser(tmp_path / "profile")
     yield shown
     shown.close()
@@ -188,7 +189,8 @@ def test_home_page_has_the_parts_of_the_site(browser, address):
     assert parts == ["Home", "Guide", "Reference", "Internals", "Decisions"]
     browser.screenshot(PICTURES / "home.png")
     browser.resize(400, 800)
-    assert browser.run("document.documentElement.scrollWidth") <= 400  # nothing beside the screen
+    # nothing is outside the screen
+    assert browser.run("document.documentElement.scrollWidth") <= 400
     browser.screenshot(PICTURES / "home-narrow.png")
 
 
@@ -241,7 +243,8 @@ def test_api_page_has_the_docstrings(browser, address):
 )
 def test_diagrams_are_drawn(browser, address, page, diagrams):
     browser.open(f"{address}/{page}.html")
-    # The theme replaces the text of a diagram by an element with the picture in a closed shadow tree.
+    # The theme replaces the text of a diagram by an element with the picture in a closed shadow
+    # tree.
     browser.when(f"document.querySelectorAll('div.mermaid').length === {diagrams}")
     sizes = browser.run("[...document.querySelectorAll('div.mermaid')].map(e => e.offsetHeight)")
     assert len(sizes) == diagrams and min(sizes) > 60

@@ -1,5 +1,5 @@
-"""tools/soak.py: whatever a run of seeds ends by, it is counted, and its seed is left to be repeated.
-The programs are scripts in place of the real ones."""
+"""tools/soak.py: however a run of seeds ends, it is counted, and its seed is stored to be repeated.
+Scripts replace the programs."""
 
 import re
 import subprocess
@@ -16,7 +16,8 @@ NOTE = 'echo "MCAST_TEST_SEED=77 --gtest_filter=A.B" > "$MCAST_TEST_NOTE"\n'
 
 
 def soak(folder, script, limit_s=60, bad="host"):
-    """Exit status, what was said, and the files left, of a run in which the program `bad` is this script."""
+    """Returns exit status, output and remaining files of a run in which the program `bad` is this
+    script."""
     for program in PROGRAMS:
         file = folder / f"mcast_test_{program}"
         file.write_text("#!/bin/sh\n" + (script if program == bad else ""))
@@ -39,12 +40,12 @@ def test_runs_that_pass_leave_nothing(tmp_path):
     [
         ("echo MCAST_TEST_SEED=77: wrong bytes; exit 1", "exit status 1"),
         (NOTE + "echo about to read; kill -SEGV $$", "exit status -11"),
-        (NOTE + "kill -KILL $$", "exit status -9"),  # without a word
+        (NOTE + "kill -KILL $$", "exit status -9"),  # without output
         (NOTE + "exec sleep 1000", "no end after 5 s"),
     ],
     ids=["says so", "crashes", "is killed", "hangs"],
 )
-def test_what_fails_is_left_with_its_seed(tmp_path, script, end):
+def test_a_failed_run_is_stored_with_its_seed(tmp_path, script, end):
     code, said, files = soak(tmp_path, script, 5 if "no end" in end else 60)
     assert code == 1 and files, said
     for text in files:

@@ -83,8 +83,8 @@ def ddp_hook() -> dict[str, torch.Tensor]:
 def ddp_powersgd() -> dict[str, torch.Tensor]:
     """A hook whose callbacks wait for operations that they post themselves."""
     net = DistributedDataParallel(model())
-    # The hook's callbacks hold the group. With Gloo the last one to go may be on Gloo's own thread,
-    # which then joins itself and aborts: the test holds the group until the next run.
+    # The hook's callbacks hold the group. With Gloo the last one to end may be on Gloo's own
+    # thread, which then joins itself and aborts: so the test holds the group until the next run.
     HELD[:] = [dist.group.WORLD]
     state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2, min_compression_rate=1)
     net.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
@@ -111,7 +111,7 @@ ENGINE_CALLS = {"fsdp2": "all_gather_into_tensor", "fsdp1": "all_gather", "ddp":
 
 
 def assert_parity(ours, theirs):
-    """What two runs have trained is the same, to the bit."""
+    """Checks that two runs have trained the same values, bit for bit."""
     for (mine, _), (reference, _) in zip(ours, theirs, strict=True):
         assert mine.keys() == reference.keys() and len(mine) == 5
         for parameter in mine:
@@ -127,7 +127,7 @@ def test_parity_with_gloo(ranks, name):
 
 
 def test_fsdp2_with_a_divide_factor(ranks):
-    """A custom factor is PREMUL_SUM, which Gloo itself refuses. 1/world is what AVG does."""
+    """A custom factor is PREMUL_SUM, which Gloo itself refuses. 1/world equals AVG."""
     averaged = ranks(2, run, fsdp2, "fp32", None)
     divided = ranks(2, run, fsdp2, "fp32", 2.0)
     for (one, _), (other, _) in zip(averaged, divided, strict=True):

@@ -29,11 +29,11 @@ def op(lane: str, first: int | None, last: int | None, posted: int = 0) -> dict[
 
 
 TRACE = [
-    op("multicast", 500, 1100),  # began in the step before
+    op("multicast", 500, 1100),  # started in the previous step
     op("multicast", 1400, 1600),
     op("multicast", 1550, 1700),
     op("reduce", 1600, 1800),
-    op("reduce", None, None),  # moved nothing
+    op("reduce", None, None),  # moved no data
     op("reduce", 1950, 2500),
 ]
 
@@ -89,7 +89,7 @@ def test_table_of_shares():
     assert len(lines[0]) == len(lines[1])
 
 
-def test_what_others_send():
+def test_the_bytes_of_other_backends_follow_the_formulas():
     for world in (2, 3, 8):
         others = 64 * (world - 1) / world
         assert ring_send_bytes("all_gather", 64, world) == others
@@ -110,7 +110,7 @@ def rank_stats(datagrams: int, frames: int, reduce_frames: int) -> dict[str, Any
     return {"size": 4, "bytes": calls, "counters": counters, "reduce_counters": reduce}
 
 
-def test_sums_of_what_was_sent():
+def test_the_bytes_of_ranks_are_summed_and_compared():
     one = sent(rank_stats(datagrams=2100, frames=3200, reduce_frames=3100))
     assert (one.gathers, one.reductions, one.together, one.repairs) == (2200, 3100, 5300, 3)
     # A ring: 3/4 of 8000 and 3/4 of the reduction's input, 4 x 1000. Gloo reduces all of it.
@@ -132,7 +132,7 @@ def test_gpus_are_taken_where_each_rank_has_one(asked, gpus, ranks, device):
 
 
 def trained(*more: str, **env: str) -> str:
-    """What the example prints, of two ranks without shared memory."""
+    """Returns the example's output for two ranks without shared memory."""
     size = ["--steps", "3", "--batch", "1", "--context", "16", "--width", "48", "--layers", "2"]
     done = forked.ranks(
         2, [SCRIPT, *size, *more],
@@ -145,8 +145,8 @@ def trained(*more: str, **env: str) -> str:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[float]]:
-    """What an unguarded training prints, and its losses: one run for all tests, since each costs its processes
-    five seconds of CPU time to import torch and FSDP."""
+    """Returns the output of an unguarded training, and its losses: one run for all tests, since
+    each costs its processes five seconds of CPU time to import torch and FSDP."""
     path = tmp_path_factory.mktemp("plain") / "losses.json"
     said = trained("--prefetch", "2", "--json", str(path))
     return said, json.loads(path.read_text())["losses"]
@@ -159,12 +159,12 @@ def test_training_without_a_terminal_or_unicode(plain):
     assert max(map(len, lines)) <= 80
     assert "path: multicast" in said and "2 ranks on " in said
     assert "All-gathers alone: a ring would have sent" in said
-    # However little of a column it fills: how much is the machine's affair.
+    # However small a part of a column it fills, which depends on the machine.
     assert any(line.startswith("multicast ") and set(line[10:]) & set(".:+#") for line in lines)
     assert any(line.startswith("all 3 steps") for line in lines)
 
 
-# `make test` leaves it out, rather than skip it, where nothing could run it.
+# `make test` leaves it out, rather than skip it, if it cannot run.
 TIER = pytest.mark.not_everywhere if torch.cuda.is_available() else pytest.mark.all_tier
 
 

@@ -1,4 +1,5 @@
-"""Features of DDP, FSDP2 and their companions that training scripts use: losses and parameters equal Gloo's."""
+"""Features of DDP, FSDP2 and related modules that training scripts use: losses and parameters equal
+Gloo's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What type checkers are told: the stub of the extension against the extension, stats() against Stats."""
+"""Types for type checkers: the stub of the extension compared with the extension, and stats() with
+Stats."""
 
 from __future__ import annotations
 
@@ -71,7 +72,8 @@ def test_the_stub_has_what_the_extension_has():
 
 
 def test_public_names_have_types():
-    """Parameters and results of all that the package offers; Any only where torch has no type for it."""
+    """All public names of the package have types for parameters and results; Any only if torch has
+    no type for it."""
     for name in torch_mcast.__all__:
         function = getattr(torch_mcast, name)
         if inspect.isfunction(function):

@@ -1,4 +1,4 @@
-"""How callers wait for ranks of their host: the setting `wait`, and calls that c10d waits for at once."""
+"""Waiting of callers for ranks of their host: the setting `wait`, and calls that c10d waits for at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch_mcast
 SHARED = {"MCAST_SHARED_MEMORY": "auto"}
 ROUNDS = 9
 
-Post = Callable[[Any, Any, int], Any]  # of a group of 2: (group, options, rank) to a work
+Post = Callable[[Any, Any, int], Any]  # for a group of 2: (group, options, rank) to a work
 
 
 def _each() -> list[torch.Tensor]:
@@ -83,7 +83,8 @@ def wakes() -> int:
 
 
 def one_round(name: str, key: str, asynchronous: bool) -> bool:
-    """Rank 1 posts and does not wait; then rank 0 calls. Returns whether rank 0 has woken a thread for it."""
+    """Rank 1 posts and does not wait; then rank 0 calls. Returns whether rank 0 has woken a thread
+    for it."""
     kind, root, post = CALLS[name]
     options = getattr(c10d, kind)()
     options.asyncOp = asynchronous
@@ -109,7 +110,7 @@ def one_round(name: str, key: str, asynchronous: bool) -> bool:
 def wakes_by_need(name: str) -> None:
     woken = [one_round(name, f"{name} async {i}", True) for i in range(ROUNDS)]
     assert sum(woken) > ROUNDS / 2, woken
-    # The host thread's tick, every 100 ms, may come in between and wait for itself.
+    # The host thread's tick, every 100 ms, may come in between and wait itself.
     for i in range(50):
         if not one_round(name, f"{name} sync {i}", False):
             return
@@ -125,14 +126,14 @@ def nobody_waits() -> None:
     group, rank = dist.group.WORLD, dist.get_rank()
     options = c10d.AllreduceOptions()
     options.asyncOp = rank == 0
-    for elements in (3, 1 << 20):  # the second is left for a thread that has the time
+    for elements in (3, 1 << 20):  # the second is left for an idle thread
         tensor = torch.full((elements,), float(1 + rank))
         work = group.allreduce([tensor], options)
         until(work.is_completed, "an all_reduce that nobody waits for")
         assert tensor.eq(3).all()
 
 
-def test_call_that_nobody_waits_for_ends(ranks):
+def test_a_call_that_is_not_waited_for_completes(ranks):
     ranks(2, nobody_waits, env=SHARED)
 
 
@@ -145,7 +146,7 @@ def barriers() -> dict[str, int]:
 
 @pytest.mark.parametrize("wait", ["auto", "sleep"])
 def test_callers_yield_as_the_setting_says(ranks, wait):
-    # With more ranks than cores nobody spins: whoever is not the last one to call must wait.
+    # With more ranks than cores no rank spins: all but the last one to call must sleep.
     env = SHARED | {"LOCAL_WORLD_SIZE": "4096"}
     rows = ranks(2, barriers, env=env, options={"wait": wait})
     yielded = sum(row["waits_yielded"] for row in rows)

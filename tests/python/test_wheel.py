@@ -1,5 +1,5 @@
-"""Wheels that need no compiler (tools/wheel.py). The tier of all tests builds one, looks at what it asks of a
-system, and trains with it where no compiler can be found."""
+"""Wheels that need no compiler (tools/wheel.py). The tier of all tests builds one, checks its
+requirements, and trains with it on a system without a compiler."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ spec.loader.exec_module(tool)
 
 @pytest.fixture()
 def mirror(tmp_path, monkeypatch):
-    """A folder in the place of both mirrors, by its address."""
+    """Replaces both mirrors by a folder. Returns its address."""
     monkeypatch.setattr(tool, "WORK", tmp_path / "work")
     (tmp_path / "mirror" / "pool").mkdir(parents=True)
     (tmp_path / "mirror" / "pool" / "a.deb").write_bytes(b"a package")
@@ -41,7 +41,7 @@ def test_a_package_is_the_one_that_is_meant(mirror, tmp_path):
     nowhere = (tmp_path / "nowhere").as_uri() + "/"
     kept = tool.fetched((nowhere, mirror), "pool/a.deb", digest)
     assert kept.read_bytes() == b"a package"
-    # Another one under its name is neither taken nor kept.
+    # Another file under its name is neither used nor kept.
     (tmp_path / "mirror" / "pool" / "a.deb").write_bytes(b"another package")
     kept.unlink()
     with pytest.raises(
@@ -49,7 +49,7 @@ def test_a_package_is_the_one_that_is_meant(mirror, tmp_path):
     ):
         tool.fetched((mirror,), "pool/a.deb", digest)
     assert not kept.exists()
-    # What was spoilt on this machine is fetched again.
+    # A file that was damaged on this machine is fetched again.
     (tmp_path / "mirror" / "pool" / "a.deb").write_bytes(b"a package")
     kept.write_bytes(b"half a pack")
     assert tool.fetched((mirror,), "pool/a.deb", digest).read_bytes() == b"a package"
@@ -77,7 +77,7 @@ def test_links_of_the_old_system_stay_in_it(tmp_path):
     assert os.readlink(tmp_path / "usr/lib/near.so") == "libdl.so"
 
 
-def test_what_a_wheel_is_made_of(tmp_path, monkeypatch):
+def test_the_sources_of_a_wheel_contain_no_tests(tmp_path, monkeypatch):
     monkeypatch.setattr(tool, "WORK", tmp_path)
     source = tool.source_of("2.13")
     assert (source / "NOTICE").exists() and (source / "csrc/core").is_dir()
@@ -85,7 +85,8 @@ def test_what_a_wheel_is_made_of(tmp_path, monkeypatch):
 
 
 def test_the_metadata_of_a_wheel(tmp_path, monkeypatch):
-    """What an index or `pip show` tells: made from the copy that a wheel is made of, without compiling."""
+    """An index or `pip show` shows this metadata: it is made from the copy from which a wheel is
+    made, without compiling."""
     monkeypatch.setattr(tool, "WORK", tmp_path)
     source = tool.source_of("2.13")
     program = "import setuptools.build_meta as b, sys; print(b.prepare_metadata_for_build_wheel(sys.argv[1]))"
@@ -105,18 +106,18 @@ def test_the_metadata_of_a_wheel(tmp_path, monkeypatch):
         "reductions in",
     ):
         assert word in told["Summary"]
-    assert len(told["Summary"]) <= 512  # an index refuses a longer one
+    assert len(told["Summary"]) <= 512  # an index refuses longer ones
     assert told["Description-Content-Type"] == "text/markdown"
     assert told.get_payload().strip() == (ROOT / "README.md").read_text().strip()
     assert told["Version"] == "0.1.0+torch2.13"
     minor = ".".join(
         torch.__version__.split(".")[:2]
-    )  # of this interpreter, which the test builds with
+    )  # of this interpreter, with which the test builds
     assert f"torch=={minor}.*" in told.get_all("Requires-Dist")
     assert "mcast = torch_mcast._autoload:autoload" in (folder / "entry_points.txt").read_text()
 
 
-def test_what_is_asked_for_wrongly_is_one_line():
+def test_wrong_options_are_reported_in_one_line():
     words = [sys.executable, ROOT / "tools" / "wheel.py", "--torch", "2.13.0"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "--python and --torch go together" in done.stderr
@@ -168,7 +169,7 @@ def test_a_wheel_asks_no_more_than_its_name_says(wheel, tmp_path):
 @ON_X86
 @pytest.mark.all_tier
 def test_a_wheel_trains_where_no_compiler_is(wheel, tmp_path):
-    """Beside this environment's torch, before the sources' own build on the path."""
+    """The wheel is used with this environment's torch, and precedes the sources' own build on the path."""
     install = [
         sys.executable,
         "-m",

@@ -1,5 +1,5 @@
-"""What frameworks are made of, on groups of two dimensions: each gives what it gives with Gloo, or what one
-process alone gives."""
+"""Components of frameworks, on groups of two dimensions: each gives the same as with Gloo, or as in
+one process."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def tensor_parallel() -> dict[str, torch.Tensor]:
 
 
 def tensors() -> dict[str, torch.Tensor]:
-    """DTensor: every way from one placement to another."""
+    """DTensor: every conversion from one placement to another."""
     grid = mesh("a", "b")
     torch.manual_seed(9)
     full = torch.randn(12, 8)
@@ -121,7 +121,7 @@ CASES = {
 }
 
 
-SLOW = {"hybrid in bfloat16", "offloaded"}  # nothing that the others do not do
+SLOW = {"hybrid in bfloat16", "offloaded"}  # adds no code to the others'
 
 
 def tiers(names: Any) -> list[Any]:
@@ -148,7 +148,7 @@ def guarded(mode: str, function: Any, *args: Any) -> Any:
 
 
 def modes(names: Any) -> list[Any]:
-    """Both modes of each; all but one in the slow tier: what they do is what they do without a guard."""
+    """Both modes of each; all but one in the slow tier: they do the same as without a guard."""
     kept = ("hybrid", "sealed")
     cases = [(name, mode) for name in names for mode in ("auth", "sealed")]
     return [pytest.param(*c, marks=[] if c == kept else [pytest.mark.all_tier]) for c in cases]
@@ -169,7 +169,7 @@ def test_a_guard_changes_no_bit(ranks, tmp_path, name, mode):
 
 
 def saved(folder: str, asynchronous: bool) -> None:
-    """A checkpoint of four ranks is read by four others of another mesh."""
+    """A checkpoint of four ranks is read by four other ranks of another mesh."""
     net = model()
     fully_shard(net, mesh=mesh("shard"))
     optimizer = train(net, dist.get_rank())

@@ -1,10 +1,10 @@
-"""The wheels of all minor versions of torch that are served, each with a Python of its own. The tier of all tests
-builds each without warnings, installs it where no compiler can be found, and has tests of this folder run
-beside it.
+"""The wheels of all supported minor versions of torch, each with its own Python. The tier of all
+tests builds each without warnings, installs it on a system without a compiler, and runs tests of
+this folder with it.
 
 An environment with a torch from pip's own index takes 5 GB, one from the index of CPU builds 1 GB
-(MCAST_TORCH_INDEX, see tools/setup.sh). They are kept in build/versions, or in the folder that MCAST_TEST_VERSIONS
-names."""
+(MCAST_TORCH_INDEX, see tools/setup.sh). They are kept in build/versions, or in the folder that
+MCAST_TEST_VERSIONS names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ import torch
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(os.environ.get("MCAST_TEST_VERSIONS", ROOT / "build" / "versions"))
 
-# The newest of each minor, with a Python each; this repository's own environment has 2.13.0 with another one.
+# The newest of each minor, with a Python each; this repository's own environment has 2.13.0 with
+# another one.
 PAIRS = [
     ("2.11.0", "3.10"),
     ("2.12.1", "3.11"),
@@ -60,7 +61,7 @@ pytestmark = [
 
 
 def tried(*command: str | Path, **options) -> tuple[bool, str]:
-    """Whether it went well, and what it printed."""
+    """Returns whether it succeeded, and its output."""
     done = subprocess.run(
         [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         check=False, **options,
@@ -69,7 +70,7 @@ def tried(*command: str | Path, **options) -> tuple[bool, str]:
 
 
 def run(*command: str | Path, **options) -> str:
-    """What it printed, which is the message where it fails."""
+    """Returns its output, which is the message if it fails."""
     good, said = tried(*command, **options)
     assert good, f"{' '.join(map(str, command))}:\n{said[-6000:]}"
     return said
@@ -80,7 +81,7 @@ def minor_of(version: str) -> str:
 
 
 def good_for(python: Path, version: str) -> bool:
-    """Whether it is of this version, can make environments and has headers."""
+    """Returns whether it has this version, can make environments and has headers."""
     question = (
         "import ensurepip, os, sys, sysconfig\n"
         f"assert '%d.%d' % sys.version_info[:2] == {version!r}\n"
@@ -90,7 +91,7 @@ def good_for(python: Path, version: str) -> bool:
 
 
 def interpreter(version: str) -> Path | None:
-    """From PATH, or from pyenv, whose commands on PATH work for chosen versions only."""
+    """Finds it on PATH, or in pyenv, whose commands on PATH work for chosen versions only."""
     found = [Path(name)] if (name := shutil.which(f"python{version}")) else []
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     found += sorted(pyenv.glob(f"versions/{version}.*/bin/python{version}"))
@@ -98,8 +99,8 @@ def interpreter(version: str) -> Path | None:
 
 
 def environment(version: str, wanted: str) -> Path:
-    """The interpreter of an environment with this torch and all that it needs. The user's settings of pip hold, since
-    a machine that is to get its packages elsewhere has them for that."""
+    """Makes an environment with this torch and everything it needs. Returns its interpreter. The
+    user's settings of pip apply, since a machine that gets its packages elsewhere needs them."""
     python, of = wanted, interpreter(wanted)
     if of is None:
         python, of = f"{sys.version_info[0]}.{sys.version_info[1]}", Path(sys.executable)
@@ -110,7 +111,7 @@ def environment(version: str, wanted: str) -> Path:
         ROOT / "tools" / "setup.sh", "torch",
         env={**os.environ, "VENV": str(folder), "PYTHON": str(of), "TORCH": f"torch=={version}"},
     )  # fmt: skip
-    # setup.sh has pip say little. What is there already is not fetched again.
+    # setup.sh makes pip quiet. Installed packages are not fetched again.
     asked = (folder / "bin" / "python", "-m", "pip", "install", "--dry-run", "--no-deps")
     if capped := re.search(r"\(constraint\) (torch\b.*)", tried(*asked, f"torch=={version}")[1]):
         pytest.skip(f"pip is told here, as a constraint, to take {capped[1]}")
@@ -120,7 +121,7 @@ def environment(version: str, wanted: str) -> Path:
 
 @dataclass
 class Installed:
-    """A wheel in an environment of its own, which sees the torch of another one."""
+    """A wheel in its own environment, which sees the torch of another one."""
 
     version: str
     torchs: Path
@@ -132,7 +133,7 @@ class Installed:
         return self.folder / "venv" / "bin" / "python"
 
     def variables(self) -> dict[str, str]:
-        """No program can be found, and no module but those of the environment."""
+        """Programs are hidden, and modules except those of the environment."""
         kept = {
             name: value
             for name, value in os.environ.items()
@@ -148,12 +149,12 @@ class Installed:
         Path(run(self.python, "-c", site).strip(), "torch.pth").write_text(theirs)
         pip = (self.python, "-m", "pip", "install", "-q", "--disable-pip-version-check")
         run(*pip, "pytest>=8", "pytest-xdist>=3.5")
-        # Nothing is fetched: what the wheel requires is there, or this fails.
+        # Without downloads: the requirements of the wheel are installed, or this fails.
         run(*pip, "--no-index", self.wheel, env=self.variables())
 
     @cached_property
     def results(self) -> dict[str, str]:
-        """Of each test that ran: "" where it passed, else why not."""
+        """Returns for each test that ran "" if it passed, else the reason."""
         tests = [*COLLECTIVES, *TRAINING, *MESSAGES, *MISMATCH]
         report = self.folder / "report.xml"
         done = subprocess.run(
@@ -221,7 +222,7 @@ def test_fsdp2_trains_as_with_gloo(installed):
     installed.passed(TRAINING)
 
 
-def test_what_is_sent_is_received(installed):
+def test_messages_arrive_with_each_wheel(installed):
     installed.passed(MESSAGES)
 
 
@@ -230,7 +231,7 @@ def test_a_mismatch_is_named(installed):
 
 
 def test_another_minor_of_torch_is_refused_by_name(installed):
-    """By the torch of this environment; where that is of the same minor, it is given another version."""
+    """The torch is that of this environment; if it is of the same minor, it is given another version."""
     with zipfile.ZipFile(installed.wheel) as archive:
         archive.extractall(installed.folder / "unpacked")
     other = str(torch.__version__)

@@ -40,7 +40,7 @@ def futures() -> None:
     value = work.get_future().value()  # made after completion; flat, as Gloo and NCCL give it
     assert [t.data_ptr() for t in value] == [t.data_ptr() for t in outputs]
     assert dist.barrier(async_op=True).get_future().wait() == []
-    # A callback may itself use the group: it does not run where the network is driven.
+    # A callback may itself use the group: it does not run on the thread that drives the network.
     nested = dist.all_gather_into_tensor(output, torch.ones(3), async_op=True).get_future()
     tensor = torch.full((2,), float(rank))
     nested.then(lambda _: dist.broadcast(tensor, 0, async_op=True)).wait().wait()
@@ -52,7 +52,7 @@ def test_futures(ranks):
 
 
 def no_limit() -> None:
-    """Two clients of torch say so: as many years as they like, and more than 64 bits of nanoseconds."""
+    """Two clients of torch request that: any number of years, and more than 64 bits of nanoseconds."""
     rank, world = dist.get_rank(), dist.get_world_size()
     for years in (200, 291, 300, 1000):
         limit = timedelta(days=365 * years)
@@ -78,7 +78,7 @@ def test_limits_beyond_292_years_are_none(ranks):
 
 
 def waiting_callbacks(count: int) -> None:
-    """Each callback waits for what the last one does."""
+    """Each callback waits for the last one."""
     store = dist.distributed_c10d._get_default_store()
     if dist.get_rank() == 1:
         store.wait(["callbacks are there"])
@@ -106,7 +106,7 @@ def test_waiting_callbacks(ranks):
 
 
 def last_reference() -> int:
-    """On rank 0 a callback is all that still holds its group, and ends after the group was destroyed."""
+    """On rank 0 only a callback holds its group, and ends after the group was destroyed."""
     store = dist.distributed_c10d._get_default_store()
     group = dist.new_group()
     go = threading.Event()
@@ -115,7 +115,7 @@ def last_reference() -> int:
         store.wait(["rank 0 has chained"])
 
     def callback(_: object, group: dist.ProcessGroup = group) -> None:
-        # On the main thread: the operation was over before the callback was chained.
+        # On the main thread: the operation was complete before the callback was chained.
         if threading.current_thread() is not threading.main_thread():
             assert go.wait(30)
 
@@ -142,7 +142,7 @@ def test_a_callback_holds_the_last_reference(ranks):
 
 
 def late_rank() -> None:
-    """wait() with a limit of its own gives up; the operation goes on."""
+    """wait() with its own limit gives up; the operation continues."""
     rank = dist.get_rank()
     tensor = torch.full((4,), float(rank))
     store = dist.distributed_c10d._get_default_store()
@@ -246,7 +246,7 @@ def test_waiting_releases_the_gil(ranks):
 
 
 def keepalive() -> None:
-    """The memory of an operation lives until it is over, then it goes, though nobody waited."""
+    """The memory of an operation lives until it is complete, and is then freed without a wait."""
     store = dist.distributed_c10d._get_default_store()
     if dist.get_rank() == 0:
         store.wait(["dropped"])
@@ -301,7 +301,7 @@ def functional_collectives() -> None:
     assert torch.equal(part, torch.full((2, 3), float(rank)))
     total = functional.wait_tensor(functional.all_reduce(mine, "sum", group))
     assert total[0, 0].item() == sum(range(world))
-    # Works are registered by their outputs and go with the wait, in both ways of waiting.
+    # Works are registered by their outputs and removed by the wait, in both ways of waiting.
     assert torch._C._distributed_c10d._get_work_registry_size() == 0
     with functional.allow_inflight_collective_as_graph_input_ctx():
         output = torch.zeros(2 * world)
@@ -316,7 +316,7 @@ def test_functional_collectives(ranks):
 
 
 def bad_all_gathers() -> list[tuple]:
-    """(kind of error, its text, the call)"""
+    """Returns (kind of error, its text, the call)."""
     b, four, own = backend(), torch.zeros(4), dist.get_rank()
     freed = torch.zeros(4)
     freed.untyped_storage().resize_(8)
@@ -401,7 +401,7 @@ def errors_of_arguments() -> None:
     for kind, text, call in bad_all_gathers() + other_bad_calls():
         with pytest.raises(kind, match=text):
             call()
-    # None of these took a sequence number anywhere: the group still works.
+    # None of these used a sequence number anywhere: the group still works.
     dist.barrier()
     assert torch_mcast.stats()["next_sequence"] == 1
 
@@ -415,7 +415,7 @@ def mismatch() -> str:
     size = 4 if rank == 0 else 8
     with pytest.raises(dist.DistBackendError) as caught:
         dist.all_gather_into_tensor(torch.zeros(size * world), torch.zeros(size))
-        dist.barrier()  # a rank whose small operation was over before the others saw it
+        dist.barrier()  # a rank whose small operation was complete before the others received it
     with pytest.raises(dist.DistBackendError, match=r"on rank \d of 2 in group"):
         dist.barrier()
     assert torch_mcast.stats()["failure"]
@@ -447,7 +447,7 @@ def abort_from_thread() -> None:
         store.wait(["aborted"])
         with pytest.raises(dist.DistBackendError, match=r"aborted.*rank 1"):
             dist.all_gather_into_tensor(torch.zeros(8), torch.zeros(4))
-    torch_mcast.abort()  # again: no effect
+    torch_mcast.abort()  # the second call has no effect
 
 
 def test_abort_from_thread(ranks):
@@ -461,7 +461,7 @@ def shut_down() -> None:
     before = torch_mcast.stats()["next_sequence"]
     b.shutdown()
     b.shutdown()
-    assert b._stats()["next_sequence"] == before  # what it was
+    assert b._stats()["next_sequence"] == before  # unchanged
     with pytest.raises(dist.DistBackendError, match="shut down"):
         b._allgather_base(output, torch.ones(4))
 
@@ -471,7 +471,7 @@ def test_shut_down(ranks):
 
 
 def again() -> None:
-    """Destroying the default group and making it again on the same store."""
+    """Destroys the default group and creates it again on the same store."""
     store = dist.distributed_c10d._get_default_store()
     rank, world = dist.get_rank(), dist.get_world_size()
     while hasattr(store, "underlying_store"):

@@ -1,4 +1,5 @@
-"""torchrun on this machine alone, whatever its own name leads to: in a bare root or a container often nowhere."""
+"""torchrun on this machine alone, whatever its own name resolves to: in a bare root or a container
+often nothing."""
 
 from __future__ import annotations
 
@@ -11,5 +12,5 @@ LOCAL = [
 
 
 def torchrun(ranks: int) -> list[str]:
-    """The command, but for the script."""
+    """Returns the command without the script."""
     return [*LOCAL, "--nproc-per-node", str(ranks)]

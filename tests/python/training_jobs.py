@@ -1,4 +1,4 @@
-"""Jobs of two ranks that are run with mcast and with Gloo and must give the same bits.
+"""Jobs of two ranks that run with mcast and with Gloo and must give the same bits.
 
 With two ranks the order of a sum does not matter, so results can be compared exactly."""
 

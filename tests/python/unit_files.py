@@ -1,4 +1,4 @@
-"""Whether systemd would take a unit; no systemd need run."""
+"""Checks whether systemd would accept a unit; systemd need not run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one way in which tests wait for what they can see but are not notified of."""
+"""The only way in which tests wait for a state of which they are not notified."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-GUARD_S = 60.0  # ends a hang: no test is about how long the wait takes
+GUARD_S = 60.0  # ends a hang: no test depends on how long the wait takes
 
 
 def until(
@@ -17,9 +17,9 @@ def until(
     process: subprocess.Popen[Any] | None = None,
     pause_s: float = 0.005,
 ) -> Any:
-    """Polls until condition() is true, and returns its value. AssertionError after `guard_s` seconds, with `what`
-    (a text, or a function that describes the state) and the last value; also once `process`, which should bring
-    about the condition, has ended without."""
+    """Polls until condition() is true, and returns its value. Raises AssertionError after `guard_s`
+    seconds, with `what` (a text, or a function that describes the state) and the last value; also
+    if `process`, which should bring about the condition, has ended without doing so."""
     end = time.monotonic() + guard_s
     while not (value := condition()):
         text = what if isinstance(what, str) else ""

@@ -1,4 +1,4 @@
-"""What docs/torch-tests.md remarks on a test: why it passes under Gloo's name only."""
+"""Remarks of docs/torch-tests.md on tests: why one passes under Gloo's name only."""
 
 _NAME = "compares the backend's name with a list in which mcast is not"
 _MONITORED = "torch asks for monitored_barrier under Gloo's name only"

@@ -38,19 +38,19 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "torch-tests.md"
 WORLD = 3
-MORE_WORLDS = (4, 8)  # of tests that ask for so many
+MORE_WORLDS = (4, 8)  # numbers of ranks of tests that need so many
 ASKS_FOR_MORE = re.compile(r"small world size|world size of 4")
 LIMIT_S = 120
-GATE = "Only MPI supports"  # of gates by name: that of calls which mcast serves
+GATE = "Only MPI supports"  # gates by name: the one of calls that mcast serves
 
 os.environ.update(BACKEND="gloo", WORLD_SIZE=str(WORLD), OMP_NUM_THREADS="1")
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 os.environ.setdefault("MCAST_SOCKET_IFNAME", "lo")
-LOGS = ROOT / "build" / "torch-tests" / "logs"  # what the ranks of each test said
+LOGS = ROOT / "build" / "torch-tests" / "logs"  # output of the ranks of each test
 
 
 def load() -> tuple[Any, Any]:
-    """The module of the tests, and the class that holds them."""
+    """Returns the module of the tests, and the class that contains them."""
     import torch.multiprocessing
     import torch.testing._internal.common_distributed as common
 
@@ -74,7 +74,7 @@ def load() -> tuple[Any, Any]:
 
 
 def gated(tests: Any) -> list[str]:
-    """Tests that another backend's name keeps from running, and nothing else does: they are run anyway."""
+    """Returns the tests that only another backend's name keeps from running: they are run anyway."""
     return sorted(
         name
         for name in dir(tests)
@@ -84,13 +84,13 @@ def gated(tests: Any) -> list[str]:
 
 
 def run_here(module: Any, tests: Any, name: str, backend: str, literal: str) -> dict[str, str]:
-    """One test, in this process. `literal` is what the tests see as the backend's name."""
+    """Runs one test in this process. `literal` is the backend's name that the tests see."""
     import unittest
 
     import torch.distributed as dist
 
     module.BACKEND = literal
-    module.INIT_METHOD = f"file://{LOGS}/{name}.{os.getpid()}.store"  # of tests that begin again
+    module.INIT_METHOD = f"file://{LOGS}/{name}.{os.getpid()}.store"  # for tests that init again
     if literal != backend:
         real = dist.init_process_group
 
@@ -98,7 +98,7 @@ def run_here(module: Any, tests: Any, name: str, backend: str, literal: str) -> 
             real(*args, **{**more, "backend": backend})
 
         dist.init_process_group = init
-        # torch asks for the name before monitored_barrier().
+        # torch checks the name before monitored_barrier().
         known = dist.distributed_c10d.get_backend
 
         def get_backend(group: Any = None) -> str:
@@ -120,7 +120,7 @@ def run_here(module: Any, tests: Any, name: str, backend: str, literal: str) -> 
 def run(
     module: Any, tests: Any, name: str, backend: str, literal: str, limit: float
 ) -> dict[str, Any]:
-    """The same in a fork, within the limit."""
+    """Runs the same in a fork, within the limit."""
     receive, send = os.pipe()
     start = time.monotonic()
     child = os.fork()
@@ -170,7 +170,7 @@ def good(row: dict[str, Any]) -> bool:
 
 
 def listed() -> dict[str, str]:
-    """Of the page: tests that pass with mcast, and how."""
+    """Reads the page: tests that pass with mcast, and how."""
     found = re.findall(r"^\| `(\w+)` \| (passed[^|]*?) \|", PAGE.read_text(), re.M)
     return {name: "mcast as gloo" if "under" in way else "mcast" for name, way in found}
 
@@ -187,14 +187,14 @@ def rows_at(version: str, mode: str = "off", world: int = WORLD) -> dict[str, An
 
 
 def guard(mode: str, folder: str) -> None:
-    """Settings of all groups of this process and its children."""
+    """Sets security for all groups of this process and its children."""
     from torch_mcast.secret import new
 
     secret = Path(folder) / "secret"
     secret.touch(0o600)
     secret.write_text(new())
     os.environ.update(MCAST_SECURITY=mode, MCAST_SECRET_FILE=str(secret), MCAST_SHARED_MEMORY="off")
-    # What Options(fallback="gloo") does; the tests hand no options over.
+    # The effect of Options(fallback="gloo"); the tests pass no options.
     from torch_mcast import _fallback
 
     _fallback.kind = lambda backend, device: "gloo" if device == "cpu" else ""
@@ -206,7 +206,7 @@ GUARDED = (
 
 
 def guarded_line(version: str) -> str:
-    """What the page says of guarded groups: of the modes that have been run here, else what it said."""
+    """Returns the page's line on guarded groups: for the modes that have been run here, else unchanged."""
     counts = [
         f"`{mode}` {sum(map(good, rows.values()))} of {len(rows)}"
         for mode in ("auth", "sealed")
@@ -219,7 +219,7 @@ def guarded_line(version: str) -> str:
 
 
 def write_guarded(version: str) -> None:
-    """That line alone, before the table."""
+    """Writes only that line, before the table."""
     lines = [line for line in PAGE.read_text().splitlines() if not line.startswith(GUARDED)]
     table = next(i for i, line in enumerate(lines) if line.startswith("| test that"))
     before = "\n".join(lines[:table]).rstrip()
@@ -228,13 +228,15 @@ def write_guarded(version: str) -> None:
 
 
 def asks_for_more(row: dict[str, Any]) -> bool:
-    """Skipped with so few ranks, with Gloo or, where Gloo cannot do it, with mcast."""
+    """Returns whether it was skipped for too few ranks, with Gloo or, if Gloo lacks the call, with
+    mcast."""
     said = [row.get(way, {}) for way in ("gloo", "mcast")]
     return any(s.get("outcome") == "skipped" and ASKS_FOR_MORE.search(s["text"]) for s in said)
 
 
 def ran_with_more(version: str) -> list[tuple[int, str, list[str]]]:
-    """Tests that other numbers of ranks ran: how many, which, and how it ended with mcast and with Gloo."""
+    """Returns the tests that ran with other numbers of ranks: how many, which, and their results
+    with mcast and with Gloo."""
     found = []
     for world in MORE_WORLDS:
         for name, row in sorted(rows_at(version, world=world).items()):
@@ -361,7 +363,7 @@ def main() -> int:
 
 
 def run_guarded(options: argparse.Namespace) -> int:
-    """With mcast alone, what passes without a guard."""
+    """Runs, with mcast only, the tests that pass without a guard."""
     import torch
 
     module, tests = load()

@@ -1,5 +1,5 @@
-"""A backend that holds calls back while it coalesces (batching.cpp), in the place of NCCL: before torch 2.14
-none can be written in Python."""
+"""A backend that defers calls while it coalesces (batching.cpp), as a substitute for NCCL: before
+torch 2.14 none can be written in Python."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-// A backend that holds calls back between startCoalescing() and endCoalescing(), as NCCL does:
-// there they give no work, and all begin together at the end. It moves tensors of any device by
-// another backend of the CPU, and notes what it is called for.
+// A backend that defers calls between startCoalescing() and endCoalescing(), as NCCL does: there
+// they return no work, and all start together at the end. It moves tensors of any device through
+// another backend of the CPU, and logs its calls.
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -17,9 +17,9 @@ using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 using Tensors = std::vector<at::Tensor>;
 using Finish = std::function<void()>;
-using Call = std::function<Finish()>;  // begins it, and gives what waits for it
+using Call = std::function<Finish()>;  // starts it, and returns the function that waits for it
 
-// Ends when it is waited for.
+// Completes when it is waited for.
 class Batch final : public c10d::Work {
  public:
   explicit Batch(std::vector<Finish> begun) : begun_(std::move(begun)) {}
@@ -83,7 +83,7 @@ class Batching final : public c10d::Backend {
                [this, opts](Tensors& host) { return inner_->reduce(host, opts); });
   }
 
-  // What it was called for since the last time.
+  // Returns the calls since the last log().
   std::vector<std::string> log() { return std::exchange(log_, {}); }
 
  private:

@@ -1,4 +1,5 @@
-"""A rank that makes a group per interface pattern and prints what engine and doctor each took."""
+"""A rank that creates a group per interface pattern and prints the interfaces that engine and
+doctor each took."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Where namespaces cannot be made the tests with several hosts are skipped; in CI they fail."""
+"""Skips the tests with several hosts if namespaces cannot be created; in CI they fail."""
 
 import os
 

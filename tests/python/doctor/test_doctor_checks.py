@@ -1,4 +1,4 @@
-"""The judgement of each check on figures that this machine need not have."""
+"""The judgement of each check on made-up figures."""
 
 import os
 import resource
@@ -105,7 +105,7 @@ def test_known_and_project_variables_are_quiet():
     assert settings.judge_names(environment, KNOWN) == []
 
 
-def test_faults_left_on_are_told():
+def test_active_faults_are_reported():
     assert settings.judge_faults("") == []
     assert settings.judge_faults("drop:rate=0.1")[0].verdict is WARN
 
@@ -117,7 +117,7 @@ def test_no_table_of_settings_is_a_failure():
 
 
 def test_every_bad_value_is_named_and_good_ones_kept():
-    class Options:  # refuses numbers that are none, as the extension does: one setting at a time
+    class Options:  # refuses non-numbers one setting at a time, as the extension does
         def __init__(self, **given):
             self.given = given
             for name, text in given.items():
@@ -160,7 +160,7 @@ def test_route():
     assert routing.best_route([default, rejecting]) is rejecting
     stopped = routing.judge_route([default, rejecting], "eth0", passes=False)
     assert stopped.verdict is WARN and "until reboot" in stopped.fix
-    # No alarm where datagrams pass all the same.
+    # No alarm if datagrams pass anyway.
     assert routing.judge_route([default, rejecting], "eth0", passes=True).verdict is OK
     other = routing.judge_route([default], "eth0", passes=True)
     assert other.verdict is OK
@@ -282,7 +282,7 @@ def test_files():
     unlimited = resource.RLIM_INFINITY
     assert limits.judge_files(1024, 4096, 8).verdict is OK
     assert limits.judge_files(unlimited, unlimited, 4096).verdict is OK
-    # The engine raises the soft limit, as far as the hard one.
+    # The engine raises the soft limit up to the hard one.
     assert limits.judge_files(1024, unlimited, 1000).verdict is OK
     few = limits.judge_files(1024, 4096, 1000)
     assert few.verdict is WARN and "nofile 8192" in few.fix and "limits.d/" in few.fix

@@ -1,6 +1,6 @@
-"""Rules of packet filters, judged for what a job sends. The rulesets were printed by the tools of Debian 12 (ufw
-0.36.2, firewalld 1.3.3, of which the chains of input are kept), for eth0 with 10.1.0.1/24 as they come, and
-after the commands that the doctor gives ("-open")."""
+"""Rules of packet filters, judged for the packets that a job sends. The rulesets were printed by
+the tools of Debian 12 (ufw 0.36.2, firewalld 1.3.3, of which the input chains are kept), for eth0
+with 10.1.0.1/24, by default and after the commands that the doctor gives ("-open")."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ def test_openings_are_narrow_and_say_how_long_they_last(manager, protocol):
 
 
 def test_legacy_and_newer_rules_are_apart(monkeypatch):
-    """Chains of the same name in both kinds of iptables."""
+    """Both kinds of iptables have chains of the same name."""
     texts = {
         ("iptables", "-S"): "-P INPUT ACCEPT\n-N c\n-A INPUT -j c\n-A c -j ACCEPT",
         ("iptables", "--version"): "iptables v1.8.9 (nf_tables)",
@@ -269,7 +269,7 @@ def test_legacy_and_newer_rules_are_apart(monkeypatch):
 
 @pytest.mark.parametrize(("readable", "expected"), [(True, "accept"), (False, "drop")])
 def test_iptables_answers_for_its_own_table_of_nftables(readable, expected, monkeypatch, tmp_path):
-    """The newer kind of iptables keeps its rules there, with matches that nft cannot read."""
+    """The newer kind of iptables keeps its rules in nftables, with matches that nft cannot read."""
     texts = {
         ("iptables", "-S"): NOTHING if readable else None,
         ("iptables", "--version"): "iptables v1.8.9 (nf_tables)",
@@ -290,7 +290,7 @@ NO_NFT = {
 
 @pytest.fixture
 def kernel(monkeypatch, tmp_path):
-    """A function that makes one with these modules, or with these built in."""
+    """Returns a function that makes a kernel with these modules, or with these built in."""
 
     def make(texts: dict, modules: str = "", built_in: str | None = "", legacy: str = "") -> None:
         for name, text in {"_MODULES": modules, "_BUILT_IN": built_in, "_LEGACY": legacy}.items():
@@ -315,7 +315,7 @@ def test_without_nft_its_rules_are_not_known(kernel):
     assert "nft lists none (is it installed?)" in told()
     kernel(NO_NFT, built_in="kernel/net/netfilter/nf_tables.ko\n")
     assert told().startswith("not known")
-    kernel(NO_NFT, built_in=None)  # nobody says what is built in
+    kernel(NO_NFT, built_in=None)  # the list of built-in modules is missing
     assert told().startswith("not known")
     kernel({**NO_NFT, ("iptables", "--version"): "iptables v1.8.9 (nf_tables)"})
     assert told().startswith("not known")
@@ -323,7 +323,7 @@ def test_without_nft_its_rules_are_not_known(kernel):
     assert told().startswith("lets in multicast")
 
 
-def test_what_is_dropped_is_dropped_whatever_was_not_read(kernel):
+def test_a_certain_drop_counts_even_if_other_rules_were_not_read(kernel):
     kernel({**NO_NFT, ("iptables", "-S"): "-P INPUT DROP"}, modules="nf_tables 1 0 - Live 0x0\n")
     found = rows(firewall.read_chains("eth0"))
     assert {row.verdict for row in found.values()} == {Verdict.WARN}
@@ -339,7 +339,9 @@ def test_legacy_rules_that_cannot_be_read_are_not_known(kernel):
     assert rows(firewall.read_chains("eth0"))["all"].finding.startswith("lets in")
 
 
-def test_who_keeps_the_rules_is_found_without_the_right_to_read_them(kernel, monkeypatch, tmp_path):
+def test_the_manager_of_rules_is_found_without_the_right_to_read_them(
+    kernel, monkeypatch, tmp_path
+):
     kernel({})
     ufw, firewalld = tmp_path / "ufw.conf", tmp_path / "firewalld.pid"
     monkeypatch.setattr(firewall, "_UFW", ufw)

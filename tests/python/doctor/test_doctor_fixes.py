@@ -15,7 +15,7 @@ from torch_mcast.doctor import fixes
         ("2.13.0", "torch==2.13.0"),
         ("2.13.0+cu130", "torch==2.13.0+cu130 --index-url https://download.pytorch.org/whl/cu130"),
         ("2.13.0+rocm7.1", "torch==2.13.0+rocm7.1 --index-url https://download.pytorch.org/whl/rocm7.1"),
-        ("2.13.0a0+gitd922bae", "torch==2.13.0a0"),  # of its own sources
+        ("2.13.0a0+gitd922bae", "torch==2.13.0a0"),  # built from its sources
         ("of unknown version", "torch"),
         ("", "torch"),
     ],
@@ -42,13 +42,13 @@ CHANGES = re.compile(
     r"sysctl -w|ip (link set|addr add|route (add|replace))|iptables -I|nft insert|mount -|usermod|>>? ?/etc/"
     r"|ulimit|ethtool -K|ufw allow|firewall-cmd"
 )
-# Functions that say how long a change lasts; their last argument is what it costs.
+# Functions that state how long a change lasts; their last argument is its cost.
 SAYING = {"link": 2, "until_reboot": 3, "sysctl": 3, "stays": 3, "for_shell": 2, "user_limit": 3}
 
 
 def changes(node: ast.AST, said: bool = False) -> list[str]:
-    """Commands in a source that change a host and are not given to a function that says how long that lasts
-    and what it costs, and calls of those that leave the cost out."""
+    """Returns the commands in a source that change a host and are not passed to a function that
+    states their duration and cost, and calls of such functions without the cost."""
     if isinstance(node, ast.Call) and ast.unparse(node.func).removeprefix("fixes.") in SAYING:
         said = True
         name = ast.unparse(node.func).removeprefix("fixes.")
@@ -64,7 +64,7 @@ def test_all_that_changes_a_host_says_how_long_it_lasts_and_what_it_costs():
     package = Path(fixes.__file__).parent
     found = {}
     for path in package.rglob("*.py"):
-        if path != Path(fixes.__file__):  # what is tested above and below
+        if path != Path(fixes.__file__):  # tested above and below
             found[path.name] = changes(ast.parse(path.read_text()))
     assert {name: texts for name, texts in found.items() if texts} == {}
     assert {"engine.py", "tcp.py", "compare.py", "diagnose.py"} <= found.keys()

@@ -95,7 +95,7 @@ def test_the_newest_version_is_no_matter_of_letters():
 
 
 def test_one_version_for_another_device_is_replaced():
-    """pip takes 2.13.0+cpu for 2.13.0: only with its label it installs the other one."""
+    """pip accepts 2.13.0+cpu for 2.13.0: it only installs the other build if the label is given."""
     (finding,) = compare.versions(job(rank(torch="2.13.0+cpu"), rank(torch="2.13.0")))
     index = "--index-url https://download.pytorch.org/whl/cpu"
     assert finding.fix.startswith(f"pip install torch==2.13.0+cpu {index} && pip install ")
@@ -143,7 +143,7 @@ def test_one_address_on_two_hosts():
     findings = compare.hosts(job(rank("a"), rank("b", interface=interface("10.0.0.97"))))
     assert [f.verdict for f in findings] == [OK, FAIL]
     assert "10.0.0.97" in findings[1].finding
-    # Every host has that one, and ranks with it are named by another row.
+    # Every host has that address, and ranks that use it are named by another row.
     lo = interface("127.0.0.1", "lo", 65536, "127.0.0.0/8")
     found = compare.hosts(job(rank("a", interface=lo), rank("b", interface=lo)))
     assert [f.verdict for f in found] == [OK]
@@ -163,7 +163,7 @@ def test_networks():
     assert found[0].verdict is FAIL
     assert 'MCAST_SOCKET_IFNAME="=eth0"' in found[0].fix
     assert compare.networks(job(rank("a"), rank("b", interface=None)))[0].verdict is FAIL
-    # On one host nothing of it matters.
+    # On one host none of it matters.
     assert worst(compare.networks(job(rank("a"), rank("a", interface=lo)))) is OK
 
 
@@ -229,7 +229,7 @@ def judge(facts, reports, algorithm="auto"):
 HOSTS = job(rank("a"), rank("b"), rank("c"))
 
 
-def test_all_hear_all():
+def test_full_reachability_is_ok():
     assert verdicts(judge(HOSTS, everything(HOSTS))) == {"reach": OK}
 
 
@@ -255,7 +255,7 @@ def test_a_host_that_does_not_hear_itself_filters():
 
 def test_no_multicast_at_all():
     pairs = {(s, r) for s in range(3) for r in range(3) if s != r}
-    (_, cloud, querier) = judge(HOSTS, everything(HOSTS, pairs))  # and no host is to blame
+    (_, cloud, querier) = judge(HOSTS, everything(HOSTS, pairs))  # and no host is blamed
     assert "cloud" in cloud.finding
     assert "IGMP snooping without a querier" in querier.finding
 
@@ -282,7 +282,7 @@ def test_one_host_only():
 
 
 @pytest.mark.parametrize(("algorithm", "verdict"), [("multicast", FAIL), ("ring", OK)])
-def test_what_the_algorithm_makes_of_it(algorithm, verdict):
+def test_the_verdict_on_missing_multicast_depends_on_the_algorithm(algorithm, verdict):
     assert worst(judge(HOSTS, everything(HOSTS, {(0, 1)}), algorithm)) is verdict
 
 
@@ -324,7 +324,7 @@ def test_refused_connections():
     assert "rank 0 to 1 (10.0.0.98: no answer)" in finding.finding
     assert finding.fix.startswith(
         "export MCAST_PORT_RANGE="
-    )  # else all of TCP would have to be let in
+    )  # else all TCP ports would have to be opened
     facts[1]["values"] = values(port_range="42000-42999")
     finding = diagnose.judge_tcp(plan, {0: Heard(refused={1: "10.0.0.98: no answer"})}, facts)
     assert "-i eth0 -s 10.0.0.0/24 -p tcp --dport 42000:42999 -j ACCEPT" in finding.fix
@@ -368,7 +368,7 @@ def test_rendezvous_of_a_restarted_job_has_nothing_of_the_earlier_ranks():
     first = rendezvous_module.connect(about, 30.0)
     about["MASTER_PORT"] = str(first.store.underlying_store.port)
     first.publish("facts/0", 1)
-    # Ranks that torchrun starts meet at its agent's store, which outlives them.
+    # Ranks that torchrun starts meet at its agent's store, which lives longer than they do.
     about["TORCHELASTIC_USE_AGENT_STORE"] = "True"
     same = rendezvous_module.connect({**about, "TORCHELASTIC_RESTART_COUNT": "0"}, 30.0)
     assert same.fetch("facts/0", time.monotonic()) == 1
@@ -382,7 +382,7 @@ def test_rendezvous_refuses_a_rank_beyond_the_world():
         rendezvous_module.connect(about, 1.0)
 
 
-def test_who_is_waited_for_is_said(capsys, monkeypatch):
+def test_a_long_wait_names_the_missing_ranks(capsys, monkeypatch):
     monkeypatch.setattr(rendezvous_module, "_TELL_S", 0.0)
     rendezvous = Rendezvous(Store(), 0, 3)
     rendezvous.publish("facts/1", 1)

@@ -1,4 +1,4 @@
-"""Several hosts as network namespaces: the doctor finds what was broken there on purpose."""
+"""Several hosts as network namespaces: the doctor finds the faults that the test makes."""
 
 import json
 import os
@@ -15,7 +15,7 @@ CHOICES = str(Path(__file__).with_name("choices.py"))
 
 
 def diagnose(lab):
-    """(JSON of rank 0, exit codes) of a run on every host."""
+    """Returns a function that runs the doctor on every host and returns (JSON of rank 0, exit codes)."""
     processes = []
     for host in lab.workers:
         env = {**os.environ, **rank_env(lab, host, 0, 29500), **lab.env(host)}
@@ -59,7 +59,7 @@ def test_network_without_multicast(hosts):
     assert sorted(map(tuple, reach["data"]["pairs"])) == [(0, 1), (1, 0)]
     assert any("cloud" in row["finding"] for row in document["job"]["findings"])
     assert rows(document)["tcp between ranks"]["verdict"] == "ok"
-    assert codes == [0, 0]  # the ring serves
+    assert codes == [0, 0]  # the ring is used
 
 
 def test_host_with_a_packet_filter(hosts):

@@ -1,4 +1,4 @@
-"""The choice of the interface, as the doctor asks it of the library, on made-up hosts."""
+"""The choice of the interface, which the doctor gets from the library, on made-up hosts."""
 
 import socket
 from dataclasses import replace
@@ -24,21 +24,21 @@ TUN = Interface("tun0", 7, "10.3.0.1", 24, 1400, up=True, default_route=True)
 @pytest.mark.parametrize(
     ("interfaces", "pattern", "name"),
     [
-        ([LO, ETH0, ETH1], "", "eth1"),  # the default route wins over the order
-        ([LO, DOCKER, ETH0], "", "eth0"),  # a container bridge is no ordinary one
+        ([LO, ETH0, ETH1], "", "eth1"),  # the default route takes precedence over the order
+        ([LO, DOCKER, ETH0], "", "eth0"),  # a container bridge is not an ordinary interface
         ([LO, DOCKER], "", "lo"),
-        ([LO, TUN], "", "tun0"),  # no multicast, but the way out
+        ([LO, TUN], "", "tun0"),  # no multicast, but it has the default route
         ([LO, TUN, ETH0], "", "eth0"),
         ([LO, DOWN, BARE], "", "lo"),
         ([LO, ETH0, ETH1], "eth", "eth0"),
-        ([LO, ETH0, ETH1], "eth1,eth0", "eth1"),  # the list's order, then the system's
+        ([LO, ETH0, ETH1], "eth1,eth0", "eth1"),  # first the list's order, then the system's
         ([LO, ETH0, ETH1], "=eth0", "eth0"),
         ([LO, ETH0, ETH1], "^eth1", "eth0"),
         ([LO, ETH0, ETH1], "^=eth", "eth1"),
         ([LO, ETH0], "^eth", "lo"),
         ([LO, ETH0], "lo", "lo"),
         ([LO, DOWN, ETH0], "ib,eth", "eth0"),
-        ([LO, DOCKER], "docker", "docker0"),  # asked for
+        ([LO, DOCKER], "docker", "docker0"),  # requested
         ([LO, SIX], "", "eth6"),  # IPv6 only
         ([LO, ETH0, SIX], "fd00:1::/64", "eth6"),
     ],
@@ -66,7 +66,7 @@ def test_choice(interfaces, pattern, name):
         ("=eth0+eth1", ["stripes over eth0, which is not there, down"]),
     ],
 )
-def test_no_choice_says_why(pattern, words):
+def test_an_impossible_choice_gives_the_reason(pattern, words):
     with pytest.raises(ValueError) as error:
         choose_interface([LO, DOWN, BARE], pattern)
     for word in words:
@@ -151,7 +151,7 @@ broken line
 
 def test_routes_are_parsed_and_the_least_metric_that_is_up_wins():
     routes = netif.parse_routes(ROUTES)
-    assert len(routes) == 3  # not the one that is down, not the broken one
+    assert len(routes) == 3  # without the one that is down and the malformed one
     assert netif.default_route_interface(routes) == "eth1"
     assert (routes[2].destination, routes[2].mask) == (0xC0000200, 0xFFFFFF00)
     assert netif.default_route_interface([]) == ""

@@ -1,4 +1,5 @@
-"""The checks as the doctor runs them: what they read of the system and of a launcher's variables, made up here."""
+"""The checks as the doctor runs them, with made-up contents of the system's files and of a
+launcher's variables."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def context(environment: dict[str, str] | None = None, **more) -> Context:
 
 @pytest.fixture
 def sysctls(monkeypatch, tmp_path):
-    """A function that sets /proc/sys/net/ipv4/conf/NAME, as the checks of routing see it."""
+    """Returns a function that sets /proc/sys/net/ipv4/conf/NAME, as the routing checks see it."""
     monkeypatch.setattr(routing, "Path", lambda path: Path(f"{tmp_path}{path}"))
 
     def put(name: str, value: int) -> None:
@@ -163,7 +164,7 @@ STATUS = {
 @pytest.mark.parametrize(
     ("environment", "takes"),
     [
-        ({}, "host"),  # no launcher: it may have ranks anywhere
+        ({}, "host"),  # no launcher: ranks may be on any host
         ({"LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "4"}, "host"),
         ({"LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "4"}, "inproc"),
     ],
@@ -190,7 +191,7 @@ def test_without_an_engine_that_was_asked_for_its_memory_is_no_row(monkeypatch):
         (0, 1, False, "process_vm"),
     ],
 )
-def test_who_may_copy_is_a_matter_of_user_and_scope(
+def test_the_way_to_copy_depends_on_user_and_ptrace_scope(
     uid, scope, open_here, copies, monkeypatch, tmp_path
 ):
     (tmp_path / "scope").write_text(f"{scope}\n")

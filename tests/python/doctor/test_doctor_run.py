@@ -1,4 +1,5 @@
-"""The command itself, on loopback: as it is typed, and else in processes that need not import torch."""
+"""Runs the command itself on loopback: once as a user types it, else in processes that need not
+import torch."""
 
 import json
 import os
@@ -126,7 +127,7 @@ def test_wrong_interface_is_a_failure_and_the_rest_is_still_checked():
 
 
 def test_without_the_extension(tmp_path):
-    """A package whose extension is missing: said, failed, everything else checked."""
+    """A package without its extension: the doctor reports it, fails, and runs all other checks."""
     import torch_mcast
 
     source = os.path.dirname(torch_mcast.__file__)
@@ -165,8 +166,8 @@ def test_without_the_extension(tmp_path):
     ],
 )
 def test_with_a_broken_torch_or_none(tmp_path, source, words):
-    """The row about torch says so, everything else is checked."""
-    if source is None:  # hidden, wherever it lies
+    """The row about torch reports it, and all other checks run."""
+    if source is None:  # hidden, wherever it is installed
         (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
     else:
         (tmp_path / "torch").mkdir()
@@ -222,7 +223,7 @@ def test_ranks_with_different_settings_fail_together():
     assert row["verdict"] == "fail"
     assert "32768 on rank 0; 4096 on rank 1" in row["finding"]
     assert "[1] variables" in {row["check"] for row in job["others"]}
-    assert silent == ""  # rank 0 speaks for all
+    assert silent == ""  # rank 0 reports for all
     assert (first.returncode, second.returncode) == (1, 1)
 
 
@@ -289,7 +290,7 @@ def test_a_slurm_step_is_a_job():
     assert job_of({**STEP, "SLURM_STEP_ID": "1"})["MASTER_PORT"] != job["MASTER_PORT"]
     assert job_of({**STEP, "MASTER_ADDR": "ib1"})["MASTER_ADDR"] == "ib1"
     torchrun = {**STEP, "RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "h"}
-    assert job_of(torchrun) == torchrun  # torchrun within a step counts
+    assert job_of(torchrun) == torchrun  # torchrun within a step takes precedence
 
 
 def test_a_slurm_step_may_have_part_of_an_allocation():

@@ -1,4 +1,4 @@
-"""Which library seals, as the doctor says it, on a machine that need not be this one."""
+"""The doctor's report on the library that seals, for made-up machines."""
 
 import pytest
 

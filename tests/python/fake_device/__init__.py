@@ -17,7 +17,8 @@ TO_HOST, TO_DEVICE = 0, 1  # directions of allow() and copies()
 
 
 def library() -> str:
-    """Has the backend of `batching` in it too: they are built as one."""
+    """Returns the path of the library, which also contains the backend of `batching`: they are
+    built as one."""
     return str(
         built(
             "test_extensions.so",
@@ -29,7 +30,8 @@ def library() -> str:
 
 
 def load(path: str, gate: bool) -> types.ModuleType:
-    """Registers the device and its gate (or none) with torch and torch_mcast. torch.ops.fake_device."""
+    """Registers the device and its gate (or none) with torch and torch_mcast. Returns
+    torch.ops.fake_device."""
     import torch
 
     from torch_mcast._load import extension

@@ -246,7 +246,7 @@ void flip(const at::Tensor& tensor, int64_t value) {
           });
 }
 
-// Nothing after it on the current stream runs before release() has been called once more.
+// Commands after it on the current stream do not run before one more call of release().
 void hold() {
   enqueue(current_stream(), [] {
     Device& d = device();
@@ -277,13 +277,13 @@ TORCH_LIBRARY(fake_device, m) {
   def_counter(m, "asked", &Device::asked);
   def_counter(m, "blocked", &Device::blocked);
   m.def("block_asking", [](bool on) { device().change([&] { device().block_asking = on; }); });
-  // begin: true; the end returns how many calls would have broken the capture.
+  // true begins a capture; false ends it and returns how many calls would have broken it.
   m.def("capture", [](bool begin) {
     const std::lock_guard lock(device().mutex);
     device().capturing = begin;
     return device().broken_captures;
   });
-  // The same of the current stream; the end returns how many commands it was given.
+  // The same for the current stream; false returns the number of commands that it was given.
   m.def("capture_here", [](bool begin) {
     const std::lock_guard lock(device().mutex);
     device().captured = begin ? current_stream() : -1;
@@ -294,12 +294,12 @@ TORCH_LIBRARY(fake_device, m) {
     const std::lock_guard lock(device().mutex);
     return device().copies[way];
   });
-  // Lets `more` copies run from now on; a negative number: all.
+  // Lets `more` copies run from now on; a negative number lets all run.
   m.def("allow", [](int64_t way, int64_t more) {
     Device& d = device();
     d.change([&] { d.allowed[way] = more < 0 ? INT64_MAX : d.copies[way] + more; });
   });
-  // The first n bytes, as they are now, without waiting for anything.
+  // Returns the first n bytes as they are now, without waiting.
   m.def("peek(Tensor tensor, int n) -> Tensor");
 }
 
@@ -325,7 +325,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("resize_", resize);
 }
 
-// copy_from() sees to lazily conjugated tensors itself; resolving them is made of copies.
+// copy_from() handles lazily conjugated tensors itself, because resolving them uses copies.
 TORCH_LIBRARY_IMPL(aten, Conjugate, m) {
   m.impl("_copy_from", torch::CppFunction::makeFallthrough());
 }

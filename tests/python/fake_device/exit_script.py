@@ -1,6 +1,6 @@
-"""A rank that ends while its stream waits for an operation that nobody will complete.
-Arguments: device, library, rank, store file, how: "returns" or "raises". Rank 0, the root, posts nothing and
-stays until its standard input ends."""
+"""A rank that ends while its stream waits for an operation that never completes. Arguments: device,
+library, rank, store file, how: "returns" or "raises". Rank 0, the root, posts nothing and stays
+until its standard input ends."""
 
 import sys
 from datetime import timedelta

@@ -51,7 +51,7 @@ void run(int64_t id, const std::shared_ptr<Stream>& stream) {
 thread_local int64_t t_stream = 0;
 thread_local int t_capture_mode = 0;  // CUDA's numbers: 0 global, 2 relaxed
 
-// A call that asks how far the device is.
+// A call that queries the progress of the device.
 void asked(std::unique_lock<std::mutex>& lock) {
   Device& d = device();
   d.asked++;

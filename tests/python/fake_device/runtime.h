@@ -1,14 +1,14 @@
 // The "hardware" of the fake device: streams run by threads, in order, after random delays, and
 // events. Memory is the host's, so work that runs too early or too late sees wrong bytes.
 //
-// A stream holds at most kDepth commands: who enqueues another waits until there is room, as with
-// CUDA. After a fault nothing runs any more, and every call throws Fault.
+// A stream holds at most kDepth commands: enqueuing another one waits until there is room, as with
+// CUDA. After a fault no command runs any more, and every call throws Fault.
 //
-// Tests steer it: copies between device and pinned memory can be limited to a number, and streams
-// can be held. It counts the waits for gates and the calls that would have broken a graph capture.
+// Tests control it: they can limit the number of copies between device and pinned memory, and hold
+// streams. It counts the waits for gates and the calls that would have broken a graph capture.
 //
 // FAKE_DEVICE_QUEUES=n in the environment: streams share n hardware queues by their number, and
-// what is at the head of a queue holds up all behind it. Otherwise each has a queue of its own.
+// the command at the head of a queue blocks all behind it. Unset: each has its own queue.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -24,7 +24,7 @@ namespace fake {
 constexpr int kPool = 32;  // streams 1..32: pool, 33..64: of high priority; 0: default
 constexpr size_t kDepth = 1024;
 
-// As CUDA's by torch: with more lines, and a backtrace.
+// Its text is like torch's for CUDA errors: with more lines, and a backtrace.
 struct Fault : c10::Error {
   Fault()
       : c10::Error({__func__, __FILE__, __LINE__},
@@ -48,13 +48,13 @@ struct Device {
   int64_t gates = 0;   // waits enqueued
   int64_t pooled = 0;  // streams taken from the pool
   bool faulted = false;
-  int64_t asked = 0;              // calls that ask how far the device is
+  int64_t asked = 0;              // calls that query the progress of the device
   int64_t blocked = 0;            // of these, how many wait now, while ...
   bool block_asking = false;      // ... they have to
   bool capturing = false;         // some thread captures a graph, in CUDA's global mode ...
   int64_t broken_captures = 0;    // ... which these calls would have broken
   int64_t captured = -1;          // the stream whose commands go into a graph
-  int64_t captured_commands = 0;  // that it was given meanwhile
+  int64_t captured_commands = 0;  // commands that it was given meanwhile
 
   void wait_until(const std::function<bool()>& condition) {
     std::unique_lock lock(mutex);

@@ -1,4 +1,4 @@
-"""Frameworks of users train on two ranks, over Gloo and over mcast: the same losses to the last bit."""
+"""Frameworks of users train on two ranks, over Gloo and over mcast, with bitwise equal losses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMIT_S = 300
 
 
 def train(framework: str, backend: str, folder: Path) -> list[dict[str, Any]]:
-    """What each rank reports."""
+    """Returns the report of each rank."""
     done = subprocess.run(
         [*torchrun(2), str(SCRIPT), framework, backend, str(folder / backend)],
         env={**os.environ, "PYTHONPATH": package_root(), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},

@@ -1,6 +1,6 @@
 """Two ranks of torchrun train with a framework over one backend: `train.py FRAMEWORK BACKEND FILE`.
 
-Each rank writes its losses, as text that keeps every bit, and what its group says of itself to FILE.RANK.
+Each rank writes its losses, as text that keeps every bit, and the calls of its groups to FILE.RANK.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def accelerate(backend: str) -> list[float]:
 
     dist.init_process_group(
         backend
-    )  # of its own choice it takes Gloo or MPI on CPUs, whatever it is told
+    )  # on CPUs it takes Gloo or MPI by default, whatever backend is requested
     accelerator = Accelerator(cpu=True)
     model = network()
     model, optimizer, loader = accelerator.prepare(
@@ -92,7 +92,7 @@ class Tokens(Dataset):  # type: ignore[type-arg]
 def transformers(backend: str) -> list[float]:
     import transformers
 
-    dist.init_process_group(backend)  # as accelerate, which it uses
+    dist.init_process_group(backend)  # accelerate, which it uses, does the same
     torch.manual_seed(1)
     config = transformers.GPT2Config(
         vocab_size=64,
@@ -119,7 +119,7 @@ def transformers(backend: str) -> list[float]:
 def deepspeed(backend: str, stage: int) -> list[float]:
     dist.init_process_group(
         backend
-    )  # which it takes over; of its own choice it takes Gloo or oneCCL on CPUs
+    )  # which it takes over; by default it takes Gloo or oneCCL on CPUs
     import deepspeed
 
     model = network()
@@ -154,7 +154,7 @@ FRAMEWORKS: dict[str, Callable[[str], list[float]]] = {
 def calls() -> dict[str, Any]:
     import torch_mcast
 
-    # DeepSpeed makes groups of its own of all ranks.
+    # DeepSpeed creates further groups of all ranks.
     every = [torch_mcast.stats(group)["calls"] for group in dist.distributed_c10d._world.pg_map]
     return {name: count for served in every for name, count in served.items() if count["engine"]}
 

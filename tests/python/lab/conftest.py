@@ -9,7 +9,8 @@ import pytest
 
 from torch_mcast.lab import pytest_plugin
 
-# By name: pytest takes plugins from the top-level conftest only, and this folder also runs alone.
+# Loaded by name: pytest takes plugins from the top-level conftest only, and this folder also runs
+# alone.
 _clusters, lab = pytest_plugin._clusters, pytest_plugin.lab
 lab_rights, loopback = pytest_plugin.lab_rights, pytest_plugin.loopback
 
@@ -23,7 +24,7 @@ class Traffic:
         self.lab = where
 
     def send(self, source, receivers, count=200, size=1000, group=None):
-        """[(distinct datagrams received, damaged ones)] per receiver."""
+        """Returns [(distinct datagrams received, damaged ones)] per receiver."""
         extra = [group] if group else []
         sinks = [
             self.lab.popen(
@@ -47,7 +48,7 @@ class Traffic:
 
     @contextlib.contextmanager
     def echo(self, host):
-        """An echo service in a host, once it listens."""
+        """Starts an echo service in a host. Returns once it listens."""
         with self.lab.popen(
             host, [*TRAFFIC, "echo", "7000"], stdout=subprocess.PIPE, text=True
         ) as process:
@@ -56,7 +57,7 @@ class Traffic:
             process.kill()
 
     def answers(self, source, target):
-        """True if target's echo service answers source within a second."""
+        """Returns whether target's echo service replies to source within a second."""
         return (
             self.lab.run(
                 source, [*TRAFFIC, "ask", self.lab.host(target).address, "7000"], check=False

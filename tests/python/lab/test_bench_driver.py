@@ -1,4 +1,4 @@
-"""What the benchmark's driver makes of what ranks report, and of the lab that they run in. No torch."""
+"""The benchmark driver's handling of the ranks' reports, and of the lab that they run in. No torch."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def test_the_slowest_rank_counts_in_each_repetition():
 
 
 def test_ratios_are_paired_by_repetition():
-    # The machine was twice as slow in the second repetition: the ratio does not see it.
+    # The machine was twice as slow in the second repetition; the ratio is unaffected.
     ratio = samples.paired_ratio([1, 2, 1], [3, 6, 3])
     assert (ratio.median, ratio.low, ratio.high) == (3, 3, 3)
     assert samples.paired_ratio([1, 1, 1], [1, 2, 3]).median == 2
@@ -207,7 +207,7 @@ def test_the_best_peer_is_the_fastest_of_those_that_promise_the_same():
     assert {each["ratio_best"]["peer"] for each in found} == {"openmpi_tuned"}
     assert [each["ratio_best"]["median"] for each in found[:4]] == [1.5, 3, 0.5, 1]
     alone = [row("mcast", 2.0), row("gloo", 6.0)]
-    rows.add_best_ratios(alone)  # of one the ratio is there already
+    rows.add_best_ratios(alone)  # for a single peer there is already a ratio
     assert not any("ratio_best" in each for each in alone)
 
 
@@ -222,7 +222,7 @@ def test_rows_of_a_case_that_was_stopped_say_so():
     assert "stopped in the midst of it" in note
 
 
-def test_what_the_counting_moves_is_subtracted():
+def test_the_bytes_of_the_counting_itself_are_subtracted():
     def counters(sent, received):
         return Counters(
             {"h1": Port(wire_bytes=sent), "h2": Port(wire_bytes=0)},
@@ -448,6 +448,6 @@ def test_the_plot_shows_shares_of_the_bound_and_bytes(tmp_path, monkeypatch):
     assert len({line.get_marker() for line in lines}) == 2
     assert list(lines[0].get_ydata()) == list(lines[1].get_ydata())
     assert not set(lines[0].get_xdata()) & set(lines[1].get_xdata())
-    # One timing that is much too short does not squeeze all others.
+    # One timing that is much too short does not compress all others.
     low, high = share.get_ylim()
     assert low == 0 and high < 2 * max(max(line.get_ydata()) for line in lines) + 110

@@ -12,7 +12,7 @@ from torch_mcast.bench.rank import _Bench
 
 
 class First(_Bench):
-    """Rank 0. What the other would give is in `given`, from each gather() the next."""
+    """Rank 0. `given` has the values of the other rank, one for each gather()."""
 
     def __init__(self, *given: Any) -> None:
         self.given = list(given)
@@ -63,12 +63,12 @@ def test_rows_of_a_case_grow_by_repetitions():
     assert partial["openmpi"]["rank_times"] == [[0.25, 0.25]] * 2
 
 
-def test_who_ends_before_the_last_has_begun_took_nothing():
+def test_a_rank_that_ends_before_the_last_begins_takes_no_time():
     bench = First(lambda own: own, of_the_other((3.0, 5.0)))
     assert bench.seconds([(1.0, 2.0, 0.0, 0.0)], 1) == [[0.0], [2.0]]
 
 
-def test_on_clocks_of_their_own_ranks_are_timed_from_their_own_beginning():
+def test_ranks_with_separate_clocks_are_timed_from_their_own_beginning():
     bench = First(lambda own: own + " of another machine", of_the_other((103.0, 105.5)))
     assert not bench.one_clock
     assert bench.seconds([(1.0, 5.0, 0.0, 0.0)], 2) == [[2.0], [1.25]]

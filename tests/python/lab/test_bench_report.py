@@ -1,4 +1,4 @@
-"""The benchmark's table for people: units of its cells, and what stands where nothing was counted. No torch."""
+"""The benchmark's table for people: units of its cells, and the text of cells without a count. No torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch_mcast.bench import report, rows
 
 
 def raw() -> dict:
-    """Two ranks, three timings of an all-gather of 400 MB."""
+    """Returns the raw result of two ranks, three timings of an all-gather of 400 MB."""
     size = 400 * 10**6
     return {
         "op": "all_gather", "wanted": size, "size": size, "backend": "x", "right": True, "inner": 1,

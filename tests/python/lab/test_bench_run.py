@@ -1,5 +1,5 @@
-"""The benchmark end to end, tiny: on loopback, under a launcher, and in a lab against the byte
-model."""
+"""The benchmark end to end, with small sizes: on loopback, under a launcher, and in a lab against
+the byte model."""
 
 import json
 import os
@@ -84,8 +84,8 @@ def test_open_mpi_is_measured_beside(tmp_path):
         assert row["right"] and row["supported"] == (row["op"] != "fsdp2")
         assert not row["supported"] or row["ratio"]["low"] <= row["ratio"]["high"]
     assert len(by_backend["gloo"]) == 7 and "Open MPI" in document["versions"]["openmpi"]
-    # "tuned" chooses for itself, and says what; whether anything beats the library's own choice is the
-    # machine's.
+    # "tuned" chooses an algorithm and reports it; whether one is faster than the library's own
+    # choice depends on the machine.
     assert all(row["algorithm"] for row in by_backend["openmpi_tuned"] if row["supported"])
     assert not any(row.get("algorithm") for row in by_backend["openmpi"])
     (pair,) = (row for row in by_backend["openmpi_tuned"] if row["op"] == "ag_rs")
@@ -131,10 +131,10 @@ def test_a_lab_of_its_own_counts_the_bytes_of_a_ring(tmp_path, lab_rights):
     )
     gather, broadcast = document["rows"]
     half = (1 << 20) / 2
-    # Each host sends its half; frames, acknowledgements and Gloo's own messages come on top.
+    # Each host sends its half, plus frame headers, acknowledgements and Gloo's own messages.
     assert half <= gather["lab"]["sent_mean"] <= 1.1 * half
     assert half <= gather["lab"]["received_max"] <= 1.1 * half
-    # A host's link and the other's: every byte crosses two.
+    # Every byte crosses two links: the sender's and the receiver's.
     assert gather["lab"]["fabric"] == pytest.approx(4 * gather["lab"]["sent_mean"], rel=0.02)
     assert 1 << 20 <= broadcast["lab"]["sent_max"] <= 1.1 * (1 << 20)
     assert gather["bound_s"] == pytest.approx(half / 118.9e6, rel=1e-3)
@@ -173,7 +173,7 @@ def test_a_document_instead_of_the_table():
 
 
 def test_tasks_of_srun_measure_one_job(tmp_path):
-    """By the variables that Slurm gives to the two tasks of a step on one node."""
+    """The job is found by the variables that Slurm gives to the two tasks of a step on one node."""
     shared = {
         **{name: value for name, value in os.environ.items() if not name.startswith("SLURM_")},
         "SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2",
@@ -216,7 +216,7 @@ def test_a_torch_that_cannot_be_imported_is_one_line(tmp_path, monkeypatch):
     )
 
 
-# A program beside the backends that does barriers, and does not end a broadcast.
+# An external program that does barriers, and does not end a broadcast.
 SLOW = """
 import contextlib, sys
 from torch_mcast.bench import cli, driver
@@ -345,7 +345,7 @@ def test_lab_options_are_refused_under_a_launcher(tmp_path, monkeypatch):
 
 
 def test_a_wrong_result_after_the_timings_is_found(tmp_path, monkeypatch):
-    # A backend that stops writing its outputs: right at the warm-up, and never again.
+    # A backend that stops writing its outputs: right at the warm-up, and never afterwards.
     (tmp_path / "sitecustomize.py").write_text(
         "import torch.distributed as dist\n"
         "name = 'all_gather_single' if hasattr(dist, 'all_gather_single') else 'all_gather_into_tensor'\n"

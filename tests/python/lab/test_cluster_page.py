@@ -1,5 +1,5 @@
-"""docs/cluster.md: its commands, run on two hosts of a lab. What it takes several machines, clouds or vendors'
-switches for is compared with what the code says, where that can be."""
+"""Runs the commands of docs/cluster.md on two hosts of a lab. Parts that need several machines,
+clouds or vendors' switches are compared with the code where that is possible."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def blocks(kind: str) -> list[str]:
     return found
 
 
-# What tells each block of the page from the others of its kind. A test takes it by this word.
+# Words that distinguish each block of the page from the others of its kind. A test selects it by
+# this word.
 WORDS = {
     "sh packages": ["apt-get"],
     "sh install": ["pip install"],
@@ -75,14 +76,14 @@ def finish(processes: list[subprocess.Popen]) -> list[str]:
         texts = [process.communicate(timeout=LIMIT_S)[0] for process in processes]
     finally:
         for process in processes:
-            process.kill()  # one that hangs; nothing where it has ended
+            process.kill()  # kills one that hangs; has no effect if it has ended
     codes = [process.returncode for process in processes]
     assert not any(codes), f"{codes}\n" + "\n----\n".join(texts)
     return texts
 
 
 def on_both(lab: Lab, script: str, **more: str) -> list[str]:
-    """What each host has written."""
+    """Returns the output of each host."""
     return finish(
         [
             lab.popen(
@@ -95,7 +96,7 @@ def on_both(lab: Lab, script: str, **more: str) -> list[str]:
 
 
 def test_every_block_is_run_or_looked_at():
-    """A block that is new has no word here, and a word that no test takes is not found in its source."""
+    """A new block has no word here, and a word that no test uses is not found in this source."""
     assert set(re.findall(r"^```(\S.*)$", PAGE, re.M)) == WORDS.keys()
     source = Path(__file__).read_text()
     for kind, words in WORDS.items():
@@ -117,8 +118,9 @@ def test_install_is_what_the_makefile_installs():
 
 
 @pytest.mark.all_tier
-def test_the_install_as_it_stands(tmp_path):
-    """From a clone of this commit, into an environment of its own, with torch from its index; then the wheel."""
+def test_the_install_commands_of_the_page_work(tmp_path):
+    """Installs from a clone of this commit, into a new environment, with torch from its index; then
+    the wheel."""
     git = ["git", "-C", str(ROOT)]
     subprocess.run([*git, "clone", "-q", "--bare", str(ROOT), str(tmp_path / "bare")], check=True)
     script = block("sh install", "pip install") + block("sh wheel", "pip wheel")
@@ -135,7 +137,7 @@ def test_the_install_as_it_stands(tmp_path):
     assert re.search(r"^torch-mcast \d", done.stdout, re.M)
     clone = tmp_path / "torch-mcast"
     (wheel,) = clone.glob("torch_mcast-*.whl")
-    # On another node: into the folder of another environment, where it is what is found.
+    # As on another node: it goes into the folder of another environment, and is found there.
     python = tmp_path / "mcast" / "bin" / "python"
     other = tmp_path / "other"
     subprocess.run(
@@ -163,7 +165,7 @@ def test_the_doctor_on_both(lab):
 
 
 def shown() -> list[str]:
-    """The lines that the page promises of the least script."""
+    """Returns the lines that the page promises for the minimal script."""
     return re.findall(r"^    (2 ranks: .*|path: .*)$", PAGE, re.M)
 
 
@@ -180,7 +182,7 @@ def test_training(lab):
 
 
 def start_sshd(lab: Lab, folder: Path) -> list[subprocess.Popen]:
-    """On each host, for root with a key and a home of this test's own."""
+    """Starts a server on each host, for root with a key and a home folder of this test."""
     home = folder / "home"
     (home / ".ssh").mkdir(parents=True, mode=0o700)
     home.chmod(0o700)
@@ -207,7 +209,7 @@ def start_sshd(lab: Lab, folder: Path) -> list[subprocess.Popen]:
         lab.popen(host, ["sh", "-ec", script], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
         for host in lab.workers
     ]
-    for process in started:  # it says so when it listens
+    for process in started:  # it prints this when it listens
         assert b"Not backgrounding" in process.stderr.readline()
     return started
 
@@ -273,7 +275,7 @@ def test_a_batch_script_of_slurm(lab, tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "steps").read_text() == "xxx"
-    assert "all 2 ranks together" in done.stdout  # the doctor took Slurm's variables
+    assert "all 2 ranks together" in done.stdout  # the doctor used Slurm's variables
     for line in shown():
         assert done.stdout.count(line) == 2, done.stdout + done.stderr  # by torchrun, and as tasks
 
@@ -300,7 +302,7 @@ def test_a_firewall_that_lets_a_job_in(lab_rights, kind, commands):
         assert before["rows"]["tcp between ranks"]["verdict"] == "fail"
         subnet = lab.workers[0].address.rpartition(".")[0] + ".0/24"
         commands = commands.replace("10.1.0.0/24", subnet)
-        # What the doctor says is what the page says.
+        # The doctor gives the same commands as the page.
         given = sorted(row["fix"].partition("  (")[0] for row in found)
         assert given == sorted(commands.strip().splitlines())
         on_both(lab, commands)
@@ -320,7 +322,7 @@ def test_a_firewall_that_lets_a_job_in(lab_rights, kind, commands):
 
 
 def diagnose(lab: Lab) -> dict:
-    """Rank 0's findings, and the job's by name."""
+    """Returns rank 0's findings, and the job's by name."""
     processes = [
         lab.popen(
             host, [sys.executable, "-m", "torch_mcast.doctor", "--json"],
@@ -337,7 +339,7 @@ def diagnose(lab: Lab) -> dict:
 
 
 def test_the_commands_of_ufw_and_firewalld_are_the_doctors():
-    """Those commands opened the rulesets "-open" of the doctor's tests."""
+    """The test of the doctor used those commands to open the "-open" rulesets."""
     given = {"ufw": block("text", "ufw"), "firewalld": block("text", "firewall-cmd")}
     for manager, text in given.items():
         for protocol, ports in (("udp", UDP_PORTS), ("igmp", (0, 0)), ("tcp", (42000, 42999))):
@@ -369,7 +371,8 @@ def pod() -> dict:
 
 
 def in_namespaces(*words: str, **env: str) -> list[str]:
-    """What a container runtime does for a pod: processes, shared memory and host name of its own."""
+    """Returns a command that runs in its own process, shared memory and host name namespaces, as in
+    a pod."""
     script = 'mount -t tmpfs tmpfs /dev/shm && exec "$@"'
     return ["unshare", "--mount", "--ipc", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc",
             "sh", "-ec", script, "sh", "env", *(f"{n}={v}" for n, v in env.items()), *words]  # fmt: skip
@@ -377,13 +380,13 @@ def in_namespaces(*words: str, **env: str) -> list[str]:
 
 @pytest.fixture
 def container(request, lab_rights):
-    """A function from a command and its variables to the command line that runs it in a container, whose
-    image is this machine's folders."""
+    """Returns a function from a command and its variables to the command line that runs it in a
+    container, whose image is this machine's folders."""
     runtime = request.param
     if runtime == "unshare":
         yield in_namespaces
         return
-    try:  # the client alone is often there
+    try:  # often only the client is installed
         subprocess.run([runtime, "info"], capture_output=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError) as error:
         pytest.skip(f"no {runtime} that works: {error}")
@@ -417,14 +420,16 @@ def container(request, lab_rights):
     indirect=True,
 )  # fmt: skip
 def test_two_pods_of_one_node(container):
-    """The pod's command in its variables; both use this host's network, of which loopback."""
+    """Runs the pod's command with its variables; both pods use this host's network, but only its
+    loopback."""
     (spec,) = pod()["containers"]
     given = {row["name"]: row["value"] for row in spec["env"]} | {"HEAD": "127.0.0.1"}
     words = [
         word.replace("$(HEAD):29500", f"{given['HEAD']}:{free_port()}") for word in spec["command"]
     ]
     local = {"MCAST_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}
-    # torchrun tells nodes apart by address and process number, and these are alike in both.
+    # torchrun distinguishes nodes by address and process number, and both are equal in the two
+    # pods.
     pods = [
         subprocess.Popen(
             container(words[0], f"--local-addr={address}", *words[1:], **variables(**given, **local)), cwd=ROOT,

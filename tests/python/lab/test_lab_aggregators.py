@@ -1,4 +1,5 @@
-"""Aggregators in a lab: they run, the ranks are told of them, and a test can kill, stop and restart one."""
+"""Aggregators in a lab: they run, the ranks get their addresses, and a test can kill, stop and
+restart one."""
 
 from __future__ import annotations
 

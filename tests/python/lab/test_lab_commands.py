@@ -1,4 +1,4 @@
-"""Commands of the lab: at the same time, interrupted, with tools in odd places, and where something fails."""
+"""Commands of the lab: concurrent, interrupted, with tools in unusual places, and with failures."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ CLI = python_argv("cli")
 
 
 def blocked_on_the_lock(process):
-    """Whether this process waits for the labs' lock: /proc/locks has a line with an arrow of those."""
+    """Returns whether this process waits for the labs' lock: /proc/locks marks waiters with an arrow."""
     inode = f":{(state.STATE_DIR / '.lock').stat().st_ino} "
     with open("/proc/locks") as locks:
         return any("->" in line and inode in line and f" {process.pid} " in line for line in locks)
@@ -28,7 +28,7 @@ def test_commands_that_change_a_lab_wait_for_each_other(command):
     lab = Lab(LabSpec(hosts=1), name, persistent=True).up()
     argv = ["set", "--lab", name, "--rate", "h1", "1gbit"] if command == "set" else ["down", name]
     try:
-        with state.lock(), state.lock():  # it nests
+        with state.lock(), state.lock():  # it can be nested
             process = subprocess.Popen([*CLI, *argv], env=ENV, stderr=subprocess.PIPE, text=True)
             until(lambda: blocked_on_the_lock(process), "it waits for the lock", process=process)
             assert state.path_of(name).exists() and lab.spec.rate_of("h1") is None
@@ -75,13 +75,13 @@ def fake(folder, name, script):
 
 
 def test_tools_run_where_they_were_found(tmp_path, monkeypatch):
-    # As /usr/sbin, which is looked into, but is on few users' PATH.
+    # Like /usr/sbin, which is searched, but is in few users' PATH.
     where = fake(tmp_path / "sbin", "ip", "echo mine $PATH")
     monkeypatch.setattr(system, "_path", lambda: f"/usr/bin:/bin:{tmp_path / 'sbin'}")
     monkeypatch.setattr(system.shutil, "which", lambda name, path=None: str(where) if (
         name == "ip" and str(tmp_path) in (path or "")) else f"/usr/bin/{name}")  # fmt: skip
     assert system.call(["ip", "link"]).split()[0] == "mine"
-    assert str(tmp_path / "sbin") in system.call(["ip", "link"])  # for what ip runs in turn
+    assert str(tmp_path / "sbin") in system.call(["ip", "link"])  # for programs that ip runs
     lab = Lab(LabSpec(hosts=1))
     assert lab.inside("h1", ["true"])[0] == str(where)
 
@@ -94,7 +94,7 @@ def test_a_tool_that_does_not_end_is_one_error(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("failure", [OSError("no room"), subprocess.TimeoutExpired("x", 3)])
-def test_what_the_system_refuses_is_one_line(monkeypatch, capsys, failure):
+def test_an_error_of_the_system_is_reported_in_one_line(monkeypatch, capsys, failure):
     def refuse(*_args):
         raise failure
 
@@ -120,7 +120,9 @@ def test_a_damaged_state_file_is_named(tmp_path, monkeypatch):
         ("kernel/apparmor_restrict_unprivileged_userns", "0\n", "--privileged"),
     ],
 )
-def test_who_forbids_user_namespaces_is_named(tmp_path, monkeypatch, name, value, words):
+def test_the_setting_that_forbids_user_namespaces_is_named(
+    tmp_path, monkeypatch, name, value, words
+):
     (tmp_path / name).parent.mkdir()
     (tmp_path / name).write_text(value)
     monkeypatch.setattr(system, "_SYSCTLS", tmp_path)

@@ -19,7 +19,7 @@ def hosted():
 
 
 def sums(context) -> list:
-    """One all_reduce; how the group is carried out, and CPU of the engine for it."""
+    """Runs one all_reduce. Returns how the group is carried out, and the CPU time of the engine for it."""
     import torch
     import torch.distributed as dist
 
@@ -62,7 +62,7 @@ def test_an_engine_that_was_killed_is_started_again(hosted):
 def test_cpu_of_the_engine_is_told_apart(monkeypatch):
     monkeypatch.delenv("MCAST_ENGINE", raising=False)
     assert meter.engine_cpu_s() == 0
-    # One rank of each host tells of the host's engine: here this process.
+    # One rank of each host, here this process, reports the CPU time of the host's engine.
     monkeypatch.setattr(meter, "_engine_pid", lambda path: os.getpid())
     for setting, local, counted in (
         ("host:/x", "0", True),

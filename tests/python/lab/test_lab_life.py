@@ -1,4 +1,4 @@
-"""Labs come, go, and leave nothing behind."""
+"""Labs are created and removed, and leave nothing behind."""
 
 import os
 import select
@@ -201,7 +201,8 @@ def test_interrupt_reaches_the_ranks_and_the_lab_goes():
             "--",
             "bash",  # dash may lose a signal while it starts a program
             "-c",
-            # The first rank to end makes the launcher end the others: that must not come before INT.
+            # When the first rank ends, the launcher ends the others; that must not happen before
+            # INT.
             "trap '' TERM; trap 'echo caught; exit 9' INT; echo $MCAST_LAB; "
             "while :; do sleep 0.1; done",
         ],
@@ -238,7 +239,7 @@ def test_an_aggregator_command_runs_beside_the_ranks():
 
 @pytest.fixture
 def readable_package():
-    """A copy of the package for a user who may not read the folder that the tests lie in."""
+    """Makes a copy of the package for a user who may not read the folder of the tests."""
     with tempfile.TemporaryDirectory(prefix="mcast_lab_") as folder:
         copy = Path(folder) / "torch_mcast"
         os.chmod(folder, 0o755)

@@ -1,4 +1,4 @@
-"""Links: rates, faults, cuts, multicast, racks, queues. What is asserted: bytes and counts."""
+"""Links: rates, faults, cuts, multicast, racks, queues. The tests assert bytes and counts."""
 
 import os
 import time
@@ -15,7 +15,7 @@ FRAME = 14 + 20 + 8  # Ethernet, IP and UDP headers
 
 @pytest.fixture(scope="module")
 def shared(lab_rights):
-    """One lab for tests that put everything back."""
+    """One lab for tests that restore everything."""
     with Lab(LabSpec(hosts=3)) as lab:
         yield lab
 
@@ -27,7 +27,7 @@ def plain(shared):
 
 
 def test_wire_bytes_are_the_frames(plain, traffic):
-    traffic(plain).send("h1", ["h2"], 10)  # address resolution is over
+    traffic(plain).send("h1", ["h2"], 10)  # address resolution is done
     before = plain.counters()
     assert traffic(plain).send("h1", ["h2"], 300, 1000) == [(300, 0)]
     moved = plain.counters() - before
@@ -64,7 +64,8 @@ def test_snooping_delivers_to_members_only(plain, traffic):
         if stray < 5000:
             break
     assert stray < 5000
-    # Of version 2 they would keep reports back that another host has sent, and their ports be pruned.
+    # With version 2 they would suppress reports after another host's, and their ports would be
+    # pruned.
     for host in plain.hosts:
         memberships = plain.run(host, ["cat", "/proc/net/igmp"]).stdout.splitlines()
         assert [line.split()[-1] for line in memberships if "eth0" in line] == ["V3"]
@@ -90,7 +91,7 @@ def test_loss_from_a_host_is_behind_its_shaper(plain, traffic):
 
 
 def test_a_super_packet_is_one_loss_event_unless_datagrams_are_asked_for(plain):
-    # UDP_SEGMENT (103): one call, 40 datagrams of 1000 bytes, cut up behind the queue.
+    # UDP_SEGMENT (103): one call, 40 datagrams of 1000 bytes, split behind the queue.
     script = (
         "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
         "s.setsockopt(socket.IPPROTO_UDP, 103, 1000)\n"
@@ -110,7 +111,7 @@ def test_bit_errors_reach_the_program(plain, traffic):
     [(got, damaged)] = traffic(plain).send("h1", ["h2"], 400, 1400)
     hits = plain.fault_counters()[0]
     assert hits["kind"] == "bits" and 40 <= hits["packets"] <= 240
-    # A second hit on the same frame is rare; a flip in the number makes another datagram.
+    # A second hit on the same frame is rare; a flipped bit in the number yields another datagram.
     assert got >= 350 and 0.6 * hits["packets"] <= damaged <= hits["packets"]
 
 
@@ -123,7 +124,7 @@ def test_cut_and_heal(plain, traffic, silent):
         assert carrier == ("1" if silent else "0")
         assert not traffic(plain).answers("h1", "h2")
         plain.heal("h2")
-        # Neighbour entries that failed meanwhile are asked for again.
+        # Neighbour entries that failed meanwhile are resolved again.
         assert any(traffic(plain).answers("h1", "h2") for _ in range(10))
 
 
@@ -133,7 +134,7 @@ def test_restoring_a_lab_heals_every_cut(plain, traffic):
     plain.set_faults(Loss(1.0, hosts=["h3"]))
     plain.restore(LabSpec(hosts=3))
     for source, target in (("h1", "h3"), ("h3", "h1"), ("h3", "h2")):
-        # Neighbour entries that failed meanwhile are asked for again.
+        # Neighbour entries that failed meanwhile are resolved again.
         assert any(traffic(plain).send(source, [target], 20) == [(20, 0)] for _ in range(10))
     assert plain.fault_counters() == []
 
@@ -148,7 +149,7 @@ def test_attach_sees_and_changes_the_same_lab(plain, traffic):
 
 
 def test_a_rate_limits_both_directions(traffic):
-    """Bytes that cross in a window of time, against what the rate allows in that window."""
+    """Compares the bytes that cross in a time window with those that the rate allows in that window."""
     with Lab(LabSpec(hosts=2, rate="8mbit", burst=20000)) as lab:
         traffic(lab).send("h1", ["h2"], 1)
         start = time.monotonic()
@@ -178,7 +179,7 @@ def test_one_slow_host_and_a_new_rate():
 
 def test_racks_keep_local_traffic_off_the_uplinks(traffic):
     with Lab(LabSpec(hosts=4, racks=[2, 2], uplink_rate="1gbit")) as lab:
-        for pair in (["h2"], ["h3"]):  # bridges learn where everybody is
+        for pair in (["h2"], ["h3"]):  # bridges learn the ports of all hosts
             traffic(lab).send("h1", pair, 5)
             traffic(lab).send(pair[0], ["h1"], 5)
         before = lab.counters()
@@ -198,7 +199,7 @@ def test_a_thread_on_cpu_k_leaves_by_queue_k(traffic):
     if len(os.sched_getaffinity(0)) < 2:
         skip_or_fail("one CPU")
     with Lab(LabSpec(hosts=2, tx_queues=2, rate="1gbit")) as lab:
-        # Datagrams that wait for address resolution leave on the CPU that gets the answer.
+        # Datagrams that wait for address resolution leave on the CPU that receives the reply.
         traffic(lab).send("h1", ["h2"], 5)
         cpus = sorted(os.sched_getaffinity(0))[:2]
         for cpu in cpus:

@@ -1,5 +1,4 @@
-"""Workers in hosts: functions shipped, results gathered, ranks killed, stopped and replaced. No
-torch."""
+"""Workers in hosts: functions sent, results collected, ranks killed, stopped and replaced. No torch."""
 
 import os
 import select
@@ -125,7 +124,7 @@ def test_closing_ends_the_workers():
 
 
 def test_workers_die_with_their_driver(tmp_path):
-    """Also workers that are busy: here they sleep in a call."""
+    """Busy workers, too: here they sleep in a call."""
     script = (
         "import time\n"
         "from torch_mcast.lab.pool import Pool\n"

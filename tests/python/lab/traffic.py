@@ -1,7 +1,7 @@
 """Small network programs for the lab's own tests; run as `python traffic.py WHAT ...` in a host.
 
-sink PORT COUNT [GROUP]      binds, prints "ready", counts until COUNT distinct datagrams came, or
-                             standard input is closed and nothing more is on its way (0.3 s)
+sink PORT COUNT [GROUP]      binds, prints "ready", counts until COUNT distinct datagrams arrived, or
+                             standard input is closed and no more arrive for 0.3 s
 send ADDRESS PORT COUNT SIZE numbered datagrams, paced by the socket's buffer
 echo PORT                    answers datagrams until killed
 ask ADDRESS PORT             exit 0 if the echo answers, 1 if not within a second

@@ -19,7 +19,7 @@ lab_rights = pytest_plugin.lab_rights
 
 @pytest.fixture
 def clock(tmp_path: Path) -> MovedClock:
-    """For one job, which is started with `env=clock.env`."""
+    """Returns a clock for one job, which is started with `env=clock.env`."""
     return MovedClock(tmp_path)
 
 
@@ -42,5 +42,5 @@ def job(request: pytest.FixtureRequest) -> Callable[..., Job]:
 
 @pytest.fixture
 def network_job() -> Callable[..., Job]:
-    """For what only the network path can meet."""
+    """Returns the same for situations that only occur on the network path."""
     return _jobs("off")

@@ -1,4 +1,4 @@
-"""A job that lives through changes of its size: notes each, and ends when a file is there.
+"""A job that survives changes of its size: it records each one, and ends when a file exists.
 
 elastic.py FOLDER
 """
@@ -20,7 +20,7 @@ if rank == 0:
     count = len(list(folder.glob("size-*")))
     (folder / f"size-{count}-{size}").touch()
 while True:
-    # All leave in the same round, whoever has seen the file.
+    # All leave in the same round, whichever rank has seen the file.
     end = torch.tensor([float((folder / "end").exists())])
     dist.all_reduce(end)
     if end.item() > 0:

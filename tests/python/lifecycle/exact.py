@@ -10,8 +10,8 @@ from contents import compare
 
 
 def words(rank: int, count: int, salt: int) -> torch.Tensor:
-    """Small enough that sums over the ranks stay exact, different at every place and rank: made in one pass,
-    since all ranks make those of all ranks."""
+    """Returns words small enough that sums over the ranks stay exact, different at every place and
+    rank. They are made in one pass, since all ranks make the words of all ranks."""
     first, step = 40503 * (rank + 1) + 97 * salt, 1_000_003
     return torch.arange(first, first + step * count, step, dtype=torch.int64)
 
@@ -35,7 +35,7 @@ def broadcast(count: int, salt: int, root: int = 0) -> None:
 
 
 def reduce_scatter(count: int, salt: int) -> None:
-    """`count` words of each block."""
+    """Reduces and scatters `count` words of each block."""
     rank, world = dist.get_rank(), dist.get_world_size()
     output = torch.full((count,), -1)
     dist.reduce_scatter_tensor(output, words(rank, world * count, salt))
@@ -50,7 +50,7 @@ def all_reduce(count: int, salt: int) -> None:
 
 
 def every(counts: tuple[int, ...] = (3, 200_000), salt: int = 0) -> None:
-    """Each operation with as many words, small ones and large ones, and a barrier."""
+    """Runs each operation with these numbers of words, small ones and large ones, and a barrier."""
     for i, count in enumerate(counts):
         all_gather(count, salt + i)
         broadcast(count, salt + i, root=(salt + i) % dist.get_world_size())

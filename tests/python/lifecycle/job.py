@@ -1,7 +1,9 @@
-"""The test's end: jobs of ranks that are meant to die, stop, or end in other ways than by returning.
+"""The test's end of the control channel: jobs of ranks that are meant to die, stop, or end in other
+ways than by returning.
 
-Every wait is bounded by a guard, which is no assertion of how long something takes: this machine may be
-busy, and what passes by it is a hang. How long limits take is asserted in virtual time (tests/cpp/collective). When a job ends, nothing of its ranks' sessions may be left.
+Every wait is bounded by a guard, which does not assert how long something takes: this machine may
+be busy, and exceeding the guard means a hang. Durations of limits are asserted in virtual time
+(tests/cpp/collective). When a job ends, its ranks' sessions must be empty.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ class Rank:
         self.events.put({"event": "end of the conversation"})
 
     def expect(self, event: str, guard_s: float = GUARD_S) -> dict[str, Any]:
-        """The next event, which must be this one."""
+        """Returns the next event, which must be this one."""
         try:
             row = self.events.get(timeout=guard_s)
         except queue.Empty:
@@ -94,8 +96,8 @@ class Job(contextlib.AbstractContextManager):
         env: dict[str, str] | None = None, limits: dict[str, int] | None = None,
         by_rank: dict[int, dict[str, str]] | None = None, netns: str | Sequence[str] = "",
     ) -> None:  # fmt: skip
-        """`env` for all ranks, `by_rank` on top for some. `limits`: {"RLIMIT_NOFILE": 40}. `netns`:
-        path of a network namespace, or one for each rank."""
+        """`env` is for all ranks, `by_rank` adds to it for some. `limits`: {"RLIMIT_NOFILE": 40}.
+        `netns`: path of a network namespace, or one for each rank."""
         self.folder = Path(tempfile.mkdtemp(prefix="mcast_life_"))
         self.world, self.scenario, self.args, self.limits = world, scenario, args, limits or {}
         self.ranks: list[Rank] = []
@@ -108,8 +110,8 @@ class Job(contextlib.AbstractContextManager):
         return [rank for rank in self.ranks if rank.number not in victims]
 
     def pass_time(self, clock: MovedClock, event: str, ranks: list[Rank], count: int = 1) -> None:
-        """Moves the clock until each of `ranks` has said as many things, of which the last is `event` (for a
-        failure's text). Nobody else runs."""
+        """Moves the clock until each of `ranks` has sent as many events, of which the last is
+        `event` (for a failure's text). Other ranks do not run."""
         pids = [rank.pid for rank in ranks]
         clock.run_until(lambda: all(rank.events.qsize() >= count for rank in ranks), event, pids)
 
@@ -121,18 +123,19 @@ class Job(contextlib.AbstractContextManager):
         return [rank.expect(event, guard_s) for rank in self.ranks]
 
     def end(self, *codes: int) -> None:
-        """All ranks have ended, with these exit codes (one for all: 0), and left nothing behind."""
+        """Asserts that all ranks have ended, with these exit codes (one for all: 0), and left no
+        process behind."""
         expected = codes if len(codes) == self.world else self.world * (codes or (0,))
         got = tuple(rank.code() for rank in self.ranks)
         assert got == tuple(expected), f"exit codes {got}\n{self.output()}"
         self.nothing_left()
 
     def nothing_left(self) -> None:
-        """Signals take a moment."""
+        """Waits, since signals take a moment."""
         until(lambda: not self.left(), lambda: f"{self.left()}\n{self.output()}", GUARD_S)
 
     def left(self) -> list[str]:
-        """Processes of the ranks' sessions that have not ended: "pid name state"."""
+        """Returns the processes of the ranks' sessions that have not ended: "pid name state"."""
         sessions = {rank.pid for rank in self.ranks}
         found = []
         for entry in Path("/proc").iterdir():

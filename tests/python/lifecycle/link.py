@@ -1,4 +1,4 @@
-"""The rank's end of the conversation with the test: events out, orders in, lines of JSON."""
+"""The rank's end of the control channel to the test: events out, orders in, lines of JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Link:
         self._socket.sendall((line + "\n").encode())
 
     def hear(self, order: str) -> None:
-        """Waits for this order; the end of the conversation ends the rank."""
+        """Waits for this order; if the channel closes, the rank ends."""
         line = self._file.readline()
         if not line:
             raise SystemExit("the test is gone")
@@ -31,8 +31,8 @@ class Link:
             raise SystemExit(f"expected the order {order!r}, got {line.strip()!r}")
 
     def leave(self) -> None:
-        """Ends the rank by its exit handlers only. To take the interpreter apart takes a second, in
-        which nothing happens that is of this library."""
+        """Ends the rank by its exit handlers only. Tearing down the interpreter takes a second and
+        runs no code of this library."""
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,6 +1,6 @@
 """The process of a job's rank, forked by launch.fork().
 
-A rank ends as any script does (but see WHOLE_ENDS): by falling off the end, an exception, sys.exit(), os._exit()
+A rank ends as any script does (but see WHOLE_ENDS): by reaching its end, an exception, sys.exit(), os._exit()
 or a signal, atexit handlers included.
 """
 
@@ -20,8 +20,8 @@ from typing import Any
 import own_network
 from link import Link
 
-# Modules of scenarios whose ranks end as any script does. The others, if they raised nothing, by
-# Link.leave(): it saves most of a job's CPU time.
+# Modules of scenarios whose ranks end as any script does. Ranks of the others end by Link.leave() unless they
+# raised: that saves most of a job's CPU time.
 WHOLE_ENDS = {"scenarios_exit"}
 
 
@@ -38,7 +38,7 @@ def main(
     channel: Connection, folder: str, number: int, world: int, scenario: str, args: list[Any],
     limits: dict[str, int], netns: str,
 ) -> None:  # fmt: skip
-    # A shell has a suite that it starts in the background ignore interrupts.
+    # A shell lets background jobs ignore interrupts; the test suite may be one.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if netns:
         own_network.join(netns)

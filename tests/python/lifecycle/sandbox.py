@@ -1,5 +1,6 @@
-"""Denies system calls to this process and all its later threads, as sandboxes and old kernels do, or has them
-kill it (seccomp filters; needs no rights). There is no way back: for processes that end with the test."""
+"""Denies system calls to this process and all its later threads, as sandboxes and old kernels do,
+or makes them kill the process (seccomp filters; needs no rights). It cannot be undone: use it in
+processes that end with the test."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import platform
 import struct
 from collections.abc import Sequence
 
-# Numbers of linux/audit.h and of the tables of system calls; those from 424 on are the same on both.
+# Numbers of linux/audit.h and of the tables of system calls; those from 424 on are equal on both.
 _ARCH, _NUMBERS = {
     "x86_64": (
         0xC000003E,
@@ -65,7 +66,7 @@ _NUMBERS |= {"pidfd_open": 434, "clone3": 435, "epoll_pwait2": 441}
 
 _LOAD, _EQUAL, _RETURN = 0x20, 0x15, 0x06  # BPF_LD|W|ABS, BPF_JMP|JEQ|K, BPF_RET|K
 _NUMBER_AT, _ARCH_AT, _ARGUMENTS_AT = 0, 4, 16  # in struct seccomp_data
-_ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000  # the last: the process
+_ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000  # the last kills the process
 _PR_SET_SECCOMP, _FILTER, _PR_SET_NO_NEW_PRIVS = 22, 2, 38
 
 
@@ -76,12 +77,12 @@ class _Program(ctypes.Structure):
 
 
 def _instruction(code: int, value: int, if_so: int = 0, if_not: int = 0) -> bytes:
-    """The last two: how many instructions a jump leaves out."""
+    """Packs an instruction; the last two arguments are the numbers of instructions that a jump skips."""
     return struct.pack("=HBBI", code, if_so, if_not, value)
 
 
 def _answer(call: str, arguments: dict[int, int], action: int) -> bytes:
-    """Instructions that go on behind their end if this is another call."""
+    """Returns instructions for one call; any other call continues after their end."""
     tests = [(_NUMBER_AT, _NUMBERS[call])]
     tests += [(_ARGUMENTS_AT + 8 * place, value) for place, value in arguments.items()]
     code = b""
@@ -93,16 +94,16 @@ def _answer(call: str, arguments: dict[int, int], action: int) -> bytes:
 
 Calls = Sequence[
     tuple[str, dict[int, int]]
-]  # names, and which of their arguments must have which value
+]  # names of calls, and the arguments that must have which values
 
 
 def deny(calls: Calls, error: int) -> None:
-    """They fail with `error` from now on."""
+    """Makes these calls fail with `error` from now on."""
     _install(calls, _ERRNO | error)
 
 
 def kill(calls: Calls) -> None:
-    """Who makes one of them ends by SIGSYS."""
+    """Makes these calls end the process with SIGSYS."""
     _install(calls, _KILL)
 
 

@@ -1,4 +1,4 @@
-"""What ranks do in the tests of this folder (run by rank_process.py, told by job.py)."""
+"""Functions that ranks run in the tests of this folder (started by rank_process.py, controlled by job.py)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ import torch_mcast
 from torch_mcast._stats import backend_of
 
 BLOCK = 4 << 20  # bytes per rank: many windows, never finished within a few milliseconds
-# One chunk of every stream is lost by multicast and by repair: an operation comes to its last chunk
-# and stays there, on all ranks.
+# One chunk of every stream is lost by multicast and by repair: an operation proceeds to its last
+# chunk and stays there, on all ranks.
 HOLE = "drop:type=data,chunk=3;drop:type=fetch_data"
 
 
 def tcp_store(link: Any) -> Any:
-    """Served by rank 0, which leaves the port in a file."""
+    """Returns a store that rank 0 serves; it writes the port to a file."""
     port = link.folder / "port"
     if link.rank == 0:
         store = dist.TCPStore("127.0.0.1", 0, link.world, is_master=True, wait_for_workers=False)
@@ -55,7 +55,7 @@ def group_backend() -> Any:
 
 
 def post(op: str, size: int = BLOCK, **more: Any) -> Any:
-    """A Work of about `size` bytes per rank."""
+    """Posts an operation of about `size` bytes per rank. Returns the Work."""
     world = dist.get_world_size()
     if op == "broadcast":
         return dist.broadcast(torch.zeros(size, dtype=torch.uint8), 0, async_op=True, **more)
@@ -80,27 +80,27 @@ OPS = ["broadcast", "all_gather", "all_gather_into_tensor_coalesced", "barrier"]
 
 
 def caught(link: Any, call: Any, event: str = "error") -> None:
-    """Says what `call` raises."""
+    """Reports the error that `call` raises."""
     try:
         call()
-    except Exception as error:  # noqa: BLE001 - the test looks at it
+    except Exception as error:  # noqa: BLE001 - the test checks it
         link.say(event, kind=type(error).__name__, text=str(error))
     else:
         link.say("no error where there should be one")
 
 
 def leave_poisoned(link: Any, op: str) -> None:
-    """Later calls raise at once; then the group goes, and the process ends in order."""
+    """Checks that later calls raise at once; then destroys the group, and the process ends normally."""
     caught(link, lambda: post(op), "again")
     dist.destroy_process_group()
     link.say("destroyed")
 
 
 def struck(link: Any, victim: int, op: str, phase: str, options: dict[str, Any]) -> None:
-    """One rank gets a signal in `phase`; all say their error.
+    """One rank gets a signal in `phase`; all report their error.
 
-    before   nobody has posted; the survivors post when they are told
-    middle   everybody has posted a large operation that has moved most of its data
+    before   no rank has posted; the survivors post on an order
+    middle   all have posted a large operation, of which most data has been sent
     waiting  the others have posted and wait, the victim has not
     """
     hole = {"faults": HOLE} if phase == "middle" and op != "barrier" else {}
@@ -112,7 +112,7 @@ def struck(link: Any, victim: int, op: str, phase: str, options: dict[str, Any])
     if phase == "middle":
         work = post(op) if op != "barrier" or link.rank != victim else None
         if op != "barrier":
-            # The hole has been found and repairs are being refused: everything else has moved.
+            # The hole has been found and repairs are being refused: everything else has been sent.
             root = op == "broadcast" and link.rank == 0
             counter = "fetches_received" if root else "fetches_sent"
             until(lambda: torch_mcast.stats()["counters"][counter] > 0, counter)
@@ -123,8 +123,8 @@ def struck(link: Any, victim: int, op: str, phase: str, options: dict[str, Any])
 
 
 def struck_in_creation(link: Any, victim: int, phase: str) -> None:
-    """One rank gets a signal while the group is made: before it has published its address, or when
-    all have, but no probe is heard."""
+    """One rank gets a signal while the group is created: before it has published its address, or
+    after all have, when probes are lost."""
     store = dist.FileStore(str(link.folder / "store"), link.world)
     options = {"liveness_limit": 3000, "faults": "drop:type=probe", "probe_timeout": 600_000}
 
@@ -140,7 +140,7 @@ def struck_in_creation(link: Any, victim: int, phase: str) -> None:
     timeout_s = 2 if phase == "rendezvous" else 6
     caught(link, lambda: join(link, timeout_s, store=store, **options))
     if link.rank == victim and phase == "probe":
-        link.hear("go")  # when it goes on, after SIGSTOP
+        link.hear("go")  # continues here after SIGSTOP
     link.hear("end")
 
 
@@ -149,7 +149,7 @@ def expected_path() -> str:
 
 
 def interrupted(link: Any, rounds: int) -> None:
-    """Operations on both lanes under a timer's signal, 1000 times a second, as a profiler has it."""
+    """Runs operations on both lanes under a timer's signal, 1000 times a second, as with a profiler."""
     handled = 0
 
     def handler(*_: Any) -> None:
@@ -175,12 +175,12 @@ def interrupted(link: Any, rounds: int) -> None:
 
 
 def paused(link: Any, op: str) -> None:
-    """Rank 1 is stopped inside the operation, until the others have asked for signs of life."""
+    """Rank 1 is stopped inside the operation until the others have sent pings."""
     join(link, liveness_limit=20_000)
     dist.barrier()
     work = None if link.rank == 1 else post(op)
     if link.rank == 1 and op != "barrier":
-        work = post(op)  # stopped somewhere on its way, or just after it
+        work = post(op)  # stopped before its end, or just after it
     link.say("posted")
     link.hear("go")
     if link.rank != 1:

@@ -1,4 +1,4 @@
-"""Ranks that make one collective after the other until the test has seen enough, whatever it does
+"""Ranks that run one collective after the other until the test tells them to stop, whatever it does
 to them meanwhile."""
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ COUNTS = (5, 30_000)  # words
 
 
 def busy(link: Any, options: dict[str, Any], fails: bool) -> None:
-    """Says "running" after the first rounds. Rank 0 hears the order to stop, and tells the others in
-    the next round. `fails`: the rounds are expected to end by an error."""
+    """Reports "running" after the first rounds. Rank 0 receives the order to stop, and passes it to
+    the others in the next round. `fails`: the rounds are expected to end with an error."""
     join(link, **options)
     told = threading.Event()
 

@@ -1,4 +1,4 @@
-"""What ranks do where system calls are denied to them."""
+"""Functions of ranks to which system calls are denied."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def deny(calls: list[tuple[str, dict[str, int]]], error: int) -> None:
 
 
 def works(link: Any, calls: list[Any], error: int) -> None:
-    """Collectives with exact bytes, on all ranks alike."""
+    """Runs collectives with exact bytes, on all ranks alike."""
     deny(calls, error)
     join(link)
     exact.every()

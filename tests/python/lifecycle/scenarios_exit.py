@@ -48,8 +48,8 @@ def ends(link: Any, how: str) -> None:
 
 
 def workers_end(link: Any, folder: str) -> None:
-    """Forked workers of `multiprocessing` end without Python's exit handlers, rank 0's while what it has sent
-    is still to be taken. Of a small group `bad`, one by an exception."""
+    """Forked workers of `multiprocessing` end without Python's exit handlers, rank 0's while its
+    data is still to be received. In a small group `bad`, one ends with an exception."""
 
     def worker(rank: int, group: str) -> None:
         dist.init_process_group("cpu:mcast", f"file://{folder}/{group}", rank=rank, world_size=3)
@@ -75,7 +75,7 @@ def workers_end(link: Any, folder: str) -> None:
 
 
 def all_end(link: Any, how: str) -> None:
-    """All ranks end at once without destroying anything, with works nobody waits for."""
+    """All ranks end at once without destroying anything, with works that are never waited for."""
     join(link)
     for i in range(20):
         post("all_gather_into_tensor", 1000 * (i + 1))
@@ -88,12 +88,12 @@ def all_end(link: Any, how: str) -> None:
     if how == "sys.exit":
         sys.exit(3)
     if how == "thread":
-        # A thread that is inside a collective when the interpreter goes.
+        # A thread that is inside a collective when the interpreter ends.
         threading.Thread(target=works[1].wait, daemon=True).start()
 
 
 def threads_go_on(link: Any) -> None:
-    """Threads are in and out of calls when the interpreter goes, each with a group of its own."""
+    """Threads enter and leave calls when the interpreter ends, each with its own group."""
     join(link)
     groups = [
         dist.new_group([rank], backend="mcast") for rank in range(link.world) for _ in range(2)
@@ -111,8 +111,8 @@ def threads_go_on(link: Any) -> None:
 
 
 def waits_at_exit(link: Any, groups: int) -> None:
-    """Many groups with an operation each that the other rank never calls. One time limit after the other
-    would be longer than the test's guard."""
+    """Many groups with an operation each that the other rank never calls. The time limits one after
+    the other would exceed the test's guard."""
     assert groups * 3 > 60
     join(link)
     every = [dist.new_group(backend="mcast") for _ in range(groups)]
@@ -128,11 +128,11 @@ def waits_at_exit(link: Any, groups: int) -> None:
 
 
 def callback_waits(link: Any, what: str) -> None:
-    """Rank 0 ends while a callback waits: for an operation of its own that rank 1 never calls, or for
-    what nobody ends."""
+    """Rank 0 ends while a callback waits: for an operation of its own that rank 1 never calls, or
+    forever."""
     join(link)
     if link.rank == 1:
-        link.hear("post")  # later: what is complete already calls back in then() itself
+        link.hear("post")  # later: then() runs the callback itself if the work is already complete
         dist.barrier()
         link.hear("go")
         os._exit(0)
@@ -156,9 +156,9 @@ def callback_waits(link: Any, what: str) -> None:
 
 
 def interrupted(link: Any, where: str) -> None:
-    """SIGINT while rank 0 waits: for an operation, for a rank's address, for the group to be made."""
+    """SIGINT while rank 0 waits: for an operation, for a rank's address, or for the group to be created."""
     if where == "creation":
-        # Both have published their addresses, then neither hears a probe.
+        # Both have published their addresses, but neither receives a probe.
         def watch() -> None:
             store = dist.FileStore(str(link.folder / "store"), link.world)
             store.wait([f"0//cpu//mcast/1/rank/{r}" for r in range(link.world)])
@@ -201,8 +201,8 @@ def interrupted(link: Any, where: str) -> None:
 
 
 def say_when_in_wait(link: Any, call: str = ".wait()") -> None:
-    """Says "waiting" when the main thread sleeps in a futex, below a line that makes this call: in the
-    core, not in Python code."""
+    """Reports "waiting" when the main thread sleeps in a futex below a line that makes this call:
+    in the core, not in Python code."""
     number = f"/proc/self/task/{os.getpid()}/syscall"
     main = threading.main_thread().ident
     assert main is not None
@@ -218,7 +218,8 @@ def say_when_in_wait(link: Any, call: str = ".wait()") -> None:
 
 
 def leaves_in_a_hurry(link: Any, how: str) -> None:
-    """Rank 0 ends by an error with work in flight that cannot end, since rank 1 does not call it."""
+    """Rank 0 ends with an error while work is in flight that cannot complete, since rank 1 does not
+    call it."""
     join(link, linger=3_600_000)
     dist.barrier()
     if link.rank == 1:
@@ -230,7 +231,7 @@ def leaves_in_a_hurry(link: Any, how: str) -> None:
         link.say("waiting")
         raise RuntimeError("deliberate")
     if how == "caught":
-        # Only an interrupt inside wait() tells the engine that the work in flight is given up.
+        # Only an interrupt inside wait() makes the engine give up the work in flight.
         threading.Thread(target=say_when_in_wait, args=(link,), daemon=True).start()
     else:
         link.say("waiting")
@@ -248,8 +249,8 @@ def leaves_in_a_hurry(link: Any, how: str) -> None:
 
 
 def confirms_then_raises(link: Any) -> None:
-    """Rank 0's broadcast is over for itself; rank 1 calls it when rank 0 is on its way out, and gets
-    every byte by asking for it."""
+    """Rank 0's broadcast is complete on rank 0; rank 1 calls it when rank 0 is ending, and gets
+    every byte by repair requests."""
     join(link, linger=3_600_000, faults="drop:type=data")
     dist.barrier()
     tensor = torch.arange(1000) if link.rank == 0 else torch.zeros(1000, dtype=torch.int64)
@@ -265,7 +266,7 @@ def confirms_then_raises(link: Any) -> None:
 
 
 def leaves_a_child(link: Any) -> None:
-    """Rank 1 forks a child that holds whatever it inherited, and is killed."""
+    """Rank 1 forks a child that holds everything it inherited, and is killed."""
     join(link, liveness_limit=60_000)
     all_good()
     work = None
@@ -285,7 +286,7 @@ def leaves_a_child(link: Any) -> None:
 
 
 def uses_group_in_child(link: Any) -> None:
-    """The group in a forked child: clear errors, no hang; children can make groups of their own."""
+    """Uses the group in a forked child: clear errors, no hang; children can create their own groups."""
     join(link)
     all_good()
     group = dist.new_group(backend="mcast")
@@ -315,8 +316,8 @@ def uses_group_in_child(link: Any) -> None:
 
 
 def forks_while_posting(link: Any, children: int) -> None:
-    """Children forked while another thread is anywhere inside a call are refused there, and do not hang
-    on what that thread had locked."""
+    """Children forked while another thread is anywhere inside a call get an error in those calls,
+    and do not hang on locks that the thread held."""
     join(link)
     many = [torch.empty(4 << 20, dtype=torch.uint8) for _ in range(200)]
     stop = threading.Event()
@@ -411,7 +412,7 @@ def _threads() -> list[str]:
 
 
 def strings(link: Any) -> None:
-    """Backend strings and the debug wrapper."""
+    """Tests backend strings and the debug wrapper."""
     cpu = torch.device("cpu")
     for i, text in enumerate(["cpu:mcast", "cpu:mcast,cuda:mcast", "MCAST", "cpu:gloo,cuda:mcast"]):
         dist.init_process_group(
@@ -434,7 +435,7 @@ def strings(link: Any) -> None:
     join(link)
     assert type(dist.group.WORLD._get_backend(cpu)).__name__ == "_ProcessGroupWrapper"
     all_good()
-    # The wrapper finds the difference before the engine sees the call.
+    # The wrapper finds the difference before the call reaches the engine.
     size = 4 + link.rank
     caught(link, lambda: dist.broadcast(torch.zeros(size), 0))
     dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""Ranks that are late, differ, abort, and begin again."""
+"""Ranks that are late, make different calls, abort, and create the group again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from torch_mcast._stats import backend_of
 
 
 def all_good(size: int = 100_000) -> None:
-    """The default group works: exact bytes, and nobody has failed."""
+    """Checks that the default group works: exact bytes, and no failure."""
     rank, world = dist.get_rank(), dist.get_world_size()
     output = torch.zeros(size * world, dtype=torch.uint8)
     dist.all_gather_into_tensor(output, torch.full((size,), rank + 1, dtype=torch.uint8))
@@ -38,10 +38,10 @@ def all_good(size: int = 100_000) -> None:
 
 
 def used(like: list[str] | None = None) -> tuple[int, list[str]]:
-    """How many descriptors are open, and the threads but those that the process starts with their
-    first task and keeps: the names of ours, and how many others there are (those of Gloo name
-    themselves some time after their start). `like`: what the threads are to be once those that end have
-    ended, which they do in their own time."""
+    """Returns the number of open descriptors, and the threads except those that the process starts
+    with their first task and keeps: the names of ours, and the number of others (Gloo's name
+    themselves some time after their start). `like`: the threads expected once ending threads have
+    ended, which this waits for."""
     lasting = {"mcast-finish", "mcast-future"}
 
     def threads() -> list[str]:
@@ -50,11 +50,11 @@ def used(like: list[str] | None = None) -> tuple[int, list[str]]:
         return [*ours, f"{sum(not n.startswith('mcast') for n in names)} others"]
 
     def settled() -> bool:
-        # Until a thread has named itself it is called like the one that made it.
+        # Until a thread has named itself it has its creator's name.
         now = threads()
         return len(set(now)) == len(now) if like is None else now == like
 
-    with contextlib.suppress(TimeoutError):  # the test says what is wrong
+    with contextlib.suppress(TimeoutError):  # the test reports the difference
         until(settled, "threads that end")
     return len(os.listdir("/proc/self/fd")), threads()
 
@@ -88,7 +88,8 @@ class MallInfo2(ctypes.Structure):
 
 
 def allocated() -> int:
-    """Bytes that malloc() has given out and that were not freed: what RSS blurs."""
+    """Returns the bytes that malloc() has given out and that were not freed, which RSS does not
+    show exactly."""
     libc = ctypes.CDLL(None)
     libc.mallinfo2.restype = MallInfo2
     facts = libc.mallinfo2()
@@ -96,7 +97,8 @@ def allocated() -> int:
 
 
 def late(link: Any, victim: int, op: str, timeout_s: float) -> None:
-    """The victim never calls the operation, but lives: all are told at the timeout, by name."""
+    """The victim never calls the operation, but lives: all ranks get an error at the timeout that
+    names it."""
     join(link, timeout_s=60)
     dist.barrier()
     group = dist.new_group(backend="mcast", timeout=timedelta(seconds=timeout_s))
@@ -107,13 +109,13 @@ def late(link: Any, victim: int, op: str, timeout_s: float) -> None:
     else:
         caught(link, lambda: post(op, group=group).wait())
     caught(link, lambda: dist.barrier(group=group), "again")
-    all_good()  # other groups are not concerned
+    all_good()  # other groups are unaffected
     dist.destroy_process_group()
     link.say("good")
 
 
 def late_but_in_time(link: Any) -> None:
-    """A rank that comes late is waited for, far beyond the liveness limit: by a clock that the test moves."""
+    """A late rank is waited for, far beyond the liveness limit, on a clock that the test moves."""
     join(link, timeout_s=600, liveness_limit=10_000)
     if link.rank == 1:
         link.say("elsewhere")
@@ -133,14 +135,14 @@ def late_but_in_time(link: Any) -> None:
 
 
 def differ(link: Any, case: str) -> None:
-    """One call that differs on rank 1; the group is given up, the next case has a group of its own."""
+    """One call differs on rank 1; the group is given up, and the next case has its own group."""
     join(link)
     rank, world = link.rank, link.world
     one = rank == 1
     size = 300_000
 
     def call() -> None:
-        dist.barrier()  # else two ranks may fail the group while the third still makes it
+        dist.barrier()  # else two ranks may fail the group while the third still creates it
         mine = torch.zeros(size, dtype=torch.uint8)
         if case == "size":
             length = size + 64 * one
@@ -171,14 +173,14 @@ def differ(link: Any, case: str) -> None:
             parts = [mine[:100], mine[100:]] if one else [mine[:100]]
             outputs = [torch.zeros(len(p) * world, dtype=torch.uint8) for p in parts]
             dist.group.WORLD.allgather_into_tensor_coalesced(outputs, parts).wait()
-        dist.barrier()  # small operations are over before the others have seen them
+        dist.barrier()  # small operations complete before other ranks have received them
 
     caught(link, call)
     leave_poisoned(link, "barrier")
 
 
 def options_differ(link: Any, by_rank: list[dict[str, Any]]) -> None:
-    """Agreed settings that differ by Options or environment; then the same processes agree."""
+    """Agreed settings differ by Options or environment; then the same processes agree."""
     caught(link, lambda: join(link, **by_rank[link.rank]))
     for name in [n for n in os.environ if n.startswith("MCAST_") and n != "MCAST_SOCKET_IFNAME"]:
         del os.environ[name]
@@ -189,7 +191,8 @@ def options_differ(link: Any, by_rank: list[dict[str, Any]]) -> None:
 
 
 def aborted(link: Any) -> None:
-    """abort() from another thread while all wait for a rank that does not come; then again by init."""
+    """abort() from another thread while all wait for a rank that does not come; then the group is
+    created again."""
     join(link)
     dist.barrier()
     works = []
@@ -204,7 +207,7 @@ def aborted(link: Any) -> None:
         until(lambda: torch_mcast.stats()["failure"], "the news")
         caught(link, dist.barrier)
     for incarnation in ("2", "3"):
-        torch_mcast.abort()  # the first time without effect: the group has failed already
+        torch_mcast.abort()  # the first call has no effect: the group has failed already
         caught(link, dist.barrier, "again")
         dist.destroy_process_group()
         join(link, incarnation=incarnation)
@@ -216,8 +219,8 @@ def aborted(link: Any) -> None:
 
 
 def begin_again(link: Any, abort_first: bool, algorithm: str) -> None:
-    """A rank is stopped so long that it counts as dead, comes back, and all begin again. By a clock that the
-    test moves."""
+    """A rank is stopped so long that it counts as dead, continues, and all create the group again.
+    The test moves the clock."""
     hole = {"faults": HOLE} if algorithm == "multicast" else {}
     options = {"liveness_limit": 10_000, "algorithm": algorithm, "timeout_s": 600}
     join(link, **options, **hole)
@@ -240,21 +243,22 @@ def begin_again(link: Any, abort_first: bool, algorithm: str) -> None:
 
 
 def cut(link: Any) -> None:
-    """All connections of a rank break, but no process ends: an error, then all begin again."""
+    """All connections of a rank break, but no process ends: all get an error, then create the group
+    again."""
     join(link, liveness_limit=20_000)
     all_good()
     before = used()
     link.say("ready")
     link.hear("go")
     if link.rank == 1:
-        copies = []  # all of them first: the lane closes its own as soon as one breaks
+        copies = []  # all of them first: the lane closes its own once one breaks
         for name in os.listdir("/proc/self/fd"):
             with contextlib.suppress(FileNotFoundError):  # the descriptor of the listing
                 if stat.S_ISSOCK(os.stat(f"/proc/self/fd/{name}").st_mode):
                     copies.append(socket.socket(fileno=os.dup(int(name))))
         for copy in copies:
             if copy.family == socket.AF_INET and copy.type == socket.SOCK_STREAM:
-                with contextlib.suppress(OSError):  # those that listen have no peer
+                with contextlib.suppress(OSError):  # listening sockets have no peer
                     copy.getpeername()
                     copy.shutdown(socket.SHUT_RDWR)
             copy.close()
@@ -269,12 +273,12 @@ def cut(link: Any) -> None:
 
 
 def replaced(link: Any) -> None:
-    """One rank dies; the survivors go on as a smaller job in the same processes."""
+    """One rank dies; the survivors continue as a smaller job in the same processes."""
     join(link)
     if link.rank == 2:
         dist.barrier()
         os.kill(os.getpid(), signal.SIGKILL)
-    # The first may be over for the dying rank while a survivor has not heard so.
+    # The first may be complete for the dying rank before a survivor has received it.
     caught(link, lambda: (dist.barrier(), dist.barrier(), dist.barrier()))
     dist.destroy_process_group()
     link.world = 2
@@ -285,7 +289,8 @@ def replaced(link: Any) -> None:
 
 
 def in_flight(link: Any) -> None:
-    """destroy_process_group with work in flight that cannot end: its time limit ends it, and all are told."""
+    """Calls destroy_process_group with work in flight that cannot complete: its time limit ends it
+    on all ranks."""
     join(link)
     dist.barrier()
     if link.rank == 0:
@@ -304,7 +309,8 @@ def in_flight(link: Any) -> None:
 
 
 def all_numbers_are_given_up(link: Any) -> None:
-    """As by somebody who may write to the store."""
+    """All numbers of group creations are marked as over, as a process that can write to the store
+    may do."""
 
     class Store(PassingStore):
         def check(self, keys: list[str]) -> bool:
@@ -314,7 +320,7 @@ def all_numbers_are_given_up(link: Any) -> None:
 
 
 def fails_before_the_others(link: Any, why: str, kind: str) -> None:
-    """Rank 1 fails alone in its first attempt; the second uses the same keys of the same store."""
+    """Rank 1 fails alone in its first attempt; the second attempt uses the same keys of the same store."""
     path = str(link.folder / "store")
     store = tcp_store(link) if kind == "tcp" else dist.FileStore(path, link.world)
     wrong = ("MCAST_EAGER", "lots") if why == "setting" else ("MCAST_SOCKET_IFNAME", "nope0")
@@ -327,17 +333,18 @@ def fails_before_the_others(link: Any, why: str, kind: str) -> None:
         del os.environ[wrong[0]]
         if before is not None:
             os.environ[wrong[0]] = before
-    # As after destroy_process_group(): the next default group has the name of the first again.
+    # As after destroy_process_group(): the next default group gets the name of the first one.
     dist.distributed_c10d._world.group_count = 0
     join(link, store=store)
     all_good()
     dist.destroy_process_group()
     link.say("good")
-    link.hear("end")  # the store lives in rank 0
+    link.hear("end")  # rank 0 serves the store
 
 
 def last_key_after_a_look(link: Any) -> None:
-    """A rank's look at the keys passes its limit, and the last key comes before it asks which."""
+    """A rank's wait for the keys passes its limit, and the last key is set before it asks which
+    ones are missing."""
 
     class Store(PassingStore):
         def __init__(self, real: Any) -> None:
@@ -347,7 +354,7 @@ def last_key_after_a_look(link: Any) -> None:
         def wait(self, keys: list[str], timeout: timedelta = timedelta(seconds=60)) -> None:
             if link.rank == 1 and not self.late and any("shared/" in key for key in keys):
                 self.late = True
-                time.sleep(timeout.total_seconds() + 1)  # past the bootstrap's limit, too
+                time.sleep(timeout.total_seconds() + 1)  # also past the bootstrap's limit
                 self.real.wait(keys, timedelta(seconds=30))
                 raise RuntimeError("wait timeout")
             self.real.wait(keys, timeout)
@@ -365,7 +372,7 @@ def subgroup(link: Any) -> None:
     """An error in a group whose ranks are not the global ones."""
     join(link)
     group = dist.new_group([1, 3], backend="mcast")
-    dist.barrier()  # it is made on both
+    dist.barrier()  # both ranks have created it
     if link.rank == 1:
         backend_of(group).abort()
     if link.rank in (1, 3):
@@ -376,8 +383,8 @@ def subgroup(link: Any) -> None:
 
 
 def reinit(link: Any, rounds: int) -> None:
-    """Init, work, destroy, many times: descriptors, threads and memory stay what they were."""
-    # The flight recorder keeps what it is told until it has 2000 entries, by design.
+    """Runs init, work and destroy many times: descriptors, threads and memory do not grow."""
+    # The flight recorder keeps up to 2000 entries by design.
     os.environ["TORCH_FR_BUFFER_SIZE"] = "0"
     rows = []
     store = dist.FileStore(str(link.folder / "many"), link.world)

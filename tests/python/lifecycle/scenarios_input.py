@@ -1,4 +1,4 @@
-"""Wrong arguments, settings and surroundings."""
+"""Invalid arguments, settings and environments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ import torch_mcast
 
 
 def arguments(link: Any) -> None:
-    """Wrong ones raise before anything is sent: no sequence number is taken, the group works on."""
+    """Invalid arguments raise before anything is sent: no sequence number is used, and the group
+    still works."""
     join(link)
     rank, world = link.rank, link.world
     backend, group = group_backend(), dist.group.WORLD
@@ -29,7 +30,7 @@ def arguments(link: Any) -> None:
         lambda: dist.broadcast(four, -1),
         lambda: dist.broadcast(four, world),
         lambda: dist.broadcast(four.to_sparse(), 0),
-        # Through dist.broadcast() torch takes it for tracing and sends nothing.
+        # With dist.broadcast(), torch would take it for tracing and send nothing.
         lambda: backend.broadcast([torch.zeros(4, device="meta")]),
         lambda: dist.broadcast(torch.quantize_per_tensor(four, 1.0, 0, torch.qint8), 0),
         lambda: dist.broadcast(torch.eye(4).to_sparse_csr(), 0),
@@ -50,7 +51,8 @@ def arguments(link: Any) -> None:
     for call in wrong:
         caught(link, call)
     assert torch_mcast.stats()["next_sequence"] == 0
-    # Strange but right: empty, strided, transposed, expanded views of other storages, scalars, 0 bytes.
+    # Unusual but valid: empty, strided, transposed, expanded views of other storages, scalars, 0
+    # bytes.
     dist.broadcast(torch.zeros(0), 0)
     dist.all_gather_into_tensor(torch.zeros(0), torch.zeros(0))
     dist.all_gather([torch.zeros(0, 3) for _ in range(world)], torch.zeros(0, 3))
@@ -64,7 +66,7 @@ def arguments(link: Any) -> None:
     dist.all_gather_into_tensor(rows, torch.full((3, 1), float(rank)).expand(3, 5))
     assert [rows[3 * r, 4].item() for r in range(world)] == list(range(world))
     all_good()
-    # After the end.
+    # After the group has ended.
     dist.destroy_process_group()
     caught(link, lambda: backend.broadcast([four]))
     caught(link, lambda: backend.barrier())
@@ -73,7 +75,7 @@ def arguments(link: Any) -> None:
 
 
 def settings(link: Any, cases: list[tuple[dict[str, str], dict[str, Any]]]) -> None:
-    """Each case fails on its rank before anybody else is bothered; then the right ones work."""
+    """Each case fails on its rank before it involves the others; then the right settings work."""
     for number, (env, options) in enumerate(cases):
         before = dict(os.environ)
         os.environ.update(env)
@@ -87,12 +89,14 @@ def settings(link: Any, cases: list[tuple[dict[str, str], dict[str, Any]]]) -> N
 
 
 def descriptors(link: Any, spare: int) -> None:
-    """Rank 1 may open only few more descriptors: an error that says so, or it works; then it works."""
-    # One that needs no more descriptors: a FileStore without ends the process.
+    """Rank 1 may open only a few more descriptors: creating the group works, or its error says so.
+    With descriptors available again it works."""
+    # This store needs no further descriptors. A FileStore that gets none ends the process.
     store = tcp_store(link)
     taken: list[int] = []
     if link.rank == 1:
-        # The hard limit, for the soft one would be raised. It stays: what is taken is given back.
+        # The hard limit, since the engine would raise the soft one. It stays; the test closes the
+        # descriptors it took.
         used = max(int(name) for name in os.listdir("/proc/self/fd")) + 1
         resource.setrlimit(resource.RLIMIT_NOFILE, (used + 200, used + 200))
         with contextlib.suppress(OSError):
@@ -105,7 +109,7 @@ def descriptors(link: Any, spare: int) -> None:
         join(link, timeout_s=4, store=first, fallback="none", liveness_limit=1000)
         all_good()
         link.say("made", text="", kind="")
-    except Exception as error:  # noqa: BLE001 - looked at by the test
+    except Exception as error:  # noqa: BLE001 - checked by the test
         link.say("made", text=str(error), kind=type(error).__name__)
     for fd in taken:
         os.close(fd)
@@ -116,11 +120,11 @@ def descriptors(link: Any, spare: int) -> None:
     all_good()
     dist.destroy_process_group()
     link.say("good")
-    link.hear("end")  # the store lives in rank 0
+    link.hear("end")  # rank 0 serves the store
 
 
 def forbid_sockets() -> None:
-    """socket() for IPv4 is EPERM from now on, in this process (seccomp)."""
+    """Makes socket() for IPv4 fail with EPERM from now on, in this process (seccomp)."""
     number = {"x86_64": 41, "aarch64": 198}[os.uname().machine]
     load, equal, ret = 0x20, 0x15, 0x06  # BPF: load a word, jump if equal, return
     allow, eperm = 0x7FFF0000, 0x00050000 | errno.EPERM
@@ -153,7 +157,7 @@ def forbidden(link: Any) -> None:
 
 
 def works(link: Any, size: int, options: dict[str, Any]) -> None:
-    """A job in order, and what its group says of itself."""
+    """Runs an ordinary job and returns its group's stats."""
     join(link, **options)
     all_good(size)
     second = dist.new_group(backend="mcast")

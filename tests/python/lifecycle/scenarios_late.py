@@ -1,4 +1,4 @@
-"""A rank that makes its call long after the others, who leave as soon as theirs has returned."""
+"""A rank that makes its call long after the others, which leave as soon as theirs has returned."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def call(what: str, group: Any = None) -> None:
     elif what == "all_reduce":
         large = torch.full(
             (1 << 20,), float(rank + 1)
-        )  # which aggregators fold, where there are any
+        )  # as large as aggregators need: they fold it if there are any, and the ranks else
         dist.all_reduce(large, group=group)
         assert torch.equal(large, torch.full_like(large, world * (world + 1) / 2)), large
     else:
@@ -50,13 +50,13 @@ def call(what: str, group: Any = None) -> None:
 
 
 def placed(group: Any) -> bool:
-    """Aggregators have folded the last large all_reduce, and none of them was lost."""
+    """Returns whether aggregators have folded the last large all_reduce, and none of them was lost."""
     last = torch_mcast.stats(group)["aggregation"]["all_reduce"]
     return last["reason"] == "placed" and not any(row["lost"] for row in last["stations"])
 
 
 def prove_service(group: Any) -> None:
-    """All ranks see aggregators come at the same call."""
+    """Calls all_reduce until aggregators serve it; all ranks see that at the same call."""
 
     def served() -> bool:
         call("all_reduce", group)
@@ -70,7 +70,7 @@ def prove_service(group: Any) -> None:
 
 
 def leaves(link: Any, what: str, how: str, backend: str = "mcast") -> None:
-    """The others destroy the group or end without a word; of a subgroup, they go on."""
+    """The other ranks destroy the group or end without it; if it is a subgroup, they continue."""
     join(link, backend=backend)
     group = dist.new_group(backend=backend) if how == "subgroup" else None
     if os.environ.get("MCAST_AGGREGATORS"):
@@ -93,7 +93,8 @@ def leaves(link: Any, what: str, how: str, backend: str = "mcast") -> None:
 
 
 def calls_late() -> None:
-    """The broadcast whose root has left is there or raises, by what has come when it is called; the barrier needs the root."""
+    """Calls a broadcast whose root has left: it completes or raises, depending on the data received
+    by then. The barrier needs the root."""
     call("broadcast")
     call("barrier")
 
@@ -113,7 +114,7 @@ def never_comes(link: Any) -> None:
 
 
 def interrupted(link: Any) -> None:
-    """As above; somebody presses Ctrl-C while the root waits in destroy_process_group()."""
+    """Like never_comes(), but Ctrl-C interrupts the root in destroy_process_group()."""
     join(link)
     dist.barrier()
     if link.rank != 0:

@@ -1,4 +1,4 @@
-"""A job that trains for long: what it holds must not grow."""
+"""A job that trains for long: its memory, descriptors and threads must not grow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import torch_mcast
 
-# What only grows when something goes wrong.
+# Counters that only grow when something goes wrong.
 FAULTS = ("corrupt", "mismatched", "staging_drops", "stale", "noise")
 
 
@@ -28,7 +28,8 @@ def layers() -> nn.Module:
 
 
 class Training:
-    """Steps of an FSDP2 and a DDP model, of every collective with exact bytes, and of a group that comes and goes."""
+    """Steps of an FSDP2 and a DDP model, of every collective with exact bytes, and of a group that
+    is created and destroyed."""
 
     def __init__(self) -> None:
         sharded = layers()
@@ -53,7 +54,7 @@ class Training:
 
 
 def held(training: Training) -> dict[str, Any]:
-    """What this process has now, when nothing is in flight."""
+    """Returns the resources that this process holds while nothing is in flight."""
     dist.barrier()
     gc.collect()
     descriptors, threads = used()
@@ -61,8 +62,8 @@ def held(training: Training) -> dict[str, Any]:
 
 
 def trains(link: Any, seconds: float, steps: int) -> None:
-    """Trains `steps` steps, and then until `seconds` are over: rank 0's clock tells. Reports what the ranks held
-    after the first 30 steps and at the end."""
+    """Trains `steps` steps, and then until `seconds` are over by rank 0's clock. Reports the
+    resources that the ranks held after the first 30 steps and at the end."""
     os.environ["TORCH_FR_BUFFER_SIZE"] = (
         "0"  # torch's flight recorder fills its buffer over 2000 operations
     )

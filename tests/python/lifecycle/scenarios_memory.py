@@ -1,4 +1,4 @@
-"""Ranks that get no more memory at some moment of their life."""
+"""Ranks whose memory runs out at some moment of their life."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ M_ARENA_MAX = -8
 
 
 def no_more_than(room: int) -> None:
-    """Of address space, beyond what is mapped now."""
+    """Limits the address space to this much beyond the current mappings."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + room
     resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
@@ -34,9 +34,9 @@ def creation(link: Any, victims: list[int], room: int) -> None:
     if link.rank in victims:
         no_more_than(room)
     try:
-        # Gloo ends a process that lets it have some of its threads only.
+        # Gloo ends a process in which it can start only some of its threads.
         join(link, timeout_s=2, fallback="none")
-    except Exception as error:  # noqa: BLE001 - the test looks at it
+    except Exception as error:  # noqa: BLE001 - the test checks it
         enough_again()
         link.say("error", kind=type(error).__name__, text=str(error))
         assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == blocked
@@ -53,7 +53,7 @@ def creation(link: Any, victims: list[int], room: int) -> None:
 
 
 def keep_all_but(room: int) -> None:
-    """Takes what malloc() still has, besides this many bytes."""
+    """Allocates all that malloc() still has, except this many bytes."""
     libc = ctypes.CDLL(None)
     libc.malloc.restype = ctypes.c_void_p
     libc.malloc.argtypes, libc.free.argtypes = [ctypes.c_size_t], [ctypes.c_void_p]
@@ -68,9 +68,9 @@ def keep_all_but(room: int) -> None:
 
 
 def operations(link: Any, victim: int, room: int) -> None:
-    """All that the script itself needs is there before."""
+    """Allocates everything that the script itself needs before memory runs out."""
     ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)  # one heap for all threads
-    # Whoever is refused memory for an operation leaves while the others wait for it there.
+    # A rank that gets no memory for an operation leaves while the others wait for it there.
     join(link, timeout_s=20, fallback="none", liveness_limit=2000, linger=1000)
     world, count = link.world, 1 << 18
     mine, large = exact.words(link.rank, count, 0), torch.empty(world * count, dtype=torch.int64)
@@ -90,7 +90,7 @@ def operations(link: Any, victim: int, room: int) -> None:
         keep_all_but(room)
     try:
         all_of_them()
-    except Exception as error:  # noqa: BLE001 - the test looks at it
+    except Exception as error:  # noqa: BLE001 - the test checks it
         enough_again()
         link.say("error", kind=type(error).__name__, text=str(error))
     else:

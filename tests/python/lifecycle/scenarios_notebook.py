@@ -1,4 +1,4 @@
-"""Notebook kernels: the main thread runs one cell after another, and an interrupt ends the cell that it meets."""
+"""Notebook kernels: the main thread runs one cell after another, and an interrupt ends the current cell."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def asleep(thread: int) -> bool:
 
 
 def cell(link: Any, code: Callable[[], Any]) -> None:
-    """Runs `code` as a kernel does: an interrupt ends the cell, and the kernel goes on."""
+    """Runs `code` as a kernel does: an interrupt ends the cell, and the kernel continues."""
     try:
         code()
     except KeyboardInterrupt:
@@ -36,7 +36,7 @@ def cell(link: Any, code: Callable[[], Any]) -> None:
 
 
 def say_when_blocked(link: Any) -> None:
-    """Says "waiting" once the main thread sleeps inside a cell, at three looks in a row."""
+    """Reports "waiting" once the main thread sleeps inside a cell, at three checks in a row."""
     main = threading.main_thread().ident
     seen = 0
     while seen < 3:
@@ -63,9 +63,9 @@ def sharded_forward() -> Callable[[], Any]:
 
 
 def blocking(what: str) -> Callable[[], Any]:
-    """A call that needs the other rank. Made by both ranks, called by rank 0 in a cell."""
+    """Returns a call that needs the other rank. Both ranks make it; rank 0 calls it in a cell."""
     peer = 1 - dist.get_rank()
-    size = 4 << 20  # a send of so many bytes waits for its receive
+    size = 4 << 20  # a send of this size waits for its receive
     calls: dict[str, Callable[[], Any]] = {
         "barrier": dist.barrier,
         "all_reduce": lambda: dist.all_reduce(torch.ones(200_000)),
@@ -80,7 +80,8 @@ def blocking(what: str) -> Callable[[], Any]:
 
 
 def interrupted(link: Any, what: str) -> None:
-    """Rank 0's cell waits for rank 1 and is interrupted. Its next cells destroy the group and make another one."""
+    """Rank 0's cell waits for rank 1 and is interrupted. Its next cells destroy the group and
+    create another one."""
     join(link, linger=3_600_000)
     exact.every((3,))
     call = blocking(what)
@@ -93,7 +94,7 @@ def interrupted(link: Any, what: str) -> None:
     else:
         link.hear("call")
         caught(link, call)
-        caught(link, dist.barrier, "again")  # it may have learnt from the store only
+        caught(link, dist.barrier, "again")  # the store alone may have told it
         dist.destroy_process_group()
     link.hear("begin again")
     join(link, incarnation="2")
@@ -105,7 +106,7 @@ def interrupted(link: Any, what: str) -> None:
 
 
 def resumed(link: Any, what: str) -> None:
-    """As above, but rank 1 comes late and the interrupted operation goes on: so does the group."""
+    """Like interrupted(), but rank 1 comes late, and the interrupted operation and the group continue."""
     join(link)
     exact.every((3,))
     call = blocking(what)

@@ -1,4 +1,4 @@
-"""A rank strikes itself in the middle of a reduction, when bytes of it have moved."""
+"""A rank kills, stops or aborts itself in the middle of a reduction, when bytes of it have been sent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROUNDS = 200
 
 
 class Reduction:
-    """The same one again and again: its bytes are computed once."""
+    """The same reduction repeatedly, whose bytes are computed once."""
 
     def __init__(self, op: str, count: int = COUNT) -> None:
         rank, world = dist.get_rank(), dist.get_world_size()
@@ -32,7 +32,7 @@ class Reduction:
             self.expected = self.expected.chunk(world)[rank]
 
     def post(self) -> tuple[Any, Any]:
-        """A Work, and its output."""
+        """Posts the reduction. Returns the Work and its output."""
         if self.op == "reduce_scatter":
             output = torch.full_like(self.expected, -1)
             return dist.reduce_scatter_tensor(output, self.mine, async_op=True), output
@@ -52,7 +52,8 @@ def moved() -> int:
 
 
 def strike_inside(reduction: Reduction, strike: Any) -> Any:
-    """A Work that was not over when some of its bytes had moved, which is when `strike` is called."""
+    """Calls `strike` once some bytes of a reduction have been sent that is not complete yet.
+    Returns its Work."""
     for _ in range(ROUNDS):
         before = moved()
         work, output = reduction.post()
@@ -67,7 +68,7 @@ def strike_inside(reduction: Reduction, strike: Any) -> Any:
 
 
 def struck(link: Any, victim: int, op: str, how: str, options: dict[str, Any]) -> None:
-    """how: the name of a signal, or "abort". All others make the same call until it fails."""
+    """how: the name of a signal, or "abort". All other ranks make the same call until it fails."""
     join(link, **options)
     reduction = Reduction(op)
     dist.barrier()
@@ -87,7 +88,7 @@ def struck(link: Any, victim: int, op: str, how: str, options: dict[str, Any]) -
             reduction.check(output)
 
     def strike_and_go_on() -> None:
-        # It may just have been over for this rank, but not for all of them.
+        # It may just have completed on this rank, but not on all of them.
         strike_inside(reduction, strike).wait()
         until_it_fails()
 

@@ -1,4 +1,4 @@
-"""Ranks of an ordinary user: no root, no capabilities, and no way into each other's memory."""
+"""Ranks of an ordinary user: no root, no capabilities, and no access to each other's memory."""
 
 from __future__ import annotations
 
@@ -24,31 +24,34 @@ _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 4, 38
 
 
 def become_user(*paths: Path) -> None:
-    """Gives up root for good, `paths` with it. Started without root, this process is as it should be."""
+    """Gives up root permanently, and the ownership of `paths`. Started without root, the process is
+    already as needed."""
     if os.getuid() == 0:
         for path in paths:
             os.chown(path, USER, USER)
         os.setgroups([])
         os.setresgid(USER, USER, USER)
         os.setresuid(USER, USER, USER)
-        # As a program that the user has started; one that has changed its user hides its /proc from others.
+        # As for a program that the user started; a process that has changed its user hides its
+        # /proc from others.
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
     ctypes.CDLL(None).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
 def capabilities() -> set[str]:
-    """Those of this process that count now: "CapEff" is what the kernel asks for."""
+    """Returns the capabilities in effect; the kernel checks "CapEff"."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return {line.split()[1] for line in lines if line.startswith(("CapPrm", "CapEff", "CapAmb"))}
 
 
 def deny_memory() -> None:
-    """As Yama's ptrace_scope 1 does between processes of which neither is the other's ancestor."""
+    """Denies access as Yama's ptrace_scope 1 does between processes of which neither is the other's
+    ancestor."""
     sandbox.deny([("process_vm_readv", {}), ("process_vm_writev", {})], errno.EPERM)
 
 
 def messages(count: int) -> None:
-    """Around the ring of ranks, and from every rank to every other."""
+    """Sends messages around the ring of ranks, and from every rank to every other."""
     rank, world = dist.get_rank(), dist.get_world_size()
     before, output = (rank - 1) % world, torch.zeros(count, dtype=torch.int64)
     sent = dist.isend(exact.words(rank, count, 7), (rank + 1) % world)
@@ -62,7 +65,7 @@ def messages(count: int) -> None:
 
 
 def works(link: Any, denied: bool) -> None:
-    """Every operation with exact bytes, small and large."""
+    """Runs every operation with exact bytes, small and large."""
     become_user(link.folder)
     assert os.getuid() != 0 and capabilities() == {16 * "0"}
     if denied:

@@ -11,12 +11,13 @@ from scenarios_failure import all_good
 
 OTHER = "99.1.2"
 RECORD = "rank/"
-LATER_FIELDS = ("reduce_", "salt", "shared", "network")  # which an old version's record lacks
+LATER_FIELDS = ("reduce_", "salt", "shared", "network")  # fields that an old version's record lacks
 
 
 class Translated(PassingStore):
-    """The store as seen by a rank of another build: its record says so. What it reads is changed in
-    the same way, since the library that reads it is in truth the one of the others."""
+    """The store as a rank of another build sees it, whose record it changes. The records that it
+    reads are changed in the same way, since its library is in fact the same build as the others'.
+    """
 
     def __init__(self, real: Any, what: str) -> None:
         super().__init__(real)
@@ -45,8 +46,8 @@ class Translated(PassingStore):
 
 
 def two_versions(link: Any, other: int, what: str) -> None:
-    """Rank `other` differs in its version, its protocol, or in all that its record holds. Then all
-    have the same, and make the group in the same processes."""
+    """Rank `other` differs in its version, its protocol, or in its whole record. Then all have the
+    same version, and create the group in the same processes."""
     real = dist.FileStore(str(link.folder / "store"), link.world)
     store = Translated(real, what) if link.rank == other else real
     caught(link, lambda: join(link, timeout_s=20, store=store))

@@ -1,5 +1,6 @@
-"""Sandboxes and old kernels that deny system calls: the group works all the same, with exact bytes
-and what it does without told, or an error names the call. One by one, and all of them together."""
+"""Sandboxes and old kernels that deny system calls: either the group works with exact bytes and
+reports the missing feature, or an error names the call. Each call alone, and all of them together.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ F_ADD_SEALS, SIOCGIFMTU = 1033, 0x8921
 PIDFD, KILL = ("pidfd_open", {}), ("kill", {})
 
 MEMORY, NETS, RING = "shared memory", "multicast", "ring"
-# Name: the calls, the group's path then, and what its reason or transport in stats(), or the log, says.
+# Name: the calls, the group's path without them, and a text in its reason or transport in stats(),
+# or in the log.
 HOST = {
     "pidfd_open": ([PIDFD], MEMORY, ""),
     "kill": ([KILL], MEMORY, ""),
@@ -45,7 +47,7 @@ NETWORK = {
     ),
     "sendmmsg": ([("sendmmsg", {})], RING, "does not hear"),
 }
-# What nothing can stand in for.
+# Calls without a substitute.
 NEEDED = {
     "eventfd2": ([("eventfd2", {})], "eventfd: "),
     "epoll_create1": ([("epoll_create1", {})], "epoll_create1: "),
@@ -55,7 +57,8 @@ NEEDED = {
 ENV = {"host": "auto", "network": "off"}
 ERRORS = [errno.ENOSYS, errno.EPERM]
 ids = errno.errorcode.get
-# Each path with the errors of old kernels or of filters in every run, with the other in the slow tier.
+# Each path with the errors of either old kernels or filters in every run, with the other error in
+# the slow tier.
 both_errors = pytest.mark.parametrize(
     ("path", "error"),
     [
@@ -75,13 +78,13 @@ def works(network_job, where: str, calls: list, error: int, path: str, told: str
     env = {
         "MCAST_SHARED_MEMORY": ENV[where],
         "MCAST_DEBUG": "info",
-        "MCAST_PROBE_TIMEOUT": "300",  # of the ring's case, where no probe leaves
+        "MCAST_PROBE_TIMEOUT": "300",  # for the ring, where no probe is sent
     }
     with network_job(3, "scenarios_denied.works", calls, error, env=env) as it:
         for rank, row in zip(it.ranks, it.expect("good"), strict=True):
             said = f"{row['reason']}, {row['transport']}\n{rank.output()}"
             assert row["path"] == path and told in said, f"{row['path']}, {said}"
-            # What the product has no warning for, it does without in silence.
+            # Features without a warning are replaced silently.
             warnings = [line for line in said.splitlines() if "] warn: " in line]
             assert len(warnings) == len(set(warnings)), warnings
             assert not any("descriptors" in line for line in warnings), warnings
@@ -102,7 +105,7 @@ def test_the_group_works_without_a_call(network_job, path, error):
 
 @pytest.mark.parametrize("error", ERRORS, ids=ids)
 def test_the_group_works_without_all_of_them(network_job, error):
-    """What remains: the ring, since sendmmsg is among them."""
+    """The ring remains, since sendmmsg is among the denied calls."""
     calls = all_calls(HOST) + all_calls(NETWORK)
     works(network_job, "host", calls, error, RING, "")
     shared = {name: case for name, case in HOST.items() if name not in ("memfd_create", "seals")}
@@ -123,7 +126,7 @@ def test_a_call_that_is_needed_is_named(network_job, path, error):
         list(threads.map(one, NEEDED))
 
 
-# Without pidfd death is asked of kill(); without that silence tells.
+# Without pidfd, kill() shows whether a process has died; without kill(), only its silence.
 DEATHS = {
     "by kill": ([PIDFD], r"rank 2 is lost \(its process \d+ has ended\)"),
     "by silence": (

@@ -1,4 +1,4 @@
-"""torchrun with a number of nodes that changes: one joins a job that runs, then is killed."""
+"""torchrun with a variable number of nodes: one joins a running job, then is killed."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Node:
                 command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
                 env={**os.environ, "MCAST_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1",
                      "MCAST_SHARED_MEMORY": shared_memory,
-                     # Up to torch 2.15 a node that joins waits in vain for the address of the shared one.
+                     # Up to torch 2.15 a joining node never gets the address of the shared store.
                      "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
                      "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )  # fmt: skip
 
     def kill(self) -> None:
-        """The machine is gone: no word to anybody."""
+        """The machine fails without notifying anyone."""
         # (The worker has a session of its own, but is the agent's child.)
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         pids = children.read_text().split() if self.process.poll() is None else []
@@ -60,7 +60,7 @@ def test_a_job_grows_and_shrinks(tmp_path, shared_memory):
         return "\n".join(f"--- {node.log.name}\n{node.log.read_text()}" for node in nodes)
 
     def becomes(size: int) -> None:
-        """The job, which goes on in another making of the group."""
+        """Waits for the job to continue with this size in a newly created group."""
         before = len(list(tmp_path.glob("size-*")))
         until(lambda: len(list(tmp_path.glob("size-*"))) > before, log, process=nodes[0].process)
         assert (tmp_path / f"size-{before}-{size}").exists(), log()

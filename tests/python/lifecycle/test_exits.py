@@ -58,8 +58,8 @@ def test_workers_end_without_destroy(job, tmp_path):
 
 
 def test_threads_that_go_on_calling_do_not_end_the_process(job):
-    """Before Python 3.14 a thread that wants Python's lock while the interpreter goes is ended in the middle of
-    a binding: std::terminate. Each rank met that in one run of five."""
+    """Before Python 3.14, a thread that requests the GIL while the interpreter ends is terminated
+    in the middle of a binding: std::terminate. Each rank met that in one run of five."""
     for _ in range(4):
         with job(4, "scenarios_exit.threads_go_on") as it:
             it.expect("posted")
@@ -90,7 +90,7 @@ def test_time_limits_of_many_groups_do_not_add_up(job):
 
 @pytest.mark.parametrize("how", ["exception", "sleep", "caught", "finally"])
 def test_an_error_does_not_wait_for_work_in_flight(job, how):
-    """linger is an hour: nobody waits for it."""
+    """linger is an hour, but no rank waits for it."""
     with job(2, "scenarios_exit.leaves_in_a_hurry", how) as it:
         it.ranks[0].expect("waiting")
         if how != "exception":
@@ -108,8 +108,8 @@ def test_an_error_does_not_wait_for_work_in_flight(job, how):
 
 
 def test_an_error_still_confirms_what_is_over(job):
-    """The root of a small broadcast ends by an exception before the others have called it; none of
-    the data has reached them by multicast."""
+    """The root of a small broadcast ends with an exception before the others have called it; none
+    of the data has reached them by multicast."""
     with job(2, "scenarios_exit.confirms_then_raises") as it:
         it.ranks[0].expect("raises")
         it.ranks[1].order("go")
@@ -177,7 +177,7 @@ def test_many_groups(job):
     with job(2, "scenarios_exit.many_groups", 100) as it:
         for row in it.expect("made"):
             print(row)
-            assert row["lanes"] == 1  # for all of them
+            assert row["lanes"] == 1  # shared by all of them
         it.end()
 
 
@@ -190,7 +190,7 @@ def test_backend_strings_and_debug_wrapper(job):
 
 
 def test_all_at_once(job):
-    """Ranks of several jobs on one host, in each other's way."""
+    """Runs ranks of several jobs on one host at the same time."""
 
     def one(_: int) -> None:
         with job(3, "scenarios_exit.all_end", "return") as it:

@@ -1,4 +1,4 @@
-"""Late and differing ranks, abort, and beginning again in the same processes."""
+"""Late and differing ranks, abort, and creating the group again in the same processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 def test_late_rank_is_named_at_the_timeout(job, victim, op):
     with job(3, "scenarios_failure.late", victim, op, 1.5) as it:
         for rank in it.ranks:
-            row = rank.expect("error")  # asking where the others are takes a second
+            row = rank.expect("error")  # checking on the other ranks takes a second
             text = row["text"]
             assert re.search(
                 rf"operation \d+ \({op}.*\) passed its time limit of 1\.5 s: "
@@ -53,7 +53,7 @@ def test_late_rank_is_waited_for(job, clock):
         it.end()
 
 
-# Case: what two ranks called, as the error shows it.
+# Case: the calls of two ranks, as the error shows them.
 MISMATCHES = {
     "size": [r"all_gather_into_tensor\(300000 bytes", r"all_gather_into_tensor\(300064 bytes"],
     "small size": [r"broadcast\(8 bytes", r"broadcast\(9 bytes"],
@@ -148,10 +148,10 @@ def test_begin_again_after_broken_connections(network_job):
         it.order("go")
         for rank in it.ranks:
             assert "is lost" in rank.expect("error")["text"]
-        for row in it.expect("used"):  # the lanes that were given up are gone
+        for row in it.expect("used"):  # the lanes of the failed group are gone
             (fds, threads), (fds2, threads2) = row["before"], row["after"]
             print(row)
-            # Connections are made when they are needed: up to three per peer may have come since.
+            # Connections are made when they are needed: up to three per peer may be new.
             assert fds2 <= fds + 3 * 2 and threads2 == threads
         it.end()
 
@@ -183,7 +183,7 @@ def test_destroy_with_work_in_flight(job):
 @pytest.mark.parametrize("why", ["setting", "interface"])
 def test_creation_again_on_the_same_store(job, why, store):
     """One rank fails before it meets the others, or before it has published anything: the next
-    attempt, under the same keys, is not thrown out of step."""
+    attempt, under the same keys, is not affected by it."""
     with job(3, "scenarios_failure.fails_before_the_others", why, store) as it:
         text = it.ranks[1].expect("error")["text"]
         assert ("MCAST_EAGER is not valid" if why == "setting" else "no usable interface") in text
@@ -228,7 +228,7 @@ def test_reinit_leaks_nothing(job, rounds):
         for row in it.expect("used", 90):
             (fds, threads, memory), (fds2, threads2, memory2) = row["rows"]
             print(row["rows"])
-            # Connections are made when they are needed: up to three per peer may have come since.
+            # Connections are made when they are needed: up to three per peer may be new.
             assert fds2 <= fds + 3 and threads2 == threads
             groups = rounds - rounds // 4
             assert memory2 - memory < groups * 7 << 10  # 4 KiB each, of which 1 is torch's own

@@ -1,4 +1,4 @@
-"""Wrong arguments, settings and surroundings; what is logged when all is well."""
+"""Invalid arguments, settings and environments; the log of a healthy job."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KINDS = "ValueError|RuntimeError|NotImplementedError"
 ARGUMENTS = [
     ("ValueError", r"broadcast: expected a root rank from 0 to 2, got -1"),
     ("ValueError", r"broadcast: expected a root rank from 0 to 2, got 3"),
-    # Kinds that do not get as far as the backend in every version of torch.
+    # Kinds that do not reach the backend in every version of torch.
     (KINDS, r"from the 'SparseCPU' backend|must be a dense tensor, got layout Sparse"),
     ("ValueError", r"broadcast: input is a meta tensor and has no data"),
     (KINDS, r"[Qq]uantized"),
@@ -27,7 +27,7 @@ ARGUMENTS = [
     ("ValueError", r"all_gather: expected 3 output tensors, one per rank, got 2"),
     ("ValueError", r"all_gather: expected 3 output tensors, one per rank, got 4"),
     ("ValueError", r"all_gather: output 0 must have shape \[4\], got \[3\]"),
-    ("ValueError", r"torch\.int32.*torch\.float32"),  # torch looks first
+    ("ValueError", r"torch\.int32.*torch\.float32"),  # torch checks it first
     ("ValueError", r"expected as many outputs as inputs \(2\), got 1"),
     ("TypeError", r"parameter `tensor`"),
     ("TypeError", r"parameter `input_tensor`"),
@@ -102,7 +102,7 @@ def test_few_descriptors(network_job):
             ]
             return rows[0]["text"], rows[1]["text"], "\n".join(warnings)
 
-    # Two lanes need some eight each, connections come after.
+    # Two lanes need about eight each; connections come later.
     spares = [0, 2, 5, 8, *range(10, 17), 24]
     with ThreadPoolExecutor(5) as threads:
         rows = dict(zip(spares, threads.map(one, spares), strict=True))
@@ -111,8 +111,8 @@ def test_few_descriptors(network_job):
     assert "resource_exhausted: group '0': interface lo: socket: Too many open files" in rows[2][1]
     assert rows[24] == ("", "", "")
     for spare, (other, own, log) in rows.items():
-        # Both fail or none; the one that can knows why (by its error, or by a warning when sockets
-        # were there but no connections), the other knows who.
+        # Both fail or none. Only rank 1 can know the reason (in its error, or in a warning if
+        # sockets were available but connections failed); the other one names the rank.
         assert bool(other) == bool(own), (spare, other, own)
         assert not other or "Too many open files" in own + log, (spare, own, log)
         assert not other or "rank 1" in other or "rank/1" in other, (spare, other)
@@ -123,7 +123,7 @@ def test_few_descriptors(network_job):
 
 
 def test_sockets_are_forbidden(network_job):
-    """A sandbox that refuses socket() on one rank: it says so, the other says who did not come."""
+    """A sandbox refuses socket() on one rank: that rank reports it, the other names the missing rank."""
     with network_job(2, "scenarios_input.forbidden") as it:
         row = it.ranks[1].expect("error")
         assert row["kind"] == "DistBackendError", row
@@ -136,7 +136,7 @@ def test_sockets_are_forbidden(network_job):
 
 
 def test_no_locked_memory(network_job):
-    """RLIMIT_MEMLOCK is for RDMA; nothing here needs it."""
+    """RLIMIT_MEMLOCK matters for RDMA, which this job does not use."""
     with network_job(2, "scenarios_input.works", 1 << 20, {}, limits={"RLIMIT_MEMLOCK": 0}) as it:
         assert {row["path"] for row in it.expect("stats")} == {"multicast"}
         it.end()
@@ -147,7 +147,7 @@ def test_small_buffers_and_lies_about_the_mtu(network_job):
     with network_job(3, "scenarios_input.works", 3 << 20, {}, env=env) as it:
         for row in it.expect("stats"):
             assert row["path"] == "multicast" and row["window"] > 0
-            assert "raise net.core.rmem_max" not in row["transport"]  # it got what it asked for
+            assert "raise net.core.rmem_max" not in row["transport"]  # it got the requested size
         it.end()
     with network_job(
         2, "scenarios_input.works", 1 << 20, {"rcvbuf": 1 << 30, "max_mtu": 65535}
@@ -159,7 +159,7 @@ def test_small_buffers_and_lies_about_the_mtu(network_job):
 
 @pytest.fixture
 def small_mtu():
-    """A network namespace whose loopback carries packets of 1500 bytes only."""
+    """Makes a network namespace whose loopback carries packets of 1500 bytes only."""
     from torch_mcast.lab.system import LabError, require_rights
 
     try:
@@ -184,7 +184,8 @@ def test_larger_mtu_than_the_interface_has(network_job, small_mtu):
 
 
 def test_log(network_job):
-    """Nothing at the default level when all is well; with info one line per lane and per group."""
+    """A healthy job logs nothing at the default level; with info it logs one line per lane and per
+    group."""
     with network_job(2, "scenarios_input.works", 1000, {}) as it:
         it.expect("stats")
         it.end()
@@ -201,7 +202,7 @@ def test_log(network_job):
                     r"sndbuf \d+.* gso o\w+.* gro",
                     line,
                 ), lines
-            # The second group is among ranks whom the first one has probed.
+            # The second group has the same ranks, which the first one has probed.
             for number, whose in enumerate(("the probe", "the probe of another group")):
                 assert re.match(
                     start

@@ -1,4 +1,4 @@
-"""Whoever leaves waits for ranks that are late: what it has given reaches them, however late they are."""
+"""A leaving rank waits for late ranks: its data reaches them, however late they are."""
 
 from __future__ import annotations
 
@@ -23,15 +23,17 @@ from torch_mcast.lab import Lab, LabSpec
 from torch_mcast.lab.system import NETNS_DIR
 from torch_mcast.lab.topology import NIC
 
-# How tensors travel: settings of the ranks, and which services run beside them. docs/lifecycles.md has the table.
+# Transports of tensors: settings of the ranks, and the services that run next to them.
+# docs/lifecycles.md has the table.
 PATHS = {
     "network": {"MCAST_SHARED_MEMORY": "off"},
     "host": {"MCAST_SHARED_MEMORY": "auto"},
     "engine": {"MCAST_SHARED_MEMORY": "off"},
     "engine-host": {"MCAST_SHARED_MEMORY": "auto"},
-    "aggregators": {"MCAST_INCAST": "128K"},  # short segments, so that it pays to have 4 MiB folded
+    "aggregators": {"MCAST_INCAST": "128K"},  # short segments, so that folding 4 MiB pays
 }
-# Below and at twice the liveness limit, which is 20 s; within the time limit of operations.
+# Below the liveness limit, which is 20 s, and at twice that limit; within the time limit of
+# operations.
 WAITS_S = (12.0, 40.0)
 WAIT_S = WAITS_S[-1]
 
@@ -64,7 +66,7 @@ def way(clock: MovedClock, tmp_path: Path, request: pytest.FixtureRequest) -> It
         socket = tmp_path / "engine.sock"
         services.append(host_engine.start(socket, "--guardian", "off", env=clock.env))
         env["MCAST_ENGINE"] = f"host:{socket}"
-    if request.param == "aggregators":  # which groups of one host do not ask
+    if request.param == "aggregators":  # groups of one host do not use them
         lab, socket = request.getfixturevalue("lab"), tmp_path / "aggregator.sock"
         services.append(test_aggregator.start(socket, clock.env, lab))
         env |= {"MCAST_AGGREGATORS": read(socket)["address"], "MCAST_SOCKET_IFNAME": NIC}
@@ -79,7 +81,7 @@ def way(clock: MovedClock, tmp_path: Path, request: pytest.FixtureRequest) -> It
 
 
 def row(name: str, what: str, how: str, wait_s: float, job: Job) -> str:
-    """For the table, just before the late rank makes its call (pytest -rP)."""
+    """Returns a row for the table, just before the late rank makes its call (pytest -rP)."""
     gone = [rank.number for rank in job.others(LATE) if not rank.events.empty()]
     return f"late: {name}, {what}, {how}, {wait_s:g} s: ranks that have gone before: {gone}"
 
@@ -105,7 +107,7 @@ def test_who_leaves_waits_for_a_late_rank(way, what, how, wait_s):
 
 @pytest.mark.all_tier
 def test_gloo_ends_alike():
-    """All at once: nobody can move Gloo's clock."""
+    """All jobs run at once: a test cannot move Gloo's clock."""
     with contextlib.ExitStack() as jobs:
         started = [
             jobs.enter_context(Job(3, "scenarios_late.leaves", what, "destroy", "gloo"))
@@ -129,8 +131,8 @@ def test_gloo_ends_alike():
 
 @pytest.mark.parametrize("way", ["network", "engine"], indirect=True)
 def test_who_never_calls_is_named(way, clock):
-    """The operation's own limit, 60 s, ends the wait on all ranks. (In shared memory what a root has given
-    stays when it leaves.)"""
+    """The operation's own limit, 60 s, ends the wait on all ranks. (In shared memory, the data of a
+    root stays when it leaves.)"""
     with way.start(3, "scenarios_late.never_comes") as it:
         it.ranks[0].expect("calls")
         processes = [*way.services, it.ranks[0].pid]

@@ -1,6 +1,6 @@
-"""A long job holds at its end what it held after its first steps: memory, descriptors, threads.
+"""A long job holds as much at its end as after its first steps: memory, descriptors, threads.
 
-MCAST_TEST_LONG_JOB_S is how long it runs with MCAST_TEST_ALL=1: 300 s by default, 3600 for an hour."""
+MCAST_TEST_LONG_JOB_S is its duration with MCAST_TEST_ALL=1: 300 s by default, 3600 for an hour."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def trains(job, seconds: float, env: dict[str, str] | None = None) -> None:
             print(row)
             assert last["descriptors"] == first["descriptors"], row
             assert last["threads"] == first["threads"], row
-            # Traces and torch's own tables fill up to their bounds; a group costs 4 KiB (test_reinit_leaks_nothing).
+            # Traces and torch's own tables grow up to their bounds; a group takes 4 KiB
+            # (test_reinit_leaks_nothing).
             allowed = 1536 * KiB if seconds else 256 * KiB
             allowed += row["steps"] // 10 * 5 * KiB
             assert last["memory"] - first["memory"] < allowed, row
@@ -42,7 +43,7 @@ def test_a_long_job_holds_no_more_at_its_end(job):
 
 
 def engine_holds(pid: int) -> tuple[int, int, int]:
-    """Descriptors, threads, and resident bytes without mapped files and shared memory."""
+    """Returns descriptors, threads, and resident bytes without mapped files and shared memory."""
     folder = Path(f"/proc/{pid}")
     fields = dict(line.split(":\t") for line in (folder / "status").read_text().splitlines())
     resident = int(fields["RssAnon"].split()[0]) * KiB
@@ -51,7 +52,8 @@ def engine_holds(pid: int) -> tuple[int, int, int]:
 
 @pytest.mark.all_tier
 def test_an_engine_holds_nothing_of_long_jobs_that_have_ended(network_job, tmp_path):
-    """Of two jobs alike; what the engine keeps after the first one is kept once."""
+    """Runs two equal jobs; the engine may keep memory after the first one, but not more after the
+    second."""
     socket = tmp_path / "engine.sock"
     engine = host_engine.start(socket)
     env = {"MCAST_ENGINE": f"host:{socket}", "MCAST_SHARED_MEMORY": "auto"}

@@ -1,5 +1,4 @@
-"""Ranks that get no more memory or threads: they work all the same, or all ranks get an error in
-bounded time."""
+"""Ranks that get no more memory or threads: they still work, or all ranks get an error in bounded time."""
 
 from __future__ import annotations
 
@@ -15,8 +14,8 @@ KIB, MIB = 1 << 10, 1 << 20
 
 @pytest.mark.parametrize("victims", [[0, 1, 2], [1]], ids=["all", "one"])
 def test_memory_is_short_while_the_group_is_made(job, victims):
-    """Of address space: too little for anything, for a thread, for some, for all. Once there is
-    enough, the same processes make the group."""
+    """Address space is too small for anything, for one thread, for some, for all. Once it suffices,
+    the same processes create the group."""
 
     def one(room: int) -> str:
         with job(3, "scenarios_memory.creation", victims, room) as it:
@@ -28,7 +27,7 @@ def test_memory_is_short_while_the_group_is_made(job, victims):
                 head = f"mcast: rank {rank.number} of 3 could not make group '0': "
                 assert text.startswith(head), text
                 short = "resource_exhausted: group '0': (out of memory|cannot start a thread: )"
-                # Whoever has what it needs waits for those that have not.
+                # A rank that has enough waits for those that have not.
                 assert (rank.number in victims and re.search(short, text)) or re.search(
                     rf"rank(/|\(s\) | ){victims}", text
                 ), text
@@ -45,8 +44,8 @@ def test_memory_is_short_while_the_group_is_made(job, victims):
 
 @pytest.mark.parametrize("room", [0, 256 * KIB, MIB, 16 * MIB])
 def test_memory_ends_in_the_middle_of_operations(job, room):
-    """Of one rank. What its script asks for is refused to the script; what its threads need ends the
-    process, and the others name it."""
+    """One rank gets no memory. A refused request of its script raises there; a refused request of a
+    thread ends the process, and the others name it."""
     with job(3, "scenarios_memory.operations", 1, room) as it:
         last = it.ranks[1].events.get(timeout=GUARD_S)
         good = last["event"] == "good"
@@ -61,6 +60,6 @@ def test_memory_ends_in_the_middle_of_operations(job, room):
             assert last["kind"] == "MemoryError", last
             if it.ranks[1].code() == 0:
                 return it.end()
-            # Script and thread were refused at the same moment: both consequences show.
+            # Script and thread were refused at the same time: both results appear.
         it.end(0, -signal.SIGABRT, 0)
         assert "std::bad_alloc" in it.ranks[1].output()

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 GONE = "rank 0 (left|has left|closed)"
-# The call, and the error of the rank that comes when rank 0 has destroyed the group.
+# The call, and the error of the rank that comes after rank 0 has destroyed the group.
 CALLS = {
     "barrier": GONE,
     "all_reduce": GONE,
@@ -20,7 +20,8 @@ CALLS = {
     "monitored_barrier": "waiting for send/recv from rank 0: Rank 0 was interrupted in monitoredBarrier",
     "new_group": r"could not make group .*1 of 2 keys missing \(rank/0\)",
 }
-# One reduction, one operation of the other lane, and one that has no lane; the others with MCAST_TEST_ALL=1.
+# One reduction, one operation of the other lane, and one without a lane; the others with
+# MCAST_TEST_ALL=1.
 USUAL = {"barrier", "all_reduce", "recv", "monitored_barrier", "fsdp2"}
 
 

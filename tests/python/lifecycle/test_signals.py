@@ -1,4 +1,4 @@
-"""A rank is killed, terminated or stopped during each operation and phase: what the others say."""
+"""A rank is killed, terminated or stopped during each operation and phase: the errors of the others."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 from moved_clock import MovedClock
 from scenarios import OPS
 
-# By a clock that the test moves: in the time of the machine nobody is silent for so long.
+# On a clock that the test moves: in real time no rank is silent for so long.
 LIMIT_MS = 10_000
 LIMITS = {"liveness_limit": LIMIT_MS, "timeout_s": 600}
 PHASES = ["before", "middle", "waiting"]
 
 
 def check_error(row: dict, op: str, rank: int, world: int, reason: str, posted: bool) -> None:
-    """Operation, sequence, group, culprit, elapsed, limit, hint: all in one text.
+    """Checks that one text names operation, sequence, group, culprit, elapsed time, limit and hint.
 
     A rank that had not posted may find the group failed already: then there is no elapsed time.
     """
@@ -43,7 +43,7 @@ def check_again(row: dict, op: str, reason: str) -> None:
     ), row["text"]
 
 
-# RST in place of FIN where the dead rank had unread input; a write that comes after it: EPIPE.
+# RST instead of FIN if the dead rank had unread input; EPIPE for a write after that.
 LOST = (
     r"is lost \((peer 127\.0\.0\.1:\d+ closed its connection without a goodbye"
     r"|connection to peer 127\.0\.0\.1:\d+ broke: (Connection reset by peer|Broken pipe)"
@@ -53,7 +53,8 @@ LOST = (
 
 
 def silent(limit_ms: int) -> str:
-    """A connection that is first needed then is not answered either."""
+    """Returns the error for a silent rank. It also does not accept a connection that is needed only
+    then."""
     return (
         rf"(has been silent for \d+\.\d s \(liveness limit {limit_ms / 1000:.1f} s\); its process is stopped"
         r"|is lost \(peer 127\.0\.0\.1:\d+ did not answer a connection attempt "
@@ -67,7 +68,7 @@ SILENT = silent(LIMIT_MS)
 def strike(job, folder: Path, op: str, phase: str, number: int, world: int) -> None:
     victim = world - 1
     if op == "broadcast" and phase == "waiting":
-        victim = 0  # the root, else nobody waits long
+        victim = 0  # the root, else the wait is short
     clock = MovedClock(folder / op)
     reason = f"rank {victim} " + (SILENT if number == signal.SIGSTOP else LOST)
     with job(world, "scenarios.struck", victim, op, phase, LIMITS, env=clock.env) as it:
@@ -87,7 +88,8 @@ def strike(job, folder: Path, op: str, phase: str, number: int, world: int) -> N
             rank.expect("destroyed")
         codes = [0] * world
         if number == signal.SIGSTOP:
-            # It comes back to a group that has failed without it: an error there too, in bounded time.
+            # It continues in a group that has failed without it, and also gets an error, in bounded
+            # time.
             back = it.ranks[victim]
             back.signal(signal.SIGCONT)
             back.order("go")
@@ -102,7 +104,7 @@ def strike(job, folder: Path, op: str, phase: str, number: int, world: int) -> N
 
 
 def all_ops(run, *args, **options) -> None:
-    # At once: they mostly wait.
+    # In parallel: they mostly wait.
     with ThreadPoolExecutor(len(OPS)) as threads:
         runs = [threads.submit(run, op, world, *args, **options) for world, op in enumerate(OPS, 2)]
     for each in runs:
@@ -112,7 +114,7 @@ def all_ops(run, *args, **options) -> None:
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)
 
 
-# To the others a rank that is terminated looks like one that is killed.
+# The others see no difference between a terminated rank and a killed one.
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize(
     "number",
@@ -126,8 +128,8 @@ def test_struck(job, tmp_path, number, phase):
     all_ops(lambda op, world: strike(job, tmp_path, op, phase, number, world))
 
 
-# While the group is made, nobody listens yet in the case of a rank that has not published its
-# address; and a connection may be refused before it is made.
+# In the case of a rank that has not published its address, no rank listens yet while the group is
+# created; and a connection may be refused before it is established.
 REFUSED = LOST.replace(r"is lost \((", r"is lost \((cannot connect to peer .*|")
 
 
@@ -137,8 +139,8 @@ def strike_creation(job, number: int, phase: str) -> None:
     reason = {
         "rendezvous": rf"waiting for the addresses of all ranks, for {seconds} \(limit 2\.0 s\): "
         rf"rendezvous: 1 of 3 keys missing \(rank/{victim}\)",
-        # Connections that are refused are tried again: silence may count before they are given up. A
-        # rank that is stopped before it has joined counts as late, until the time is over.
+        # Refused connections are retried: the liveness limit may pass before they are given up. A
+        # rank that is stopped before it has joined counts as late until the time is over.
         "probe": rf"rank {victim} ({silent(3000)}|{REFUSED})"
         if number != signal.SIGSTOP
         else rf"rank {victim} {silent(3000)}|rank\(s\) {victim} have not joined",
@@ -174,7 +176,7 @@ def test_struck_in_creation(job, phase):
 
 
 def pause(job, op: str, world: int) -> None:
-    """Stopped for less than the limit: nobody notices but by the time it takes."""
+    """A rank stopped for less than the limit delays the operation and has no other effect."""
     with job(world, "scenarios.paused", op) as it:
         it.expect("posted")
         it.ranks[1].signal(signal.SIGSTOP)
@@ -194,7 +196,7 @@ def test_paused(job):
 
 @pytest.mark.parametrize("rounds", [500, pytest.param(40_000, marks=pytest.mark.all_tier)])
 def test_a_signal_that_is_handled_ends_nothing(job, rounds):
-    """Four ranks of one host had died within seconds: an interrupted poll() was taken for a death."""
+    """Four ranks of one host used to die within seconds: an interrupted poll() was taken for a death."""
     with job(4, "scenarios.interrupted", rounds) as it:
         for rank in it.ranks:
             assert rank.expect("good", 30 + rounds / 100)["handled"] > 10

@@ -1,5 +1,5 @@
-"""A rank is killed, stopped or aborts in the middle of a reduction: what all say. As test_signals.py
-for operations without arithmetic."""
+"""A rank is killed, stopped or aborts in the middle of a reduction: the errors of all ranks. Like
+test_signals.py, which has operations without arithmetic."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from moved_clock import MovedClock
 from test_signals import LIMITS, LOST, SILENT
 
 LOST_INSIDE = LOST.replace("broke: ", "broke( in the middle of a frame)?: ")
-VICTIMS = {"reduce_scatter": 2, "all_reduce": 1, "reduce": 0}  # the last: its root
+VICTIMS = {"reduce_scatter": 2, "all_reduce": 1, "reduce": 0}  # the last one is its root
 PATHS = {"network": "multicast", "host": "shared memory"}
 
 
 def names(text: str, op: str, rank: int, reason: str) -> None:
-    """The call that was in flight, or the one after it, and the reason."""
+    """Checks that the text names the call in flight, or the one after it, and the reason."""
     for pattern in (
         rf"^mcast {op}\w* #\d+ on rank {rank} of 3 in group '0': ",
         rf"(failed on rank {rank} after \d+\.\d s \(limit 600\.0 s\)"

@@ -1,6 +1,6 @@
-"""Ranks that lose the CPU for long, as in a machine that a hypervisor suspends or a container beyond
-its quota: all their threads stand still, and every timer is late when they go on. By a clock that the
-test moves, so that no limit depends on how busy this machine is."""
+"""Ranks that lose the CPU for long, as in a machine that a hypervisor suspends or a container that
+exceeds its quota: all their threads stop, and every timer is late when they continue. The test
+moves the clock, so that no limit depends on the load of this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from moved_clock import STEP_S
 
 LIMIT_S = 10.0
 OPTIONS = {"liveness_limit": 1000 * LIMIT_S, "timeout_s": 600}
-# "seconds": what silence is added up to. Whoever was away finds the group failed, or its peers gone.
+# "seconds": the limit that silence is compared with. A suspended rank finds the group failed, or
+# its peers gone.
 CAUSE = (
     r"rank \d (has been silent for \d+\.\d s \(liveness limit 10\.0 s\)|is lost \(|closed its connections"
     r"|has left the group)"
@@ -44,22 +45,22 @@ def path(request):
 
 
 def test_a_machine_suspended_beyond_the_limit(job, path, clock):
-    """All ranks at once, as when they are in one machine: each finds that time has passed, for the
-    others as for itself."""
+    """Suspends all ranks at once, as when they are in one machine: each finds that time has passed,
+    for the others as for itself."""
     with job(4, "scenarios_busy.busy", OPTIONS, False, env=clock.env) as it:
         running(it, path)
         for rank in it.ranks:
             rank.signal(signal.SIGSTOP)
         clock.jump(6 * LIMIT_S)
-        for number, rank in enumerate(it.ranks, 1):  # CPUs come back one by one
+        for number, rank in enumerate(it.ranks, 1):  # CPUs continue one by one
             rank.signal(signal.SIGCONT)
             clock.run(0.1 * LIMIT_S, pids(it.ranks[:number]))
         goes_on(it)
 
 
 def test_ranks_suspended_one_by_one(job, path, clock):
-    """Each stands still for longer than the limit, also in the midst of connecting, and no two for the
-    same time: nobody takes another for lost who was away when it was."""
+    """Each rank is suspended for longer than the limit, also while connecting, and no two for the
+    same time: a rank that was suspended itself does not take another for lost."""
     with job(4, "scenarios_busy.busy", OPTIONS, False, env=clock.env) as it:
         running(it, path)
         for number, rank in enumerate(it.ranks, 1):
@@ -73,7 +74,8 @@ def test_ranks_suspended_one_by_one(job, path, clock):
 
 
 def test_suspended_within_the_limit(job, path, clock):
-    """One of two machines, several times: together longer than the limit, each time less."""
+    """One of two machines is suspended several times: together longer than the limit, each time for
+    less."""
     with job(4, "scenarios_busy.busy", OPTIONS, False, env=clock.env) as it:
         running(it, path)
         for _ in range(3):
@@ -87,7 +89,8 @@ def test_suspended_within_the_limit(job, path, clock):
 
 
 def test_suspended_beyond_the_limit(job, path, clock):
-    """One of two machines: all ranks raise, those that come back too, and say whom they lack."""
+    """One of two machines is suspended: all ranks raise, also those that continue, and name the
+    missing ranks."""
     with job(4, "scenarios_busy.busy", OPTIONS, True, env=clock.env) as it:
         running(it, path)
         for rank in it.ranks[2:]:
@@ -109,7 +112,7 @@ def test_suspended_beyond_the_limit(job, path, clock):
 
 
 def test_a_quota_of_the_cpu(job, path, clock):
-    """Each rank runs a fifth of the time, in turns of its own: no rank takes another for lost."""
+    """Each rank runs a fifth of the time, in its own intervals: no rank takes another for lost."""
     with job(3, "scenarios_busy.busy", OPTIONS, False, env=clock.env) as it:
         running(it, path)
         for rank in it.ranks:

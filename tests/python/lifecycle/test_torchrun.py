@@ -17,7 +17,7 @@ GUARD_S = 120
 
 
 def alive(session: int) -> list[str]:
-    """Processes of a session, zombies included."""
+    """Returns the processes of a session, zombies included."""
     rows = subprocess.run(
         ["ps", "-e", "-o", "pid=,sid=,stat=,args="], capture_output=True, text=True, check=True
     ).stdout.splitlines()

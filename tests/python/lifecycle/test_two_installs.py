@@ -1,4 +1,5 @@
-"""Two installs of torch_mcast on this machine, of two versions, and a job whose ranks take one or the other."""
+"""Two installations of torch_mcast on this machine, of two versions, and a job whose ranks use one
+or the other."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ import torch_mcast
 
 HERE = Path(torch_mcast.__file__).parent
 OURS = torch_mcast.__version__
-OTHER = re.sub(r"\d", "9", OURS)  # as long
+OTHER = re.sub(r"\d", "9", OURS)  # of equal length
 RANKS = 3
 SCRIPT = """
 import sys
@@ -36,7 +37,8 @@ dist.destroy_process_group()
 
 @pytest.fixture(scope="module")
 def other_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a copy of another version: two modules say it, and one compiled file, as text."""
+    """Makes a folder with a copy of another version: two modules contain the version, and one
+    compiled file, as text."""
     site = tmp_path_factory.mktemp("site")
     copy = site / "torch_mcast"
     shutil.copytree(HERE, copy, ignore=shutil.ignore_patterns("__pycache__", "mcast-*"))
@@ -53,7 +55,7 @@ def other_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def job(folder: Path, sites: list[Path]) -> list[str]:
-    """What each rank printed; rank i has the package that is in sites[i]."""
+    """Returns the output of each rank; rank i has the package in sites[i]."""
     script = folder / "script.py"
     script.write_text(SCRIPT)
     ranks = [

@@ -1,5 +1,6 @@
-"""Jobs without root and without capabilities, where ranks can read each other's memory and where they cannot
-(Yama's ptrace_scope 1; a seccomp filter gives the same error on kernels without it)."""
+"""Jobs without root and without capabilities, on hosts where ranks can read each other's memory and
+where they cannot (Yama's ptrace_scope 1; a seccomp filter gives the same error on kernels without
+it)."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ allowed_or_denied = pytest.mark.parametrize("denied", [False, True], ids=["allow
 
 
 def readable(denied: bool) -> bool:
-    """With ptrace_scope 1 ranks allow each other; 2 and 3 leave it to administrators, and to nobody."""
+    """With ptrace_scope 1 ranks allow each other access; 2 leaves it to administrators, and 3 to no one."""
     return not denied and not (YAMA.exists() and int(YAMA.read_text()) > 1)
 
 
@@ -50,7 +51,8 @@ def test_network_without_rights(network_job, algorithm):
 
 @pytest.fixture
 def start_engine() -> Iterator:
-    """Starts an engine as the user whom the ranks will be. Its program lies where that user can reach it."""
+    """Starts an engine as the user that the ranks will have. Its program is in a place that this
+    user can read."""
     folder = Path(tempfile.mkdtemp(prefix="mcast_user_"))
     engines = []
 
@@ -73,13 +75,15 @@ def start_engine() -> Iterator:
     shutil.rmtree(folder)
 
 
-# How the engine gets at tensors of its clients, by `engine_memory`, where it can read their memory and where not.
+# How the engine reads its clients' tensors, by `engine_memory`, if it can access their memory and
+# if not.
 COPIES = {
     "slots": ("none", "none"),
     "copy": ("process_vm", "descriptor"),
     "map_all": ("none", "none"),
 }
-# Where nothing is denied, and where the engine's ranks share memory, with MCAST_TEST_ALL=1 only.
+# Cases in which nothing is denied, and in which the engine's ranks share memory, run with
+# MCAST_TEST_ALL=1 only.
 USUAL = {("copy", "off", True), ("map_all", "auto", True)}
 
 
@@ -92,7 +96,7 @@ USUAL = {("copy", "off", True), ("map_all", "auto", True)}
     ids=lambda case: f"{case[0]}-{case[1]}-{'denied' if case[2] else 'allowed'}",
 )
 def test_an_engine_without_rights(network_job, start_engine, case):
-    """The engine and its clients are one user's processes."""
+    """The engine and its clients are processes of one user."""
     memory, shared_memory, denied = case
     socket = start_engine(denied)
     env = {

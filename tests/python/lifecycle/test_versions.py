@@ -1,4 +1,4 @@
-"""Two installed versions in one job: all ranks say so at once, with both, and who has which."""
+"""Two installed versions in one job: all ranks report it at once, with both versions and their ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OURS = torch_mcast.__version__
 @pytest.mark.parametrize("what", ["version", "protocol", "record"])
 @pytest.mark.parametrize("other", [0, 1])
 def test_two_versions_in_one_job(job, other, what):
-    """`record`: the other one's record cannot be read here, its first lines apart."""
+    """`record`: the other rank's record cannot be read here, except its first lines."""
     with job(3, "scenarios_version.two_versions", other, what) as it:
         for rank in it.ranks:
             text = rank.expect("error")["text"]
@@ -29,7 +29,7 @@ def test_two_versions_in_one_job(job, other, what):
                 number = min(int(text.rpartition(" ")[2]) for text in said.values())
                 mine, theirs = (f"{OURS}, protocol {n}" for n in (number, number + 1))
             assert set(said.values()) == {mine, theirs}, text
-            if rank.number != other:  # which looks at the others in the same way
+            if rank.number != other:  # that rank compares the others in the same way
                 assert said.get(str(other)) == theirs, text
         it.expect("good")
         it.end()

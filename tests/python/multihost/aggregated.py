@@ -1,5 +1,5 @@
-"""What the ranks run in test_multihost_aggregated_*.py: reductions large enough for aggregators, whose
-results every rank can fold by itself, bit for bit."""
+"""Functions that ranks run in test_multihost_aggregated_*.py: reductions large enough for
+aggregators, whose results every rank can fold by itself, bit for bit."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from test_reduce import contribution, fold, fold_in_turn, reduce_op, same_bits
 import torch_mcast
 
 Op = dist.ReduceOp
-# Segments are short, so that aggregators pay from 1 MiB on, for reduce_scatters too. None is given up
-# because this machine lets it wait.
+# Segments are short, so that aggregators pay from 1 MiB on, for reduce_scatters too. No aggregator
+# is given up because this machine delays it.
 PAYS = {"incast": 64 << 10, "aggregate": "both", "aggregator_patience": 10_000}
 BYTES = 5 << 18
 
 
 def elements(dtype: torch.dtype) -> int:
-    """Of a vector of BYTES or a little more: an odd number, so that the last shard is shorter."""
+    """Returns the elements of a vector of BYTES or a little more: an odd number, so that the last
+    shard is shorter."""
     return BYTES // dtype.itemsize + 3
 
 
 def block_of(dtype: torch.dtype) -> int:
-    """Elements of a rank's block of such a vector, all of one length."""
+    """Returns the elements of a rank's block of such a vector; all blocks are equally long."""
     return -(-elements(dtype) // dist.get_world_size())
 
 
 def whole(dtype: torch.dtype, salt: int) -> list[torch.Tensor]:
-    """Contributions by rank, as long as all blocks together."""
+    """Returns the contributions by rank, as long as all blocks together."""
     count = block_of(dtype) * dist.get_world_size()
     return [contribution(rank, count, dtype, salt) for rank in range(dist.get_world_size())]
 
@@ -48,7 +49,7 @@ def own_block(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def reduced(parts: list[torch.Tensor], op: Any, group: Any) -> dict[str, torch.Tensor]:
-    """By every way to call."""
+    """Returns the results of all ways to call a reduction."""
     rank, world = dist.get_rank(), dist.get_world_size()
     dtype, mine = parts[rank].dtype, parts[rank]
     made = {"all_reduce": mine[: elements(dtype)].clone()}
@@ -69,7 +70,7 @@ def reduced(parts: list[torch.Tensor], op: Any, group: Any) -> dict[str, torch.T
 
 
 def coalesced(group: Any) -> dict[str, torch.Tensor]:
-    """Several tensors of one call, the last too small for aggregators."""
+    """Reduces several tensors in one call, the last one too small for aggregators."""
     rank, world = dist.get_rank(), dist.get_world_size()
     block, made = block_of(torch.float32), {}
     inputs = [contribution(rank, n * world, torch.float32, n) for n in (block, block + 77, 5)]
@@ -86,8 +87,9 @@ def coalesced(group: Any) -> dict[str, torch.Tensor]:
 
 
 def every_case(ctx, cases, order) -> tuple[dict, dict, int]:
-    """On two groups of the same ranks, which must give the same bits: stats of that with aggregators, of
-    that without, and the number of reductions on each that are large enough for them."""
+    """Runs the cases on two groups of the same ranks, which must give the same bits. Returns the
+    stats of the group with aggregators and of the one without, and the number of reductions on each
+    that are large enough for aggregators."""
     programs.join(ctx, fold=order, **PAYS)
     alone = torch_mcast.Options(fold=order, **{**PAYS, "aggregate": "off"})
     plain = dist.new_group(backend="mcast", pg_options=alone)
@@ -105,7 +107,7 @@ def every_case(ctx, cases, order) -> tuple[dict, dict, int]:
         for key, tensor in made.items():
             same_bits(tensor, reference[key], key)
         made, reference = {}, {}
-    dist.barrier()  # whoever leaves first ends the job at the aggregators
+    dist.barrier()  # the first rank that leaves ends the job at the aggregators
     found = torch_mcast.stats(), torch_mcast.stats(plain), large
     dist.barrier()
     return found
@@ -120,7 +122,7 @@ def check_folds(parts: list[torch.Tensor], op: Any, made: dict[str, torch.Tensor
 
 
 def on_a_device(ctx, library: str, gate: bool, cases) -> tuple[dict, int]:
-    """Tensors of the fake device, copied through host memory piece by piece."""
+    """Uses tensors of the fake device, which are copied through host memory piece by piece."""
     import devices
     from device_ranks import both, finish, upload
     from test_device_reduce import compare
@@ -152,7 +154,7 @@ def on_a_device(ctx, library: str, gate: bool, cases) -> tuple[dict, int]:
 
 
 class Known:
-    """Contributions and results of a few reductions, made once: what is checked often must not cost
+    """Contributions and results of a few reductions, computed once: repeated checks must not cost
     more than the transfer."""
 
     CASES = ((torch.float32, Op.SUM), (torch.bfloat16, Op.AVG), (torch.int32, Op.SUM))
@@ -165,7 +167,7 @@ class Known:
             self.rows.append((op, parts[rank], folded(parts, op)))
 
     def post_all_reduce(self, which: int):
-        """(work, check of its result)."""
+        """Returns (work, check of its result)."""
         op, mine, expected = self.rows[which % len(self.rows)]
         total = mine.clone()
         work = dist.all_reduce(total, op, async_op=True)
@@ -186,7 +188,7 @@ class Known:
 
 
 def join(ctx, number: int = 0, timeout_s: float = 60.0, **options) -> None:
-    """As programs.join; `number` is the group's name, in which two jobs may differ."""
+    """Joins as programs.join does; `number` is the group's name, in which two jobs may differ."""
     dist.distributed_c10d._world.group_count = number
     options = torch_mcast.Options(**{**PAYS, **options})
     ctx.init_process_group("mcast", timeout_s, pg_options=options)
@@ -199,9 +201,9 @@ def rounds_once_served(
     options: dict | None = None,
     limit_s: float = 60.0,
 ) -> dict:
-    """check(0), check(1), ...: one round each, on the driver's "go". Before
-    it one that aggregators have folded parts of for every rank: they take a job when they answer.
-    Notifies "served" then."""
+    """Calls check(0), check(1), ...: one round each, on the driver's "go". Before them it runs a
+    round of which aggregators have folded a part for every rank, since they serve a job only after
+    they have replied. Then it notifies "served"."""
     programs.join(ctx, **(options or {}))
     until, folded = time.monotonic() + limit_s, torch.zeros(1)
     while not folded.item():
@@ -218,8 +220,8 @@ def rounds_once_served(
 
 
 def rounds_until_a_loss(ctx, check: Callable[[int], None], most: int) -> dict:
-    """check(0), check(1), ...: one round each, until two more have followed that in which the last rank has
-    lost an aggregator. Notifies "aggregated" once aggregators have folded."""
+    """Calls check(0), check(1), ...: one round each, until two more have followed the one in which
+    the last rank has lost an aggregator. Notifies "aggregated" once aggregators have folded."""
     programs.join(ctx)
     more, told = 3, False
     for salt in range(most):
@@ -238,15 +240,15 @@ def rounds_until_a_loss(ctx, check: Callable[[int], None], most: int) -> dict:
 
 def last_stats() -> dict:
     stats = torch_mcast.stats()
-    dist.barrier()  # whoever leaves first ends the job at the aggregators
+    dist.barrier()  # the first rank that leaves ends the job at the aggregators
     return stats
 
 
 def until_told(ctx, number: int = 0, served: int = 0, options: dict | None = None) -> dict:
-    """All-reduces, every one exact, until the driver signals "stop" to rank 0; then those of
-    prove_service(), if `served` aggregators are to be there. Notifies "running" after two, "aggregators"
-    with rank 0's rows of stats whenever their states change, and "raised" with the time and the text when
-    an operation raises: the group then stays until "end"."""
+    """Runs all-reduces, every one exact, until the driver signals "stop" to rank 0; then those of
+    prove_service(), if `served` aggregators are expected. Notifies "running" after two,
+    "aggregators" with rank 0's rows of stats whenever their states change, and "raised" with the
+    time and the text when an operation raises: the group then stays until "end"."""
     join(ctx, number, **(options or {}))
     known, told, done, states = Known(), torch.zeros(1), 0, []
     try:
@@ -263,7 +265,7 @@ def until_told(ctx, number: int = 0, served: int = 0, options: dict | None = Non
                 told.fill_(float(ctx.told("stop")))
             dist.broadcast(told, 0)
     except dist.DistBackendError as error:
-        ctx.notify("raised", (time.monotonic(), str(error)))  # one clock for the whole machine
+        ctx.notify("raised", (time.monotonic(), str(error)))  # the whole machine has one clock
         ctx.wait("end")
         raise
     if served:
@@ -277,8 +279,8 @@ def until_served(ctx, served: int) -> dict:
 
 
 def prove_service(served: int, limit_s: float = 60.0) -> dict:
-    """Goes on until `served` aggregators have been admitted for a while, and three reductions in a row
-    had parts that were folded there for every rank."""
+    """Runs reductions until `served` aggregators have been admitted for a while, and three
+    reductions in a row had parts that aggregators folded for every rank."""
     known, until = Known(), time.monotonic() + limit_s
     admitted_for, folded_for = torch.zeros(1), 0
     while admitted_for.item() < 5 or folded_for < 3:

@@ -1,4 +1,4 @@
-"""What ranks run while the test changes the network under them."""
+"""Functions that ranks run while the test changes the network."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import torch_mcast
 
 
 def until_told(ctx, size, options=None) -> dict:
-    """Operations of every kind until the driver says stop, every byte checked; rank 0 tells the
-    others. Notifies "running" after two rounds, "path <name>" of the first lane's path whenever it
-    changes, and "raised" when an operation raises."""
+    """Runs operations of every kind until the driver sends stop, and checks every byte; rank 0
+    tells the others. Notifies "running" after two rounds, "path <name>" of the first lane's path
+    whenever it changes, and "raised" when an operation raises."""
     programs.join(ctx, **(options or {}))
     told = torch.zeros(1, dtype=torch.uint8)
     done, path, paths = 0, "", []
@@ -41,8 +41,8 @@ def until_told(ctx, size, options=None) -> dict:
 
 
 def connect_when_told(ctx, size) -> dict:
-    """Every rank first sends to every other one after the driver has said so: those that are no neighbors of
-    each other have no connection until then. Every byte is checked."""
+    """Each rank first sends to every other one after the driver has signalled: ranks that are not
+    neighbours of each other have no connection until then. Every byte is checked."""
     programs.join(ctx)
     programs.all_gather(size, 0)
     ctx.notify("running")

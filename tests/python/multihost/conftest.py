@@ -1,6 +1,6 @@
 """Several hosts in one lab.
 
-Tests prefer the four-host lab `four`, whose workers then stay alive from test to test."""
+Tests prefer the four-host lab `four`, whose workers stay alive from test to test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 from torch_mcast.lab import pytest_plugin
 from torch_mcast.lab.pool import Pool
 
-# By name: pytest takes plugins from the top-level conftest only, and this folder also runs alone.
+# Loaded by name: pytest takes plugins from the top-level conftest only, and this folder also runs
+# alone.
 _clusters, lab, lab_rights = (
     pytest_plugin._clusters,
     pytest_plugin.lab,
@@ -43,7 +44,7 @@ def hosts(lab, monkeypatch):
 
     yield get
     for call in calls:
-        with contextlib.suppress(OSError):  # the test has closed its pool: nobody is left to end
+        with contextlib.suppress(OSError):  # the test has closed its pool: no worker is left
             call.outcomes(0)
 
 

@@ -1,7 +1,8 @@
-"""What the ranks run: functions with a lab Context first. Workers import this module once.
+"""Functions that ranks run, with a lab Context as first argument. Workers import this module once.
 
 Every rank can compute every other rank's bytes, so results are compared in full, at a cost that
-stays small beside the transfer: each 8-byte word depends on its place, its rank and the round."""
+stays small compared with the transfer: each 8-byte word depends on its place, its rank and the
+round."""
 
 from __future__ import annotations
 
@@ -16,14 +17,14 @@ import torch_mcast
 
 _ODD = 0x9E3779B97F4A7C15 - (1 << 64)  # an odd multiplier keeps words distinct
 GUARD = 0xA5
-# What a worker imports before its first call. (Here: a function that runs in a worker cannot name a
-# conftest, of which a whole run has several.)
-# Functions of test modules, which import pytest, are what workers call.
+# Modules that a worker imports before its first call. (Defined here because a function that runs in
+# a worker cannot import a conftest: a whole run has several.) Workers call functions of test
+# modules, which import pytest.
 PRELOAD = ("torch", "torch.distributed", "torch_mcast", "pytest", "programs")
 
 
 def pattern(size: int, rank: int, salt: int) -> torch.Tensor:
-    """`size` bytes of that rank and round."""
+    """Returns `size` bytes of that rank and round."""
     words = torch.arange((size + 7) // 8, dtype=torch.int64)
     words += (rank + 1) << 32 | (salt + 1) << 48
     words *= _ODD
@@ -31,8 +32,8 @@ def pattern(size: int, rank: int, salt: int) -> torch.Tensor:
 
 
 def join(ctx, timeout_s: float = 60.0, **options) -> None:
-    # The default group's name is a count of groups, those included whose creation failed in an
-    # earlier call; it must be the same in workers that are new.
+    # The default group's name is a count of groups, including those whose creation failed in an
+    # earlier call; it must be the same in new workers.
     dist.distributed_c10d._world.group_count = 0
     ctx.init_process_group("mcast", timeout_s, pg_options=torch_mcast.Options(**options))
 
@@ -42,7 +43,7 @@ def blocks(size: int, salt: int) -> list[torch.Tensor]:
 
 
 def all_gather(size: int, salt: int, group=None) -> None:
-    """One all-gather, compared in full. Bytes around the output must stay."""
+    """Runs one all-gather and compares it in full. Bytes around the output must not change."""
     rank, world = dist.get_rank(), dist.get_world_size()
     room = torch.full((size * world + 16,), GUARD, dtype=torch.uint8)
     output = room[8:-8]
@@ -74,7 +75,7 @@ def all_gather_list(size: int, salt: int) -> None:
 
 
 def coalesced(size: int, salt: int) -> None:
-    """Three all-gathers in one call, of different sizes."""
+    """Runs three all-gathers in one call, of different sizes."""
     rank, world = dist.get_rank(), dist.get_world_size()
     sizes = [size, size // 3, 1]
     outputs = [torch.zeros(s * world, dtype=torch.uint8) for s in sizes]
@@ -97,7 +98,7 @@ def broadcast(size: int, root: int, salt: int, group=None) -> None:
 
 
 def every_op(ctx, sizes, large=(), options=None) -> dict:
-    """All engine operations at all sizes, broadcasts from every root; `large`: two ops only."""
+    """Runs all engine operations at all sizes, broadcasts from every root; `large`: two ops only."""
     join(ctx, **(options or {}))
     salt = 0
     for size in sizes:
@@ -113,7 +114,7 @@ def every_op(ctx, sizes, large=(), options=None) -> dict:
 
 
 def rounds(ctx, size, count, options=None) -> dict:
-    """`count` all-gathers and broadcasts from changing roots."""
+    """Runs `count` all-gathers and broadcasts from changing roots."""
     join(ctx, **(options or {}))
     for i in range(count):
         all_gather(size, 2 * i)
@@ -123,9 +124,9 @@ def rounds(ctx, size, count, options=None) -> dict:
 
 
 def until_told(ctx, size, options=None, timeout_s=60.0, root=None, watch="") -> dict:
-    """Operations without pause until the driver says stop; every byte is checked. Rank 0 hears the
-    driver and tells the others by a broadcast in each round. Broadcasts come from `root` alone if one
-    is given (and there are no all-gathers then), else from every rank in turn.
+    """Runs operations without pause until the driver sends stop; every byte is checked. Rank 0
+    receives the driver's signal and passes it on by a broadcast in each round. Broadcasts come from
+    `root` alone if one is given (and there are no all-gathers then), else from every rank in turn.
 
     Notifies "running" after two rounds, "path" when the path becomes `watch`, and "raised" with the
     time and the text when an operation raises, before anything is torn down."""
@@ -148,7 +149,7 @@ def until_told(ctx, size, options=None, timeout_s=60.0, root=None, watch="") -> 
             dist.broadcast(told, 0)
         return {**torch_mcast.stats(), "rounds": done}
     except dist.DistBackendError as error:
-        ctx.notify("raised", (time.monotonic(), str(error)))  # one clock for the whole machine
+        ctx.notify("raised", (time.monotonic(), str(error)))  # the whole machine has one clock
         raise
 
 

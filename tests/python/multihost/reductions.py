@@ -1,5 +1,5 @@
-"""What the ranks run in test_multihost_reduce.py. Floats whose sums are rounded, so that another
-order of summation than that of the ranks shows in the bits."""
+"""Functions that ranks run in test_multihost_reduce.py. Their floats have rounded sums, so that a
+summation order other than that of the ranks changes the bits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def values(count: int, rank: int, salt: int) -> torch.Tensor:
 
 
 def folded(count: int, salt: int, part: slice = slice(None)) -> torch.Tensor:
-    """The sum in rank order."""
+    """Returns the sum in rank order."""
     total = values(count, 0, salt)[part].clone()
     for rank in range(1, dist.get_world_size()):
         total += values(count, rank, salt)[part]
@@ -31,7 +31,7 @@ def same(got: torch.Tensor, expected: torch.Tensor, what: object) -> None:
 
 
 def block_of(count: int) -> tuple[int, slice]:
-    """(elements of the whole input, the rank's part of it)."""
+    """Returns (elements of the whole input, the rank's part of it)."""
     rank, world = dist.get_rank(), dist.get_world_size()
     block = -(-count // world)
     return block * world, slice(rank * block, (rank + 1) * block)
@@ -69,7 +69,8 @@ def every_reduction(ctx, sizes) -> dict:
 
 
 def measured(ctx, op, size, rounds) -> dict[str, int]:
-    """Runs between two signals, so that creating the group is not counted. What the rank has counted."""
+    """Runs rounds between two signals, so that creating the group is not counted. Returns the
+    rank's counts."""
     programs.join(ctx, algorithm="multicast")
     dist.barrier()
     ctx.notify("ready")
@@ -83,7 +84,7 @@ def measured(ctx, op, size, rounds) -> dict[str, int]:
 
 
 def both_at_once(ctx, size, rounds) -> dict:
-    """`size` bytes of output and of input."""
+    """Runs both with `size` bytes of output and of input."""
     programs.join(ctx)
     rank, world = dist.get_rank(), dist.get_world_size()
     whole, part = block_of(size // 4)
@@ -106,7 +107,7 @@ def both_at_once(ctx, size, rounds) -> dict:
 
 
 def one_lane_after_the_other(ctx, size, ops) -> None:
-    """Each of the operations at its signal; a rank sends about `size` bytes in each."""
+    """Runs each of the operations at its signal; a rank sends about `size` bytes in each."""
     programs.join(ctx, algorithm="multicast")
     run = {
         "all_gather": lambda: programs.all_gather(size, 1),
@@ -126,8 +127,8 @@ def one_lane_after_the_other(ctx, size, ops) -> None:
 
 
 def refused_group(ctx, *interfaces) -> str:
-    """The error of a group whose ranks name these interfaces. (The store belongs to another group, so
-    that the first to fail does not take it away.)"""
+    """Returns the error of a group whose ranks name these interfaces. (The store belongs to another
+    group, so that the first rank to fail does not remove it.)"""
     ctx.init_process_group("gloo", 20.0)
     options = torch_mcast.Options(interface=interfaces[ctx.rank])
     try:
@@ -162,8 +163,8 @@ def beside_a_stopped_owner(ctx, stopped) -> dict:
 
 
 def shares_at_the_end_of_a_gather(ctx, policy, gather, scatter) -> tuple[float, bool]:
-    """(of the bytes received until the all-gather ended, the reduction's part; whether the reduction
-    was over by then). `gather`: bytes of output, `scatter`: of input."""
+    """Returns (the reduction's share of the bytes received until the all-gather ended, whether the
+    reduction was complete by then). `gather`: bytes of output, `scatter`: of input."""
     programs.join(ctx, algorithm="multicast", lane_policy=policy)
     rank, world = dist.get_rank(), dist.get_world_size()
 
@@ -190,7 +191,7 @@ def shares_at_the_end_of_a_gather(ctx, policy, gather, scatter) -> tuple[float, 
 
 
 def until_it_fails(ctx, size, options) -> None:
-    """Two reductions are always in flight."""
+    """Keeps two reductions in flight."""
     programs.join(ctx, **options)
     whole, part = block_of(size // 4)
     mine = values(whole, dist.get_rank(), 0)
@@ -208,7 +209,7 @@ def until_it_fails(ctx, size, options) -> None:
 
 
 def fsdp2(ctx, backend) -> tuple[list[float], list[dict]]:
-    """Losses of a few steps, and the trace of the last backward pass."""
+    """Returns losses of a few steps, and the trace of the last backward pass."""
     from torch import nn
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -222,7 +223,7 @@ def fsdp2(ctx, backend) -> tuple[list[float], list[dict]]:
     mesh = init_device_mesh("cpu", (ctx.world_size,))
     for layer in (net[0], net[2]):
         fully_shard(layer, mesh=mesh)
-        # On a GPU a stream of its own does this.
+        # On a GPU, FSDP uses a separate stream for this.
         layer._set_unshard_async_op(True)
     fully_shard(net, mesh=mesh)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -241,7 +242,7 @@ def fsdp2(ctx, backend) -> tuple[list[float], list[dict]]:
 
 
 def overlaps(trace: list[dict]) -> int:
-    """Pairs of an all-gather and a reduce-scatter of one group whose data moved at the same time."""
+    """Counts pairs of an all-gather and a reduce-scatter of one group whose data moved at the same time."""
     moved = [op for op in trace if op["ok"] and op["first_byte"] is not None]
     return sum(
         gather["group"] == scatter["group"]
@@ -255,8 +256,8 @@ def overlaps(trace: list[dict]) -> int:
 
 
 def posted(ctx, draw: random.Random, salt: int, group) -> tuple:
-    """One operation drawn from the seed that all ranks share: (work, check). Its tensors live in
-    the check."""
+    """Posts one operation drawn from the seed that all ranks share. Returns (work, check), of which
+    the check keeps the tensors."""
     kind = draw.choice(["all_gather", "broadcast", "reduce_scatter", "all_reduce", "reduce"])
     count = int(2 ** draw.uniform(0, 19)) - 1  # of float32, up to 2 MiB
     root = draw.randrange(ctx.world_size)
@@ -288,8 +289,9 @@ def posted(ctx, draw: random.Random, salt: int, group) -> tuple:
 
 
 def drawn(ctx, seed, rounds, number) -> dict:
-    """Rounds of operations on several groups of all ranks: each group's in one order on all ranks,
-    the groups' among each other in another order on each rank, all waited for in any order."""
+    """Runs rounds of operations on several groups of all ranks. Each group's operations have one
+    order on all ranks; the groups are interleaved in another order on each rank; all works are
+    waited for in any order."""
     programs.join(ctx)
     own = random.Random(f"{seed} {ctx.rank}")
     groups = [dist.new_group(backend="mcast") for _ in range(number)]
@@ -310,7 +312,7 @@ def drawn(ctx, seed, rounds, number) -> dict:
 
 
 def until_the_ring(ctx, size) -> dict:
-    """All-reduces until the driver says stop; notifies "ring" when the reduce lane has changed."""
+    """Runs all-reduces until the driver sends stop; notifies "ring" when the reduce lane has changed."""
     programs.join(ctx)
     told, seen, done = torch.zeros(1), False, 0
     while not told.item():
@@ -327,9 +329,9 @@ def until_the_ring(ctx, size) -> dict:
 
 
 def differing(ctx, how, timeout_s) -> None:
-    """Rank 2 calls something else, or nothing."""
+    """Rank 2 calls a different operation, or none."""
     programs.join(ctx, timeout_s)
-    ctx.notify("joined")  # who still makes a group that has failed gets another text
+    ctx.notify("joined")  # a rank that still creates a group that has failed gets another text
     ctx.wait("all joined")
     ops, count = dist.ReduceOp, 1 << 20
     output, mine = torch.zeros(count // 4), torch.zeros(count)
@@ -343,7 +345,7 @@ def differing(ctx, how, timeout_s) -> None:
         elif how == "kind":
             dist.all_reduce(output)
         else:
-            ctx.wait("go")  # alive, but elsewhere
+            ctx.wait("go")  # alive, but makes no call
             dist.barrier()
     except dist.DistBackendError as error:
         ctx.notify("raised", str(error))

@@ -1,4 +1,5 @@
-"""Reductions that aggregators fold a part of: exact bytes, and the loss of one costs only time."""
+"""Reductions of which aggregators fold a part: exact bytes, and the loss of an aggregator only
+costs time."""
 
 import torch
 import torch.distributed as dist
@@ -12,7 +13,7 @@ def contribution(rank: int, salt: int) -> torch.Tensor:
 
 
 def check(salt: int) -> None:
-    """Sums that every rank can compute by itself, in place and not."""
+    """Checks sums that every rank can compute by itself, in place and not."""
     rank, world = dist.get_rank(), dist.get_world_size()
     want = sum(contribution(r, salt) for r in range(world))
     mine = contribution(rank, salt)
@@ -31,7 +32,7 @@ def test_aggregators_fold_their_part(served):
     rows = call.results()
     assert [row["state"] for row in rows[0]["aggregators"]] == ["admitted", "admitted"]
     for row in rows:
-        # One before "served"; a reduce_scatter of so little gains nothing.
+        # One before "served"; so small a reduce_scatter gains nothing.
         assert row["counters"]["agg_operations"] >= 1 + 3
         assert row["counters"]["agg_bytes_sent"] > 0
         assert row["counters"]["agg_diverted"] == row["counters"]["agg_lost"] == 0
@@ -42,7 +43,7 @@ def test_one_that_is_killed_costs_no_bytes(served):
     cluster = served(4, 2)
     call = cluster.start(rounds_until_a_loss, check, 2000)
     call.wait("aggregated")
-    cluster.lab.aggregation.kill("a1")  # in the midst of it, as a rule
+    cluster.lab.aggregation.kill("a1")  # usually while it runs
     for row in call.results():
         assert not row["failure"]
         assert row["counters"]["agg_lost"] == 1

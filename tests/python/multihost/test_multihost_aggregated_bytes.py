@@ -15,11 +15,11 @@ from torch_mcast.cost_model.aggregation import Case, Servers, plan
 SIZE = 16 << 20
 # Segments short enough that a shard can be dealt out within a few percent.
 INCAST = 128 << 10
-# Payload in frames of 1514 bytes: 1448 by TCP, 1408 by multicast.
+# Payload in frames of 1514 bytes: 1448 with TCP, 1408 with multicast.
 FRAMING = 1.05
 WITHIN = 0.06
-# An aggregator acknowledges much more than it sends: up to one frame of 66 bytes for two that have
-# come, fewer where the kernel joins these.
+# An aggregator acknowledges much more than it sends: up to one frame of 66 bytes for every two
+# received, fewer if the kernel joins these.
 ACKNOWLEDGED = 66 / (2 * 1514)
 
 
@@ -61,7 +61,7 @@ def measured(ctx, op, order, incast=INCAST):
 
 
 def expected(op, order, hosts, aggregators, size=SIZE):
-    """The planner's part and the loads with it, in bytes."""
+    """Returns the planner's part and the loads with it, in bytes."""
     servers = Servers(hosts, aggregators, float(aggregators))
     segment = INCAST // (2 * (hosts - 1)) // 64 * 64
     own = "either" if order == "turn" else "sent"
@@ -77,8 +77,8 @@ def expected(op, order, hosts, aggregators, size=SIZE):
 
 
 def by_nic(cluster, crossed, rows):
-    """Bytes as framed, the mean of each kind of host: shards and lists differ by a segment. With each, the most
-    that may be of what was sent again: it is not counted who got it."""
+    """Returns bytes as framed, the mean of each kind of host: shards and lists differ by a segment.
+    Each comes with the maximum of retransmitted bytes: their receivers are not counted."""
     workers, aggregators = cluster.lab.workers, cluster.lab.aggregators
     resent = sum(again(row) for row in rows) + sum(crossed.tcp_again.values())
 
@@ -122,8 +122,9 @@ def test_bytes_are_those_of_the_model(served, aggregators, op, order, record_pro
 
 @pytest.mark.all_tier
 def test_nobody_sends_more_than_its_share(served, record_property):
-    """With the segments of the default settings, which take few grants: each worker its vector once, the
-    aggregators the result, a seventh each but for the last segments of shards, which are shorter."""
+    """With the segments of the default settings, which need few grants, each worker sends its
+    vector once. Each aggregator sends a seventh of the result, less at the last segments of shards,
+    which are shorter."""
     cluster = served(8, 7, rate="300mbit")
     found, _ = expected("all_reduce", "turn", 8, 7)
     assert found.part == pytest.approx(1) and found.kept
@@ -138,7 +139,7 @@ def test_nobody_sends_more_than_its_share(served, record_property):
 
 
 def test_a_host_of_several_ranks_sends_one_contribution(served, record_property):
-    """Bytes at the aggregators, and what they have folded, do not grow with the ranks of a host."""
+    """Bytes at the aggregators, and the bytes they have folded, do not grow with the ranks of a host."""
     into, folded, resent = {}, {}, {}
     for per_host in (1, 2):
         cluster = served(4, 2, per_host)
@@ -150,7 +151,7 @@ def test_a_host_of_several_ranks_sends_one_contribution(served, record_property)
 
         crossed, _ = moved(cluster, measured, "all_reduce", "rank", look=look)
         into[per_host] = sum(crossed.received(host.name) for host in cluster.lab.aggregators)
-        resent[per_host] = sum(crossed.tcp_again.values())  # contributions go by streams
+        resent[per_host] = sum(crossed.tcp_again.values())  # contributions are sent in streams
         folded[per_host] = sum(job["stations"][0]["folded_bytes"] for (job,) in jobs)
         assert {(job["ranks"], job["hosts"]) for (job,) in jobs} == {(4 * per_host, 4)}
     record_property("into aggregators", (into, resent))

@@ -1,5 +1,5 @@
-"""What FSDP and DDP reduce, through aggregators: every type, operator and way to call, the same bits as
-the fold on the ranks gives."""
+"""Reductions of FSDP and DDP through aggregators: every type, operator and way to call gives the
+same bits as the fold on the ranks."""
 
 import aggregated
 import fake_device
@@ -12,7 +12,7 @@ from torch_mcast.lab.pool import Pool
 all_tier = pytest.mark.all_tier
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 FLOAT_OPS = ("SUM", "AVG", "PREMUL_SUM", "MIN", "MAX")
-# What they use most, and a type or operator of each kind.
+# The most common ones, and a type or operator of each kind.
 CASES = [
     *((torch.float32, op) for op in FLOAT_OPS),
     (torch.bfloat16, "AVG"),
@@ -31,7 +31,7 @@ FAULTS = ("agg_diverted", "agg_lost", "agg_declined", "agg_malformed", "agg_repe
 
 
 def check_folded_by_all(rows, large):
-    """Stations have had a part in all of the `large` reductions, and nothing went wrong."""
+    """Checks that stations had a part in all of the `large` reductions, without an error."""
     assert {row["state"] for row in rows[0]["aggregators"]} == {"admitted"}
     for row in rows:
         assert not row["failure"]
@@ -68,7 +68,7 @@ def test_several_ranks_on_a_host_give_the_same_bits(served, order):
 @pytest.mark.parametrize("gate", [True, False], ids=["gate", "host"])
 @pytest.mark.parametrize("per_host", [1, pytest.param(2, marks=all_tier)])
 def test_device_tensors(served, per_host, gate):
-    """In processes of their own: one with an accelerator is another for the rest of the tests."""
+    """Separate processes: one with an accelerator behaves differently in all later tests."""
     lab, library = served(4, 2, per_host).lab, fake_device.library()
     cases = [(torch.int64, "MAX"), (torch.int32, "SUM")]
     if per_host == 1:  # else floats are folded on their hosts first, in another order

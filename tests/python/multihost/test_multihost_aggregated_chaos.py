@@ -1,7 +1,8 @@
-"""Aggregators that are killed, stopped and restarted at random beside 8 workers: bytes stay exact, every
-operation ends, and in the end all serve again.
+"""Aggregators that are killed, stopped and restarted at random while 8 workers run: bytes stay
+exact, every operation ends, and in the end all aggregators serve again.
 
-What happens, and before which operation, follows from a seed; MCAST_TEST_SEED=n repeats one."""
+The seed determines each event and the operation before which it happens; MCAST_TEST_SEED=n repeats
+one."""
 
 from __future__ import annotations
 
@@ -17,14 +18,15 @@ from seeds import seed_of
 
 import torch_mcast
 
-# So that a stopped one costs a moment only. The machine may let one wait longer, which costs no bytes.
+# So that a stopped one delays only for a moment. The machine may delay one for longer, which costs
+# no bytes.
 OPTIONS = {"aggregator_patience": 300}
-AHEAD = 3  # operations that begin before the driver has done what belongs to an earlier one
+AHEAD = 3  # operations that begin before the driver has handled events of an earlier one
 
 
 def drawn(ctx, seed, count, served, order) -> dict:
-    """`count` operations drawn from the seed, each told to the driver before it begins; then those that
-    show that all `served` aggregators fold again."""
+    """Runs `count` operations drawn from the seed, each reported to the driver before it begins;
+    then operations that show that all `served` aggregators fold again."""
     aggregated.join(ctx, fold=order, **OPTIONS)
     draw, known = random.Random(f"{seed} operations"), aggregated.Known()
     gathered, shard = torch.zeros(ctx.world_size << 16), torch.full((1 << 16,), float(ctx.rank))
@@ -51,7 +53,7 @@ def drawn(ctx, seed, count, served, order) -> dict:
     return {**aggregated.prove_service(served, 90.0), "during": during}
 
 
-# In each state of an aggregator what may happen to it, and the state after that.
+# Events that may happen to an aggregator in each state, and the state after them.
 CHANGES = {
     "running": ("kill", "kill", "stop", "stop", "restart", "end"),
     "stopped": ("go_on", "go_on", "restart"),
@@ -62,7 +64,7 @@ ADMITTED_S = 3.0
 
 
 class Chaos:
-    """What happens to aggregators, by the seed."""
+    """Events of aggregators, by the seed."""
 
     def __init__(self, lab, seed) -> None:
         self.lab = lab
@@ -71,7 +73,7 @@ class Chaos:
         self.done: list[str] = []
 
     def around(self, number: int, go_on) -> None:
-        """What happens in the operations from `number` on, which go_on() lets begin."""
+        """Runs the events of the operations from `number` on, which go_on() lets begin."""
         if self.draw.random() >= 0.25:
             return go_on()
         name = self.draw.choice(sorted(self.states))
@@ -80,11 +82,11 @@ class Chaos:
         if self.states[name] == "running":
             self.await_service(name)
         go_on()
-        time.sleep(pause)  # into the operation
+        time.sleep(pause)  # so that it happens during the operation
         self.change(number, name, how)
 
     def await_service(self, name: str) -> None:
-        """One that has just come back is admitted soon: what happens to it then matters more."""
+        """An aggregator that has just come back is admitted soon: events after that matter more."""
         until = time.monotonic() + ADMITTED_S
         while time.monotonic() < until:
             jobs = self.lab.aggregation.status(name)["jobs"]
@@ -98,7 +100,7 @@ class Chaos:
         self.states[name] = AFTER.get(how, "running")
 
     def end(self, number: int) -> None:
-        """All run again."""
+        """Restores all aggregators."""
         for name, state in self.states.items():
             if state != "running":
                 self.change(number, name, {"stopped": "go_on", "dead": "start"}[state])

@@ -26,14 +26,14 @@ def check_undisturbed(rows):
 
 
 def no_jobs(cluster):
-    """Groups that have closed leave nothing at the aggregators."""
+    """Checks that closed groups leave nothing at the aggregators."""
     for host in cluster.lab.aggregators:
         until(lambda h=host: not jobs_of(cluster, h), lambda h=host: jobs_of(cluster, h))
 
 
 @pytest.mark.parametrize("number", [0, 7], ids=["equal names", "different names"])
 def test_two_jobs_at_once(served, number):
-    """Processes of their own on the same hosts, served by the same aggregators."""
+    """Separate processes on the same hosts, served by the same aggregators."""
     cluster = served(4, 2)
     with Pool.in_lab(cluster.lab, programs.PRELOAD) as pool:
         first = cluster.start(aggregated.until_told, 0)
@@ -44,7 +44,8 @@ def test_two_jobs_at_once(served, number):
             jobs = jobs_of(cluster, host)
             assert [job["ranks"] for job in jobs] == [4, 4]
             assert len({job["name"] for job in jobs}) == (1 if number == 0 else 2)
-            # An aggregator takes a job when it answers; the first rounds may have been without it.
+            # An aggregator serves a job only after it has replied; the first rounds may have run
+            # without it.
             until(
                 lambda h=host: all(
                     j["stations"][0]["folded_bytes"] > 0 for j in jobs_of(cluster, h)
@@ -82,7 +83,7 @@ def test_a_killed_rank_is_named_and_its_job_goes(served, victim):
     call.wait("running")
     cluster.pool.kill(victim)
     raised_by(call, others(cluster, victim), victim)
-    no_jobs(cluster)  # though nobody has closed the group
+    no_jobs(cluster)  # although the group has not been closed
     call.signal("end")
     outcomes = call.outcomes(60)
     assert all(outcomes[rank].state == "error" for rank in others(cluster, victim))
@@ -122,7 +123,7 @@ def test_all_quotas_full_leave_the_ranks_alone(served):
 
 
 def test_a_place_that_is_given_back_serves_the_next(served):
-    """Room for one job: the second group is refused, and admitted when the first has closed."""
+    """There is room for one job: the second group is refused, and admitted when the first has closed."""
     cluster = served(4, 2)
     with contextlib.ExitStack() as stack:
         for name in ("a1", "a2"):
@@ -143,7 +144,7 @@ def test_a_place_that_is_given_back_serves_the_next(served):
 
 @contextlib.contextmanager
 def apart(cluster, rank, aggregator):
-    """Nothing that the rank's host sends reaches the aggregator."""
+    """Drops everything that the rank's host sends to the aggregator."""
     lab = cluster.lab
     namespace, address = lab.host(rank).namespace, lab.host(aggregator).address
     system.ip_batch([f"route add blackhole {address}/32"], namespace)
@@ -154,7 +155,7 @@ def apart(cluster, rank, aggregator):
 
 
 def rows_when(call, condition, limit_s=30.0):
-    """Rank 0's rows of aggregators, once they are so."""
+    """Returns rank 0's rows of aggregators once they satisfy the condition."""
     end = time.monotonic() + limit_s
     while True:
         [rows] = call.wait("aggregators", [0], end - time.monotonic())
@@ -163,7 +164,8 @@ def rows_when(call, condition, limit_s=30.0):
 
 
 def test_one_rank_cut_from_one_aggregator(served):
-    """It is out for all, with the rank's name, and the other serves, until the rank reaches it again."""
+    """The aggregator is out for all ranks, with the rank's name, and the other one serves, until
+    the rank reaches it again."""
     cluster = served(4, 2)
     call = cluster.start(aggregated.until_told, 0, 2, {"aggregator_patience": 1000})
     call.wait("running")
@@ -172,7 +174,7 @@ def test_one_rank_cut_from_one_aggregator(served):
         lost = lambda rows: rows[0]["state"] == "lost"  # noqa: E731
         first = rows_when(call, lost)
         assert first[1]["state"] == "admitted" and "rank 1 " in first[0]["reason"], first
-        again = rows_when(call, lost)  # asked again, admitted, and still not reached
+        again = rows_when(call, lost)  # requested again, admitted, and still not reached
         assert "rank 1 cannot reach the station" in again[0]["reason"], again
         assert again[1]["state"] == "admitted"
     call.signal("stop", ranks=[0])

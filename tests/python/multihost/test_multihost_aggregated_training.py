@@ -1,4 +1,4 @@
-"""Training through aggregators: losses and parameters bit for bit as on the ranks alone."""
+"""Training through aggregators: losses and parameters are bitwise equal to those of the ranks alone."""
 
 import json
 import os
@@ -18,7 +18,7 @@ WIDTH, STEPS = 640, 4  # a layer is 1.6 MB
 
 
 def trained(ctx, kind, order, aggregate):
-    """Losses, parameters and stats; imports late, as FSDP costs a second."""
+    """Returns losses, parameters and stats; imports late, as FSDP takes a second."""
     from torch import nn
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -74,7 +74,7 @@ def test_the_same_bits_as_on_the_ranks_alone(served, kind, order):
 
 
 def example(folder, aggregate):
-    """examples/train_fsdp.py as a user runs it; what it has written."""
+    """Runs examples/train_fsdp.py as a user does. Returns its output."""
     out = folder / f"{aggregate}.json"
     settings = {"MCAST_AGGREGATE": aggregate, "MCAST_FOLD": "turn", "MCAST_INCAST": "64K"}
     paths = [package_root(), str(SCRIPT.parent), *filter(None, sys.path)]

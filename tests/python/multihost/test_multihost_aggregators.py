@@ -1,4 +1,4 @@
-"""Aggregators that do not serve: the group works without them and says why."""
+"""Aggregators that do not serve: the group works without them and reports the reason."""
 
 import socket
 import struct
@@ -13,7 +13,7 @@ SIZE = 1 << 20
 
 
 def _refusing(listener: socket.socket) -> None:
-    """Answers every ask with a refusal, as an aggregator whose memory is spent."""
+    """Refuses every request, like an aggregator without free memory."""
     while True:
         try:
             connection, _ = listener.accept()
@@ -28,7 +28,7 @@ def _refusing(listener: socket.socket) -> None:
 
 
 def without_aggregators(ctx, aggregate: str) -> dict:
-    listener = socket.create_server(("127.0.0.1", 7117))  # of this host alone: rank 0 asks
+    listener = socket.create_server(("127.0.0.1", 7117))  # of this host alone: rank 0 connects
     threading.Thread(target=_refusing, args=(listener,), daemon=True).start()
     try:
         programs.join(
@@ -59,6 +59,6 @@ def test_a_group_goes_on_without_aggregators_and_names_the_reason(four):
         assert row["counters"]["roster_changes"] == 0 and not row["failure"]
 
 
-def test_nobody_is_asked_where_aggregation_is_off(four):
+def test_aggregators_are_not_contacted_while_aggregation_is_off(four):
     for row in four.run(without_aggregators, "off"):
         assert row["aggregators"] == []

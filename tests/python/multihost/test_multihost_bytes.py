@@ -1,4 +1,4 @@
-"""What is on the wire, by the lab's counters of frames (`tc -s`), beside what the ranks say."""
+"""Bytes on the wire, by the lab's counters of frames (`tc -s`), compared with the ranks' own counters."""
 
 import programs
 import pytest
@@ -33,8 +33,9 @@ def since(before):
 
 
 def repaired(crossed, counters):
-    """By host, one rank each: bytes as framed (sent, received) that were asked for and sent again. The network
-    drops nothing here, but a rank that this machine lets wait loses datagrams, or takes late ones for lost."""
+    """Returns by host (one rank each) the bytes as framed (sent, received) of repairs. The network
+    drops nothing here, but a rank that this machine delays loses datagrams, or takes late ones for
+    lost."""
     assert all(port.queue_drops == 0 for port in crossed.counters.ports.values())
     remulticast = [FRAMING * CHUNK * c["remulticast_chunks"] for c in counters]
     bytes = {}
@@ -47,8 +48,8 @@ def repaired(crossed, counters):
 
 
 def check_multicast_once(counters, chunks):
-    """By what the ranks have counted: as many that each of them has multicast for the first time. Other
-    datagrams say how far a root has come, which it may also send by its streams."""
+    """Checks the ranks' counters: each has multicast this many chunks for the first time. Other
+    datagrams carry a root's position, which it may also send in its streams."""
     for c, own in zip(counters, chunks, strict=True):
         first = c["datagrams_sent"] - c["remulticast_chunks"]
         assert own <= first <= own + c["positions_sent"], (own, first, c["positions_sent"])
@@ -81,7 +82,7 @@ def test_a_broadcast_crosses_each_link_once(four, record_property):
 
 @pytest.mark.all_tier
 def test_eight_roots_do_not_overrun_the_switch(hosts, record_property):
-    """Roots take turns; what waits at the switch for one host stays below its queue (4 MiB)."""
+    """Roots take turns; the data that waits at the switch for one host stays below its queue (4 MiB)."""
     cluster = hosts(8)
     crossed, counters = moved(cluster, measured, "all_gather", 2)
     again = [sent for sent, _ in repaired(crossed, counters).values()]
@@ -91,8 +92,8 @@ def test_eight_roots_do_not_overrun_the_switch(hosts, record_property):
     record_property("sent again", again)
     ratios = [(s - a) / (2 * BLOCK) for s, a in zip(sent, again, strict=True)]
     assert min(sent) >= FRAMING * 2 * BLOCK and max(ratios[1:]) <= 1.07
-    # The top of the tree sends credit limits to seven: the more frames, the less each rank that has
-    # to wait for a core finds in one.
+    # The top of the tree sends credit limits to seven ranks. It sends more frames if it often gets
+    # a core, because each time a limit has then grown by less.
     assert ratios[0] <= FRAMING + 0.03
 
 

@@ -1,5 +1,5 @@
-"""Networks that change under a group: what comes back in time costs nothing but time, and for what
-does not every rank gets an error that names the rank behind it."""
+"""Networks that change under a group: a fault that ends in time only causes a delay; after any
+other fault, every rank gets an error that names the rank behind it."""
 
 import contextlib
 import re
@@ -13,7 +13,8 @@ from torch_mcast.lab import faults, system
 from torch_mcast.lab.pool import Pool
 from torch_mcast.lab.topology import NIC
 
-# Of ranks that are to be lost. No rank that runs is silent for as long, however busy the machine is.
+# For ranks that are to be lost. A running rank is never silent for as long, however busy the
+# machine is.
 LIMIT = {"liveness_limit": 6000}
 FAULT_S = 2.0
 SIZE = 1 << 20
@@ -35,8 +36,8 @@ def goes_on(call):
 
 
 def all_raise(cluster, call, victim=None):
-    """All but the victim name it; it names somebody, since to it all the others are gone. Without a
-    victim: each names somebody."""
+    """All but the victim name it; the victim names any rank, since it has lost all the others.
+    Without a victim, each names some rank."""
     ranks = range(cluster.world_size)
     for rank, (_, text) in zip(ranks, call.wait("raised", ranks, 60), strict=True):
         who = r"\d" if victim is None or rank == victim else victim
@@ -47,7 +48,7 @@ def all_raise(cluster, call, victim=None):
 
 @contextlib.contextmanager
 def address(cluster, number, *commands):
-    """These commands on the host's interface, and back."""
+    """Runs these commands on the host's interface, and undoes them."""
     host = cluster.lab.host(number)
     try:
         system.ip_batch([f"{command} dev {NIC}" for command in commands], host.namespace)
@@ -93,7 +94,7 @@ def test_another_address_is_used_by_the_next_group(four):
 
 @contextlib.contextmanager
 def black_hole(cluster, number, most):
-    """IP packets above `most` bytes towards this host vanish, and nobody is told."""
+    """Drops IP packets above `most` bytes towards this host without notifying anyone."""
     host = cluster.lab.host(number)
     device = faults.devices(host, cluster.lab.switch)["in"]
     table = "netdev black_hole"
@@ -112,8 +113,9 @@ def black_hole(cluster, number, most):
 
 
 def test_a_path_mtu_that_shrinks_silently_is_an_error(four):
-    """Control frames still pass, so the rank behind it lives; its data does not arrive. Who sends it
-    data gives the connection up, and the first to say so may be either end of it."""
+    """Control frames still pass, so the rank behind the path is alive, but its data does not
+    arrive. The rank that sends it data gives up the connection, and either end of it may be the
+    first to report that."""
     call = running(four, SIZE, LIMIT)
     with black_hole(four, VICTIM, 1300):
         all_raise(four, call)
@@ -130,7 +132,7 @@ def test_a_path_mtu_that_shrinks_for_a_while_costs_time_only(four):
 
 
 def test_an_interface_mtu_that_shrinks_in_the_middle(four):
-    """Down, up, and down again while data is on its way: in fragments, whole, in fragments."""
+    """Sets the MTU down, up, and down again while data is on its way: in fragments, whole, in fragments."""
     host = four.lab.host(VICTIM)
     call = running(four, SIZE)
     try:
@@ -145,15 +147,16 @@ def test_an_interface_mtu_that_shrinks_in_the_middle(four):
 
 @pytest.fixture
 def fresh(four):
-    """Workers that have no connections of earlier groups."""
+    """Returns workers that have no connections of earlier groups."""
     with Pool.in_lab(four.lab, programs.PRELOAD) as pool:
         yield pool
 
 
 @contextlib.contextmanager
 def no_connections(cluster, verdict):
-    """Connection attempts between hosts are refused, or vanish, as with a firewall that is reloaded or a network
-    that is set up late; connections that exist go on. The store, at a port below, can be reached."""
+    """Connection attempts between hosts are refused, or vanish, as when a firewall is reloaded or a
+    network is set up late; existing connections work. The store, at a lower port, can be reached.
+    """
     rule = f"tcp dport 32768-65535 tcp flags & (syn | ack) == syn counter {verdict}"
     hook = "type filter hook input priority 0"
     spaces = [cluster.lab.host(number).namespace for number in range(4)]
@@ -169,7 +172,7 @@ def no_connections(cluster, verdict):
             system.nft(space, "delete table ip closed\n")
 
 
-# (Of SYNs that vanish, the kernel sends the next one 1, 3 and 7 s after the first.)
+# (If SYNs vanish, the kernel sends the next ones 1, 3 and 7 s after the first.)
 REFUSALS = {"refused": "reject with tcp reset", "unreachable": "reject", "dropped": "drop"}
 CLOSED_S = 4.0
 
@@ -194,7 +197,7 @@ def test_connections_that_fail_in_mid_life_cost_time_only(four, fresh, verdict):
 
 @pytest.mark.all_tier
 def test_multicast_that_dies_and_comes_back_and_dies(four):
-    """Each path in turn, and exact bytes on all of them."""
+    """Runs each path in turn, with exact bytes on all of them."""
     call = four.start(changes.until_told, SIZE)
     call.wait("path multicast")
     for mode, path in (("blocked", "ring"), ("flood", "multicast"), ("blocked", "ring")):
@@ -206,7 +209,7 @@ def test_multicast_that_dies_and_comes_back_and_dies(four):
 
 
 def test_multicast_that_one_host_does_not_hear_any_more(four):
-    """As by a firewall there: nothing else of its traffic is hit."""
+    """As with a firewall there: the rest of its traffic is unaffected."""
     host = four.lab.host(VICTIM)
     call = running(four, SIZE)
     rule = f'type filter hook ingress device "{NIC}" priority 0; ip daddr 224.0.0.0/4 counter drop'

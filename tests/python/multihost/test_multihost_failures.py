@@ -1,4 +1,4 @@
-"""Stopped, killed and cut-off ranks: what comes back survives, what does not is named."""
+"""Stopped, killed and cut-off ranks: those that come back survive, the others are named."""
 
 import signal
 import time
@@ -7,10 +7,10 @@ import programs
 import pytest
 
 all_tier = pytest.mark.all_tier
-# So much that no rank that runs is silent for as long, however busy the machine is.
+# Long enough that no running rank is silent for it, however busy the machine is.
 LIMIT = {"liveness_limit": 6000}
 GUARD_S = 60
-SIZE = 4 << 20  # four of them take 0.14 s of the link: signals come in the middle
+SIZE = 4 << 20  # four of them take 0.14 s of the link: signals arrive in the middle
 
 
 def running(cluster, *args, **fields):
@@ -28,8 +28,8 @@ def survives(call):
 
 
 def raised_by(call, ranks, culprit):
-    """Every one of `ranks` has raised and names the culprit. How soon is asserted in virtual time
-    (tests/cpp/collective: SleepyLanes, Failures)."""
+    """Checks that every one of `ranks` has raised and names the culprit. The time to that is
+    asserted in virtual time (tests/cpp/collective: SleepyLanes, Failures)."""
     for rank, (_, text) in zip(ranks, call.wait("raised", ranks, GUARD_S), strict=True):
         assert f"rank {culprit} " in text.split("failed on rank")[0] + text.split("after", 1)[-1], (
             rank,
@@ -94,7 +94,7 @@ def test_a_killed_rank_of_eight_is_named(hosts, victim):
 
 
 def dies(ctx, phase):
-    """Rank 1 is killed at a known point of its life; the others say what they got."""
+    """Rank 1 is killed at a known point of its life; the others report their errors."""
     import os
 
     import torch
@@ -106,13 +106,13 @@ def dies(ctx, phase):
         if phase == "idle":
             dist.barrier()
         if ctx.rank == 1:
-            if phase == "posted":  # it waits for the others, who wait for the driver
+            if phase == "posted":  # it waits for the others, which wait for the driver
                 dist.all_gather_into_tensor(
                     torch.zeros(4 << 20), torch.zeros(1 << 20), async_op=True
                 )
             os.kill(os.getpid(), signal.SIGKILL)
         ctx.wait("go")
-        for salt in range(3):  # the first may still succeed: its data may be all there
+        for salt in range(3):  # the first may still succeed if its data is complete
             programs.all_gather(SIZE, salt)
     except dist.DistBackendError as error:
         text = str(error)
@@ -150,18 +150,18 @@ def test_a_link_cut_for_good_is_named(four, rank, silent):
     call = running(four, SIZE, LIMIT)
     four.lab.cut(rank, silent=silent)
     raised_by(call, others(four, rank), rank)
-    # The one that is cut off raises too; all the others are as silent to it as it is to them.
+    # The disconnected rank raises too; to it, all others are as silent as it is to them.
     [(_, text)] = call.wait("raised", [rank], GUARD_S)
     assert "silent" in text, text
-    four.lab.heal(rank)  # so that what tears down need not wait for the network
+    four.lab.heal(rank)  # so that the teardown need not wait for the network
     assert [outcome.state for outcome in call.outcomes(90)] == ["error"] * 4
-    # The same processes begin again at once. Connections of before, which TCP may give up only now,
-    # are none of the new group's business.
+    # The same processes create the group again at once. Earlier connections, which TCP may give up
+    # only now, do not affect the new group.
     stats = four.run(programs.rounds, 1 << 20, 3, LIMIT)
     assert all(not row["failure"] for row in stats)
 
 
 def test_after_all_this_the_workers_still_work(four):
-    """Failed groups leave nothing behind that hurts the next."""
+    """Failed groups do not affect the next one."""
     stats = four.run(programs.every_op, [0, 1437, 1 << 20])
     assert all(row["path"] == "multicast" and not row["failure"] for row in stats)

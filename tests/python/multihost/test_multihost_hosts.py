@@ -1,5 +1,5 @@
-"""Several ranks on a host: what goes over the network does not grow with them. By the lab's counters of
-frames (`tc -s`)."""
+"""Several ranks on a host: network traffic does not grow with them, by the lab's counters of frames
+(`tc -s`)."""
 
 import itertools
 import time
@@ -14,7 +14,7 @@ from wire import again_by_host, moved
 
 import torch_mcast
 
-BYTES = 16 << 20  # of a rank's input to reductions; gathered in all
+BYTES = 16 << 20  # of a rank's input to reductions; of all outputs when gathered
 FRAMING = 1.07
 
 
@@ -71,7 +71,7 @@ def test_bytes_per_host_are_those_of_one_rank(hosts, op, record_property):
         }
     parts = {
         "all_gather": BYTES / 4,
-        "broadcast": BYTES,  # by the root's host
+        "broadcast": BYTES,  # sent by the root's host
         "reduce_scatter": BYTES * 3 / 4,
         "all_reduce": BYTES * 3 / 4 + BYTES / 4,
     }
@@ -80,8 +80,8 @@ def test_bytes_per_host_are_those_of_one_rank(hosts, op, record_property):
 
 
 def in_groups(ctx):
-    """Subgroups of two hosts with two ranks each: hosts with two and with one, one of each, one
-    host."""
+    """Runs in subgroups of two hosts with two ranks each: hosts with two and with one, one of each,
+    one host."""
     programs.join(ctx)
     found = {}
     for ranks in ([0, 1, 2], [1, 2, 3], [0, 3], [2, 3], [0, 1, 2, 3]):
@@ -131,7 +131,7 @@ def test_without_reading_each_other_every_rank_contributes(hosts, setting):
     stats = cluster.run(once, setting)
     crossed = cluster.lab.counters() - crossed
     assert {s["contributions"] for s in stats} == {"one per rank"}
-    # Two ranks of each host to two owners of the other.
+    # Two ranks of each host send to two owners of the other.
     assert crossed.sent("h1") >= 2 * 2 * BYTES // 4
 
 

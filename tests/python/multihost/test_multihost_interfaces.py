@@ -1,4 +1,4 @@
-"""Hosts with a second network: which one a job takes by itself, and what it says where a network does not lead
+"""Hosts with a second network: which one a job chooses, and its errors if a network does not lead
 to the other hosts."""
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from torch_mcast.lab.network import Lab
 
 FAST = "fast0"
 LIMIT = timedelta(seconds=8)
-MBITS = 40000  # more than the 10000 that the kernel says of a virtual link
+MBITS = 40000  # more than the 10000 that the kernel reports for a virtual link
 
-# A bridge is as fast as its fastest port that has a carrier: a tap of that speed, which somebody holds open.
+# A bridge is as fast as its fastest port that has a carrier: here a tap of that speed, which a
+# process holds open.
 HOLD = """
 import fcntl, struct, sys
 tap = open("/dev/net/tun", "rb+", buffering=0)
@@ -34,8 +35,8 @@ sys.stdin.read()
 
 @pytest.fixture
 def second_network(hosts):
-    """second_network(per_host=1, same=False): a lab of two hosts, each with `fast0` besides: another switch, of a
-    speed that makes it the fastest. `same`: with one address on both."""
+    """second_network(per_host=1, same=False): a lab of two hosts that also have `fast0`: another
+    switch, whose speed makes it the fastest. `same`: both have the same address there."""
     with contextlib.ExitStack() as held:
 
         def get(per_host=1, same=False):
@@ -80,14 +81,13 @@ def add_interface(held: contextlib.ExitStack, lab: Lab, host, switch: str, numbe
     def told() -> str:
         return system.shell(host.namespace, f"ethtool {FAST}")
 
-    until(
-        lambda: f"{MBITS}Mb/s" in told(), told, pause_s=0.02
-    )  # a port counts from when it forwards
+    until(lambda: f"{MBITS}Mb/s" in told(), told, pause_s=0.02)  # a port counts once it forwards
 
 
 def used(ctx, interface=None, groups=1, ttl=1, security="off") -> list:
-    """The transport of each group, after it has moved something; and how many lanes there are more than before.
-    `interface`: None: nothing is set. `ttl`: one that no other test has gives it lanes of its own."""
+    """Returns the transport of each group, after it has moved some data, and the number of new
+    lanes. `interface`: None leaves it unset. `ttl`: a value that no other test uses gives the group
+    its own lanes."""
     before = lanes()
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MCAST_SOCKET_IFNAME")
@@ -136,7 +136,7 @@ def test_ranks_follow_the_one_that_has_a_setting(second_network):
 
 
 def test_a_faster_network_that_carries_nothing_is_passed_over(second_network):
-    """The interfaces are up; the switch is not."""
+    """The interfaces are up, but the switch is down."""
     pool = second_network()
     system.ip_batch(["link set br9 down"], topology.switch_namespace(pool.lab.id))
     for first, second, more in pool.run(used, None, 2, 3):
@@ -157,7 +157,7 @@ def test_a_faster_network_with_one_address_for_all_is_passed_over(second_network
 
 
 def refused(ctx, **options) -> str:
-    """What a group with these options says beside the one whose store it uses."""
+    """Returns the error of a group with these options, next to the group whose store it uses."""
     programs.join(ctx)
     with pytest.raises(dist.DistBackendError) as raised:
         dist.new_group(timeout=LIMIT, pg_options=torch_mcast.Options(**options))
@@ -208,7 +208,7 @@ def test_a_switch_with_a_smaller_mtu_is_named(hosts):
             assert "hears only small datagrams of rank" in stats["reason"], stats["reason"]
             assert "IP packets of 8956 bytes are lost" in stats["reason"], stats["reason"]
             assert "MCAST_MAX_MTU" in stats["reason"]
-        # As it says.
+        # With the setting that the reason names, multicast works.
         for stats in pool.run(programs.every_op, [1, 1 << 20], (), {"max_mtu": 1500}):
             assert stats["path"] == "multicast", stats["reason"]
     finally:

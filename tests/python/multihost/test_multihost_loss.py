@@ -1,7 +1,8 @@
 """Loss and damage between hosts: exact bytes, and repair in proportion to what was lost.
 
-Lost is what the lab's rules dropped (multicast datagrams and super-packets of them: streams are TCP
-here), repaired is what ranks sent again, on streams or by multicast."""
+Lost bytes are those that the lab's rules dropped (multicast datagrams and super-packets of them:
+streams are TCP here); repaired bytes are those that ranks sent again, on streams or by multicast.
+"""
 
 import programs
 import pytest
@@ -19,14 +20,14 @@ def total(stats, name):
 
 
 def account(cluster, stats):
-    """(bytes lost in all, bytes sent again) of a run, from the lab's counters and the ranks'."""
+    """Returns (bytes lost in all, bytes sent again) of a run, from the lab's counters and the ranks'."""
     lost = sum(hit["bytes"] for hit in cluster.lab.fault_counters() if hit["kind"] == "loss")
     again = total(stats, "remulticast_chunks") * stats[0]["chunk"]
     return lost, total(stats, "repair_bytes_sent") + again
 
 
 def check_repairs(cluster, stats, record_property, receivers=1):
-    """receivers: how many miss what one of the lab's rules drops."""
+    """receivers: how many miss the data that one of the lab's rules drops."""
     assert all(row["path"] == "multicast" and not row["failure"] for row in stats)
     lost, repaired = account(cluster, stats)
     lost *= receivers
@@ -57,7 +58,7 @@ def test_losses_are_repaired(four, record_property, fault, count):
 def test_losses_on_eight_hosts(hosts, record_property, rate, unit, who):
     cluster = hosts(8)
     cluster.lab.set_faults(Loss(rate, unit=unit, hosts=[] if who == "all" else who.split("+")))
-    # So many that even of the super-packets, 64 times fewer, some are lost.
+    # So many datagrams that even some of the super-packets, 64 times fewer, are lost.
     count = 4 if unit == "datagram" else 40 if rate == "0.1%" else 12
     stats = cluster.run(programs.rounds, 4 << 20, count, MULTICAST, timeout_s=300)
     check_repairs(cluster, stats, record_property)
@@ -74,7 +75,7 @@ def test_loss_on_the_way_out(four, record_property):
 @all_tier
 @pytest.mark.parametrize("rate", ["0.1%", "1%"])
 def test_loss_on_everything(four, rate):
-    """TCP and address resolution too."""
+    """TCP and address resolution lose frames, too."""
     four.lab.set_faults(Loss(rate, protocol="all"))
     stats = four.run(programs.rounds, SIZE, 5, timeout_s=240)
     assert all(not row["failure"] for row in stats)
@@ -87,13 +88,14 @@ def test_damaged_datagrams_are_dropped_and_repaired(four):
     hits = sum(hit["packets"] for hit in four.lab.fault_counters())
     caught = total(stats, "corrupt") + total(stats, "malformed")
     assert hits > 0 and total(stats, "corrupt") > 0
-    assert caught <= hits  # two flips may hit one datagram; a flip in a tag makes it foreign
+    assert caught <= hits  # two flips may hit one datagram; a flip in a tag makes it a foreign one
     assert total(stats, "repair_chunks_received") > 0
     assert all(row["path"] == "multicast" and not row["failure"] for row in stats)
 
 
 def over_damaged_streams(ctx, size, count):
-    """The ring sends its data over TCP: 'ok', or the text of the error. Wrong bytes fail compare()."""
+    """The ring sends its data over TCP. Returns 'ok', or the text of the error. Wrong bytes fail
+    compare()."""
     import torch.distributed as dist
 
     programs.join(ctx, algorithm="ring")
@@ -108,7 +110,7 @@ def over_damaged_streams(ctx, size, count):
 
 
 def test_damage_in_a_stream_raises_on_all(four):
-    """A veth pair does not verify TCP's checksum. Data is never delivered wrong."""
+    """A veth pair does not verify TCP's checksum. Wrong data is never delivered."""
     call = four.start(over_damaged_streams, SIZE, 30)
     call.wait("ready")
     four.lab.set_faults(BitErrors("1%", hosts=["h3"], protocol="tcp"))

@@ -1,5 +1,5 @@
-"""Many hosts: what few cannot show, as turns of a large all-gather with fewer chains than roots, and a
-control tree of more than one level."""
+"""Behaviour that only many hosts show: turns of a large all-gather with fewer chains than roots,
+and a control tree of more than one level."""
 
 import programs
 import pytest

@@ -1,6 +1,6 @@
-"""A mesh: each rank is in a group across the hosts and in one of its host, and all of these groups move
-data at the same time. Groups across have the same hosts and so the same multicast address; each has a port
-of its own, and the receive buffer that a machine has by default."""
+"""A mesh: each rank is in a group across the hosts and in one of its host, and all of these groups
+move data at the same time. Groups across have the same hosts and so the same multicast address;
+each has its own port, and the receive buffer that a machine has by default."""
 
 from pathlib import Path
 
@@ -12,23 +12,23 @@ from contents import compare
 
 import torch_mcast
 
-SIZE = 128 << 10  # of a rank's block: less than a window, so that turns alone hold roots back
+SIZE = 128 << 10  # of a rank's block: less than a window, so that only turns hold roots back
 ENVIRONMENT = {
-    "MCAST_RCVBUF": "212992",  # net.core.rmem_max as Linux comes
+    "MCAST_RCVBUF": "212992",  # Linux's default of net.core.rmem_max
     "MCAST_SHARED_MEMORY": "off",
-    # The rates that "auto" compares are those of the CPUs here, of which there are fewer than ranks.
+    # The rates that "auto" compares depend on the CPUs here, which are fewer than the ranks.
     "MCAST_ALGORITHM": "multicast",
     # Several CPUs forward the packets of the lab, so that some overtake others.
     "MCAST_REORDER": "1024",
 }
-# Of a group: what was lost, and what came that is none of the group's.
+# Counters of a group for losses, and for datagrams that do not belong to it.
 NEVER = (
     "gaps", "cutoffs", "congestion_cuts", "budget_overcommits", "foreign", "neighbour", "floods_left",
 )  # fmt: skip
 
 
 def dropped():
-    """Datagrams that found a socket of this host full."""
+    """Returns the number of datagrams that this host dropped because a socket was full."""
     names, values = (
         line.split()
         for line in Path("/proc/net/snmp").read_text().splitlines()
@@ -38,7 +38,7 @@ def dropped():
 
 
 def gather(group, salt):
-    """Begins one all-gather; what is returned waits for it and compares every byte."""
+    """Starts one all-gather. Returns a function that waits for it and compares every byte."""
     ranks = dist.get_process_group_ranks(group)
     output = torch.zeros(SIZE * len(ranks), dtype=torch.uint8)
     work = dist.all_gather_into_tensor(
@@ -66,7 +66,7 @@ def mesh(ctx, per_host, rounds):
         dist.barrier()
         for end in [gather(group, salt) for group in groups]:
             end()
-    # (After it: a rank that leaves early is another test's affair.)
+    # (A barrier at the end: ranks that leave early are tested elsewhere.)
     dist.barrier()
     return [torch_mcast.stats(group) for group in groups], dropped()
 
@@ -76,7 +76,8 @@ def mesh(ctx, per_host, rounds):
     [(3, 3, 20), pytest.param(8, 8, 20, marks=pytest.mark.all_tier)],
 )
 def test_groups_of_a_mesh_lose_nothing_to_each_other(hosts, number, per_host, rounds):
-    """Ranks wait for a CPU for long where 64 share two, and what comes meanwhile fits into their sockets."""
+    """Ranks wait long for a CPU when 64 share two, and the data that arrives meanwhile fits into
+    their sockets."""
     rows = hosts(number, per_host).run(
         mesh,
         per_host,

@@ -40,22 +40,22 @@ def test_every_op_large(hosts, number, per_host, mtu):
 @all_tier
 @pytest.mark.parametrize("racks", [[4, 4], [2, 3, 3]])
 def test_racks(hosts, racks):
-    """Two levels of switches, uplinks as fast as one host's link."""
+    """There are two levels of switches, with uplinks as fast as one host's link."""
     cluster = hosts(8, racks=racks, uplink_rate="1gbit")
     assert_multicast(cluster.run(programs.every_op, SIZES, [64 << 20], timeout_s=300))
 
 
 @all_tier
 def test_thirty_two_hosts(hosts):
-    """More roots than may send at once (chains), a control tree of several levels. Links that are slow
-    beside what 32 processes on a few cores can do."""
+    """More roots than may send at once (chains), and a control tree of several levels. Links are
+    slow compared with 32 processes on a few cores."""
     stats = hosts(32, rate="100mbit").run(programs.every_op, [0, 1, 1437], [4 << 20], timeout_s=300)
     assert_multicast(stats)
 
 
 @all_tier
 def test_a_host_at_a_tenth_of_the_rate(four):
-    """It sets the pace; nobody times out and little is sent twice."""
+    """The slow host sets the pace; no rank times out and little is sent twice."""
     four.lab.set_rate("h3", "100mbit")
     stats = four.run(programs.every_op, SIZES, [32 << 20], timeout_s=300)
     assert_multicast(stats)

@@ -1,4 +1,4 @@
-"""Multicast that is blocked or dies, and traffic that is none of a group's business."""
+"""Multicast that is blocked or fails, and traffic that does not belong to a group."""
 
 import contextlib
 import dataclasses
@@ -44,7 +44,7 @@ def test_snooping_with_a_querier_keeps_multicast(four):
 
 @pytest.mark.parametrize("before", ["flood", pytest.param("snooping", marks=pytest.mark.all_tier)])
 def test_multicast_that_dies_later_gives_way_to_the_ring(four, before):
-    """As when memberships age out on a switch without a querier: no data is lost."""
+    """Memberships age out, as on a switch without a querier: no data is lost."""
     four.lab.set_multicast(before)
     call = four.start(programs.until_told, SIZE, None, 60.0, None, "ring")
     call.wait("running")
@@ -63,10 +63,11 @@ def test_multicast_that_dies_later_gives_way_to_the_ring(four, before):
 @pytest.mark.all_tier
 @pytest.mark.alone
 def test_multicast_that_is_limited_gives_way_to_the_ring(hosts):
-    """As behind the gateway of a cloud, which drops what a host multicasts beyond some rate: nothing that the
-    reach probe could see. All but the root fetch what is dropped from it, each a copy, over its one link: with
-    five hosts multicast moves a quarter of what unicast does, far beyond the half where the line is drawn. (In
-    an all-gather all links carry such copies, as many as a ring's, so only broadcasts tell the two apart.)"""
+    """As behind a cloud gateway, which drops a host's multicast above some rate: the reach probe
+    cannot see that. All but the root fetch the dropped data from the root, each its own copy, over
+    the root's one link: with five hosts multicast moves a quarter of what unicast does, far below
+    the threshold of a half. (In an all-gather all links carry such copies, as many as a ring's, so
+    the difference only shows in broadcasts.)"""
     limited = hosts(5, rate="100mbit", multicast_rate="2mbit")
     call = limited.start(programs.until_told, SIZE, None, 60.0, 0, "ring")
     call.wait("path", timeout_s=180)
@@ -82,7 +83,8 @@ def test_multicast_that_is_limited_gives_way_to_the_ring(hosts):
 
 
 def fragmented_in_steps(ctx, steps):
-    """Broadcasts from rank 0, some in each step; what it has sent in fragments by the end of each."""
+    """Runs several broadcasts from rank 0 in each step. Returns the number of fragmented datagrams
+    it has sent by the end of each step."""
     programs.join(ctx)
     counts = []
     for step in range(steps):
@@ -97,7 +99,8 @@ def fragmented_in_steps(ctx, steps):
 
 
 def test_an_mtu_that_shrinks_under_a_group_is_told_and_counted(four):
-    """The chunk is agreed: it goes on in IP fragments, by multicast, and whole when the MTU is back."""
+    """The chunk size is agreed, so the group continues by multicast in IP fragments, and
+    unfragmented once the MTU is back."""
     host = four.lab.host(0)
     mtus = [1500, 1300, 1500]
     call = four.start(fragmented_in_steps, len(mtus))
@@ -121,7 +124,7 @@ def test_an_mtu_that_shrinks_under_a_group_is_told_and_counted(four):
 
 
 def second_job(cluster, hosts, base_port):
-    """Another job's workers, on some of the lab's hosts."""
+    """Starts another job's workers on some of the lab's hosts."""
     places = []
     for rank, number in enumerate(hosts):
         place = cluster.pool.places[number]
@@ -136,8 +139,8 @@ def second_job(cluster, hosts, base_port):
 
 
 def one_of_two_jobs(ctx, count, same_address):
-    """Rounds of operations, `count` of them, or 0: until told. The address is hashed from what
-    identifies the job; jobs that agree in it (two behind one rendezvous host) share the address."""
+    """Runs `count` rounds of operations, or until told if it is 0. The address is hashed from the
+    job's identity; jobs that agree in it (two behind one rendezvous host) share the address."""
     programs.join(ctx)
     if same_address:
         os.environ.update(MASTER_ADDR="shared", MASTER_PORT="1")
@@ -157,7 +160,7 @@ def one_of_two_jobs(ctx, count, same_address):
 
 @pytest.mark.parametrize("same_address", [False, True], ids=["own-address", "same-address"])
 def test_two_jobs_do_not_disturb_each_other(four, same_address):
-    """Even where they share the multicast address: their members differ, and so do their ports."""
+    """This holds even if they share the multicast address: their members differ, and so do their ports."""
     count = 6
     with contextlib.closing(second_job(four, [1, 2, 3, 0], 40000)) as other:
         call = four.start(one_of_two_jobs, 0, same_address)
@@ -170,7 +173,7 @@ def test_two_jobs_do_not_disturb_each_other(four, same_address):
         assert row["path"] == "multicast" and not row["failure"], row["reason"]
         counters = row["counters"]
         assert counters["mismatched"] == 0 and counters["corrupt"] == 0
-        # (Probes that come before a rank knows its group are such too: some, on a busy machine.)
+        # (Probes that arrive before a rank knows its group also count: a few on a busy machine.)
         others = counters["neighbour"] + counters["foreign"]
         assert others < sent // 10, others
 
@@ -179,7 +182,7 @@ SMALL = 1000
 
 
 def replayed(ctx):
-    """Datagrams of one group sent again while its successor waits for the same operation."""
+    """Sends datagrams of one group again while its successor waits for the same operation."""
     programs.join(ctx)
     store = dist.distributed_c10d._get_default_store()
     raw = None
@@ -212,7 +215,7 @@ def store_barrier(store, name, ctx):
 
 
 def replay(raw, address):
-    """Sends every captured data datagram again from an ordinary socket; returns their number."""
+    """Sends every captured data datagram again from an ordinary socket. Returns their number."""
     captured = []
     raw.setblocking(False)
     while True:

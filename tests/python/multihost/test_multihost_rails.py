@@ -1,5 +1,5 @@
-"""Hosts with equally many ranks: large broadcasts and all-gathers are received once per host, whatever
-happens meanwhile. (test_multihost_hosts.py counts what is on the wire.)"""
+"""Hosts with equally many ranks: large broadcasts and all-gathers are received once per host,
+whatever happens meanwhile. (test_multihost_hosts.py counts the bytes on the wire.)"""
 
 import subprocess
 import sys
@@ -51,15 +51,17 @@ def test_a_stream_is_received_once_per_host(hosts, op):
     got = [counts["chunks_placed"] * chunk for _, counts in results]
     copied = [counts["shm_slot_bytes"] for _, counts in results]
     if op == "all_gather":
-        # A quarter over the network to each, which passes it and its own on to the neighbour.
+        # Each rank receives a quarter over the network, and passes it and its own quarter to its
+        # neighbour.
         assert all(0.25 * size <= bytes <= 0.26 * size for bytes in got), got
         assert all(bytes == size // 2 for bytes in copied), copied
     else:
-        # To the other host a half to each, which passes it on; here all of it by the root.
+        # Each rank of the other host receives a half and passes it on; on the root's host all of it
+        # comes from the root.
         assert got[0] == got[1] == 0
         assert all(0.5 * size <= bytes <= 0.51 * size for bytes in got[2:]), got
         assert copied[0] == 0 and copied[1] == size and sum(copied[2:]) == size, copied
-    assert all(counts["ops_posted"] == 2 for _, counts in results)  # with the barrier
+    assert all(counts["ops_posted"] == 2 for _, counts in results)  # including the barrier
 
 
 def test_small_ones_go_straight(hosts):
@@ -116,12 +118,12 @@ def test_losses_and_blocked_multicast(hosts, mode, loss):
 
 
 def disagrees(ctx, what):
-    """Rank 3 makes another call than the others, or none; what they all get."""
+    """Rank 3 makes another call than the others, or none. Reports the errors of all."""
     programs.join(ctx, 8.0 if what == "late" else 30.0)
     block = torch.zeros(SIZE, dtype=torch.uint8)
     text = ""
     try:
-        dist.barrier()  # of which the abort may be heard
+        dist.barrier()  # the abort may arrive in it
         if what == "late" and ctx.rank == 3:
             ctx.wait("go", timeout_s=60)
         if what == "abort" and ctx.rank == 3:
@@ -157,7 +159,7 @@ def test_calls_that_differ_fail_on_all(hosts, what):
 
 
 def leaves_in_flight(ctx):
-    """A group that is destroyed while its operations are running, again and again."""
+    """Destroys a group while its operations are running, repeatedly."""
     programs.join(ctx)
     for salt in range(3):
         group = dist.new_group()
@@ -208,7 +210,7 @@ def test_device_tensors(hosts, gate):
     sys.path.insert(0, folder)
     import fake_device
 
-    # A lab of its own: its processes have an accelerator from now on.
+    # A separate lab: its processes have an accelerator from now on.
     cluster = hosts(2, 2, rate="900mbit")
     streams = cluster.run(on_devices, folder, fake_device.library(), gate)
     assert set(streams) == {"one rank per host (2)"}
@@ -225,8 +227,8 @@ print("over", torch_mcast.stats()["streams"], flush=True)
 
 
 def test_scripts_that_end_without_destroying(lab_rights, tmp_path, monkeypatch):
-    """Nobody drives the groups while they are closed: a rank that waited for their operations to be confirmed
-    would wait for an hour."""
+    """No thread drives the groups while they are closed: a rank that waited for its operations to
+    be confirmed would wait for an hour."""
     monkeypatch.setenv("MCAST_LINGER", "3600000")
     script = tmp_path / "script.py"
     script.write_text(NEVER_DESTROYED)

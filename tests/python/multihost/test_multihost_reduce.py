@@ -1,4 +1,5 @@
-"""Reductions between hosts: exact, as few bytes as the algorithm needs, beside the multicast lane.
+"""Reductions between hosts: exact, with as few bytes as the algorithm needs, concurrent with the
+multicast lane.
 
 Tests with two hosts come first, so that the lab of four is built once."""
 
@@ -29,8 +30,9 @@ def check_served(stats, path="multicast"):
 
 
 def test_each_lane_has_its_nic_queue(hosts, record_property):
-    """XPS by CPU, lane threads pinned: what a lane sends leaves by one queue, the other's by
-    another. Links are not shaped: what a shaper queues leaves later, on other CPUs."""
+    """XPS is set by CPU and lane threads are pinned: one lane's data leaves by one queue, the
+    other's by another. Links are not shaped: data that a shaper queues leaves later, on other CPUs.
+    """
     if len(os.sched_getaffinity(0)) < 2:
         pytest_plugin.skip_or_fail("one CPU")
     cluster = hosts(2, rate=None, tx_queues=2)
@@ -71,7 +73,8 @@ def two_nics(hosts):
 
 
 def test_each_lane_has_its_interface(two_nics):
-    """An exact list of interfaces: the first multicasts, the second reduces, all-reduces whole."""
+    """An exact list of interfaces: the first multicasts, the second reduces, and runs all-reduces
+    as a whole."""
     env = {"MCAST_SOCKET_IFNAME": "=eth0,eth1"}
     lanes = ("all_gather", "reduce_scatter", "all_reduce")
     call = two_nics.start(reductions.one_lane_after_the_other, 16 << 20, lanes, env=env)
@@ -100,8 +103,8 @@ def set_second_rail(cluster, rate):
 
 @pytest.fixture
 def two_rails(hosts):
-    """Two hosts with two NICs of 500 Mbit/s each: one at the switch, one back to back. It stays for the
-    next test: the workers' lanes have sockets on it."""
+    """Two hosts with two NICs of 500 Mbit/s each: one at the switch, one back to back. The lab
+    stays for the next test, since the workers' lanes have sockets on it."""
     cluster = hosts(2, rate="500mbit")
     one, two = namespaces = [host.namespace for host in cluster.lab.workers]
     if "eth1" not in system.call(["ip", "-n", one, "-br", "link"]):
@@ -138,7 +141,8 @@ def test_a_lane_is_striped_over_interfaces(two_rails, record_property):
                     assert used[1] < 64 << 10, (lane, host, used)
         call.signal("end")
         call.results()
-    # Of all that a lane does, on a machine that does other things too: no assertion.
+    # Speedup of everything that a lane does, on a machine that is also busy otherwise: recorded,
+    # not asserted.
     for lane in lanes:
         record_property(f"speedup of {lane}", seconds["one", lane] / seconds["both", lane])
 
@@ -154,8 +158,8 @@ def test_every_reduction_on_a_stripe(two_rails):
 @all_tier
 @pytest.mark.alone
 def test_a_stripe_of_unequal_interfaces_uses_what_each_takes(two_rails, record_property):
-    """eth1 at a quarter of eth0's rate gets a part of the bytes that is clearly the smaller one; enough of
-    them that what a socket buffers of the slow one does not count."""
+    """eth1 at a quarter of eth0's rate gets a clearly smaller part of the bytes. There are so many
+    that the bytes which a socket buffers for the slow interface do not matter."""
     set_second_rail(two_rails, "125mbit")
     lanes = ("all_gather", "reduce_scatter")
     call = two_rails.start(reductions.one_lane_after_the_other, 64 << 20, lanes, env=STRIPED)
@@ -215,8 +219,8 @@ def test_exact(hosts, number, per_host, mtu):
     check_served(cluster.run(reductions.every_reduction, [*SIZES, *LARGE], timeout_s=300))
 
 
-# Bytes of payload that a host sends in multiples of its input: contributions to the other blocks,
-# and the result of its own once.
+# Bytes of payload that a host sends, in multiples of its input: contributions to the other blocks,
+# and the result of its own block once.
 SENT = {"reduce_scatter": lambda p: (p - 1) / p, "all_reduce": lambda p: (p - 1) / p + 1 / p}
 ROUNDS = 2
 
@@ -250,7 +254,7 @@ def test_both_lanes_at_once_on_the_ring(four):
 
 
 def test_all_reduces_survive_multicast_that_dies(four):
-    """The reduce lane changes to the ring by itself; nothing runs on the other."""
+    """The reduce lane changes to the ring by itself, while the other lane is idle."""
     call = four.start(reductions.until_the_ring, 1 << 20)
     call.wait("running")
     four.lab.set_multicast("blocked")
@@ -365,8 +369,8 @@ def test_a_rank_that_does_not_reduce_is_named(four):
 @all_tier
 @pytest.mark.alone
 def test_the_policy_decides_how_the_lanes_share_a_link(hosts, record_property):
-    """Bytes of both lanes that a host has received at the moment when its all-gather ends, while the
-    reduce-scatter beside it is still running. Links that are slow beside any CPU."""
+    """Compares the bytes of both lanes that a host has received when its all-gather ends, while the
+    reduce-scatter next to it is still running. Links are slow compared with any CPU."""
     four, shares = hosts(4, rate="200mbit"), {}
     for policy in ("fair", "gather"):
         rows = four.run(reductions.shares_at_the_end_of_a_gather, policy, 32 << 20, 96 << 20)
@@ -381,7 +385,7 @@ def test_fsdp2_learns_as_over_gloo(four):
     ours = four.run(reductions.fsdp2, "mcast")
     theirs = four.run(reductions.fsdp2, "gloo")
     for (losses, _), (reference, _) in zip(ours, theirs, strict=True):
-        # Sums in another order than Gloo's: the last bits differ from three ranks on.
+        # Sums have another order than Gloo's, so the last bits differ from three ranks on.
         assert losses == pytest.approx(reference, rel=1e-4)
         assert losses[-1] < losses[0]
 
@@ -396,6 +400,6 @@ def test_fsdp2_overlaps_its_collectives(four, record_property):
 
 
 def test_the_workers_still_work(four):
-    """The failed groups of above leave nothing behind."""
+    """The failed groups above leave nothing behind."""
     stats = four.run(programs.every_op, [0, 1437, 1 << 20])
     assert all(row["path"] == "multicast" and not row["failure"] for row in stats)

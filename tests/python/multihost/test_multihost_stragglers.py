@@ -1,4 +1,5 @@
-"""Late ranks with aggregators: who is waited for, what the planner has done, results without them."""
+"""Late ranks with aggregators: the ranks that are waited for, the planner's decisions, results
+without late ranks."""
 
 import time
 
@@ -14,7 +15,7 @@ from torch_mcast.lab import Lab, LabSpec
 from torch_mcast.lab.pool import Pool
 
 pytestmark = pytest.mark.usefixtures("lab_rights")
-ELEMENTS = 1 << 22  # less is not worth one aggregator
+ELEMENTS = 1 << 22  # fewer elements are not worth one aggregator
 LATE = 2
 
 
@@ -32,7 +33,7 @@ def ranks(lab):
 
 
 def late(ctx, pause_s: float, options: dict) -> dict:
-    """An all_reduce that one rank is late for; what rank 0 sees meanwhile."""
+    """Runs an all_reduce for which one rank is late. Returns rank 0's view meanwhile."""
     programs.join(ctx, **options)
     rank = dist.get_rank()
     if rank == LATE:

@@ -1,4 +1,4 @@
-"""Large blocks in parts, each with a lane of its own."""
+"""Large blocks in parts, each with its own lane."""
 
 import programs
 import pytest
@@ -29,7 +29,7 @@ def lanes(ctx, size):
 
 
 def test_each_has_a_thread_of_its_own(hosts):
-    # The group's own lane, and three. (Other tests' lanes stay with the process.)
+    # The group's own lane, and three more. (Other tests' lanes stay with the process.)
     assert min(hosts(3).run(lanes, SIZE)) >= 4
 
 

@@ -1,5 +1,6 @@
-"""FSDP2, FSDP1 and DDP between hosts: parameters as Gloo gives them. With two ranks bit for bit; with
-more Gloo adds in another order (the engine's is the order of ranks), so the last bits differ."""
+"""FSDP2, FSDP1 and DDP between hosts: parameters equal Gloo's, bit for bit with two ranks; with
+more ranks Gloo adds in another order (the engine's is the order of ranks), so the last bits differ.
+"""
 
 import programs
 import pytest
@@ -15,7 +16,7 @@ USED = {
 
 
 def trained(ctx, backend, case):
-    """Parameters after a few steps; imports late, as FSDP costs a second."""
+    """Returns the parameters after a few steps; imports late, as FSDP takes a second."""
     import test_training
 
     import torch_mcast
@@ -42,7 +43,8 @@ def assert_parity(cluster, case):
             if len(ours) == 2:
                 assert_same(mine[name], reference[name], name)
             elif "bf16" in case:
-                # A gradient that rounds to the neighbour moves a weight by a step of the optimizer.
+                # A gradient that rounds to a neighbouring value moves a weight by a step of the
+                # optimizer.
                 torch.testing.assert_close(mine[name], reference[name], rtol=0.02, atol=0.02)
             else:
                 torch.testing.assert_close(mine[name], reference[name], rtol=1e-4, atol=1e-6)

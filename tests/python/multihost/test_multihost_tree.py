@@ -1,5 +1,5 @@
-"""A tree of aggregators: a leaf in each of two racks and one at the spine. Exact bytes, one sum per rack
-through its uplink, and the loss of a leaf or of the top costs only time."""
+"""A tree of aggregators: a leaf in each of two racks and one at the spine. Results are exact, each
+rack sends one sum through its uplink, and the loss of a leaf or of the top only costs time."""
 
 import programs
 import pytest
@@ -12,7 +12,7 @@ from torch_mcast.lab import Lab, LabSpec
 from torch_mcast.lab.pool import Pool
 
 pytestmark = pytest.mark.usefixtures("lab_rights")
-WORDS = 4 << 20  # so much that the tree pays
+WORDS = 4 << 20  # large enough that the tree pays
 ROUNDS = 5
 
 
@@ -36,7 +36,8 @@ def tree(aggregator_racks: list[int]) -> LabSpec:
 
 
 def uplink_bytes(lab: Lab) -> tuple[int, float]:
-    """That leave the racks, for ROUNDS operations; and how many may have been sent again."""
+    """Returns the bytes that leave the racks in ROUNDS operations, and the most that may have been
+    sent again."""
     with Pool.in_lab(lab, programs.PRELOAD) as pool:
         options = {"aggregator_patience": 10_000}
         call = pool.start(rounds_once_served, check, ROUNDS, options)
@@ -67,7 +68,7 @@ def test_a_station_that_is_killed_costs_no_bytes(victim):
     with Lab(tree([1, 2, 0])) as lab, Pool.in_lab(lab, programs.PRELOAD) as pool:
         call = pool.start(rounds_until_a_loss, check, 2000)
         call.wait("aggregated")
-        lab.aggregation.kill(victim)  # in the midst of it, as a rule
+        lab.aggregation.kill(victim)  # usually while it runs
         rows = call.results()
     for row in rows:
         assert not row["failure"]

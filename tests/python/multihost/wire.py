@@ -1,6 +1,7 @@
-"""What crossed the links of a lab between two signals, and what of it was sent again: a rank or a host that this
-machine lets wait loses datagrams, takes late ones for lost, or is taken for lost by TCP. So that bytes are
-those of a model however busy the machine is."""
+"""Counts the bytes that crossed the links of a lab between two signals, and those of them that were
+sent again. A rank or a host that this machine delays loses datagrams, takes late ones for lost, or
+is taken for lost by TCP. Without the repeated bytes, the count matches a model however busy the
+machine is."""
 
 from __future__ import annotations
 
@@ -17,13 +18,13 @@ from torch_mcast.lab.counters import Counters
 FRAME = 1514
 CHUNK = 1408
 FRAMING = (CHUNK + 74) / CHUNK
-# A request for what is lost: a frame of its own in a stream, and the acknowledgement of it.
+# Bytes of a repair request: a frame of its own in a stream, and its acknowledgement.
 ASKED = 200
 
 
 @dataclass
 class Crossed:
-    """Frames that crossed links, and bytes of segments that TCP has sent again, by host."""
+    """Frames that crossed links, and bytes of segments that TCP retransmitted, by host."""
 
     counters: Counters
     tcp_again: dict[str, int]
@@ -46,7 +47,8 @@ def tcp_again(lab: Lab) -> dict[str, int]:
 
 
 def again(counted: dict[str, int]) -> float:
-    """Of what one rank has sent, as framed: what was asked for and sent again, and its part in asking."""
+    """Returns the bytes as framed that one rank has sent for repairs: repaired data, and its part
+    of the requests."""
     asked = ASKED * (counted["fetches_sent"] + counted["fetches_received"])
     return FRAMING * (counted["repair_bytes_sent"] + CHUNK * counted["remulticast_chunks"]) + asked
 
@@ -54,7 +56,7 @@ def again(counted: dict[str, int]) -> float:
 def again_by_host(
     crossed: Crossed, counted: list[dict[str, int]], per_host: int = 1
 ) -> list[float]:
-    """Of what the hosts of the ranks have sent: bytes that were sent again."""
+    """Returns the bytes that each host of the ranks has sent again."""
     sent = [
         sum(again(c) for c in counted[first : first + per_host])
         for first in range(0, len(counted), per_host)
@@ -65,8 +67,8 @@ def again_by_host(
 def moved(
     cluster: Any, function: Any, *args: Any, look: Callable[[], None] = lambda: None
 ) -> tuple[Crossed, list[Any]]:
-    """What crossed the links between two signals of `function`, and its results. `look` is called before they
-    end."""
+    """Returns the bytes that crossed the links between two signals of `function`, and its results.
+    `look` is called before the end."""
     call = cluster.start(function, *args)
     call.wait("ready")
     tcp, before = tcp_again(cluster.lab), cluster.lab.counters()

@@ -1,5 +1,5 @@
-"""What ranks do while they are attacked, and what the attacker's host does to them: functions with a lab
-Context first. The attacker has no part in the job; it hears what is multicast in the segment."""
+"""Functions of ranks that are attacked, and of the attacker's host, with a lab Context as first
+argument. The attacker has no part in the job; it receives the multicast of the segment."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def resident() -> int:
 
 
 def since(now: dict, before: dict) -> dict:
-    """Of stats()["security"], what has come since `before`: a lane that serves one job after the other
-    goes on counting."""
+    """Returns the part of stats()["security"] that was added since `before`: a lane that serves one
+    job after another keeps counting."""
 
     def less(a: dict, b: dict) -> dict:
         return {cause: count - b.get(cause, 0) for cause, count in a.items()}
@@ -75,15 +75,16 @@ def since(now: dict, before: dict) -> dict:
 
 
 def recorded_hellos(packets: list[bytes]) -> list[bytes]:
-    """Guarded Hellos in what an interface has carried."""
+    """Returns the guarded Hellos in the packets of an interface."""
     places = [(packet, packet.find(GUARDED_HELLO)) for packet in packets]
     found = [packet[at : at + HELLO] for packet, at in places if at > 0]
     return [hello for hello in found if len(hello) == HELLO]
 
 
 def victim(ctx, options: dict, cause: str = "", recorded: bool = False) -> dict:
-    """A rank: some rounds before the attack, then those during it; more until some rank has counted `cause`,
-    if one is given. `recorded`: the attacker has what a mirror port shows of the connections."""
+    """Runs a rank: some rounds before the attack, then those during it; more until some rank has
+    counted `cause`, if one is given. `recorded`: the attacker gets the connections' packets, as
+    from a mirror port."""
     import guarded
 
     ctx.world_size = RANKS
@@ -138,7 +139,7 @@ def crc32c(data: bytes, table: list[int] = _crc32c_table()) -> int:  # noqa: B00
 
 
 def forged(tag: int, member: int, size: int, kind: int = DATA, sequence: int = 5) -> bytes:
-    """A datagram that anybody can make: its checksum is right."""
+    """Returns a datagram that anybody can make: its checksum is right."""
     rest = MAGIC + bytes([kind, 0]) + struct.pack("<QIIIHH", tag, sequence, 7, 0, member, 0)
     rest += bytes(size)
     return struct.pack("<I", crc32c(rest)) + rest
@@ -149,13 +150,13 @@ def _send(out: socket.socket, payloads: list[bytes], group: tuple[str, int], cou
     for i in range(count):
         try:
             sent += out.sendto(payloads[i % len(payloads)], group) > 0
-        except OSError:  # the own queue is full: a flood does not wait
+        except OSError:  # this host's queue is full: a flood does not wait
             continue
     return sent
 
 
 def blind_flood(ctx, found: list[dict]) -> int:
-    """As fast as it can: what does not parse, and what looks like another job's."""
+    """Sends as fast as possible: datagrams that do not parse, and some that look like another job's."""
     noise = [zlib.compress(struct.pack("<Q", i))[:7] * 150 for i in range(16)]
     ours = [forged(0x1111 * (i + 1), 1, 1000) for i in range(16)]
     out = _sender()
@@ -163,8 +164,8 @@ def blind_flood(ctx, found: list[dict]) -> int:
 
 
 def _lasting_flood(ctx, group: tuple[str, int]) -> int:
-    """To one address without pause until the driver says that it is enough. The kernel cuts what is sent into
-    datagrams, so that one process is enough; where nobody listens it would not."""
+    """Sends to one address without pause until the driver stops it. The kernel splits the data into
+    datagrams, so that one process suffices; it does not do that for a port without a listener."""
     out = _sender()
     noise, at_once = b"\x5a" * 60, 1
     if group[1] != UNHEARD:
@@ -178,7 +179,7 @@ def _lasting_flood(ctx, group: tuple[str, int]) -> int:
 
 
 def foreign_job(ctx, found: list[dict]) -> int:
-    """Another job at the same address: good datagrams with a tag of its own."""
+    """Sends as another job at the same address: valid datagrams with its own tag."""
     out = _sender()
     payloads = [forged(0xFEED, m, 1400, kind) for m in range(3) for kind in (DATA, PROBE)]
     return sum(_send(out, payloads, group, 3000) for group in found[0]["groups"])
@@ -192,7 +193,7 @@ def _sum16(data: bytes) -> int:
 
 
 def _ear(ctx, group: tuple[str, int]) -> socket.socket:
-    """Hears what is multicast to the group."""
+    """Opens a socket that receives the group's multicast."""
     ear = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     ear.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     ear.bind(group)
@@ -212,15 +213,16 @@ def _ip_packet(source: str, group: tuple[str, int], payload: bytes) -> bytes:
 
 
 def header_of(datagram: bytes) -> int:
-    """How long its header is, by its version."""
+    """Returns the length of the datagram's header, by its version."""
     return HEADER if datagram[6] >> 4 == 1 else GUARDED_HEADER
 
 
 def spoofed_member(ctx, found: list[dict]) -> int:
-    """Datagrams that come from a member's address, as far as IP says: noise, and headers that were
-    captured in the segment, the true tag, sequence and chunk, with other bytes behind them."""
+    """Sends datagrams with a member's IP source address: noise, and headers captured in the segment
+    (the true tag, sequence and chunk) with other payload."""
     victim_address, groups = found[1]["streams"][0][0], found[0]["groups"]
-    # What was captured may be over when it is sent: again until the ranks have counted it.
+    # The captured operation may be complete when its header is sent: repeat until the ranks have
+    # counted it.
     sent = sum(_spoofed(ctx, victim_address, group) for group in groups)
     while not ctx.told("enough"):
         sent += sum(_spoofed(ctx, victim_address, group) for group in groups)
@@ -249,7 +251,7 @@ def _spoofed(ctx, victim_address: str, group: tuple[str, int]) -> int:
             head = header_of(datagram)
             worse = datagram[:head] + bytes(b ^ 0x5A for b in datagram[head:])
             sent += raw.sendto(_ip_packet(victim_address, group, worse), (group[0], 0)) > 0
-        # And for operations that are not called yet: garbage that would lie in wait for them.
+        # Garbage for operations that have not been called yet, in case it is kept for them.
         for datagram in [d for d in captured if d[6] & 15 == DATA & 15][:1]:
             (sequence,) = struct.unpack_from("<I", datagram, 16)
             for chunk in range(300):
@@ -266,7 +268,8 @@ def _with(datagram: bytes, at: int, new: bytes) -> bytes:
 
 
 def twisted(d: bytes) -> dict[str, bytes]:
-    """What somebody without the keys can make of a captured datagram of a guarded group."""
+    """Returns the changes that an attacker without the keys can make to a captured datagram of a
+    guarded group."""
     (tag, sequence) = struct.unpack_from("<QI", d, 8)
     (member,) = struct.unpack_from("<H", d, 28)
     (number,) = struct.unpack_from("<Q", d, 32)
@@ -288,15 +291,15 @@ def twisted(d: bytes) -> dict[str, bytes]:
 
 
 def guarded_siege(ctx, found: list[dict]) -> int:
-    """Every datagram that is heard is sent again at once, changed in every way, also to the other lane, until
-    the rounds are over; and some much later."""
+    """Sends every received datagram again at once, changed in every way, also to the other lane,
+    until the rounds are over; and some much later."""
     out, sent, old = _sender(), 0, []
     groups = found[0]["groups"]
     ears = [(group, _ear(ctx, group)) for group in groups]
     heard = 0
     while not ctx.told("enough"):
         if heard > 600:
-            time.sleep(0.01)  # the rounds are to go on beside it
+            time.sleep(0.01)  # so that the rounds proceed meanwhile
         for group, ear in ears:
             ear.settimeout(0.05)
             try:
@@ -311,7 +314,7 @@ def guarded_siege(ctx, found: list[dict]) -> int:
                 sent += out.sendto(made, group) > 0
             for other in groups:
                 sent += out.sendto(datagram, other) > 0
-            ear.settimeout(0.0)  # what came meanwhile is mostly ours
+            ear.settimeout(0.0)  # the rest of the queue is mostly our own
             while True:
                 try:
                     ear.recv(65536)
@@ -323,7 +326,7 @@ def guarded_siege(ctx, found: list[dict]) -> int:
 
 
 def hello_siege(ctx, found: list[dict]) -> int:
-    """Connections that say nothing, half a Hello, garbage, or a Hello for somebody else."""
+    """Opens connections that send nothing, half a Hello, garbage, or a Hello for another rank."""
     held, made = [], 0
     words = [b"", b"MCST", b"GET / HTTP/1.1\r\n\r\n" * 6, b"MCST\x01\x00\x00\x00" + bytes(88)]
     for target in [at for row in found for at in row["streams"]]:
@@ -348,10 +351,11 @@ def _challenge(one: socket.socket) -> bytes:
 
 
 def _guarded(targets_: list[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Those that speak first: not the store, nor the lanes of jobs before that were not guarded."""
+    """Returns the targets that speak first: not the store, nor the lanes of earlier jobs that were
+    not guarded."""
     found = []
     for target in targets_:
-        # One of a job before may be closing just now.
+        # A listener of an earlier job may be closing just now.
         with contextlib.suppress(OSError), socket.create_connection(target, 5.0) as one:
             if _challenge(one)[:4] == b"MCSC":
                 found.append(target)
@@ -359,7 +363,7 @@ def _guarded(targets_: list[tuple[str, int]]) -> list[tuple[str, int]]:
 
 
 def _slowly(targets_: list[tuple[str, int]], words: bytes) -> int:
-    """A byte a second to each, until all have hung up."""
+    """Sends a byte per second to each, until all have closed their connection."""
     open_ = [socket.create_connection(target, 5.0) for target in targets_]
     sent = 0
     for byte in words:
@@ -375,8 +379,9 @@ def _slowly(targets_: list[tuple[str, int]], words: bytes) -> int:
 
 
 def guarded_hellos(ctx, found: list[dict]) -> int:
-    """Hellos of the guarded version by somebody without the secret: made up, recorded from the ranks' own
-    connections, and one that comes a byte at a time. Nothing but a Challenge is said to any."""
+    """Sends Hellos of the guarded version without the secret: made up, recorded from the ranks' own
+    connections, and one that is sent byte by byte. Each connection gets a Challenge and nothing
+    else."""
     hellos = [hello for row in found for hello in row["hellos"]]
     assert hellos, "the mirror port has shown none"
     rng = random.Random(20)
@@ -419,7 +424,7 @@ def attacker(ctx, name: str) -> int:
 
 
 def _gathered_to_tell(mine: str) -> list[str]:
-    """What all ranks say, of few words, in fixed places."""
+    """Gathers a short text of each rank, in fixed places."""
     place = torch.zeros(64, dtype=torch.uint8)
     place[: len(mine)] = torch.tensor(list(mine.encode()), dtype=torch.uint8)
     output = torch.zeros(64 * RANKS, dtype=torch.uint8)
@@ -428,30 +433,30 @@ def _gathered_to_tell(mine: str) -> list[str]:
 
 
 def _whether_seen(cause: str, before: dict) -> str:
-    """Since `before`: what the lane has counted of earlier jobs' attackers is not this one's."""
+    """Only counts since `before` matter: the lane has also counted attackers of earlier jobs."""
     seen = since(torch_mcast.stats()["security"], before)
     return "seen" if seen["causes"][cause] > 0 else "not yet"
 
 
 def _rounds_until(word: str, salt: int) -> int:
-    """Exact all-gathers, a few in a second, until all ranks say `word`; their number."""
+    """Runs exact all-gathers, two per second, until all ranks report `word`. Returns their number."""
     rounds = 0
     while set(_gathered_to_tell(_place_of_data())) != {word}:
         all_gather(salt + rounds)
         rounds += 1
-        time.sleep(0.5)  # a flood is that only if it is much more than what the group sends
+        time.sleep(0.5)  # a flood has to be much more than the group's own traffic
     return rounds
 
 
 def _place_of_data() -> str:
-    """multicast; ring, or "ring, left" once the flooded address is left."""
+    """Returns "multicast"; "ring", or "ring, left" once the rank has left the flooded address."""
     stats = torch_mcast.stats()
     left = stats["path"] == "ring" and stats["counters"]["floods_left"] > 0
     return "ring, left" if left else stats["path"]
 
 
 def flooded(ctx, options: dict) -> dict | int:
-    """A rank from the flood to the ring and, when it is over, back; or the flooder."""
+    """Runs a rank that goes to the ring during the flood and returns afterwards; or the flooder."""
     if ctx.rank == ATTACKER:
         return _lasting_flood(ctx, ctx.wait("group"))
     ctx.world_size = RANKS
@@ -479,7 +484,7 @@ def play(ctx, name: str, options: dict, cause: str = ""):
 
 
 def watched(ctx, allowed: str) -> tuple[int, str] | None:
-    """`torch-mcast doctor watch` on the first rank's host while the attacker's joins a group."""
+    """Runs `torch-mcast doctor watch` on the first rank's host while the attacker's joins a group."""
     if ctx.rank == 0:
         said = io.StringIO()
         with contextlib.redirect_stdout(said):

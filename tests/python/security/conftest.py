@@ -5,7 +5,8 @@ import pytest
 
 from torch_mcast.lab import pytest_plugin
 
-# By name: pytest takes plugins from the top-level conftest only, and this folder also runs alone.
+# Loaded by name: pytest takes plugins from the top-level conftest only, and this folder also runs
+# alone.
 _clusters, lab, lab_rights = (
     pytest_plugin._clusters,
     pytest_plugin.lab,
@@ -15,5 +16,5 @@ _clusters, lab, lab_rights = (
 
 @pytest.fixture
 def segment(lab):
-    """Three hosts with a rank each and the attacker's in one network segment."""
+    """Three hosts with a rank each and the attacker's host in one network segment."""
     return lab(preload=attackers.PRELOAD, hosts=attackers.RANKS + 1, ranks_per_host=1, rate="1gbit")

@@ -1,5 +1,6 @@
-"""What the ranks of a guarded job run in a lab: functions with a lab Context first. Every rank knows what
-every other one has, so results are compared in full; digests are compared between modes."""
+"""Functions that ranks of a guarded job run in a lab, with a lab Context as first argument. Every
+rank knows the data of every other one, so results are compared in full; digests are compared
+between modes."""
 
 from __future__ import annotations
 
@@ -26,14 +27,14 @@ MODES = ("off", "auth", "sealed")
 
 
 def join(ctx, options: dict, world: int = 0) -> None:
-    """`world`: ranks of the job, where the lab has a host more."""
+    """`world`: ranks of the job, if the lab has one host more."""
     ctx.world_size = world or ctx.world_size
     dist.distributed_c10d._world.group_count = 0
     ctx.init_process_group("mcast", 60.0, pg_options=torch_mcast.Options(**options))
 
 
 def _sizes(rng: random.Random) -> int:
-    """In elements: few, some that are small operations, some of many datagrams."""
+    """Returns numbers of elements: a few, some for small operations, some for many datagrams."""
     return rng.choice([1, 7, 300, 1000, 4097, 60_000, 400_000])
 
 
@@ -72,11 +73,12 @@ def _one(rng: random.Random, salt: int) -> torch.Tensor:
     return summed
 
 
-ELEMENTS = 1 << 22  # less is not worth one aggregator
+ELEMENTS = 1 << 22  # fewer elements are not worth one aggregator
 
 
 def _served_as_far_as_told(before: dict, stats: dict) -> bool:
-    """On all ranks alike: every aggregator has answered rank 0, and those that were admitted have folded."""
+    """Returns on all ranks alike whether every aggregator has replied to rank 0, and the admitted
+    ones have folded."""
     states = [row["state"] for row in stats["aggregators"]]
     folded = stats["counters"]["agg_results"] - before["agg_results"]
     seen = torch.tensor(
@@ -88,8 +90,8 @@ def _served_as_far_as_told(before: dict, stats: dict) -> bool:
 
 
 def aggregated(ctx, options: dict, held: bool = False) -> dict:
-    """All-reduces of exact sums, until all aggregators have answered, and two more that those which were
-    admitted have folded. `held`: the job is there from "aggregated" until "looked"."""
+    """Runs all-reduces of exact sums until all aggregators have replied, and two more that the
+    admitted ones have folded. `held`: the job exists from "aggregated" until "looked"."""
     join(ctx, options)
     world = dist.get_world_size()
     salt, folded, until = 0, 0, time.monotonic() + 60
@@ -103,7 +105,7 @@ def aggregated(ctx, options: dict, held: bool = False) -> dict:
         folded += _served_as_far_as_told(before, stats)
         assert time.monotonic() < until, stats["aggregators"]
     stats = {**torch_mcast.stats(), "rounds": salt}
-    dist.barrier()  # with rank 0's group its stations go, and would count as lost
+    dist.barrier()  # the stations of rank 0's group end with it, and would count as lost
     if held:
         ctx.notify("aggregated")
         ctx.wait("looked")
@@ -111,7 +113,7 @@ def aggregated(ctx, options: dict, held: bool = False) -> dict:
 
 
 def collectives(ctx, options: dict, seed: int, count: int, world: int = 0) -> dict | None:
-    """The same series in each mode, on the whole group and on a part of it."""
+    """Runs the same series in each mode, on the whole group and on a part of it."""
     if world and ctx.rank >= world:
         return None
     join(ctx, options, world)
@@ -132,7 +134,7 @@ def collectives(ctx, options: dict, seed: int, count: int, world: int = 0) -> di
 
 
 def fallen_back(ctx, options: dict, world: int) -> dict | None:
-    """A call that the engine does not serve: what it says, or what it does."""
+    """Makes a call that the engine does not serve. Returns its error, or its result."""
     if ctx.rank >= world:
         return None
     with warnings.catch_warnings(record=True) as told:
@@ -154,7 +156,7 @@ def fallen_back(ctx, options: dict, world: int) -> dict | None:
 
 
 def sent(ctx, options: dict, world: int) -> dict | None:
-    """A send from rank 0 to rank 1."""
+    """Sends a tensor from rank 0 to rank 1."""
     if ctx.rank >= world:
         return None
     join(ctx, options, world)
@@ -181,7 +183,7 @@ def trained(ctx, options: dict) -> dict | None:
 
 
 class Tampered(PassingStore):
-    """A store that somebody writes to: what rank 1 has said about itself is changed on the way."""
+    """A store that an attacker can write to: rank 1's record is changed on the way."""
 
     def __init__(self, real: dist.Store, how: str) -> None:
         super().__init__(real)
@@ -202,7 +204,7 @@ class Tampered(PassingStore):
 
 
 class Noted(PassingStore):
-    """A store of which somebody keeps all that is written to it."""
+    """A store that records everything that is written to it."""
 
     def __init__(self, real: dist.Store) -> None:
         super().__init__(real)
@@ -214,11 +216,12 @@ class Noted(PassingStore):
 
 
 def noted(ctx, options: dict) -> dict:
-    """What this rank writes to the store while a job of several hosts and a part of it are made, and what it says
-    of itself. Rank 0 keeps the store until all have ended, as a launcher would."""
+    """Returns everything that this rank writes to the store while a job of several hosts and a part
+    of it are created, and what it reports about itself. Rank 0 keeps the store until all have
+    ended, as a launcher would."""
     host, port = ctx.init_method.removeprefix("tcp://").split(":")
     limit = timedelta(seconds=60)
-    os.environ["MCAST_JOB"] = "noted"  # a store of one's own does not say where it is
+    os.environ["MCAST_JOB"] = "noted"  # a store passed as an object does not tell its address
     store = Noted(dist.TCPStore(host, int(port), ctx.world_size, ctx.rank == 0, limit))
     dist.distributed_c10d._world.group_count = 0
     dist.init_process_group(
@@ -256,8 +259,9 @@ def noted(ctx, options: dict) -> dict:
 
 
 def creation(ctx, options: list[dict], how: str, world: int) -> dict | None:
-    """How a creation ends where ranks differ, or over a store that is `how` tampered with: the error's
-    text and the time it took. Rank 0 keeps the store until all have ended, as a launcher would."""
+    """Returns the result of a creation if ranks differ, or over a store that is `how` tampered
+    with: the error's text and the time it took. Rank 0 keeps the store until all have ended, as a
+    launcher would."""
     if ctx.rank >= world:
         return None
     host, port = ctx.init_method.removeprefix("tcp://").split(":")
@@ -266,7 +270,8 @@ def creation(ctx, options: list[dict], how: str, world: int) -> dict | None:
     start = time.monotonic()
     try:
         dist.distributed_c10d._world.group_count = 0
-        os.environ["MCAST_JOB"] = "tampered"  # a store of one's own does not say where it is
+        # a store passed as an object does not tell its address
+        os.environ["MCAST_JOB"] = "tampered"
         dist.init_process_group(
             "mcast", store=Tampered(store, how) if how else store, rank=ctx.rank, world_size=world,
             timeout=limit, pg_options=torch_mcast.Options(**options[ctx.rank]),
@@ -281,7 +286,7 @@ def creation(ctx, options: list[dict], how: str, world: int) -> dict | None:
 
 
 class Ear:
-    """All that passes this host's interface, both ways, while it is open."""
+    """Records all packets of this host's interface, both ways, while it is open."""
 
     def __init__(self, interface: str) -> None:
         self.packets: list[bytes] = []
@@ -309,8 +314,8 @@ class Ear:
 
 
 def overheard(ctx, options: dict, interface: str, world: int) -> dict | None:
-    """Sixteen bytes of the ranks' tensors, at any offset, in what this host's interface has carried:
-    how many packets have some, of how many, with how many bytes."""
+    """Searches the packets of this host's interface for sixteen bytes of the ranks' tensors, at any
+    offset. Returns how many packets contain some, the number of packets, and of bytes."""
     if ctx.rank >= world:
         return None
     join(ctx, options, world)
@@ -345,21 +350,22 @@ def overheard(ctx, options: dict, interface: str, world: int) -> dict | None:
 
 
 def chosen(ctx, choices: list[dict], *args) -> dict | None:
-    """collectives() with options of each rank's own."""
+    """Runs collectives() with options of each rank's own."""
     return collectives(ctx, choices[ctx.rank], *args)
 
 
 def jostled(ctx, options: dict) -> dict:
-    """What a rank hears of it when rank 0's host sends to the job's addresses what anybody can make, in
-    clear: until all of the other host have counted some, for a while."""
+    """Returns a rank's counts while rank 0's host sends unencrypted datagrams, which anybody can
+    make, to the job's addresses: until all ranks of the other host have counted some, for a limited
+    time."""
     join(ctx, options)
     before, out = torch_mcast.stats()["security"], _sender()
-    for _ in range(400):  # the first of them is everybody's
+    for _ in range(400):  # ends when all ranks of the other host have counted
         told = torch.zeros(dist.get_world_size())
         seen = since(torch_mcast.stats()["security"], before)
         told[ctx.rank] = seen["causes"]["downgraded"]
         dist.all_reduce(told)
-        if told[dist.get_world_size() // 2 :].all():  # of the other host
+        if told[dist.get_world_size() // 2 :].all():  # ranks of the other host
             break
         if ctx.rank == 0:
             for group in targets()["groups"]:

@@ -1,16 +1,19 @@
-"""A host that is no rank attacks a job in the same segment while all-gathers run. Held: the results, every
-byte; what is counted, under which cause and source; the memory of the ranks. Never times."""
+"""A host that is not a rank attacks a job in the same segment while all-gathers run. The tests
+assert the results, every byte; the counts, with their cause and source; the memory of the ranks.
+They never assert times."""
 
 import attackers
 import pytest
 from attackers import ATTACKER, RANKS
 
-# What an attack may make a rank grow by, its socket buffers (which the kernel holds) apart.
+# Bytes by which an attack may make a rank grow, without its socket buffers (which the kernel
+# holds).
 GROWTH = 24 << 20
 
 
 def run(segment, name, cause="", **options):
-    """(rows of the ranks, what the attacker sent). Rounds go on until `cause` has been counted."""
+    """Returns (rows of the ranks, number of datagrams that the attacker sent). Rounds continue
+    until `cause` has been counted."""
     ranks = list(range(RANKS))
     call = segment.start(attackers.play, name, options, cause)
     found = call.wait("made", ranks)
@@ -43,7 +46,9 @@ def attacker_address(segment):
 
 
 def left_for_the_ring(segment, port=0, **options):
-    """`port`: the flood's, if not the group's. What the flood would do to data on a slow link is done by a fault: nine of ten chunks are lost."""
+    """Checks that ranks leave a flooded address for the ring. `port`: the flood's, if not the
+    group's. A fault has the effect that the flood has on data on a slow link: nine of ten chunks
+    are lost."""
     options |= {"faults": "drop:rate=0.9,type=data", "rate_test": 0}
     ranks = list(range(RANKS))
     call = segment.start(attackers.flooded, options)

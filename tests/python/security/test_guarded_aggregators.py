@@ -1,5 +1,5 @@
-"""Guarded groups with an aggregator that has the role of their secret: exact sums, folded there. One that has
-not is left out, by name on both sides, and owners fold."""
+"""Guarded groups with an aggregator that has the role of their secret: sums are exact, and folded
+there. An aggregator without it is left out, with its name in both logs, and owners fold."""
 
 import os
 
@@ -16,7 +16,7 @@ HOSTS = 4
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """files[name]: a secret, and what follows from it for aggregators."""
+    """files[name]: a secret, and the one derived from it for aggregators."""
     folder = tmp_path_factory.mktemp("secrets")
     texts = {"job": new(), "other": new()}
     texts |= {f"role of {name}": role(text) for name, text in texts.items()}
@@ -59,7 +59,7 @@ def options(files, mode):
 
 
 @pytest.mark.parametrize("mode", ["sealed", pytest.param("auth", marks=pytest.mark.all_tier)])
-def test_reductions_are_folded_by_who_has_the_role(lab, served, files, mode):
+def test_aggregators_with_the_role_fold_reductions(lab, served, files, mode):
     ranks = served(mode, files["role of job"])
     rows = ranks.run(guarded.aggregated, options(files, mode))
     for row in rows:
@@ -78,7 +78,7 @@ def test_reductions_are_folded_by_who_has_the_role(lab, served, files, mode):
         ("off", None, "is its security off?"),
     ],
 )
-def test_who_has_not_the_role_is_left_out_by_name(served, files, mode, secret, text):
+def test_an_aggregator_without_the_role_is_left_out_by_name(served, files, mode, secret, text):
     ranks = served(mode, secret and files[secret])
     rows = ranks.run(guarded.aggregated, options(files, "sealed"))
     for row in rows:

@@ -1,12 +1,14 @@
-"""A host without the secret attacks a guarded job while all-gathers run: exact bytes, what it sends counted
-under its cause and source, memory bounded. Never times."""
+"""A host without the secret attacks a guarded job while all-gathers run: bytes are exact, the
+attacker's datagrams are counted with cause and source, memory is bounded. The tests never assert
+times."""
 
 import pytest
 from test_attacks import attacker_address, left_for_the_ring, refused, run, unharmed
 
 from torch_mcast.secret import new
 
-# Chunks are missing for a while at every rank: what is forged in their place is looked at.
+# Chunks are missing for a while at every rank, so chunks that are forged in their place are
+# checked.
 LOSSES = {"faults": "drop:rate=0.2,type=data", "cutoff": "200", "algorithm": "multicast"}
 
 
@@ -18,8 +20,8 @@ def guarded(request, tmp_path):
     return {"security": request.param, "secret_file": str(path)}
 
 
-def test_what_is_twisted_is_refused_by_cause_and_source(segment, guarded):
-    # Whether a rank looks at a forged chunk hangs on which chunks it misses.
+def test_altered_datagrams_are_refused_and_counted_by_cause_and_source(segment, guarded):
+    # Whether a rank checks a forged chunk depends on the chunks it misses.
     rows, _ = run(segment, "guarded_siege", "forged", **guarded, **LOSSES)
     unharmed(rows)
     for cause in ("foreign", "downgraded", "forged_header", "malformed"):
@@ -37,7 +39,7 @@ def test_what_is_twisted_is_refused_by_cause_and_source(segment, guarded):
 def test_a_blind_flood_costs_nothing_but_time(segment, guarded):
     rows, _ = run(segment, "blind_flood", **guarded)
     unharmed(rows)
-    # The noise does not parse; what is another job's has the wrong version here.
+    # The noise does not parse; datagrams of another job have the wrong version here.
     assert min(refused(rows, "malformed")) > 0 and min(refused(rows, "downgraded")) > 0
     for row in rows:
         assert row["stats"]["security"]["untried"] == 0
@@ -60,10 +62,10 @@ def test_a_siege_of_connections_leaves_the_job_alone(segment, guarded):
 
 
 def test_a_member_s_address_makes_no_member(segment, guarded):
-    """Noise, and true headers with other bytes, from the address of a rank, as far as IP says."""
+    """Sends noise, and true headers with other bytes, with a rank's IP source address."""
     rows, _ = run(segment, "spoofed_member", "forged_header", **guarded, **LOSSES)
     unharmed(rows)
-    # (The rank whose address it is does not take what comes from outside with it.)
+    # (The rank that has this address does not accept packets from outside with it.)
     assert sum(refused(rows, "malformed")) > 0 and sum(refused(rows, "forged_header")) > 0
     told = [s for row in rows for s in row["stats"]["security"]["sources"]]
     spoofed = segment.lab.workers[1].address

@@ -1,4 +1,5 @@
-"""Guarded jobs whose network the engines of their hosts run: the engines have the secret, the ranks have none."""
+"""Guarded jobs whose networking is done by the engines of their hosts: the engines have the secret,
+the ranks have none."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def secret(tmp_path_factory) -> str:
 
 @pytest.fixture
 def hosts(lab, secret):
-    """Two hosts with an engine and two ranks each; their ranks may ask for any mode, here."""
+    """Two hosts with an engine and two ranks each; their ranks may request any mode here."""
     engine_options = ("--secret-file", secret, "--security", ",".join(MODES))
     return lab(
         preload=guarded.PRELOAD, hosts=2, ranks_per_host=PER_HOST, rate="1gbit",
@@ -45,7 +46,7 @@ def by_engine(stats) -> bool:
 
 
 def test_collectives_have_the_same_bits_in_every_mode(hosts, secret):
-    """Also where the ranks of one host are without an engine, and have the secret themselves."""
+    """This also holds if the ranks of one host use no engine, and have the secret themselves."""
     alone = {"engine": "inproc", "security": "sealed", "secret_file": secret}
     mixed = [{"security": "sealed"}] * PER_HOST + [alone] * PER_HOST
     choices = {mode: [{"security": mode}] * 2 * PER_HOST for mode in MODES} | {"mixed": mixed}
@@ -80,12 +81,12 @@ def test_what_is_sealed_cannot_be_read_on_the_wire(hosts, mode):
     for row in hosts.run(guarded.overheard, {"security": mode}, "eth0", 2 * PER_HOST):
         guarded_well(row["stats"], mode)
         assert by_engine(row["stats"]) and row["bytes"] > 3 * (48 << 10)
-        # In clear the ear does find them: the search works.
+        # Without encryption the search finds them, so the search works.
         assert (row["told"] == 0) == (mode == "sealed"), row
 
 
 def test_an_aggregator_that_has_the_role_folds(lab, secret, tmp_path, monkeypatch):
-    """The engines prove the secret to it, of which it has what follows for aggregators."""
+    """The engines prove the secret to it; it has only the secret derived for aggregators."""
     cluster = lab(
         preload=guarded.PRELOAD, hosts=4, rate="1gbit",
         engine_options=("--secret-file", secret, "--security", "sealed"),
@@ -109,9 +110,9 @@ def test_an_aggregator_that_has_the_role_folds(lab, secret, tmp_path, monkeypatc
     assert not cluster.lab.aggregation.status("a1")["refused"].get("security")
 
 
-def test_what_an_engine_refuses_is_told_to_its_ranks(hosts):
+def test_datagrams_that_an_engine_refuses_appear_in_stats_of_its_ranks(hosts):
     rows = hosts.run(guarded.jostled, {"security": "sealed"})
-    for row in rows[PER_HOST:]:  # of the other host
+    for row in rows[PER_HOST:]:  # rows of the other host
         seen = row["seen"]
         assert seen["causes"]["downgraded"] > 0, seen
         (source,) = [s for s in seen["sources"] if s["causes"].get("downgraded")]
@@ -132,7 +133,7 @@ def test_another_secret_is_named_by_all(hosts, tmp_path):
 
 
 def nothing() -> None:
-    """A group is made, or not."""
+    """Creates a group; it may fail."""
 
 
 @pytest.mark.parametrize(
@@ -142,7 +143,7 @@ def nothing() -> None:
         (False, "sealed", "has no secret and serves security=off only"),
     ],
 )
-def test_what_an_engine_does_not_serve_is_refused_by_name(
+def test_a_security_mode_that_an_engine_does_not_serve_is_refused_by_name(
     ranks, tmp_path, secret, guards, mode, text
 ):
     path = tmp_path / "engine.sock"

@@ -1,5 +1,5 @@
-"""Jobs of several hosts in every mode: the same bits, nothing readable on the wire where it is sealed, and a
-named error on all ranks, soon, where they do not fit together."""
+"""Jobs of several hosts in every mode: the same bits, no readable data on the wire if it is sealed,
+and a named error on all ranks, soon, if their settings do not match."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ SUITES = ("aes128gcm", "aes256gcm", "chacha20poly1305")
 
 @pytest.fixture
 def secret(tmp_path):
-    """secret(name): the path of a secret of its own."""
+    """secret(name): the path of a new secret."""
 
     def make(name: str = "secret") -> str:
         path: Path = tmp_path / name
@@ -47,7 +47,7 @@ def guarded_well(stats, mode):
     assert told["suite"] in SUITES and told["library"].startswith("OpenSSL 3")
     assert "secret_id" not in told and not told["trust_store"] and told["epoch"] == 0
     assert told["untried"] == 0
-    # (The group before, in another mode and at the same address, may still be heard.)
+    # (Datagrams of the previous group, in another mode and at the same address, may still arrive.)
     unwanted = {
         c: told["causes"][c] for c in ("forged", "forged_header", "replayed", "source_moved")
     }
@@ -96,7 +96,7 @@ def test_parts_and_losses(segment, secret, more):
 
 
 def blocks_compared(cluster, secret, world=0, **more):
-    """The same bits with digests of blocks, in every mode that has them; all blocks are those of their roots."""
+    """Digests of blocks are equal in every mode that has them; all blocks are those of their roots."""
     given = [options("off", secret, **more)]
     given += [options(mode, secret, source_auth=1, **more) for mode in ("auth", "sealed")]
     digests = []
@@ -157,7 +157,7 @@ def test_what_is_sealed_cannot_be_read_on_the_wire(segment, secret, mode):
     for row in rows:
         guarded_well(row["stats"], mode)
         assert row["bytes"] > 3 * (48 << 10), "the ear has heard little"
-        # In clear the ear does find them: the search works.
+        # Without encryption the search finds them, so the search works.
         assert (row["told"] == 0) == (mode == "sealed"), row
 
 
@@ -224,7 +224,7 @@ def test_verbs_without_a_device_are_refused_as_in_any_group(segment, secret):
         assert "rank 0 on host" in error and "cannot use verbs: " in error
 
 
-def test_what_would_go_in_clear_is_refused_and_says_what_to_set(segment, secret):
+def test_an_unencrypted_fallback_is_refused_and_the_error_names_the_setting(segment, secret):
     rows = segment.run(guarded.fallen_back, options("sealed", secret), RANKS)[:RANKS]
     for rank, row in enumerate(rows):
         assert row["stats"]["security"]["clear_fallback_calls"] == 0 and row["warnings"] == []
@@ -232,7 +232,7 @@ def test_what_would_go_in_clear_is_refused_and_says_what_to_set(segment, secret)
         assert "GLOO_DEVICE_TRANSPORT=TCP_TLS encrypts it" in row["error"]
 
 
-def test_what_goes_in_clear_since_it_was_asked_for_is_counted(segment, secret):
+def test_calls_of_a_requested_unencrypted_fallback_are_counted(segment, secret):
     asked = options("sealed", secret, fallback="gloo")
     rows = segment.run(guarded.fallen_back, asked, RANKS)[:RANKS]
     for rank, row in enumerate(rows):
@@ -240,7 +240,8 @@ def test_what_goes_in_clear_since_it_was_asked_for_is_counted(segment, secret):
         clear = [text for text in row["warnings"] if "goes over the network in clear" in text]
         assert len(clear) == 1, row["warnings"]
         assert row["stats"]["security"]["clear_fallback_calls"] == 2, rank
-    total = RANKS * (RANKS + 1) / 2  # of the first sum; the second has it from all
+    # of the first sum; the second one starts from that on all ranks
+    total = RANKS * (RANKS + 1) / 2
     assert rows[1]["sum"] == 1000.0 * total * RANKS
 
 

@@ -1,4 +1,4 @@
-"""What somebody with access to the store of a guarded job can make of it, once the group is there."""
+"""Effects that an attacker with access to the store of a guarded job can have once the group exists."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MARK = re.compile(rb"/([ -~]*mcast_monitored/[ -~]*?)(\d+)/1(?![ -~])")
 
 
 def marks_of_an_absent_rank() -> str:
-    """Rank 1 does not call the second monitored_barrier(); somebody writes its mark to the store."""
+    """Rank 1 does not call the second monitored_barrier(); an attacker writes its mark to the store."""
     backend = backend_of()
     dist.barrier()
     backend.monitored_barrier()

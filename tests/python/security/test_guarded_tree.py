@@ -1,6 +1,7 @@
-"""A guarded tree of aggregators: a leaf in each of two racks and one at the spine, all with the secret of their
-role. Sums are exact, and folded on two levels. Where the one at the spine has another secret it is refused by
-name, and sums are exact without it: the leaves fold on one level, owners the rest."""
+"""A guarded tree of aggregators: a leaf in each of two racks and one at the spine, all with the
+secret of their role. Sums are exact, and folded on two levels. If the one at the spine has another
+secret it is refused by name, and sums are exact without it: the leaves fold on one level, and
+owners fold the rest."""
 
 import guarded
 import pytest
@@ -35,7 +36,8 @@ def lab():
 
 
 def served(lab, files, monkeypatch, top):
-    """Stats of all ranks, and bytes that each aggregator has folded: those of the leaves, of the top."""
+    """Returns stats of all ranks, and the bytes that each aggregator has folded: those of the
+    leaves, of the top."""
     for name, secret in [*((leaf, "role") for leaf in LEAVES), (TOP, top)]:
         with monkeypatch.context() as patch:
             patch.setenv("MCAST_SECURITY", "sealed")
@@ -77,7 +79,8 @@ def test_a_top_with_another_secret_is_refused_and_owners_fold(lab, files, monkey
     refused = told[lab.host(TOP).address]
     assert refused["state"] != "admitted" and "the group's proof is wrong" in refused["reason"]
     assert lab.aggregation.status(TOP)["refused"].get("security", 0) > 0
-    # The leaves fold on one level what they are given of the ranks' 16 MiB a round, owners the rest.
+    # The leaves fold, on one level, their part of the ranks' 16 MiB per round; owners fold the
+    # rest.
     sent = [row["counters"]["agg_bytes_sent"] for row in rows]
     assert top == 0 and sum(leaves) == sum(sent)
     most = rows[0]["rounds"] * 4 * guarded.ELEMENTS * (HOSTS - 1) / HOSTS

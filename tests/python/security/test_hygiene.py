@@ -1,5 +1,5 @@
-"""A secret stays where it belongs: two ranks of one host in a guarded group (which works there: nothing
-leaves the host), and everything that could hold the secret is searched for it."""
+"""A secret stays where it belongs: two ranks of one host are in a guarded group (on one host
+nothing leaves it), and everything that could hold the secret is searched for it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ def start(tmp_path: Path, rank: int, env: dict[str, str]) -> subprocess.Popen[st
 
 
 def run(tmp_path, envs, look=None):
-    """What the ranks tell, what they have logged, what is in the store. `look(pids)` meanwhile."""
+    """Returns the ranks' reports, their logs, and the contents of the store. Calls `look(pids)`
+    while they run."""
     ranks = [start(tmp_path, rank, env) for rank, env in enumerate(envs)]
     try:
         told = [json.loads(rank.stdout.readline() or "null") for rank in ranks]
@@ -91,8 +92,8 @@ def run(tmp_path, envs, look=None):
 
 
 def areas(pid: int):
-    """(name, flags, bytes) of everything that a process may write to, but for memory files (tensors, the links
-    between processes) of which most is not there yet."""
+    """Yields (name, flags, bytes) of everything that a process may write to, except memory files
+    (tensors, the links between processes), most of whose pages do not exist yet."""
     flags, span = {}, ""
     for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
         if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
@@ -149,8 +150,8 @@ def test_a_secret_in_a_file_is_nowhere_else_not_even_in_memory(tmp_path):
                 assert secret.encode() not in area, name
                 assert bytes.fromhex(secret) not in area, name
                 held_here = {key for key, value in wanted.items() if value in area}
-                # In pages that no core dump and no child has, and nowhere else. (The one for records goes
-                # when the group is made.)
+                # They are in pages that are excluded from core dumps and children, and nowhere
+                # else. (The key for records is removed when the group has been created.)
                 assert "dd" in flags or not held_here, (name, held_here)
                 kept |= held_here
             assert {"hello", "mix"} <= kept
@@ -164,7 +165,7 @@ def role_of(secret: bytes) -> bytes:
 
 
 def keys_of(secret: str) -> dict[str, bytes]:
-    """What follows from a secret and the name of a job (docs/security.md, Keys)."""
+    """Returns the keys derived from a secret and the name of a job (docs/security.md, Keys)."""
 
     def mac(key: bytes, data: bytes) -> bytes:
         return hmac.new(key, data, hashlib.sha256).digest()
@@ -179,15 +180,15 @@ def keys_of(secret: str) -> dict[str, bytes]:
 
 
 def held(pid: int, wanted: dict[str, bytes]) -> set[str]:
-    """Which of these a process has in its memory."""
+    """Returns the names of these values that a process has in its memory."""
     return {name for _, _, area in areas(pid) for name, value in wanted.items() if value in area}
 
 
-SEALED, CHACHA, SIZE = 2, 3, 32  # as modes, suites and their keys are numbered and measured
+SEALED, CHACHA, SIZE = 2, 3, 32  # numbers of modes and suites, and the length of their keys
 
 
 def derived(key: bytes, label: str, context: bytes = b"") -> bytes:
-    """As every key of a guarded group follows from another (docs/security.md, Keys)."""
+    """Derives a key as the keys of a guarded group are derived from each other (docs/security.md, Keys)."""
     return hmac.digest(key, b"mcast1 " + label.encode() + b"\0" + context + b"\1", "sha256")
 
 
@@ -197,12 +198,13 @@ def first_chain(root: bytes, lane: int, member: int) -> bytes:
 
 
 def blocks(area: bytes) -> set[bytes]:
-    """What lies at places of keys in pages for secrets."""
+    """Returns the contents of key slots in pages for secrets."""
     return {area[at : at + SIZE] for at in range(0, len(area), SIZE)} - {bytes(SIZE)}
 
 
 def random_looking(area: bytes):
-    """32 bytes at every eighth address that are no pointers, small numbers, text or repetitions."""
+    """Yields 32 bytes at every eighth address that are not pointers, small numbers, text or
+    repetitions."""
     words = np.frombuffer(area, "<u8", len(area) // 8)
     n = max(0, len(words) - 3)
     top = words >> np.uint64(48)
@@ -220,7 +222,8 @@ def random_looking(area: bytes):
 
 
 def test_keys_are_found_where_they_are_looked_for():
-    """Of the two tests below: the derivation is the library's, and a key between other things is seen."""
+    """Validates the two tests below: the derivation is the library's, and a key between other data
+    is found."""
     vectors = json.loads(VECTORS.read_text())
     root = bytes.fromhex(vectors["group_root"])
     chain = bytes.fromhex(vectors["chain sealed chacha20poly1305"])
@@ -234,16 +237,17 @@ def test_keys_are_found_where_they_are_looked_for():
 
 
 def test_a_group_s_keys_are_in_pages_for_secrets_alone(tmp_path):
-    """Two ranks that tell each other everything over the network, on one host: they have a group's keys, each
-    other's, and those of connections. What is in pages for secrets is nowhere else; the group's root M, from
-    which every epoch follows, is nowhere at all, nor the key of a connection outside such pages. Exempt is
-    what libcrypto expands: the keys of epochs that are used, by which chains are known for what they are."""
+    """Two ranks on one host exchange everything over the network, so they have a group's keys, each
+    other's, and those of connections. The contents of pages for secrets are in no other place. The
+    group's root M, from which every epoch is derived, is nowhere at all, and the key of a
+    connection is only in such pages. Data that libcrypto expands is exempt: the keys of epochs in
+    use, which identify chains."""
     secret = secrets.token_hex(32)
     path = tmp_path / "secret"
     path.write_text(text_of(bytes.fromhex(secret)))
     path.chmod(0o600)
     env = {"MCAST_SECURITY": "sealed", "MCAST_SECRET_FILE": str(path), "MCAST_JOB": JOB}
-    # (libcrypto keeps this suite's keys as they are given, whatever instructions the CPU has.)
+    # (libcrypto keeps this suite's keys unchanged, whatever instructions the CPU has.)
     env |= {"MCAST_SECURITY_SUITE": "chacha20poly1305", "MCAST_SHARED_MEMORY": "off"}
     directions = bytes([SEALED, CHACHA])
     chains_of_ranks = []
@@ -272,7 +276,8 @@ def test_a_group_s_keys_are_in_pages_for_secrets_alone(tmp_path):
     told, logs, store = run(tmp_path, [env, env], look)
     check(told, logs, store, secret, ("multicast", "ring"))
     one, other = chains_of_ranks
-    # What each seals with on its two lanes, and the two directions of a connection, which both have.
+    # The keys with which each rank seals on its two lanes, and both directions of a connection,
+    # which both ranks have.
     assert min(len(one), len(other)) >= 4
     assert len(one & other) >= 2
     for key in one | other:
@@ -281,8 +286,8 @@ def test_a_group_s_keys_are_in_pages_for_secrets_alone(tmp_path):
 
 @pytest.mark.parametrize("way", ["file", "environment"])
 def test_with_an_engine_the_keys_are_in_the_engine_alone(tmp_path, monkeypatch, way):
-    """Also where somebody has given the ranks the secret all the same; what watches the engine has nothing
-    either. The engine itself has the keys: they can be found."""
+    """This holds even if the ranks were also given the secret; the process that watches the engine
+    has no key either. The engine itself has the keys: they are found there."""
     secret, socket = secrets.token_hex(32), tmp_path / "engine.sock"
     path = tmp_path / "secret"
     path.write_text(text_of(bytes.fromhex(secret)) + "\n")
@@ -304,11 +309,11 @@ def test_with_an_engine_the_keys_are_in_the_engine_alone(tmp_path, monkeypatch, 
     def look(pids):
         running = read(socket)
         assert [client["security"] for client in running["clients"]] == [["sealed"]] * 2
-        # (The one for records goes when the group is made.)
+        # (The key for records is removed when the group has been created.)
         assert {"hello", "mix"} <= held(running["pid"], wanted)
         assert not {"text", "secret", "root"} & held(running["pid"], wanted)
         seen.append(held(engine.pid, wanted))
-        # (Python's own copy of an environment stays in what it has freed.)
+        # (Python's own copy of an environment stays in freed memory.)
         theirs = wanted if way == "file" else keys_of(secret)
         seen.extend(held(pid, theirs) for pid in pids)
         for pid in [engine.pid, running["pid"]]:
@@ -332,8 +337,9 @@ def guardian_is(watching: int, pid: int) -> bool:
 
 @pytest.mark.parametrize("mode", ["sealed", pytest.param("auth", marks=pytest.mark.all_tier)])
 def test_hosts_tell_each_other_no_key_through_the_store(lab, tmp_path, mode):
-    """All that the ranks of two hosts write to the job's store, keys of values too, and what they say of
-    themselves: nothing in it is the secret, the role's, or what follows from either."""
+    """Checks everything that the ranks of two hosts write to the job's store, including keys of
+    values, and everything that they report about themselves: none of it is the secret, the role's
+    secret, or derived from either."""
     secret = secrets.token_hex(32)
     path = tmp_path / "secret"
     path.write_text(text_of(bytes.fromhex(secret)))
@@ -347,13 +353,14 @@ def test_hosts_tell_each_other_no_key_through_the_store(lab, tmp_path, mode):
         assert row["sum"] == 5000 * 4 * (3 if rank < 3 else 1)
         assert row["stats"]["security"]["mode"] == mode
         assert row["stats"]["path"] in ("multicast", "ring")
-        # The last group was made without options: it would go in clear, and is refused unless that is
-        # asked for.
+        # The last group was created without options: it would be unencrypted, and is refused unless
+        # that is requested.
         assert f"has security=off, beside a group with security={mode}" in row["refused"]
         assert row["mixed"] == 10 * 4
     written = [pair for row in rows for pair in row["written"]]
     store = b"\0".join(key.encode() + b"\0" + value for key, value in written)
-    # It is the store of the whole job: every rank's record, of the job and of its part, proved.
+    # It is the store of the whole job: every rank's record, of the job and of its part, with a
+    # proof.
     for rank in range(4):
         # (Groups of one host, whose traffic does not leave it, have records without a proof.)
         records = [value for key, value in written if key.endswith(f"rank/{rank}")]
@@ -381,7 +388,7 @@ def test_a_secret_in_the_environment_is_taken_out_of_it(tmp_path):
 def test_a_secret_without_a_mode_is_one_warning(tmp_path):
     told, logs, _ = run(tmp_path, [{"MCAST_SECRET": text_of(secrets.token_bytes(32))}] * 2)
     assert all(row["stats"]["security"]["mode"] == "off" for row in told)
-    assert logs.count("but security is off") == 2  # one of each process
+    assert logs.count("but security is off") == 2  # one from each process
 
 
 def test_mixed_modes_and_another_secret_are_named_by_both(tmp_path):
@@ -421,7 +428,7 @@ def test_no_silent_clear_path_beside_a_guarded_group(path, monkeypatch):
     with pytest.warns(UserWarning, match="goes over the network in clear"):
         _fallback.make(group("gloo"), "gloo")
     monkeypatch.setenv("GLOO_DEVICE_TRANSPORT", "TCP_TLS")
-    # TLS is Gloo's: NCCL stays in clear.
+    # Only Gloo has TLS: NCCL stays unencrypted.
     assert _fallback.kind(group("auto"), "cpu") == "gloo"
     assert _fallback.kind(group("auto"), "cuda") == "gloo"
     for name in ("gloo", "nccl"):

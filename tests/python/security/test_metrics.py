@@ -63,7 +63,7 @@ def test_the_file_is_replaced_whole(tmp_path, monkeypatch):
 
 
 def test_the_file_is_written_through_no_link(tmp_path, monkeypatch):
-    """Where others may write to the folder, they may put links at any name that they can foretell."""
+    """If others can write to the folder, they can create links under any name that they can predict."""
     monkeypatch.setattr(_metrics, "metrics", lambda: "text")
     mine = tmp_path / "mine"
     mine.write_text("mine")

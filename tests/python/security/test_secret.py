@@ -1,4 +1,4 @@
-"""`torch-mcast secret new`, what doctor says about a secret, and what `doctor watch` reads."""
+"""`torch-mcast secret new`, the doctor's checks of a secret, and the packets that `doctor watch` reads."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def test_a_secret_is_32_bytes_and_every_one_another(capsys):
     first, second = capsys.readouterr().out.split()
     assert first != second and len(bytes_of(first)) == len(bytes_of(second)) == 32
     assert secret.text_of(bytes_of(first)) == first
-    # As the library reads it (tests/cpp/security/secret_test.cpp).
+    # Formatted as the library expects it (tests/cpp/security/secret_test.cpp).
     known = secret.text_of(b"0123456789abcdef0123456789ABCDEF")
     assert known.endswith("-abdb1f00")
 
 
-def test_what_aggregators_get_follows_from_the_secret(tmp_path, capsys):
+def test_the_secret_of_aggregators_is_derived_from_that_of_ranks(tmp_path, capsys):
     vectors = json.loads((Path(__file__).parents[2] / "data" / "security_vectors.json").read_text())
     text = secret.text_of(bytes.fromhex(vectors["secret"]))
     assert bytes_of(secret.role(text, 1, "rack 7")).hex() == vectors["role_key"]
@@ -175,14 +175,14 @@ def test_doctor_measures_what_a_core_seals():
     assert security.measured("auth", "auto", 0).data["suite"] in ("aes128gcm", "chacha20poly1305")
     slow = security.judge_rate("sealed", "aes128gcm", 1408, 1e9, 25_000_000_000)
     assert slow.verdict is Verdict.WARN and "MCAST_SUBGROUPS" in slow.fix
-    for link, expected in ((4, Verdict.OK), (8, Verdict.OK), (9, Verdict.WARN)):  # of 8 Gbit/s
+    for link, expected in ((4, Verdict.OK), (8, Verdict.OK), (9, Verdict.WARN)):  # for 8 Gbit/s
         rated = security.judge_rate("sealed", "aes128gcm", 1408, 1e9, link * 1_000_000_000)
         assert rated.verdict is expected
     assert security.measured("sealed", "rot13", 0).verdict is Verdict.WARN
 
 
 def ip(igmp: bytes, source: str = "10.1.0.9", protocol: int = 2) -> bytes:
-    options = b"\x94\x04\x00\x00"  # router alert, as IGMP has it
+    options = b"\x94\x04\x00\x00"  # router alert, as in IGMP
     return (
         struct.pack("!BBHHHBBH", 0x46, 0xC0, 24 + len(igmp), 0, 0, 1, protocol, 0)
         + socket.inet_aton(source)
@@ -224,8 +224,8 @@ def test_any_bytes_are_read_without_harm():
 
 
 def test_made_up_reports_are_read_without_harm_and_fill_no_memory(monkeypatch):
-    """What a fuzzer would do: true reports, changed, cut, joined, and noise; whatever is read of them is said in
-    one line, and what is remembered has a bound."""
+    """Fuzzes the parser: true reports, changed, cut, joined, and noise. Each result is one line of
+    output, and the remembered state is bounded."""
     monkeypatch.setattr(watch, "_MOST_KNOWN", 50)
     rng, here = random.Random(20), watch.Watch(watch._networks("10.1.0.0/16"))
     whole = [
@@ -245,7 +245,7 @@ def test_made_up_reports_are_read_without_harm_and_fill_no_memory(monkeypatch):
             assert line is None or (line.isprintable() and change.group.startswith("239."))
     assert lines > 5000
     assert len(here._known) == len(here.strangers) == 50
-    # The oldest is forgotten, and told again; the newest is not.
+    # The oldest is forgotten, and reported again; the newest is not.
     newest = watch.Membership("10.9.0.1", "239.1.1.1", True)
     assert here.note(newest) and here.note(newest) is None
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def built(program: str) -> str:
-    """A program of tests/cpp/verbs_device, built here: with the objects of `make test-cpp` where that was run."""
+    """Builds a program of tests/cpp/verbs_device, with the objects of `make test-cpp` if that was run."""
     missing = vm_image.missing_tools()
     if missing:
         pytest.skip(f"the virtual machines need: apt install {' '.join(missing)}")
@@ -64,8 +64,8 @@ def machines() -> Callable[..., Nodes]:
 
 @pytest.fixture(scope="session")
 def four_runs(driver: str, machines: Callable[..., Nodes]) -> tuple[Nodes, ...]:
-    """The driver's checks in two machines, booted once: of every size, with 5 % of the packets lost,
-    likewise in a sealed group, and with a device on the first machine only."""
+    """Runs the driver's checks in two machines, booted once: with every size, with 5 % of the
+    packets lost, the same in a sealed group, and with a device on the first machine only."""
     script = (
         'driver=$1; share=$MCAST_VM_SHARE; "$driver" check || exit 1; echo LOSSY; '
         "tc qdisc add dev eth0 root netem loss 5% || exit 98; "

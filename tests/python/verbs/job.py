@@ -1,4 +1,4 @@
-"""What a PyTorch job does over verbs, run by test_verbs.py in every machine: collectives with known
+"""The PyTorch job that test_verbs.py runs over verbs in every machine: collectives with known
 results, then one FSDP2 step on mcast and the same on Gloo. Prints one line "RESULT {json}"."""
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 #!/bin/sh
 # Two ranks of the driver on this machine, some of them in a memory cgroup (v2), for each case in turn:
-#   limited.sh DRIVER MIB:RANKS...    memory.max of the cgroup, and who is in it: "01", "0" or "1"
-# Prints of each: "CASE MIB:RANKS", then what each rank said, each line behind its number, and lines
-# code0=, code1= (124: it had to be killed after a minute) and oom_kills=.
+#   limited.sh DRIVER MIB:RANKS...    memory.max of the cgroup, and the ranks in it: "01", "0" or "1"
+# Prints for each case "CASE MIB:RANKS", then the output of each rank, each line behind its number, and
+# the lines code0=, code1= (124: it had to be killed after a minute) and oom_kills=.
 driver=$1
 shift
 top=/sys/fs/cgroup
 mount -t cgroup2 none $top && echo +memory >$top/cgroup.subtree_control || exit 97
-# The program's own pages are in the cache, and not the cgroup's: no rank ends up reading them for ever.
+# Puts the program's pages into the cache without charging the cgroup, else a rank might reread them forever.
 MCAST_VM_SHARE=/tmp/warm RANK=0 WORLD_SIZE=1 "$driver" check 4000000 >/dev/null || exit 96
 export WORLD_SIZE=2 MCAST_SHARED_MEMORY=auto DRIVER_TIMEOUT=10
 

@@ -1,4 +1,4 @@
-"""What came out of a run in virtual machines."""
+"""Results of a run in virtual machines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Nodes:
     """Results of a driver run: per node the values of its name=value lines."""
 
     def __init__(self, result: VmResult, outputs: list[str] | None = None) -> None:
-        """outputs: the parts of the nodes' outputs that are meant."""
+        """outputs: the parts of the nodes' outputs that are used."""
         self.result = result
         self.outputs = outputs or [node.output for node in result.nodes]
         self.values = [
@@ -37,7 +37,7 @@ class Nodes:
 
 
 def result_of(output: str) -> dict:
-    """The JSON of a job's RESULT line."""
+    """Returns the JSON of a job's RESULT line."""
     lines = [line for line in output.splitlines() if line.startswith("RESULT ")]
     assert len(lines) == 1, output
     return json.loads(lines[0].removeprefix("RESULT "))

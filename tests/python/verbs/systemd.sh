@@ -1,10 +1,10 @@
 #!/bin/sh
-# systemd as process 1 of namespaces of its own, over a root that is made here:
+# Runs systemd as process 1 of separate namespaces, over a root that is made here:
 #   systemd.sh UNITS PACKAGE PYTHON PREFIX CHECKS
 # UNITS: folder with unit files. PACKAGE: torch_mcast, which appears in /opt/mcast as if it were installed
 # there. PYTHON, PREFIX: the interpreter and its installation. CHECKS: a program that runs as a unit once
-# the system is up, and ends it. Its output and exit code are this script's; then comes what the other
-# units have logged.
+# the system is up, and ends it. Its output and exit code are this script's; the logs of the other units
+# follow.
 set -e
 units=$1 package=$2 python=$3 prefix=$4 checks=$5
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
@@ -41,7 +41,7 @@ END
 chmod 755 opt/mcast/bin/torch-mcast
 cp "$checks" opt/mcast/checks.py
 
-# The users of the units, and two that may use the engine, or not.
+# The users of the units, and two users, of whom one may use the engine.
 cat >etc/passwd <<END
 root:x:0:0::/root:/bin/sh
 mcast:x:901:901::/:/usr/sbin/nologin
@@ -60,7 +60,7 @@ echo 0123456789abcdef0123456789abcdef >etc/machine-id
 [ ! -e /etc/ld.so.cache ] || cp /etc/ld.so.cache etc/
 
 cp "$units"/*.service etc/systemd/system/
-# As the units say where torch-mcast is in a virtual environment; and no journal runs.
+# Changes that the units describe for torch-mcast in a virtual environment; and no journal runs.
 cat >etc/systemd/system/service.d/all.conf <<END
 [Service]
 Environment=PATH=/opt/mcast/bin:/usr/bin:/bin
@@ -79,7 +79,7 @@ StandardError=append:/output
 END
 mkdir etc/systemd/system/checks.service.d
 sed '/^Standard/d' etc/systemd/system/service.d/all.conf >etc/systemd/system/checks.service.d/all.conf
-# Devices, journal, temporary files: nothing of it is asked for here.
+# Devices, journal, temporary files: not needed here.
 for target in sysinit sockets timers local-fs; do
   for unit in usr/lib/systemd/system/$target.target.wants/*; do
     [ ! -e "$unit" ] || ln -sf /dev/null "etc/systemd/system/${unit##*/}"

@@ -1,5 +1,6 @@
-"""Ranks of one host under a memory limit of their cgroup (v2), as in a container: they work, or all of
-them end with an error in bounded time. In a machine, whose cgroups are its own."""
+"""Ranks of one host under a memory limit of their cgroup (v2), as in a container: they work, or all
+of them end with an error in bounded time. Runs in a virtual machine, whose cgroups belong to the
+test."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ import re
 import pytest
 
 KILLED = 128 + 9
-# MiB, and who is limited: too little to make a group, for the first broadcast, for an all-gather.
+# MiB, and the limited ranks: too little to create a group, for the first broadcast, for an
+# all-gather.
 CASES = ["2:1", "4:01", "8:0", "16:1", "24:01", "200:01"]
 
 
@@ -25,7 +27,7 @@ def test_ranks_in_a_memory_cgroup(driver, machines):
 
 
 def check(case: str, text: str, rank: int) -> int:
-    """The exit code of a rank: it ended well, or by the kernel's hand, or knows why not."""
+    """Returns the exit code of a rank: it succeeded, was killed by the kernel, or reports the reason."""
     values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     code, lines = int(values[f"code{rank}"]), re.findall(rf"^{rank} (.*)$", text, re.M)
     if code == 0:

@@ -1,5 +1,5 @@
 """The units of engine and aggregator together, under a systemd that is process 1 of namespaces in a
-machine: the machine's cgroups, users and /run are the test's own."""
+virtual machine: its cgroups, users and /run belong to the test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch_mcast.engine import main
 ROOT = Path(__file__).parents[3]
 A, B = "torch-mcast-engine@a.service", "torch-mcast-engine@b.service"
 AGGREGATOR = "torch-mcast-aggregator.service"
-MCAST = 901  # User=mcast, as systemd.sh makes it
+MCAST = 901  # User=mcast, created by systemd.sh
 ENGINE_FOLDER, AGGREGATOR_FOLDER = "/run/torch-mcast", "/run/torch-mcast-aggregator"
 ENGINE_FILES = {
     ENGINE_FOLDER: ("d", "755"),
@@ -31,7 +31,7 @@ AGGREGATOR_FILES = {
 
 
 def below(files: dict, folder: str) -> dict:
-    """The folder and what is in it."""
+    """Returns the folder and its contents."""
     return {p: f for p, f in files.items() if p == folder or p.startswith(folder + "/")}
 
 
@@ -44,10 +44,10 @@ def owners(files: dict) -> set[tuple[int, int]]:
 
 
 def check_step(step: dict, engine: bool, aggregator: bool) -> None:
-    """What is there while so many of the two run: each has its own, by type, mode and owner."""
+    """Checks the files while these two units run or not: each has its own, by type, mode and owner."""
     ours, theirs = (below(step["files"], f) for f in (ENGINE_FOLDER, AGGREGATOR_FOLDER))
     assert set(ours) | set(theirs) == set(step["files"])
-    # The folder stays, for the other instance.
+    # The folder stays for the other instance.
     assert kinds(ours) == (ENGINE_FILES if engine else {ENGINE_FOLDER: ("d", "755")}), step
     assert owners(ours) == {(MCAST, MCAST)}
     assert kinds(theirs) == (AGGREGATOR_FILES if aggregator else {}), step
@@ -75,7 +75,7 @@ def test_both_units_under_systemd(machines, tmp_path):
     for name, step in steps.items():
         if isinstance(step, dict) and "files" in step:
             check_step(step, name != "without engine", name != "without aggregator")
-    # One comes and goes, the other's files are the same ones.
+    # One starts and stops; the other's files are unchanged.
     for name in ("without aggregator", "aggregator again"):
         assert below(steps[name]["files"], ENGINE_FOLDER) == below(both, ENGINE_FOLDER), name
     again = below(steps["aggregator again"]["files"], AGGREGATOR_FOLDER)
@@ -92,7 +92,7 @@ def test_both_units_under_systemd(machines, tmp_path):
 
 
 def check_processes(steps: dict) -> None:
-    """Users and limits, as systemd says and as the kernel does."""
+    """Checks users and limits, as systemd and the kernel report them."""
     engine, aggregator = steps["processes"][A], steps["processes"][AGGREGATOR]
     assert {p["name"] for p in engine} == {"mcast-engine"} and len(engine) == 2, "and its guardian"
     assert {p["uid"] for p in engine} == {MCAST}
@@ -111,7 +111,7 @@ def check_processes(steps: dict) -> None:
 
 
 def check_readers(bob: dict) -> None:
-    """A user of neither group reads both statuses, of whom they should be."""
+    """A user of neither group reads both statuses, and the users they report."""
     for name in ("engine", "by name", "aggregator"):
         assert bob[name]["code"] == 0, bob[name]
     assert "at /run/torch-mcast/engine.sock" in bob["engine"]["said"]

@@ -13,7 +13,7 @@ VERBS = {"MCAST_TRANSPORT": "verbs"}
 
 
 def check_verbs(nodes):
-    """Every node ended well, by verbs and multicast, and the device saw the traffic."""
+    """Checks that every node succeeded, with verbs and multicast, and that the device saw the traffic."""
     assert nodes.result.code == 0, nodes.text()
     for values in nodes.values:
         assert values["transport"].startswith("verbs rxe0:1 RoCE"), values["transport"]
@@ -32,7 +32,7 @@ def test_two_nodes_every_size(four_runs):
         assert [line for line in output.splitlines() if line.startswith("checked=")] == [
             f"checked={size}" for size in (0, 1, 1000, 65536, 1000003, 8 << 20)
         ]
-    for values in nodes.values:  # every node is a root of the 8 MiB; what is small was copied
+    for values in nodes.values:  # every node is a root of the 8 MiB; small data was copied
         assert 0 < int(values["gathered_datagrams"]) < int(values["datagrams_sent"])
 
 
@@ -107,7 +107,7 @@ def test_a_killed_node_is_named(driver, machines):
     for node, values in zip(nodes.result.nodes[:2], nodes.values[:2], strict=True):
         assert node.code == 0, nodes.text()
         assert "rank 2" in values["error"]
-        assert float(values["error_after"]) < 30  # the limit that was set, on a slow machine
+        assert float(values["error_after"]) < 30  # the configured limit, on a slow machine
 
 
 def test_the_contract_suite_on_a_device(contract, machines):

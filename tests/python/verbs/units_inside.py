@@ -1,5 +1,6 @@
-"""Runs under the systemd of systemd.sh, as root: starts and stops the units of engine and aggregator as
-their first lines say, and prints what is there after each step, as a line RESULT and JSON."""
+"""Runs under the systemd of systemd.sh, as root: starts and stops the units of engine and
+aggregator as the comments in their first lines say, and prints the state after each step, as a line
+RESULT and JSON."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ def show(unit: str) -> dict[str, str]:
 
 
 def files() -> dict[str, dict[str, Any]]:
-    """Both folders and what is in them."""
+    """Returns both folders and their contents."""
     seen = {}
     for folder in FOLDERS:
         for path in [folder, *sorted(folder.iterdir())] if folder.exists() else []:
@@ -70,7 +71,7 @@ def files() -> dict[str, dict[str, Any]]:
 
 
 def engine_pid() -> int:
-    """Of the process that clients talk to; 0: none answers."""
+    """Returns the process that clients connect to; 0: none responds."""
     try:
         return read_engine()["pid"]
     except NoEngine:
@@ -78,7 +79,7 @@ def engine_pid() -> int:
 
 
 def aggregator() -> str:
-    """Its address; "": none answers."""
+    """Returns its address; "": none responds."""
     try:
         return read_aggregator()["address"]
     except NoAggregator:
@@ -86,7 +87,7 @@ def aggregator() -> str:
 
 
 def processes(unit: str) -> list[dict[str, Any]]:
-    """What is in force for each process of a unit, as the kernel says."""
+    """Returns the limits in force for each process of a unit, as the kernel reports them."""
     group = Path(
         "/sys/fs/cgroup" + systemctl("show", "--property=ControlGroup", "--value", unit).strip()
     )
@@ -154,7 +155,7 @@ def main() -> dict[str, Any]:
     until(aggregator, "the aggregator answers after a restart")
     steps["restarted"] = seen()
 
-    # Its guardian ends with the status of a failure, for which the unit starts another.
+    # Its guardian ends with a failure status, after which the unit starts another one.
     before = engine_pid()
     os.kill(before, signal.SIGKILL)
     until(
@@ -163,7 +164,7 @@ def main() -> dict[str, Any]:
     )
     steps["killed"] = seen()
 
-    # An upgrade: the second instance takes the socket, the first one has no clients and ends.
+    # An upgrade: the second instance takes the socket; the first one has no clients and ends.
     before = engine_pid()
     systemctl("start", B)
     until(lambda: engine_pid() not in (0, before), "the second instance answers")

@@ -1,4 +1,4 @@
-"""A cluster of virtual machines with Soft-RoCE: real verbs and rdma_cm where no hardware is.
+"""A cluster of virtual machines with Soft-RoCE: real verbs and rdma_cm without hardware.
 
     with VmCluster(nodes=2, command=["build/cpp/mcast_verbs_driver"]) as cluster:
         result = cluster.wait(timeout=120)
@@ -6,10 +6,9 @@
     python tests/python/verbs/vm.py --nodes 3 --netem "loss 1%" -- COMMAND...
 
 Each machine boots in software emulation (a few seconds), sees this machine's file system read-only
-(what it writes below /tmp is its own), has an interface eth0 on a common bridge and an RDMA device rxe0
-on top of it, runs the command with torchrun's variables, and goes away. Output and exit codes come back
-through a folder that all of them share. Everything lives in namespaces that end with the owner; see
-vm_inside.py.
+(its /tmp is private), has an interface eth0 on a common bridge and an RDMA device rxe0 on top of
+it, runs the command with torchrun's variables, and shuts down. Output and exit codes are returned
+through a shared folder. Everything lives in namespaces that end with the owner; see vm_inside.py.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ from torch_mcast.lab.system import LabError
 
 SUBNET = "10.98.77"
 MAX_NODES = 16
-# What the guests' commands get of this process's environment.
+# Variables of this process that the guests' commands get.
 _PASSED = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "HOME", "LANG")
 _PASSED_PREFIX = ("MCAST_", "GTEST_")
 _HIDDEN = ("/run", "/proc", "/sys", "/dev")
 _POLL_S = 0.05
-# no_timer_check: on a busy host the emulated timer is late, which the kernel else takes for a broken
-# one, and panics.
+# no_timer_check: on a busy host the emulated timer is late, and the kernel would take it for a
+# broken one and panic.
 _KERNEL = "console=ttyS0 quiet panic=-1 no_timer_check"
 
 _START = """#!/bin/sh
@@ -64,9 +63,9 @@ mv {share}/code-$NODE.part {share}/code-$NODE
 @dataclass
 class NodeResult:
     node: int
-    code: int | None  # None: killed, or gone without an answer
+    code: int | None  # None: killed, or gone without a reply
     output: str
-    console: str = ""  # of a machine that gave no answer
+    console: str = ""  # of a machine that did not reply
 
 
 @dataclass
@@ -77,7 +76,7 @@ class VmResult:
 
     @property
     def code(self) -> int:
-        """0 if every machine that was not killed on purpose ended its command with 0."""
+        """Returns 0 if every machine that was not killed on purpose ended its command with 0."""
         if self.timed_out:
             return 124
         return next((n.code if n.code is not None else 1 for n in self.nodes if n.code != 0), 0)
@@ -143,18 +142,18 @@ class VmCluster:
         return f"{SUBNET}.{node}"
 
     def kill(self, node: int) -> None:
-        """Ends machine `node` as a power cut would."""
+        """Ends machine `node` like a power cut."""
         self._killed.add(node)
         assert self._process.stdin is not None
         self._process.stdin.write(f"kill {node}\n")
         self._process.stdin.flush()
 
     def share(self) -> Path:
-        """The common folder, here; the machines see it as vm_image.SHARE."""
+        """Returns the common folder on this machine; the guests see it as vm_image.SHARE."""
         return self._share
 
     def wait(self, timeout: float) -> VmResult:
-        """Until every machine is gone, at most `timeout` seconds from the start."""
+        """Waits until every machine is gone, at most `timeout` seconds from the start."""
         deadline = self._began + timeout
         while len(self._ended) < self.nodes and time.monotonic() < deadline:
             if self._process.poll() is not None:
@@ -237,7 +236,7 @@ class VmCluster:
                 self._ended.add(int(number))
 
     def _machine(self, image: vm_image.Image, node: int) -> list[str]:
-        """Console log, then qemu's command line."""
+        """Returns the console log, then qemu's command line."""
         share = "security_model=none,multidevs=remap"
         return [
             str(self._share / f"console-{node}"),
@@ -273,8 +272,8 @@ class VmCluster:
 def run(
     nodes: int, command: list[str], memory_mb: int, netem: str, timeout: float, kill: dict[int, str]
 ) -> int:
-    """Output with a prefix per node; the exit code. kill: node -> text of an output line (of any node)
-    that makes it die."""
+    """Prints output with a prefix per node. Returns the exit code. kill: node -> text of an output
+    line (of any node) that triggers killing it."""
     cluster: VmCluster
 
     def show(node: int, line: str) -> None:

@@ -1,9 +1,9 @@
-"""Kernel and initramfs of the lab's virtual machines, made once and kept.
+"""Kernel and initramfs of the lab's virtual machines, built once and cached.
 
-The kernel is Debian's or Ubuntu's (it has Soft-RoCE and netem, which a container's host may lack): its
-packages are fetched with apt, unpacked beside nothing else, and only the image and the few modules that are
-needed stay. The initramfs loads them in order, mounts the host's root read-only over 9p, and runs what the
-share says; see vm.py for the other side.
+The kernel is Debian's or Ubuntu's (it has Soft-RoCE and netem, which a container's host may lack):
+its packages are fetched with apt and unpacked into an empty folder, and only the image and the few
+modules that are needed are kept. The initramfs loads them in order, mounts the host's root
+read-only over 9p, and runs the command in the share; see vm.py for the other side.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import own_network
 
 from torch_mcast.lab.system import LabError, call
 
-# crc32_generic: rdma_rxe asks for it at run time, so it is not among its dependencies.
+# crc32_generic: rdma_rxe loads it at run time, so it is not among its dependencies.
 MODULES = (
     "virtio_pci", "virtio_net", "9pnet_virtio", "9p", "crc32_generic", "crc32c_generic", "ib_uverbs",
     "rdma_ucm", "ib_umad", "rdma_rxe", "sch_netem", "overlay",
@@ -40,10 +40,10 @@ TOOLS = {
     "zstd": "zstd",
 }
 
-# What stands for the newest kernel: of Debian, of Ubuntu.
+# Meta-packages of the newest kernel: Debian's, Ubuntu's.
 KERNELS = ("linux-image-amd64", "linux-image-generic")
 
-# Where the guest finds the command, and leaves its output and exit code.
+# The folder in which the guest finds the command, and leaves its output and exit code.
 SHARE = "/run/mcast"
 
 _INIT = """#!/bin/busybox sh
@@ -88,19 +88,19 @@ class Image:
 
 
 def cache_dir() -> Path:
-    """MCAST_VM_CACHE, else the user's cache folder."""
+    """Returns MCAST_VM_CACHE, else the user's cache folder."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("MCAST_VM_CACHE") or Path(base) / "torch-mcast" / "vm")
 
 
 def missing_tools() -> list[str]:
-    """Debian packages of the programs that are not installed."""
+    """Returns the Debian packages of the programs that are not installed."""
     path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
     return sorted({package for tool, package in TOOLS.items() if not shutil.which(tool, path=path)})
 
 
 def require_tools() -> None:
-    """LabError naming the packages to install; also where the machine is not an x86-64."""
+    """Raises LabError naming the packages to install, or if the machine is not an x86-64."""
     if platform.machine() != "x86_64":
         raise LabError(f"virtual machines of the lab are x86-64 only, this is {platform.machine()}")
     if missing := missing_tools():
@@ -108,7 +108,7 @@ def require_tools() -> None:
 
 
 def depends(package: str) -> list[str]:
-    """The packages that it depends on; none if apt does not know it."""
+    """Returns its dependencies; none if apt does not know the package."""
     shown = subprocess.run(
         ["apt-cache", "depends", package], capture_output=True, text=True, timeout=60
     )
@@ -117,7 +117,7 @@ def depends(package: str) -> list[str]:
 
 
 def kernel_packages() -> list[str]:
-    """Packages with the image and the modules: one in Debian, three in Ubuntu."""
+    """Returns the packages with the image and the modules: one in Debian, three in Ubuntu."""
     for newest in KERNELS:
         for image in depends(newest):
             if not image.startswith("linux-image-"):
@@ -129,7 +129,7 @@ def kernel_packages() -> list[str]:
 
 
 def image() -> Image:
-    """The cached image, built first if there is none of this recipe."""
+    """Returns the cached image, built first if there is none of this recipe."""
     require_tools()
     recipe = hashlib.sha256(repr((MODULES, _INIT)).encode()).hexdigest()[:12]
     home = cache_dir()
@@ -181,7 +181,7 @@ def _fetch(packages: list[str], folder: Path) -> None:
 
 
 def _tree(root: Path, version: str, tree: Path) -> Path:
-    """The files of the initramfs."""
+    """Builds the files of the initramfs."""
     call(["depmod", "-b", str(root), version])
     for name in ("bin", "modules", "proc", "sys", "dev", "root"):
         (tree / name).mkdir(parents=True)
@@ -219,7 +219,7 @@ def _tree(root: Path, version: str, tree: Path) -> Path:
 
 
 def _module(path: Path) -> bytes:
-    """A module as busybox's insmod takes it: not compressed."""
+    """Returns a module as busybox's insmod accepts it: not compressed."""
     if path.suffix == ".zst":
         return subprocess.run(["zstd", "-dc", str(path)], capture_output=True, check=True).stdout
     return lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()

@@ -1,10 +1,10 @@
-"""The supervisor of a cluster of virtual machines, inside namespaces of its own.
+"""The supervisor of a cluster of virtual machines, in its own namespaces.
 
-It is process 1 of a PID namespace: when it ends, however it ends, the kernel kills every machine, and
-the network namespace with its bridge and taps goes with the last of them. It ends when its standard
-input does, so also when its owner is killed. Argument: JSON {"nodes": [command line, ...]}, node i
-using tap i. Lines on standard input: "kill N" ends machine N at once. Lines on standard output:
-"ended N" when a machine is gone.
+It is process 1 of a PID namespace: when it ends, for whatever reason, the kernel kills every
+machine, and the network namespace with its bridge and taps is removed with the last of them. It
+ends when its standard input closes, so also when its owner is killed. Argument: JSON {"nodes":
+[command line, ...]}, node i using tap i. It reads lines from standard input: "kill N" ends machine
+N at once. It writes lines to standard output: "ended N" when a machine is gone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _build(nodes: int) -> None:
     _ip("-batch", "-", lines=lines)
     for node in range(1, nodes + 1):
         _ip("tuntap", "add", "dev", tap(node), "mode", "tap")
-        # Before the bridge: its MTU is the least of its ports.
+        # Set before the tap joins the bridge, whose MTU is the smallest of its ports.
         plug = [f"link set {tap(node)} mtu 4400 master {_BRIDGE}", f"link set {tap(node)} up"]
         _ip("-batch", "-", lines=plug)
 
