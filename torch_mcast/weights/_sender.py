@@ -58,7 +58,9 @@ class Sender:
         self._read = dict.fromkeys(self._up, 0)  # entries of each log that were read
         self._trainers: set[int] = set()
         self._absent: set[int] = set()  # left out, and not back yet
-        self._ready: dict[int, Message] = {}
+        self._ready: dict[
+            int, Message
+        ] = {}  # workers that wait for a version and take part in none
         self._answers: dict[int, Message] = {}
         self._formed: list[str] = []  # processes of the group's members, [] once it has failed
         self._bell = -1
@@ -70,14 +72,14 @@ class Sender:
         self.left_out = {}
         attempt = Version(self, content, version)
         try:
-            self._gather(version)
+            self._gather(version, attempt)
             attempt.run()
         except WeightsError as error:
-            self._fail(version, str(error))
+            self._fail(version, attempt, str(error))
             raise
         except GroupFailed as error:
             text = self._describe_failure(version, attempt, error)
-            self._fail(version, text)
+            self._fail(version, attempt, text)
             raise WeightsError(text, version, self.left_out) from error
         self._commit(version, attempt)
         return version
@@ -114,7 +116,7 @@ class Sender:
         if kind != "trainer" and self._answers.get(rank, {}).get("id") != message["id"]:
             self._answers[rank] = message
 
-    def _gather(self, version: int) -> None:
+    def _gather(self, version: int, attempt: Version) -> None:
         """Waits for the workers that took part in the last version."""
         deadline = Deadline(self._limit)
 
@@ -123,9 +125,11 @@ class Sender:
             return [rank for rank in self._up if rank not in known]
 
         self.until(deadline, lambda: not missing() and bool(self._ready))
-        for rank in missing():
+        late = missing()
+        attempt.workers, self._ready = self._ready, {}
+        for rank in late:
             self._leave_out(rank, f"has not called receive() within {deadline.limit:g} s")
-        if not self._ready or (self.left_out and not self._members.changes):
+        if not attempt.workers or (self.left_out and not self._members.changes):
             reasons = self._reasons() if self.left_out else "no worker has called receive()"
             hint = "a worker is slow, dead, or in another group"
             raise WeightsError(
@@ -139,21 +143,19 @@ class Sender:
         self.left_out[rank] = reason
         if self._members.changes:
             self._absent.add(rank)
-        self._ready.pop(rank, None)
 
     def _reasons(self) -> str:
         return "; ".join(f"rank {rank} {reason}" for rank, reason in sorted(self.left_out.items()))
 
-    def _fail(self, version: int, text: str) -> None:
-        ids = [message["id"] for message in self._ready.values()]
-        self._ready.clear()
+    def _fail(self, version: int, attempt: Version, text: str) -> None:
+        ids = [message["id"] for message in attempt.workers.values()]
         self._formed = []
         self._down.append({"kind": "failed", "version": version, "error": text, "ids": ids})
 
     def _describe_failure(self, version: int, attempt: Version, error: GroupFailed) -> str:
         reasons = f"{self._reasons()}. " if self.left_out else ""
         return (
-            f"weights: version {version} was not sent to ranks {sorted(self._ready)} after "
+            f"weights: version {version} was not sent to ranks {sorted(attempt.workers)} after "
             f"{attempt.elapsed():.1f} s (limit {self._limit.total_seconds():g} s): {reasons}{error}. "
             f"Hint: {cannot_leave_out()}"
         )
@@ -163,11 +165,10 @@ class Sender:
             {
                 "kind": "commit",
                 "version": version,
-                "have": [self._ready[rank]["id"] for rank in attempt.have],
+                "have": [attempt.workers[rank]["id"] for rank in attempt.have],
                 "left_out": attempt.left_ids,
             }
         )
-        self._ready.clear()
         self.version = int(self._store.add("version", 1))
 
 
@@ -176,7 +177,8 @@ class Version:
 
     def __init__(self, sender: Sender, content: Outgoing, version: int) -> None:
         self.content = content
-        self.have: set[int] = set()  # workers that have the version
+        self.workers: dict[int, Message] = {}  # that take part, with what they last announced
+        self.have: set[int] = set()  # those that have the version
         self.left_ids: dict[str, str] = {}
         self._places: dict[str, dict[str, Any]] = {}  # of sealed memory, by host
         self._sender, self._version = sender, version
@@ -187,7 +189,7 @@ class Version:
 
     def run(self) -> None:
         sender = self._sender
-        attempts = 2 + len(sender._ready)  # each but two leaves a worker out
+        attempts = 2 + len(self.workers)  # each but two leaves a worker out
         while (receivers := self._receivers()) or (readers := self._readers()):
             failure = None
             if receivers:
@@ -198,9 +200,7 @@ class Version:
                 self._share(readers)
             if failure is not None and (not sender._members.changes or attempts == 0):
                 raise failure
-            if not self.have | sender._ready.keys() or (
-                sender.left_out and not sender._members.changes
-            ):
+            if not self.workers or (sender.left_out and not sender._members.changes):
                 hint = "" if sender._members.changes else f". Hint: {cannot_leave_out()}"
                 raise WeightsError(
                     f"weights: version {self._version} was not sent, after {self.elapsed():.1f} s (limit "
@@ -212,28 +212,28 @@ class Version:
     def _receivers(self) -> list[int]:
         """One worker of each host that has not got the version: the one that has most of it."""
         chosen: dict[str, int] = {}
-        ready = self._sender._ready
-        for rank in sorted(ready, key=lambda rank: (-self._has(rank), rank)):
-            if rank not in self.have and ready[rank]["host"] not in self._places:
-                chosen.setdefault(ready[rank]["host"], rank)
+        workers = self.workers
+        for rank in sorted(workers, key=lambda rank: (-self._has(rank), rank)):
+            if rank not in self.have and workers[rank]["host"] not in self._places:
+                chosen.setdefault(workers[rank]["host"], rank)
         return sorted(chosen.values())
 
     def _readers(self) -> list[int]:
         """Workers of hosts that have the version in sealed memory, which they have not mapped."""
         return [
             rank
-            for rank, message in self._sender._ready.items()
+            for rank, message in self.workers.items()
             if rank not in self.have and message["host"] in self._places
         ]
 
     def _has(self, rank: int) -> int:
         """Bytes of this version that a worker has kept from an earlier attempt."""
-        key, size = self._sender._ready[rank]["has"]
+        key, size = self.workers[rank]["has"]
         return int(size) if key == self.content.key else 0
 
     def _attempt(self, receivers: list[int]) -> GroupFailed | None:
         sender = self._sender
-        messages = [sender._ready[rank] for rank in receivers]
+        messages = [self.workers[rank] for rank in receivers]
         processes = [message["process"] for message in messages]
         number = sender._down.count() + 1
         again = processes != sender._formed
@@ -251,7 +251,6 @@ class Version:
             "handles": [sender._members.handle(), *(message["handle"] for message in messages)],
             "ids": [message["id"] for message in messages],
         }
-        sender._answers.clear()
         sender._formed = []
         sender._down.append(plan)
         try:
@@ -278,14 +277,13 @@ class Version:
 
     def _share(self, readers: list[int]) -> None:
         sender = self._sender
-        sender._answers.clear()
         sender._down.append(
             {
                 "kind": "sealed",
                 "version": self._version,
                 "index": len(self.content.index),
                 "hosts": self._places,
-                "ids": [sender._ready[rank]["id"] for rank in readers],
+                "ids": [self.workers[rank]["id"] for rank in readers],
             }
         )
         self._settle(readers, None)
@@ -293,7 +291,7 @@ class Version:
     def _settle(self, workers: list[int], failure: GroupFailed | None) -> None:
         """Waits for what each worker reports about the attempt."""
         sender = self._sender
-        asked = {rank: sender._ready[rank] for rank in workers}
+        asked = {rank: self.workers[rank] for rank in workers}
         if failure is not None and failure.lost is not None and failure.lost > 0:
             lost = workers[failure.lost - 1]
             self._leave_out(lost, f"was lost: {failure}")
@@ -302,10 +300,10 @@ class Version:
 
         def answer_of(rank: int) -> Message | None:
             """What it has reported: ready again, if it waits for another attempt."""
-            answer, ready = sender._answers.get(rank), sender._ready.get(rank)
+            answer = sender._answers.get(rank)
             if answer is not None and answer["id"] == asked[rank]["id"]:
                 return answer
-            return ready if ready is not asked[rank] else None
+            return sender._ready.get(rank)
 
         sender.until(deadline, lambda: all(map(answer_of, asked)))
         for rank, message in asked.items():
@@ -316,11 +314,11 @@ class Version:
                 self.have.add(rank)
                 if "place" in answer:
                     self._places[message["host"]] = answer["place"]
-            elif answer["kind"] != "ready":
+            elif answer["kind"] == "ready":
+                self.workers[rank] = sender._ready.pop(rank)
+            else:
                 self._leave_out(rank, answer["error"])
 
     def _leave_out(self, rank: int, reason: str) -> None:
-        ready = self._sender._ready.get(rank)
-        if ready is not None:
-            self.left_ids[ready["id"]] = reason
+        self.left_ids[self.workers.pop(rank)["id"]] = reason
         self._sender._leave_out(rank, reason)
