@@ -35,6 +35,10 @@ class ChecksumError(WeightsError):
         self.sender = sender
 
 
+class StoreGone(WeightsError):
+    """The store of the group does not respond, so nothing can be reported any more."""
+
+
 class GroupFailed(Exception):
     """An operation of the group that carries the data failed: internal, the roles decide what follows.
 
@@ -42,6 +46,11 @@ class GroupFailed(Exception):
         lost: Index of the lost member within the group's members, or None.
     """
 
-    def __init__(self, cause: BaseException, lost: int | None) -> None:
-        super().__init__(str(cause))
+    def __init__(self, cause: BaseException, code: str | None, lost: int | None) -> None:
+        super().__init__(brief(str(cause), code))
         self.lost = lost
+
+
+def brief(text: str, code: str | None) -> str:
+    """An error of a group without its context, which names ranks of that group's operation, and without its hint."""
+    return text.partition(f"{code}: ")[2].partition(" Hint:")[0] if code else text

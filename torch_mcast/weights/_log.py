@@ -12,11 +12,11 @@ import time
 from datetime import timedelta
 from typing import Any
 
-from torch_mcast.weights._errors import WeightsError
+from torch_mcast.weights._errors import StoreGone
 
 Message = dict[str, Any]
 
-_SLICE = 5.0  # seconds: longest wait for a key before the deadline is looked at again
+_SHORTEST, _LONGEST = 0.001, 0.05  # seconds between two looks at the store
 
 
 class Deadline:
@@ -46,7 +46,7 @@ class Log:
         self._store.add(f"{self._name}/count", 1)
 
     def read(self, number: int) -> Message:
-        """Entry `number`, from 1 on. Waits if it has not been written."""
+        """Entry `number`, from 1 on, which was written."""
         message: Message = json.loads(self._store.get(f"{self._name}/{number}"))
         return message
 
@@ -57,20 +57,21 @@ class Log:
         """Entry `number`, or None if it has not been written by the deadline.
 
         Raises:
-            WeightsError: The store does not respond, so the process that keeps it is gone.
+            StoreGone: The store does not respond, so the process that keeps it is gone.
         """
         key = f"{self._name}/{number}"
-        while (left := deadline.left()) > 0:
+        pause = _SHORTEST
+        # Store.wait() would hold up signals of the process, and log a line at its timeout.
+        while True:
             try:
-                self._store.wait([key], timedelta(seconds=min(left, _SLICE)))
-                return self.read(number)
+                if self._store.check([key]):
+                    return self.read(number)
             except RuntimeError as error:
-                try:
-                    if self._store.check([key]):
-                        return self.read(number)
-                except RuntimeError:
-                    raise WeightsError(
-                        f"weights: the store of the group does not respond after "
-                        f"{deadline.elapsed():.1f} s: {error}. Hint: the process that keeps it has ended"
-                    ) from error
-        return None
+                raise StoreGone(
+                    f"weights: the store of the group does not respond after {deadline.elapsed():.1f} s: "
+                    f"{error}. Hint: the process that keeps it has ended"
+                ) from error
+            if deadline.left() <= 0:
+                return None
+            time.sleep(pause)
+            pause = min(1.5 * pause, _LONGEST)

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from torch_mcast._errors import read_error
-from torch_mcast.weights._errors import GroupFailed
+from torch_mcast.weights._errors import GroupFailed, brief
 
 HAS_RECONFIGURE = hasattr(dist, "_reconfigure")
 
@@ -26,8 +26,9 @@ def _failures() -> Iterator[None]:
     try:
         yield
     except (RuntimeError, ValueError) as error:
-        rank = read_error(error)["fields"].get("rank")
-        raise GroupFailed(error, rank if isinstance(rank, int) else None) from error
+        found = read_error(error)
+        rank = found["fields"].get("rank")
+        raise GroupFailed(error, found["code"], rank if isinstance(rank, int) else None) from error
 
 
 @dataclass
@@ -68,6 +69,13 @@ class Members:
     def wait(self, work: Any) -> None:
         with _failures():
             work.wait()
+
+    def lost(self) -> tuple[int, str] | None:
+        """Index of a member that was lost since the last operation, and how."""
+        text = self._backend._stats()["failure"] if self._backend is not None else ""
+        found = read_error(text)
+        rank = found["fields"].get("rank")
+        return (rank, brief(text, found["code"])) if isinstance(rank, int) else None
 
     def close(self) -> None:
         backend, self._backend = self._backend, None

@@ -63,6 +63,7 @@ class Sender:
         ] = {}  # workers that wait for a version and take part in none
         self._answers: dict[int, Message] = {}
         self._formed: list[str] = []  # processes of the group's members, [] once it has failed
+        self._ranks: list[int] = []  # of these processes
         self._bell = -1
         self.version = int(store.add("version", 0))
         self.left_out: dict[int, str] = {}
@@ -120,15 +121,27 @@ class Sender:
         """Waits for the workers that took part in the last version."""
         deadline = Deadline(self._limit)
 
+        lost: dict[int, str] = {}
+
         def missing() -> list[int]:
             known = self._trainers | self._absent | self._ready.keys()
             return [rank for rank in self._up if rank not in known]
 
-        self.until(deadline, lambda: not missing() and bool(self._ready))
+        def over() -> bool:
+            # A member of the last group that has died since does not come.
+            found = self._members.lost() if self._formed else None
+            if found is not None and 0 < found[0] <= len(self._ranks):
+                lost.setdefault(self._ranks[found[0] - 1], f"was lost: {found[1]}")
+            return not set(missing()) - lost.keys() and bool(self._ready)
+
+        self.until(deadline, over)
+        if lost:
+            self._formed = []
         late = missing()
         attempt.workers, self._ready = self._ready, {}
         for rank in late:
-            self._leave_out(rank, f"has not called receive() within {deadline.limit:g} s")
+            text = f"has not called receive() within {deadline.limit:g} s"
+            self._leave_out(rank, lost.get(rank, text))
         if not attempt.workers or (self.left_out and not self._members.changes):
             reasons = self._reasons() if self.left_out else "no worker has called receive()"
             hint = "a worker is slow, dead, or in another group"
@@ -153,11 +166,9 @@ class Sender:
         self._down.append({"kind": "failed", "version": version, "error": text, "ids": ids})
 
     def _describe_failure(self, version: int, attempt: Version, error: GroupFailed) -> str:
-        reasons = f"{self._reasons()}. " if self.left_out else ""
         return (
-            f"weights: version {version} was not sent to ranks {sorted(attempt.workers)} after "
-            f"{attempt.elapsed():.1f} s (limit {self._limit.total_seconds():g} s): {reasons}{error}. "
-            f"Hint: {cannot_leave_out()}"
+            f"weights: version {version} was not sent, after {attempt.elapsed():.1f} s (limit "
+            f"{self._limit.total_seconds():g} s): {self._reasons() or error}. Hint: {cannot_leave_out()}"
         )
 
     def _commit(self, version: int, attempt: Version) -> None:
@@ -259,7 +270,7 @@ class Version:
             self._transfer(plan["begin"])
         except GroupFailed as failure:
             return failure
-        sender._formed = processes
+        sender._formed, sender._ranks = processes, receivers
         return None
 
     def _transfer(self, begin: int) -> None:

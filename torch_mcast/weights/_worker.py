@@ -14,7 +14,7 @@ import torch
 
 from torch_mcast.weights import _memory
 from torch_mcast.weights._content import Incoming, tensors_of
-from torch_mcast.weights._errors import ChecksumError, GroupFailed, WeightsError
+from torch_mcast.weights._errors import ChecksumError, GroupFailed, StoreGone, WeightsError
 from torch_mcast.weights._log import Deadline, Log, Message
 from torch_mcast.weights._members import Changing, Fixed
 from torch_mcast.weights._sender import cannot_leave_out, spans, staging
@@ -58,6 +58,9 @@ class Worker:
         self._announce()
         try:
             return self._await(Deadline(timeout))
+        except StoreGone:
+            self.close()
+            raise
         except BaseException:
             self.close()
             with contextlib.suppress(RuntimeError):
