@@ -180,8 +180,8 @@ class Incoming:
                 part = bucket[low - begin : high - begin]
                 self._crcs[number] = crc_of(part, self._crcs[number])
 
-    def verify(self, sender: int) -> None:
-        """Raises ChecksumError for the first tensor whose bytes are not those of the sender."""
+    def verify(self, sender: int) -> ChecksumError | None:
+        """Returns the error of the first tensor whose bytes are not those of the sender."""
         assert self._layout is not None
         count = len(self._crcs)
         sent = self.memory.read(self._layout.checksums_at, CHECKSUM * count)
@@ -189,7 +189,7 @@ class Incoming:
             self._layout.entries, self._crcs, struct.unpack(f"<{count}I", sent), strict=True
         ):
             if ours != theirs:
-                raise ChecksumError(
+                return ChecksumError(
                     f"weights: tensor {entry.name!r} of version {self.version} from rank {sender} has "
                     f"CRC-32 {ours:#010x}, but the sender had {theirs:#010x} ({entry.nbytes} bytes, "
                     f"{entry.dtype}). Hint: the memory of a host is faulty, or the tensor changed while "
@@ -198,6 +198,7 @@ class Incoming:
                     entry.name,
                     sender,
                 )
+        return None
 
 
 def tensors_of(memory: Memory, index: int) -> list[tuple[str, torch.Tensor]]:

@@ -52,5 +52,7 @@ class GroupFailed(Exception):
 
 
 def brief(text: str, code: str | None) -> str:
-    """An error of a group without its context, which names ranks of that group's operation, and without its hint."""
-    return text.partition(f"{code}: ")[2].partition(" Hint:")[0] if code else text
+    """An error of a group without its context, which names ranks of that group's operation, and without
+    its hint."""
+    said = text.partition(f"{code}: ")[2] if f"{code}: " in text else text
+    return said.partition(" Hint:")[0].rstrip(".")

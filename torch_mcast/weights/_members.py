@@ -66,6 +66,12 @@ class Members:
         with _failures():
             return self._backend.broadcast([bucket], options)
 
+    def barrier(self) -> None:
+        """Waits until all members have called it. Fails if one of them has ended, which an idle group on
+        shared memory does not notice."""
+        with _failures():
+            self._backend.barrier(dist.BarrierOptions()).wait()
+
     def wait(self, work: Any) -> None:
         with _failures():
             work.wait()

@@ -63,7 +63,7 @@ class Sender:
         ] = {}  # workers that wait for a version and take part in none
         self._answers: dict[int, Message] = {}
         self._formed: list[str] = []  # processes of the group's members, [] once it has failed
-        self._ranks: list[int] = []  # of these processes
+        self._ranks: list[int] = []  # of the members but the sender
         self._bell = -1
         self.version = int(store.add("version", 0))
         self.left_out: dict[int, str] = {}
@@ -103,6 +103,13 @@ class Sender:
             self._bell = bell
             self.poll()
 
+    def lost(self) -> dict[int, str]:
+        """The rank that the group has lost, and how. At most one, since a group fails once."""
+        found = self._members.lost()
+        if found is None or not 0 < found[0] <= len(self._ranks):
+            return {}
+        return {self._ranks[found[0] - 1]: f"was lost: {found[1]}"}
+
     def _take(self, rank: int, message: Message) -> None:
         kind = message["kind"]
         if kind == "trainer":
@@ -128,10 +135,7 @@ class Sender:
             return [rank for rank in self._up if rank not in known]
 
         def over() -> bool:
-            # A member of the last group that has died since does not come.
-            found = self._members.lost() if self._formed else None
-            if found is not None and 0 < found[0] <= len(self._ranks):
-                lost.setdefault(self._ranks[found[0] - 1], f"was lost: {found[1]}")
+            lost.update(self.lost() if self._formed else {})
             return not set(missing()) - lost.keys() and bool(self._ready)
 
         self.until(deadline, over)
@@ -206,7 +210,7 @@ class Version:
             if receivers:
                 attempts -= 1
                 failure = self._attempt(receivers)
-                self._settle(receivers, failure)
+                self._settle(receivers)
             else:
                 self._share(readers)
             if failure is not None and (not sender._members.changes or attempts == 0):
@@ -262,15 +266,16 @@ class Version:
             "handles": [sender._members.handle(), *(message["handle"] for message in messages)],
             "ids": [message["id"] for message in messages],
         }
-        sender._formed = []
+        sender._formed, sender._ranks = [], receivers
         sender._down.append(plan)
         try:
             if again:
                 sender._members.form(number, plan["ranks"], plan["handles"], sender._limit)
             self._transfer(plan["begin"])
+            sender._members.barrier()  # each receiver has reported
         except GroupFailed as failure:
             return failure
-        sender._formed, sender._ranks = processes, receivers
+        sender._formed = processes
         return None
 
     def _transfer(self, begin: int) -> None:
@@ -297,16 +302,13 @@ class Version:
                 "ids": [self.workers[rank]["id"] for rank in readers],
             }
         )
-        self._settle(readers, None)
+        self._settle(readers)
 
-    def _settle(self, workers: list[int], failure: GroupFailed | None) -> None:
+    def _settle(self, workers: list[int]) -> None:
         """Waits for what each worker reports about the attempt."""
         sender = self._sender
         asked = {rank: self.workers[rank] for rank in workers}
-        if failure is not None and failure.lost is not None and failure.lost > 0:
-            lost = workers[failure.lost - 1]
-            self._leave_out(lost, f"was lost: {failure}")
-            asked.pop(lost)
+        lost: dict[int, str] = {}
         deadline = Deadline(sender._limit)
 
         def answer_of(rank: int) -> Message | None:
@@ -316,11 +318,18 @@ class Version:
                 return answer
             return sender._ready.get(rank)
 
-        sender.until(deadline, lambda: all(map(answer_of, asked)))
+        def over() -> bool:
+            lost.update(sender.lost())
+            return all(answer_of(rank) or rank in lost for rank in asked)
+
+        sender.until(deadline, over)
+        if lost:
+            sender._formed = []
         for rank, message in asked.items():
             answer = answer_of(rank)
             if answer is None:
-                self._leave_out(rank, f"did not finish within {deadline.limit:g} s")
+                text = f"did not finish within {deadline.limit:g} s"
+                self._leave_out(rank, lost.get(rank, text))
             elif answer["kind"] == "done":
                 self.have.add(rank)
                 if "place" in answer:

@@ -14,7 +14,7 @@ import torch
 
 from torch_mcast.weights import _memory
 from torch_mcast.weights._content import Incoming, tensors_of
-from torch_mcast.weights._errors import ChecksumError, GroupFailed, StoreGone, WeightsError
+from torch_mcast.weights._errors import GroupFailed, StoreGone, WeightsError
 from torch_mcast.weights._log import Deadline, Log, Message
 from torch_mcast.weights._members import Changing, Fixed
 from torch_mcast.weights._sender import cannot_leave_out, spans, staging
@@ -149,15 +149,17 @@ class Worker:
                 ) from error
             self._announce()
             return False
-        try:
-            incoming.verify(_SENDER)
-        except ChecksumError as error:
-            self._incoming = None
-            self._report("bad", error=f"received other bytes: {error}")
-            raise
-        incoming.memory.seal()
-        self._sealed = incoming.memory, plan["index"]
-        self._report("done", place=incoming.memory.place())
+        wrong = incoming.verify(_SENDER)
+        if wrong is None:
+            incoming.memory.seal()
+            self._sealed = incoming.memory, plan["index"]
+            self._report("done", place=incoming.memory.place())
+        else:
+            self._report("bad", error=f"received other bytes: {wrong}")
+        with contextlib.suppress(GroupFailed):  # this worker has all of it
+            self._members.barrier()
+        if wrong is not None:
+            raise wrong
         return True
 
     def _transfer(self, plan: Message) -> Incoming:
