@@ -75,7 +75,7 @@ TEST_F(EngineStoreTest, RanksOfTwoEnginesShareOne) {
 
 TEST_F(EngineStoreTest, MissingEngineIsNamedAndWaitedFor) {
   service::HostEngineOptions options = with_stores(port_);
-  options.peers = {{0xf0000001, 32}};  // 240.0.0.1
+  options.peers = *parse_networks("240.0.0.1", 1);
   EngineProcess engine(options);
   const uint16_t nobody = free_port();
   auto wrong = StoreClient::connect({engine.path(), "127.0.0.1", nobody, "job"}, 5 * kSecond);

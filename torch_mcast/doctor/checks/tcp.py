@@ -17,7 +17,7 @@ def measure(address: str, ports: tuple[int, int] | None, limit: float = 1.0) -> 
         with udp.listen(address, ports) as server:
             server.settimeout(limit)
             with (
-                socket.create_connection(server.getsockname(), limit) as client,
+                socket.create_connection(server.getsockname()[:2], limit) as client,
                 server.accept()[0] as accepted,
             ):
                 accepted.settimeout(limit)

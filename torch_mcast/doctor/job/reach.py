@@ -118,7 +118,7 @@ class Probe:
 
     def addresses(self) -> dict[str, list[Any]]:
         """Returns {"loopback" or "interface": [address, port]} on which this rank listens."""
-        return {kind: list(s.getsockname()) for kind, s in self._listeners.items()}
+        return {kind: list(s.getsockname()[:2]) for kind, s in self._listeners.items()}
 
     def run(self, peers: dict[int, Any], sent: Any, all_sent: Any, limit: float) -> Heard:
         """`peers`: addresses() of all; `sent()` reports that this rank has sent everything,
