@@ -314,7 +314,7 @@ class Asked final : public service::Links {
                                                   : ask(at->second, what >> 3);
     fuzz::handed();
     asked_ = crypto::digest_text(record);
-    jobs_->on_record(link, 0x0a000001, record, now_);
+    jobs_->on_record(link, IpAddress::v4(0x0a000001), record, now_);
     proved_ = false;
   }
 

@@ -100,7 +100,7 @@ class Script {
     const auto read = reader.next();
     if (!read) return;  // disconnected, or more bytes are needed
     handed();
-    if (!known) require(table_.admit(client, static_cast<uint32_t>(client)), "room");
+    if (!known) require(table_.admit(client, IpAddress::v4(static_cast<uint32_t>(client))), "room");
     table_.on_taken(client);
     require(table_.expect(client, bytes.size()), "room");
     const bool waited = table_.waits(client);

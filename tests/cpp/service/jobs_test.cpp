@@ -198,7 +198,7 @@ TEST(JobsAtADoor, JobWithoutAskerLivesWhileItsRanksSend) {
     });
   };
   Ranks ranks(2);
-  test::Asker asker(ntohs(door.address().sin_port));
+  test::Asker asker(door.address().port);
   ASSERT_TRUE(asker.send(ranks.ask()));
   ASSERT_TRUE(serve_until([&] { return report().jobs.size() == 1; }));
   const auto answer = asker.receive();

@@ -27,7 +27,7 @@ TEST(AggregatorOptions, Defaults) {
   EXPECT_EQ(o.job_quota(), 128u << 20);
   EXPECT_EQ(o.jobs, 16u);
   EXPECT_EQ(o.rate, 0u);
-  EXPECT_TRUE(o.allows(0x01020304));
+  EXPECT_TRUE(o.allows(IpAddress::v4(0x01020304)));
 }
 
 TEST(AggregatorOptions, EachIsRead) {
@@ -47,10 +47,10 @@ TEST(AggregatorOptions, EachIsRead) {
   EXPECT_EQ(o.deadline, 50 * kMilli);
   EXPECT_EQ(o.config.interface, "=eth1");
   EXPECT_EQ(o.status, "/x/y.sock");
-  EXPECT_TRUE(o.allows(0x0a010203));
-  EXPECT_TRUE(o.allows(0xc0a80107));
-  EXPECT_TRUE(o.allows(0xac100001));
-  EXPECT_FALSE(o.allows(0xc0a80108));
+  EXPECT_TRUE(o.allows(IpAddress::v4(0x0a010203)));
+  EXPECT_TRUE(o.allows(IpAddress::v4(0xc0a80107)));
+  EXPECT_TRUE(o.allows(IpAddress::v4(0xac100001)));
+  EXPECT_FALSE(o.allows(IpAddress::v4(0xc0a80108)));
 }
 
 TEST(AggregatorOptions, ListenIsHostOrPortOrBoth) {
