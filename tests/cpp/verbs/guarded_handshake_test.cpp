@@ -90,7 +90,7 @@ TEST_F(VerbsHandshake, StrangersThatSayNothingKeepOnlyStrangersOut) {
   EXPECT_EQ(node(0).frames.size(), kMany + 1) << "all try again, and get in";
   for (const Cause cause : {Cause::crowded_out, Cause::hello_timeouts}) {
     EXPECT_TRUE(std::any_of(node(0).refusals.begin(), node(0).refusals.end(), [cause](auto& r) {
-      return r.first == cause && r.second.address == 0x7f000001;
+      return r.first == cause && r.second.address == IpAddress::v4(0x7f000001);
     }));
   }
 }
@@ -147,7 +147,7 @@ TEST_F(VerbsHandshake, RequestsOfVersion1OrForOthersAreRefused) {
     EXPECT_EQ(event, RDMA_CM_EVENT_REJECTED);
     EXPECT_EQ(verbs::decode_refusal(data), verbs::Refusal::kStranger);
     EXPECT_EQ(stats(0).hello_refused, ++count);
-    EXPECT_EQ(node(0).refusals.back().second.address, 0x7f000001u);
+    EXPECT_EQ(node(0).refusals.back().second.address, IpAddress::v4(0x7f000001));
     EXPECT_NE(node(0).refusals.back().second.port, 0);
   }
 }
@@ -161,7 +161,7 @@ TEST_F(VerbsHandshake, AnotherSecretGetsNowhereAndIsNamed) {
                              HasSubstr("it ended the handshake: it has another secret")));
   EXPECT_GT(stats(0).hello_refused, 0u);
   EXPECT_EQ(node(0).refusals.at(0).first, Cause::hello_refused);
-  EXPECT_EQ(node(0).refusals[0].second.address, 0x7f000001u);
+  EXPECT_EQ(node(0).refusals[0].second.address, IpAddress::v4(0x7f000001));
   EXPECT_TRUE(node(0).frames.empty());
 }
 

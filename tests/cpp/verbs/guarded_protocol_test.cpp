@@ -231,7 +231,7 @@ TEST_P(VerbsModes, ForgedDatagramsAreCountedUnderTheirCause) {
   bool named = false;
   for (Member r = 0; r < cluster->size(); r++) {
     for (const auto& row : cluster->lane(r).monitor().top(8)) {
-      named = named || row.source.address == 0x7f000101u;
+      named = named || row.source.address == IpAddress::v4(0x7f000101);
     }
   }
   EXPECT_TRUE(named) << "127.0.1.1, which the routing header says";

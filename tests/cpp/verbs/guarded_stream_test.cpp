@@ -37,7 +37,7 @@ class VerbsRecords : public GuardedVerbs {
     EXPECT_EQ(stats(at).protocol_violations, 1u);
     ASSERT_EQ(node(at).refusals.size(), 1u);
     EXPECT_EQ(node(at).refusals[0].first, Cause::forged);
-    EXPECT_EQ(node(at).refusals[0].second.address, 0x7f000001u);
+    EXPECT_EQ(node(at).refusals[0].second.address, IpAddress::v4(0x7f000001));
   }
 
   PeerId back = kNoPeer;
