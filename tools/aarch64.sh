@@ -14,7 +14,6 @@ cd "$(dirname "$0")/.."
 TREE=$PWD/build/aarch64
 ROOT=$TREE/root
 JOBS=${JOBS:-$(nproc)}
-MIRROR=${MCAST_DEBIAN_MIRROR:-http://deb.debian.org/debian}
 LIBRARIES="libc6 libgcc-s1 libstdc++6 libisal-dev libisal2 libhwy-dev libhwy1 libgtest-dev libgmock-dev
 libibverbs-dev librdmacm-dev libssl-dev libssl3"
 # The slowest are last.
@@ -60,7 +59,8 @@ libraries() {
     mkdir -p "$ROOT" "$TREE/apt/etc/apt/preferences.d" "$TREE/apt/var/lib/apt/lists/partial" \
         "$TREE/apt/var/cache/apt/archives/partial" "$TREE/apt/packages"
     : >"$TREE/apt/status"
-    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $MIRROR bookworm main" \
+    mirror=$("${PYTHON:-python3}" tools/sources.py mirror debian)
+    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror bookworm main" \
         >"$TREE/apt/etc/apt/sources.list"
     private_apt update
     # shellcheck disable=SC2086

@@ -126,7 +126,7 @@ run_packages() {
 }
 
 # shellcheck disable=SC2086
-wheel() { packages $NEEDED nasm libibverbs-dev librdmacm-dev binutils xz-utils; }
+wheel() { packages $NEEDED nasm libibverbs-dev librdmacm-dev binutils xz-utils python-apt-common; }
 aarch64() { packages g++-aarch64-linux-gnu qemu-user-static cmake ninja-build; }
 dpa() { packages gcc-riscv64-unknown-elf qemu-system-misc; }
 

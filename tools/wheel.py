@@ -7,7 +7,8 @@
 
 A binary asks for the newest version of each symbol of the C library that it was linked against. So the
 compiler of this machine, which knows C++20, gets the headers and libraries of an older system
-(manylinux_2_28, PEP 600: glibc 2.28, GCC 8): Ubuntu 18.04's, by hash, unpacked below build/wheel/sysroot.
+(manylinux_2_28, PEP 600: glibc 2.28, GCC 8): Ubuntu 18.04's, by hash (tools/sources.tsv), unpacked below
+build/wheel/sysroot.
 What libstdc++ has got since GCC 8 is linked in from this compiler's archive, as in Red Hat's gcc-toolset.
 Highway and ISA-L are linked in, too (NOTICE says what, their licences come along); rdma-core and OpenSSL
 are loaded at run time where they are. auditwheel compares the result with PEP 600's lists and writes the tag.
@@ -28,34 +29,15 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+
+import sources
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "build" / "wheel"
 PLATFORM = "manylinux_2_28_x86_64"
 AUDITWHEEL = "auditwheel==6.8.2"
-UBUNTU = ("http://archive.ubuntu.com/ubuntu/", "http://old-releases.ubuntu.com/ubuntu/")
-# Their symbols are those of PEP 600's manylinux_2_28 or older.
-PACKAGES = {
-    "pool/main/g/glibc/libc6_2.27-3ubuntu1.6_amd64.deb":
-        "5b813d4512491cd8fb30b2eb9192349ee75ffe3c9f21ae136cc7b2429f70c3b2",
-    "pool/main/g/glibc/libc6-dev_2.27-3ubuntu1.6_amd64.deb":
-        "96ae7d2cf38f0547ca3cccb3344c8802fdf5bcd71c4b6d9aed09558ac8cc87db",
-    "pool/main/g/gcc-8/libstdc++6_8.4.0-1ubuntu1~18.04_amd64.deb":
-        "4dbd1ffa20011329608f584ff329a10507cfa78c3f76fa34e6f479f9680b64f4",
-    "pool/main/g/gcc-8/libgcc1_8.4.0-1ubuntu1~18.04_amd64.deb":
-        "116dadf4ceaba7150eb46a6598dd3defa62b1b2a6578fb494f4c932878634994",
-}  # fmt: skip
-# Sources that are linked in: those of Debian 12, where the extension is usually built.
-DEBIAN = ("http://deb.debian.org/debian/", "http://archive.debian.org/debian/")
-SOURCES = {
-    "pool/main/h/highway/highway_1.0.3.orig.tar.gz":
-        "566fc77315878473d9a6bd815f7de78c73734acdcb745c3dde8579560ac5440e",
-    "pool/main/libi/libisal/libisal_2.30.0.orig.tar.xz":
-        "f363f1be3d657d5676cef5253ee2233e60116e2fa9c9de86881185bf81e0e4b8",
-}  # fmt: skip
 CONFIG = "usr/include/c++config"
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
 # Headers of the kernel are backward compatible; those of rdma-core describe libraries that are
@@ -90,26 +72,9 @@ def run(*command: str | Path, **options: object) -> str:
     return str(done.stdout)
 
 
-def fetched(mirrors: tuple[str, ...], path: str, digest: str) -> Path:
-    """Returns a file from a mirror, or from an earlier run."""
-    file = WORK / "packages" / Path(path).name
-    if file.exists() and hashlib.sha256(file.read_bytes()).hexdigest() == digest:
-        return file
-    file.parent.mkdir(parents=True, exist_ok=True)
-    reasons = []
-    for mirror in mirrors:
-        try:
-            with urllib.request.urlopen(mirror + path, timeout=60) as answer:
-                content = answer.read()
-        except OSError as error:
-            reasons.append(f"{mirror}: {error}")
-            continue
-        if hashlib.sha256(content).hexdigest() != digest:
-            reasons.append(f"{mirror}: not the package that is meant (SHA-256)")
-            continue
-        file.write_bytes(content)
-        return file
-    raise WheelError(f"cannot fetch {path}: {'; '.join(reasons)}")
+def packages(use: str) -> list[Path]:
+    """The files of tools/sources.tsv for this use."""
+    return [sources.fetched(source, WORK / "packages") for source in sources.listed(use)]
 
 
 def relative_links(root: Path) -> None:
@@ -132,8 +97,8 @@ def link_in(root: Path) -> None:
     """Builds Highway and the checksums of ISA-L as archives of the old system, with their headers."""
     unpacked = root / "src"
     unpacked.mkdir()
-    for path, digest in SOURCES.items():
-        run("tar", "xf", fetched(DEBIAN, path, digest), "-C", unpacked)
+    for archive in packages("link"):
+        run("tar", "xf", archive, "-C", unpacked)
     headers = root / "usr/include"
     options = (f"--sysroot={root}", "-O2", "-fPIC", "-fvisibility=hidden")
     (highway,) = unpacked.glob("highway-*")
@@ -165,15 +130,15 @@ def sysroot() -> Path:
     has changed."""
     root = WORK / "sysroot"
     state = hashlib.sha256(
-        Path(__file__).read_bytes() + run("g++", "--version").encode()
+        Path(__file__).read_bytes() + sources.LIST.read_bytes() + run("g++", "--version").encode()
     ).hexdigest()
     stamp = root / "made-by"
     if stamp.exists() and stamp.read_text() == state:
         return root
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True)
-    for path, digest in PACKAGES.items():
-        run("dpkg-deb", "-x", fetched(UBUNTU, path, digest), root)
+    for package in packages("sysroot"):
+        run("dpkg-deb", "-x", package, root)
     relative_links(root)
     for name in HOST_HEADERS:
         there = Path("/usr/include") / name
@@ -317,7 +282,7 @@ def main() -> int:
             with one_at_a_time():
                 wheel = build(interpreter, options.out)
             print(wheel, flush=True)
-    except WheelError as error:
+    except (WheelError, sources.SourceError) as error:
         print(f"tools/wheel.py: {error}", file=sys.stderr)
         return 1
     return 0

@@ -21,6 +21,9 @@ from torchrun import torchrun
 ROOT = Path(__file__).parents[2]
 ON_X86 = pytest.mark.skipif(os.uname().machine != "x86_64", reason="wheels are for x86-64")
 
+sys.path.append(str(ROOT / "tools"))
+import sources  # noqa: E402
+
 spec = importlib.util.spec_from_file_location("wheel_tool", ROOT / "tools" / "wheel.py")
 assert spec is not None and spec.loader is not None
 tool = importlib.util.module_from_spec(spec)
@@ -29,30 +32,79 @@ spec.loader.exec_module(tool)
 
 @pytest.fixture()
 def mirror(tmp_path, monkeypatch):
-    """Replaces both mirrors by a folder. Returns its address."""
-    monkeypatch.setattr(tool, "WORK", tmp_path / "work")
-    (tmp_path / "mirror" / "pool").mkdir(parents=True)
-    (tmp_path / "mirror" / "pool" / "a.deb").write_bytes(b"a package")
-    return f"{(tmp_path / 'mirror').as_uri()}/"
+    """A folder in the place of Debian's archive, named after one that does not exist."""
+    folder = tmp_path / "mirror"
+    (folder / "pool").mkdir(parents=True)
+    (folder / "pool" / "a.deb").write_bytes(b"a package")
+    nowhere = (tmp_path / "nowhere").as_uri()
+    monkeypatch.setenv("MCAST_DEBIAN_MIRROR", f"{nowhere} {folder.as_uri()}")
+    return folder
 
 
 def test_a_package_is_the_one_that_is_meant(mirror, tmp_path):
     digest = hashlib.sha256(b"a package").hexdigest()
-    nowhere = (tmp_path / "nowhere").as_uri() + "/"
-    kept = tool.fetched((nowhere, mirror), "pool/a.deb", digest)
+    package = sources.Source("debian", "link", "pool/a.deb", digest)
+    kept = sources.fetched(package, tmp_path / "kept")
     assert kept.read_bytes() == b"a package"
-    # Another file under its name is neither used nor kept.
-    (tmp_path / "mirror" / "pool" / "a.deb").write_bytes(b"another package")
+    # Another one under its name is neither taken nor kept.
+    (mirror / "pool" / "a.deb").write_bytes(b"another package")
     kept.unlink()
     with pytest.raises(
-        tool.WheelError, match=r"cannot fetch pool/a\.deb: .*not the package that is meant"
+        sources.SourceError,
+        match=r"cannot fetch pool/a\.deb: .*nowhere/: .*mirror/: not the file that is meant .*MCAST_DEBIAN_MIRROR",
     ):
-        tool.fetched((mirror,), "pool/a.deb", digest)
+        sources.fetched(package, tmp_path / "kept")
     assert not kept.exists()
-    # A file that was damaged on this machine is fetched again.
-    (tmp_path / "mirror" / "pool" / "a.deb").write_bytes(b"a package")
+    # What was spoilt on this machine is fetched again.
+    (mirror / "pool" / "a.deb").write_bytes(b"a package")
     kept.write_bytes(b"half a pack")
-    assert tool.fetched((mirror,), "pool/a.deb", digest).read_bytes() == b"a package"
+    assert sources.fetched(package, tmp_path / "kept").read_bytes() == b"a package"
+
+
+def test_addresses_of_archives_are_the_package_managers(tmp_path, monkeypatch):
+    """No archive's address is written in tools/: what apt has, then what python-apt-common says."""
+    for name in ("MCAST_DEBIAN_MIRROR", "MCAST_UBUNTU_MIRROR"):
+        monkeypatch.delenv(name, raising=False)
+    apt = tmp_path / "bin" / "apt-get"
+    apt.parent.mkdir()
+    apt.write_text(
+        "#!/bin/sh\necho 'Debian http://near.example/debian/'\necho 'Other http://other.example/debian/'\n"
+    )
+    apt.chmod(0o755)
+    monkeypatch.setenv("PATH", str(apt.parent))
+    monkeypatch.setattr(sources, "TEMPLATES", tmp_path)
+    (tmp_path / "Debian.info").write_text(
+        "Suite: a\nBaseURI: http://known.example/debian\nBaseURI: http://known.example/debian/\n"
+        "BaseURI: http://ports.example/debian-ports/\n"
+    )
+    (tmp_path / "Ubuntu.info").write_text("BaseURI: http://known.example/ubuntu/\n")
+    near, known = "http://near.example/debian/", "http://known.example/debian/"
+    assert sources.mirrors("debian") == [near, known]
+    assert sources.mirrors("ubuntu") == ["http://known.example/ubuntu/"]
+    (tmp_path / "Ubuntu.info").unlink()
+    apt.unlink()
+    assert sources.mirrors("debian") == [known]
+    with pytest.raises(
+        sources.SourceError, match="install python-apt-common, or set MCAST_UBUNTU_MIRROR"
+    ):
+        sources.mirrors("ubuntu")
+    monkeypatch.setenv("MCAST_UBUNTU_MIRROR", "http://set.example/x")
+    assert sources.mirrors("ubuntu") == ["http://set.example/x/"]
+
+
+def test_files_of_archives_are_listed_once_with_their_hash():
+    rows = sources.listed("sysroot") + sources.listed("link")
+    text = [line for line in sources.LIST.read_text().splitlines() if not line.startswith("#")]
+    assert len(rows) == len(text) == len({row.path for row in rows}) > 4
+    for row in rows:
+        assert row.archive in sources.ARCHIVES and re.fullmatch("[0-9a-f]{64}", row.sha256)
+        assert row.path.startswith("pool/")
+    addresses = [
+        name
+        for name in ("sources.py", "sources.tsv", "wheel.py", "aarch64.sh", "setup.sh")
+        if re.search(r"https?://\S*(debian|ubuntu)", (ROOT / "tools" / name).read_text())
+    ]
+    assert not addresses
 
 
 def test_builds_in_one_folder_take_turns(tmp_path, monkeypatch):
