@@ -10,6 +10,7 @@
 # make fuzz-long  INPUTS=10000000 of TARGET=group without sanitizers, then the new inputs with them
 # make aarch64    core tests, cross-built, in qemu's user mode
 # make dpa-count  instructions of the DPA kernel per chunk, on RV64 in qemu; must be what the file says
+# make test-frameworks   Ray, torchft, Megatron-core, torchtitan, Lightning, Slurm, ... (docs/stacks.md)
 # make wheel      a wheel for this torch and Python that installs without a compiler, into dist/
 # make release-check   all that a release takes but its tag and upload (docs/releasing.md)
 # make mutants    plants faults into core, extension and package one by one; the tests must catch each. make test-all
@@ -49,7 +50,7 @@ AT_ONCE := $(shell expr $(JOBS) + 1)
 BENCH := $(BIN)/python -m torch_mcast.bench
 RESULTS := benchmarks/results
 
-.PHONY: bench bench-setup frameworks-setup release-check demo test test-beside test-all test-cpp wheel wheel-setup test-python \
+.PHONY: bench bench-setup frameworks-setup test-frameworks release-check demo test test-beside test-all test-cpp wheel wheel-setup test-python \
   test-python-alone test-torch test-torch-guarded headers quick soak sanitize fuzz \
   fuzz-long mutants \
   aarch64 dpa-count format lint setup build build-tests build-python-tests docs docs-setup docs-test browser-setup \
@@ -79,6 +80,11 @@ wheel-setup:
 
 frameworks-setup: setup
 	@tools/setup.sh frameworks
+
+# The stacks of docs/stacks.md; make test-all runs the same tests.
+test-frameworks: export MCAST_TEST_ALL = 1
+test-frameworks: build frameworks-setup
+	$(BIN)/python -m pytest tests/python/frameworks tests/python/lab/test_cluster_page.py -k "frameworks or slurm"
 
 # The extension is built first. Python tests then run at the same time as the C++ tests, which are compiled and run at
 # nice 19, because Python tests often wait. build/steps.tsv has the wall and CPU seconds of each step.

@@ -5,7 +5,7 @@
 #   tools/setup.sh run        requirements for building and running: Debian packages, .venv with torch
 #   tools/setup.sh test       run, and requirements of tests and linters
 #   tools/setup.sh bench      run, and requirements of the benchmark and its peers
-#   tools/setup.sh frameworks Lightning, accelerate, transformers and DeepSpeed, for tests of make test-all
+#   tools/setup.sh frameworks frameworks in build/frameworks, beside the torch of .venv, and Slurm, for make test-frameworks
 #   tools/setup.sh torch      .venv with only torch, for tests of other versions; compiles nothing
 #   tools/setup.sh build      pip install -e . into .venv
 #   tools/setup.sh extension  the same without the programs of aggregator, engine and simulator, for make demo;
@@ -51,7 +51,10 @@ DOCS_PIP="mkdocs>=1.6,<2 mkdocs-material>=9.6,<10 mkdocstrings[python]>=0.29,<2 
 # The package asks for a newer Python than the site, so its file alone is taken: mermaid.min.js of Mermaid 11.16.0.
 MERMAID="artoo-mermaid==11.16.0"
 MERMAID_SHA256=74d7c46dabca328c2294733910a8aa1ed0c37451776e8d5295da38a2b758fb9b
-FRAMEWORKS_PIP="lightning==2.6.6 accelerate==1.15.0 transformers==5.24.0 deepspeed==0.19.8"
+# docs/stacks.md has the same versions. torchtitan imports triton without asking for it.
+FRAMEWORKS_PIP="lightning==2.6.6 accelerate==1.15.0 transformers==5.24.0 deepspeed==0.19.8 ray==2.60.0 torchft==0.2.0 \
+megatron-core==0.16.1 torchtitan==0.3.0 triton==3.9.0"
+FRAMEWORKS="slurmctld slurmd slurm-client"
 # From pip: dpkg takes 25 s to unpack Debian's packages, pip 3 s. The Makefile also looks into .venv.
 if ! { command -v cmake && command -v ninja; } >/dev/null; then
     RUN_PIP="$RUN_PIP cmake ninja"
@@ -244,9 +247,23 @@ bench() {
     venv bench $RUN_PIP $BENCH_PIP
 }
 
+# An environment that sees the packages of .venv: frameworks replace some of these by older ones (fsspec) and bring
+# plugins that pytest would load.
 # shellcheck disable=SC2086
 frameworks() {
-    venv frameworks $FRAMEWORKS_PIP
+    packages $FRAMEWORKS
+    venv frameworks $RUN_PIP
+    home=build/frameworks
+    if [ "$home/.stamp" -nt tools/setup.sh ] 2>/dev/null; then return 0; fi
+    rm -rf "$home"
+    "$VENV/bin/python" -m venv "$home"
+    "$home/bin/python" - "$("$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" <<'END'
+import pathlib, sys, sysconfig
+link = pathlib.Path(sysconfig.get_path("purelib")) / "near.pth"
+link.write_text(f"import site; site.addsitedir({sys.argv[1]!r})\n")
+END
+    "$home/bin/python" -m pip install -q --disable-pip-version-check "$TORCH" $FRAMEWORKS_PIP
+    touch "$home/.stamp"
 }
 
 # The script is kept under build/, so that a later build of the site needs no network.

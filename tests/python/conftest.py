@@ -23,6 +23,7 @@ from torch_mcast.lab.pytest_plugin import strict
 # runs in one process, in order, since its tests share a lab, virtual machines, or something that is
 # built first.
 TOGETHER = (
+    "frameworks/",
     "test_training_example",
     "test_wheel_versions",
     "test_site",

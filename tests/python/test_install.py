@@ -56,6 +56,18 @@ def test_setup_and_package_ask_for_the_same():
     assert asked == {"setuptools", "cmake", "ninja"}  # without torch: the installed one is used
 
 
+def test_the_page_of_stacks_has_the_versions_that_are_installed():
+    page = (ROOT / "docs" / "stacks.md").read_text()
+    rows = re.findall(r"^\| \[([\w. -]+)\]\(#\S+\) \| (\S+)[^|]* \|", page, re.M)
+    told = {name.lower(): version for name, version in rows}
+    installed = dict(row.split("==") for row in listed("FRAMEWORKS_PIP"))
+    del installed["triton"]  # torchtitan's
+    told["ray"] = told.pop("ray train")
+    assert told.pop("ray.util.collective") == told["ray"]
+    del told["slurm"]  # Debian's
+    assert told == installed
+
+
 def test_running_needs_no_package_of_the_tests():
     (run,) = re.findall(r'^RUN="\$NEEDED ([^"]*)"', SETUP, re.M)
     for package in ("qemu", "openmpi", "clang", "gtest", "benchmark", "iptables"):

@@ -11,6 +11,6 @@ LOCAL = [
 ]  # fmt: skip
 
 
-def torchrun(ranks: int) -> list[str]:
-    """Returns the command without the script."""
-    return [*LOCAL, "--nproc-per-node", str(ranks)]
+def torchrun(ranks: int, python: str = sys.executable) -> list[str]:
+    """The command, but for the script."""
+    return [python, *LOCAL[1:], "--nproc-per-node", str(ranks)]

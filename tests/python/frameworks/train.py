@@ -6,7 +6,6 @@ Each rank writes its losses, as text that keeps every bit, and the calls of its 
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +16,6 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
-RANK = int(os.environ["RANK"])
 SAMPLES, WIDTH, BATCH, EPOCHS, RATE = 64, 32, 8, 2, 0.05
 
 
@@ -154,21 +152,28 @@ FRAMEWORKS: dict[str, Callable[[str], list[float]]] = {
 def calls() -> dict[str, Any]:
     import torch_mcast
 
-    # DeepSpeed creates further groups of all ranks.
-    every = [torch_mcast.stats(group)["calls"] for group in dist.distributed_c10d._world.pg_map]
+    # Frameworks make groups of their own, torchtitan some of torch's fake backend for one rank.
+    ours = [
+        group for group in dist.distributed_c10d._world.pg_map if dist.get_backend(group) == "mcast"
+    ]
+    every = [torch_mcast.stats(group)["calls"] for group in ours]
     return {name: count for served in every for name, count in served.items() if count["engine"]}
 
 
-def main() -> None:
-    framework, backend, file = sys.argv[1:4]
-    losses = FRAMEWORKS[framework](backend)
+def report(file: str, losses: list[float]) -> None:
+    """Writes what this rank has to say, while its groups exist."""
     used = dist.get_backend()
-    report = {
+    told = {
         "backend": used,
         "losses": [loss.hex() for loss in losses],
         "calls": calls() if used == "mcast" else {},
     }
-    Path(f"{file}.{RANK}").write_text(json.dumps(report))
+    Path(f"{file}.{dist.get_rank()}").write_text(json.dumps(told))
+
+
+def main() -> None:
+    framework, backend, file = sys.argv[1:4]
+    report(file, FRAMEWORKS[framework](backend))
     if dist.is_initialized():
         dist.destroy_process_group()
 
