@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import slurm
 import yaml
 from ranks import free_port
 
@@ -231,53 +232,25 @@ def test_from_one_node_by_ssh(lab, tmp_path):
             server.communicate()
 
 
-SRUN = """# Stands in for Slurm's: a task on each host, with the variables that Slurm sets.
-import json, os, subprocess, sys
-hosts, step = json.loads(os.environ["TEST_HOSTS"]), os.environ["TEST_STEPS"]
-with open(step, "a") as file:
-    file.write("x")
-tasks = []
-for n, prefix in enumerate(hosts):
-    task = {"SLURM_PROCID": n, "SLURM_LOCALID": 0, "SLURM_NODEID": n, "SLURM_NTASKS": len(hosts),
-            "SLURM_STEP_ID": os.path.getsize(step), "SLURM_STEP_NUM_TASKS": len(hosts),
-            "SLURM_STEP_NODELIST": "h[1-2]", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}
-    env = {**os.environ, **{name: str(value) for name, value in task.items()}}
-    tasks.append(subprocess.Popen([*prefix, *sys.argv[1:]], env=env))
-sys.exit(max(task.wait() for task in tasks))
-"""
-
-
 @pytest.mark.all_tier
 def test_a_batch_script_of_slurm(lab, tmp_path):
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    (folder / "srun.py").write_text(SRUN)
-    (folder / "srun").write_text(f'#!/bin/sh\nexec "{sys.executable}" "{folder}/srun.py" "$@"\n')
-    (folder / "scontrol").write_text(
-        '#!/bin/sh\n[ "$*" = "show hostnames h[1-2]" ] && printf "h1\\nh2\\n"\n'
-    )
-    for name in ("srun", "scontrol"):
-        (folder / name).chmod(0o755)
+    """By Slurm itself: its controller on one host, its daemon on both."""
     (tmp_path / "mcast" / "bin").mkdir(parents=True)
     (tmp_path / "mcast" / "bin" / "activate").touch()
-    script = tmp_path / "job.sh"
+    script, output = tmp_path / "job.sh", tmp_path / "output"
     script.write_text(block("sh slurm", "srun"))
-    batch = {
-        "SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "h[1-2]", "SLURM_NNODES": "2", "SLURM_JOB_NUM_NODES": "2",
-        "SLURM_NTASKS": "2", "SLURM_PROCID": "0", "HOME": str(tmp_path),
-        "TEST_HOSTS": json.dumps([lab.inside(host, []) for host in lab.workers]),
-        "TEST_STEPS": str(tmp_path / "steps"),
-    }  # fmt: skip
-    path = f"{folder}{os.pathsep}{variables()['PATH']}"
-    done = subprocess.run(
-        ["bash", "-e", str(script)], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False,
-        env={**os.environ, **variables(PATH=path), **batch},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "steps").read_text() == "xxx"
-    assert "all 2 ranks together" in done.stdout  # the doctor used Slurm's variables
+    with slurm.cluster(lab, tmp_path / "slurm") as found:
+        given = {name: text for name, text in variables(**found).items() if name != "HEAD"}
+        batch = lab.popen(
+            "h1", ["sbatch", "--wait", "-o", str(output), str(script)], {**given, "HOME": str(tmp_path)},
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        text, _ = batch.communicate(timeout=LIMIT_S)
+    text += output.read_text() if output.exists() else ""
+    assert batch.returncode == 0, text
+    assert "all 2 ranks together" in text  # the doctor used Slurm's variables
     for line in shown():
-        assert done.stdout.count(line) == 2, done.stdout + done.stderr  # by torchrun, and as tasks
+        assert text.count(line) == 2, text  # by torchrun, and as tasks
 
 
 @pytest.mark.all_tier
