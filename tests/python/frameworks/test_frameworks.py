@@ -26,7 +26,8 @@ def run(command: list[str], script: str, *words: str) -> str:
         [*command, str(Path(__file__).with_name(script)), *words],
         env={
             **os.environ, "PYTHONPATH": package_root(), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1",
-            "RAY_USAGE_STATS_ENABLED": "0", "PYTHONWARNINGS": "ignore",
+            "PYTHONWARNINGS": "ignore", "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_memory_monitor_refresh_ms": "0",  # it ends workers for what others of the machine use
         },
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S,
     )  # fmt: skip
