@@ -44,7 +44,8 @@ def compiled(backend: str) -> None:
     assert served() >= 4 + before
     total = sum(2 * (torch.arange(4.0) + r) for r in range(world))
     torch.testing.assert_close(found, total + world * (x + 1) + torch.arange(4.0) + 1)
-    print(f"rank {rank}: torch of {Path(torch.__file__).parents[1]}")
+    # In one write: ranks share the output.
+    sys.stdout.write(f"rank {rank}: torch of {Path(torch.__file__).parents[1]}\n")
 
 
 def test_functional_collectives_traced(ranks):

@@ -119,6 +119,7 @@ def test_install_is_what_the_makefile_installs():
 
 
 @pytest.mark.all_tier
+@pytest.mark.machine_network
 def test_the_install_commands_of_the_page_work(tmp_path):
     """Installs from a clone of this commit, into a new environment, with torch from its index; then
     the wheel."""

@@ -3,8 +3,10 @@ summation order other than that of the ranks changes the bits."""
 
 from __future__ import annotations
 
+import os
 import random
 import time
+from collections.abc import Iterable
 
 import programs
 import torch
@@ -19,11 +21,19 @@ def values(count: int, rank: int, salt: int) -> torch.Tensor:
 
 
 def folded(count: int, salt: int, part: slice = slice(None)) -> torch.Tensor:
-    """Returns the sum in rank order."""
-    total = values(count, 0, salt)[part].clone()
-    for rank in range(1, dist.get_world_size()):
-        total += values(count, rank, salt)[part]
-    return total
+    """Returns the sum in rank order: of the ranks of each host first, if a host contributes once."""
+    world, together = dist.get_world_size(), 1
+    if torch_mcast.stats()["contributions"].startswith("one per host"):
+        together = int(os.environ["LOCAL_WORLD_SIZE"])
+
+    def sum_of(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
+        first, *others = tensors
+        return sum(others, first.clone())
+
+    return sum_of(
+        sum_of(values(count, host + rank, salt)[part] for rank in range(together))
+        for host in range(0, world, together)
+    )
 
 
 def same(got: torch.Tensor, expected: torch.Tensor, what: object) -> None:
