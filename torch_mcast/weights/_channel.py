@@ -40,8 +40,7 @@ class Channel:
         limit: How long a worker may be late: to call `receive()` once the sender has called `send()`, to take
             or confirm a bucket, and to verify the last one. The sender's value counts.
         bucket_bytes: Size of the pieces that are sent. The sender and each receiving worker have two
-        buffers of
-            this size. The sender's value counts.
+            buffers of this size. The sender's value counts.
 
     Raises:
         ValueError: The group has no mcast backend, or `bucket_bytes` is below 1.
@@ -150,16 +149,14 @@ class Channel:
 
         Args:
             named_tensors: Names and tensors: a state_dict, or an iterable of pairs. Dense tensors of any
-            dtype,
-                shape and device. Names are unique.
+                dtype, shape and device. Names are unique.
 
         Returns:
             The number of the version, from 1 on.
 
         Raises:
             WeightsError: The version was not sent: no worker is there; or a worker was lost, late or had
-            other
-                bytes, and the group cannot leave it out (before torch 2.14).
+                other bytes, and the group cannot leave it out (before torch 2.14).
             TypeError: A value is not a dense tensor.
             ValueError: Two tensors have the same name, or this rank has called `receive()` before.
         """

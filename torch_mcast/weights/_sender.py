@@ -210,10 +210,14 @@ class Version:
             if receivers:
                 attempts -= 1
                 failure = self._attempt(receivers)
+                if failure is not None and not sender._members.changes:
+                    for rank, reason in sender.lost().items():
+                        self._leave_out(rank, reason)
+                    raise failure
                 self._settle(receivers)
             else:
                 self._share(readers)
-            if failure is not None and (not sender._members.changes or attempts == 0):
+            if failure is not None and attempts == 0:
                 raise failure
             if not self.workers or (sender.left_out and not sender._members.changes):
                 hint = "" if sender._members.changes else f". Hint: {cannot_leave_out()}"
