@@ -49,6 +49,7 @@ class Job:
         return ["".join(each) for each in said]
 
 
+@pytest.mark.not_everywhere
 @pytest.mark.skipif(HAS_RECONFIGURE, reason="torch has reconfigure")
 def test_a_dead_worker_is_an_error_by_name_before_reconfigure(tmp_path):
     job = Job(tmp_path, "killed")
