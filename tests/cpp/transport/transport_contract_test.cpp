@@ -23,8 +23,8 @@ struct UdpStriped : UdpWorld {
   std::unique_ptr<Transport> make() { return make_striped(3); }
 };
 
-using Worlds = ::testing::Types<UdpWorld, UdpV6World, UdpWithoutOffloads, UdpWithoutGro,
-                                UdpLoopbackGroups, UdpStriped>;
+using Worlds =
+    ::testing::Types<UdpWorld, UdpWithoutOffloads, UdpWithoutGro, UdpLoopbackGroups, UdpStriped>;
 INSTANTIATE_TYPED_TEST_SUITE_P(Udp, TransportContract, Worlds);
 
 }  // namespace

@@ -18,12 +18,6 @@ struct Guarded : UdpWorld {
     return UdpWorld::make();
   }
 };
-struct SealedV6 : UdpV6World {
-  std::unique_ptr<Transport> make() {
-    options.identity = some_identity(crypto::Mode::kSealed);
-    return UdpV6World::make();
-  }
-};
 template <crypto::Mode kMode>
 struct GuardedStripe : UdpWorld {
   GuardedStripe() { loopback = true; }
@@ -33,7 +27,7 @@ struct GuardedStripe : UdpWorld {
   }
 };
 using GuardedWorlds =
-    ::testing::Types<Guarded<crypto::Mode::kAuth>, Guarded<crypto::Mode::kSealed>, SealedV6,
+    ::testing::Types<Guarded<crypto::Mode::kAuth>, Guarded<crypto::Mode::kSealed>,
                      GuardedStripe<crypto::Mode::kAuth>, GuardedStripe<crypto::Mode::kSealed>>;
 INSTANTIATE_TYPED_TEST_SUITE_P(GuardedUdp, TransportContract, GuardedWorlds);
 
