@@ -33,7 +33,7 @@ constexpr size_t kLongestQuestion = sizeof(uint32_t) + wire::kMostStoreRecord;
 Result<std::unique_ptr<StoreServer>> StoreServer::start(uint16_t port, StoreFilter filter) {
   Endpoint address{{}, port};
   Result<Fd> fd = listen_at(address, kStoreBacklog);
-  if (!fd.ok()) return fd.status().with_context("--store-port");
+  if (!fd.ok()) return Status(fd.status().code(), fd.status().message() + " (--store-port)");
   std::unique_ptr<StoreServer> server(new StoreServer(std::move(filter)));
   server->listener_ = std::move(fd).value();
   server->port_ = address.port;

@@ -239,7 +239,7 @@ TEST(OwnAddresses, LeavesOutWhatNoOtherHostReaches) {
   all[1].addresses.push_back(*IpAddress::parse("fd00::1"));
   all[1].prefixes.push_back(64);
   EXPECT_EQ(text("eth0"), "10.0.0.1/16@1000r,fd00::1/64@1000");
-  EXPECT_EQ(text("192.168.1.0/24"), "192.168.1.1/24@1000");
+  EXPECT_EQ(text("192.168.1.0/24"), "192.168.1.1/24@1000r");
   EXPECT_EQ(text("fd00::/64"), "fd00::1/64@1000r");
 }
 

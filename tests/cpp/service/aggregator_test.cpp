@@ -470,7 +470,7 @@ TEST_F(AggregatorTest, PortsAndPathsThatAreTakenAreNamed) {
   Options nowhere = test::loopback_options();
   nowhere.host = "no.such.host.invalid";
   EXPECT_THAT(Aggregator::start(nowhere, test::simple_deal()).status().message(),
-              HasSubstr("no address of no.such.host.invalid"));
+              HasSubstr("the host no.such.host.invalid is not known"));
   Options unplugged = test::loopback_options();
   unplugged.config.interface = "=nosuch0";
   EXPECT_THAT(Aggregator::start(unplugged, test::simple_deal()).status().message(),

@@ -64,12 +64,12 @@ int pending_error(int fd) {
 
 namespace {
 
-Result<Fd> listen_with(Fd fd, const SocketAddress& at, int backlog) {
+Result<Fd> listen_with(Fd fd, const SocketAddress& at, int backlog, const std::string& where) {
   if (Status s = set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR"); !s.ok()) {
     return s;
   }
   if (::bind(fd.get(), at.get(), at.size()) != 0 || ::listen(fd.get(), backlog) != 0) {
-    return Status::system(errno, "listen");
+    return Status::system(errno, "listen at " + where);
   }
   return fd;
 }
@@ -77,29 +77,29 @@ Result<Fd> listen_with(Fd fd, const SocketAddress& at, int backlog) {
 }  // namespace
 
 Result<Fd> listen_at(Endpoint& at, int backlog) {
+  const std::string where =
+      at.address.known() ? at.text() : "all addresses, port " + std::to_string(at.port);
   Result<Fd> fd = Status(Code::kUnavailable, "");
   if (at.address.known()) {
     fd = open_socket(SOCK_STREAM, at.address);
-    if (fd.ok()) fd = listen_with(std::move(fd).value(), SocketAddress(at), backlog);
+    if (fd.ok()) fd = listen_with(std::move(fd).value(), SocketAddress(at), backlog, where);
   } else {
     sockaddr_in6 any{};
     any.sin6_family = AF_INET6;
     any.sin6_port = htons(at.port);
     Fd both(::socket(AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (both.valid() && set_option(both.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0, "").ok()) {
-      fd = listen_with(std::move(both),
-                       SocketAddress::copy(reinterpret_cast<const sockaddr*>(&any)), backlog);
+      fd =
+          listen_with(std::move(both), SocketAddress::copy(reinterpret_cast<const sockaddr*>(&any)),
+                      backlog, where);
     }
     if (!fd.ok() && errno != EADDRINUSE && errno != EACCES) {
       const Endpoint any4{IpAddress::v4(INADDR_ANY), at.port};
       fd = open_socket(SOCK_STREAM, any4.address);
-      if (fd.ok()) fd = listen_with(std::move(fd).value(), SocketAddress(any4), backlog);
+      if (fd.ok()) fd = listen_with(std::move(fd).value(), SocketAddress(any4), backlog, where);
     }
   }
-  if (!fd.ok()) {
-    return fd.status().with_context(
-        "at " + (at.address.known() ? at.text() : "port " + std::to_string(at.port)));
-  }
+  if (!fd.ok()) return fd.status();
   at.port = local_endpoint(fd->get()).port;
   return fd;
 }
