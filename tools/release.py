@@ -152,7 +152,12 @@ def install(home: Path, *words: str | Path, **env: str) -> None:
     run(*pip, "--no-deps", "--no-build-isolation", *words, env={"PYTHONPATH": near, **env})
     (package,) = home.glob("lib/python3*/site-packages")
     said = run(
-        inside, "-c", SCRIPT, env={"PYTHONPATH": f"{package}{os.pathsep}{near}"}
+        # Not in the sources' folder: `-c` would find their torch_mcast first.
+        inside,
+        "-c",
+        SCRIPT,
+        cwd=home,
+        env={"PYTHONPATH": f"{package}{os.pathsep}{near}"},
     ).splitlines()[-1]
     if not said.startswith("local ") or str(package) not in said:
         raise ReleaseError(f"{home.name}: expected a group of {package}, got {said}")
