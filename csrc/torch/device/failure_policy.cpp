@@ -18,8 +18,9 @@ namespace mcast::pg {
 namespace {
 
 // Time for the flight recorder's dump and the completion hooks of earlier operations, which need
-// Python's lock.
-constexpr std::chrono::seconds kDumpLimit(2);
+// Python's lock; as long as that of torch's NCCL backend, since a busy host needs seconds for the
+// stacks. The outputs cannot be read meanwhile.
+constexpr std::chrono::seconds kDumpLimit(15);
 
 struct Taint {
   const void* owner;

@@ -2,7 +2,7 @@
 // stream of the caller then waits at a gate, and commands behind the gate would read stale bytes
 // without an error (setting `device_failure`).
 //
-//   abort  the gates stay closed and the process ends, within two seconds
+//   abort  the gates stay closed and the process ends, within 15 seconds
 //   raise  the outputs are overwritten in part (poison, device_copies.cpp), and every later mcast
 //          call on that device raises the failure (taint) until it is cleared
 //   log    the failure is logged, the outputs are stale

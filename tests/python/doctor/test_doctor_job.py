@@ -404,7 +404,7 @@ def test_the_last_to_arrive_opens_the_gate():
 def test_all_ports_of_a_range_are_tried(monkeypatch):
     tried = set()
 
-    def taken(address, backlog):
+    def taken(address, family, backlog):
         tried.add(address[1])
         raise OSError(errno.EADDRINUSE, "taken")
 

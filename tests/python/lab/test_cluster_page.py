@@ -3,6 +3,7 @@ clouds or vendors' switches are compared with the code where that is possible.""
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import re
@@ -46,7 +47,7 @@ WORDS = {
     "sh nft": ["nft"],
     "sh bridge": ["bridge"],
     "yaml": ["hostNetwork"],
-    "text": ["ufw", "firewall-cmd"],
+    "text": ["ufw", "firewall-cmd", "ip6tables"],
 }  # fmt: skip
 
 
@@ -284,6 +285,26 @@ def test_a_firewall_that_lets_a_job_in(lab_rights, kind, commands):
         assert {row["verdict"] for row in after["rows"].values()} == {"ok"}
         (row,) = (row for row in after["findings"] if row["check"] == "firewall")
         assert row["finding"].startswith("lets in multicast")
+        ranks = [
+            lab.popen(
+                host, ["python", "examples/hello.py"],
+                {**variables(), **rank_env(lab, host, 0, 29500), **dict([PORTS])}, cwd=ROOT,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            )
+            for host in lab.workers
+        ]  # fmt: skip
+        assert finish(ranks)[0].splitlines()[-2:] == shown()
+
+
+def test_the_rules_for_ipv6_let_a_job_in(lab_rights):
+    closed = (
+        "ip6tables -A INPUT -i lo -j ACCEPT\nip6tables -A INPUT -m conntrack --ctstate ESTABLISHED -j ACCEPT\n"
+        "ip6tables -A INPUT -p ipv6-icmp -j ACCEPT\nip6tables -A INPUT -p tcp --dport 29500 -j ACCEPT\n"
+        "ip6tables -P INPUT DROP\n"
+    )
+    with Lab(LabSpec(hosts=2, ipv6=True)) as lab:
+        subnet = str(ipaddress.ip_network(f"{lab.workers[0].address}/64", strict=False))
+        on_both(lab, closed + block("text", "ip6tables").replace("fd00:1::/64", subnet))
         ranks = [
             lab.popen(
                 host, ["python", "examples/hello.py"],
