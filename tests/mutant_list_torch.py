@@ -230,6 +230,23 @@ TORCH = [
         "pytest",
         "tests/python/test_reduce.py::test_tensors_that_share_memory[network]",
     ),
+    Mutant(
+        "making-over-for-this-rank-joined-again",
+        "csrc/torch/making.cpp",
+        " || store_->check({keys_of(n) + own_over()});",
+        ";",
+        "pytest",
+        "tests/python/test_making.py",
+    ),
+    Mutant(
+        "conflict-of-members-told-to-one-group",
+        "csrc/torch/making.cpp",
+        """    store_->set(theirs + kConflict, bytes_of_text(why));
+""",
+        "",
+        "pytest",
+        "tests/python/test_making.py::test_ranks_that_name_different_members_are_told",
+    ),
     *TORCH_WORKS,
     *TORCH_DEVICE,
 ]

@@ -112,6 +112,29 @@ def test_a_rank_that_was_started_again_too_late_says_so(pool, kept):
     assert "rank 1 was started again while the group was made" in text, text
 
 
+class LateEnd(PassingStore):
+    """Rank 0 ends the first making only after rank 1 has published its record for the second."""
+
+    def add(self, key: str, value: int) -> int:
+        if key.endswith("1/over/0"):
+            until(lambda: self.real.check(["mcast/2/rank/1"]), "the record of the second making")
+        return self.real.add(key, value)
+
+
+def twice(port: int) -> list[float]:
+    rank = dist.get_rank()
+    kept = [make(client(port) if rank else LateEnd(client(port)), rank, 2) for _ in range(2)]
+    output = torch.zeros(2)
+    kept[1]._allgather_base(output, torch.tensor([float(rank)])).wait()
+    for group in kept:
+        group.shutdown()
+    return output.tolist()
+
+
+def test_a_rank_that_has_ended_a_making_joins_the_next_one(pool, kept):
+    assert pool.run(2, twice, kept.port) == [[0.0, 1.0]] * 2
+
+
 def halves() -> None:
     """Each half of the world names only its own ranks."""
     rank = dist.get_rank()
