@@ -255,6 +255,19 @@ def test_a_batch_script_of_slurm(lab, tmp_path):
         assert text.count(line) == 2, text  # by torchrun, and as tasks
 
 
+def hello(lab: Lab) -> list[str]:
+    """Runs the minimal script with the ports of the page. Returns rank 0's last lines."""
+    ranks = [
+        lab.popen(
+            host, ["python", "examples/hello.py"],
+            {**variables(), **rank_env(lab, host, 0, 29500), **dict([PORTS])}, cwd=ROOT,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for host in lab.workers
+    ]  # fmt: skip
+    return finish(ranks)[0].splitlines()[-2:]
+
+
 @pytest.mark.all_tier
 @pytest.mark.parametrize(
     ("kind", "commands"),
@@ -285,15 +298,7 @@ def test_a_firewall_that_lets_a_job_in(lab_rights, kind, commands):
         assert {row["verdict"] for row in after["rows"].values()} == {"ok"}
         (row,) = (row for row in after["findings"] if row["check"] == "firewall")
         assert row["finding"].startswith("lets in multicast")
-        ranks = [
-            lab.popen(
-                host, ["python", "examples/hello.py"],
-                {**variables(), **rank_env(lab, host, 0, 29500), **dict([PORTS])}, cwd=ROOT,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            )
-            for host in lab.workers
-        ]  # fmt: skip
-        assert finish(ranks)[0].splitlines()[-2:] == shown()
+        assert hello(lab) == shown()
 
 
 def test_the_rules_for_ipv6_let_a_job_in(lab_rights):
@@ -305,15 +310,7 @@ def test_the_rules_for_ipv6_let_a_job_in(lab_rights):
     with Lab(LabSpec(hosts=2, ipv6=True)) as lab:
         subnet = str(ipaddress.ip_network(f"{lab.workers[0].address}/64", strict=False))
         on_both(lab, closed + block("text", "ip6tables").replace("fd00:1::/64", subnet))
-        ranks = [
-            lab.popen(
-                host, ["python", "examples/hello.py"],
-                {**variables(), **rank_env(lab, host, 0, 29500), **dict([PORTS])}, cwd=ROOT,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            )
-            for host in lab.workers
-        ]  # fmt: skip
-        assert finish(ranks)[0].splitlines()[-2:] == shown()
+        assert hello(lab) == shown()
 
 
 def diagnose(lab: Lab) -> dict:
