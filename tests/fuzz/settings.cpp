@@ -80,18 +80,18 @@ void check_faults(const std::string& text) {
 
 void check_pattern(const std::string& text) {
   const auto interface = [](const char* name, int index, uint32_t address, uint32_t mtu) {
-    Interface made{name, index, {address}};
+    Interface made{name, index, address != 0 ? IpAddress::v4(address) : IpAddress{}};
     made.mtu = mtu;
     made.up = true;
     made.multicast = true;
-    if (address != 0) made.addresses.push_back({address}), made.prefixes.push_back(24);
+    if (address != 0) made.addresses.push_back(IpAddress::v4(address)), made.prefixes.push_back(24);
     return made;
   };
   static const std::vector<Interface> kHost = [&interface] {
-    std::vector<Interface> all{interface("lo", 1, 0x0100007f, 65536),
-                               interface("eth0", 2, 0x0100000a, 1500),
-                               interface("eth1", 3, 0x0200000a, 9000), interface("ib0", 4, 0, 2044),
-                               interface("docker0", 5, 0x010011ac, 1500)};
+    std::vector<Interface> all{interface("lo", 1, 0x7f000001, 65536),
+                               interface("eth0", 2, 0x0a000001, 1500),
+                               interface("eth1", 3, 0x0a000002, 9000), interface("ib0", 4, 0, 2044),
+                               interface("docker0", 5, 0xac110001, 1500)};
     all[0].loopback = true;
     all[0].multicast = false;
     all[1].default_route = true;
