@@ -206,7 +206,6 @@ bool DatagramReceiver::read_one(int fd, DatagramSink& sink, size_t& datagrams, s
   message.msg_control = control;
   message.msg_controllen = sizeof control;
   if (options_.monitor) {
-    from_ = SocketAddress();
     message.msg_name = from_.get();
     message.msg_namelen = from_.size();
   }

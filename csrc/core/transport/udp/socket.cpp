@@ -64,42 +64,39 @@ int pending_error(int fd) {
 
 namespace {
 
-Result<Fd> listen_with(Fd fd, const SocketAddress& at, int backlog, const std::string& where) {
-  if (Status s = set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR"); !s.ok()) {
-    return s;
-  }
-  if (::bind(fd.get(), at.get(), at.size()) != 0 || ::listen(fd.get(), backlog) != 0) {
-    return Status::system(errno, "listen at " + where);
-  }
+// A socket that takes connections over both versions of IP.
+Result<Fd> open_for_both() {
+  Fd fd(::socket(AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return Status::system(errno, "socket of IPv6");
+  const Status both = set_option(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0, "IPV6_V6ONLY");
+  if (!both.ok()) return both;
   return fd;
+}
+
+// 0, or the error's number.
+int listen_with(int fd, const Endpoint& at, int backlog) {
+  const int reuse = 1;
+  const bool done = ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof reuse) == 0 &&
+                    bind_to(fd, at) == 0 && ::listen(fd, backlog) == 0;
+  return done ? 0 : errno;
 }
 
 }  // namespace
 
 Result<Fd> listen_at(Endpoint& at, int backlog) {
-  const std::string where =
-      at.address.known() ? at.text() : "all addresses, port " + std::to_string(at.port);
-  Result<Fd> fd = Status(Code::kUnavailable, "");
-  if (at.address.known()) {
-    fd = open_socket(SOCK_STREAM, at.address);
-    if (fd.ok()) fd = listen_with(std::move(fd).value(), SocketAddress(at), backlog, where);
-  } else {
-    sockaddr_in6 any{};
-    any.sin6_family = AF_INET6;
-    any.sin6_port = htons(at.port);
-    Fd both(::socket(AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-    if (both.valid() && set_option(both.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0, "").ok()) {
-      fd =
-          listen_with(std::move(both), SocketAddress::copy(reinterpret_cast<const sockaddr*>(&any)),
-                      backlog, where);
-    }
-    if (!fd.ok() && errno != EADDRINUSE && errno != EACCES) {
-      const Endpoint any4{IpAddress::v4(INADDR_ANY), at.port};
-      fd = open_socket(SOCK_STREAM, any4.address);
-      if (fd.ok()) fd = listen_with(std::move(fd).value(), SocketAddress(any4), backlog, where);
-    }
+  const bool all = !at.address.known();
+  Result<Fd> fd = all ? open_for_both() : open_socket(SOCK_STREAM, at.address);
+  int error = fd.ok() ? listen_with(fd->get(), at, backlog) : EAFNOSUPPORT;
+  if (all && error != 0 && error != EADDRINUSE && error != EACCES) {  // a host without IPv6
+    const Endpoint any{IpAddress::v4(INADDR_ANY), at.port};
+    fd = open_socket(SOCK_STREAM, any.address);
+    error = fd.ok() ? listen_with(fd->get(), any, backlog) : EAFNOSUPPORT;
   }
   if (!fd.ok()) return fd.status();
+  if (error != 0) {
+    const std::string where = all ? "all addresses, port " + std::to_string(at.port) : at.text();
+    return Status::system(error, "listen at " + where);
+  }
   at.port = local_endpoint(fd->get()).port;
   return fd;
 }
