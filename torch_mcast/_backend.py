@@ -7,6 +7,8 @@ import copy
 import os
 import sys
 import warnings
+from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -77,6 +79,29 @@ def create(group: Any, options: Any) -> Any:
     if metrics_file := settings["metrics_file"]:
         write_every_interval(metrics_file)
     return backend
+
+
+def create_on(
+    store: Any,
+    rank: int,
+    ranks: list[int],
+    name: str,
+    timeout: timedelta,
+    options: Any,
+    enable_reconfigure: bool = False,
+) -> Any:
+    """Creates the backend of a group that torch.distributed does not know: this process is number `rank`
+    of `ranks`, which is what errors call them. `options`: as for create()."""
+    group = SimpleNamespace(
+        store=store,
+        group_rank=rank,
+        group_size=len(ranks),
+        timeout=timeout,
+        group_id=name,
+        global_ranks_in_group=ranks,
+        enable_reconfigure=enable_reconfigure,
+    )
+    return create(group, options)
 
 
 def in_its_group(backend: Any, group: Any, options: Any, caller: Any) -> Any:

@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
 
-from torch_mcast._backend import create
+from torch_mcast._backend import create_on
 from torch_mcast._load import extension
 from torch_mcast._names import DEVICES
 
@@ -23,14 +22,7 @@ def group_of_store(
     `name` is the group's in errors and logs, `timeout` the limit of each operation, `options` a
     torch_mcast.Options. The group ends with abort() or shutdown(), or when nothing refers to it any more.
     """
-    described = distributed_c10d._DistributedBackendOptions()
-    described.store = store
-    described.group_rank = rank
-    described.group_size = size
-    described.timeout = timeout
-    described.group_id = name
-    described.global_ranks_in_group = list(range(size))
-    backend = create(described, options)
+    backend = create_on(store, rank, list(range(size)), name, timeout, options)
     group = extension().named_group(store, rank, size)
     custom = dist.ProcessGroup.BackendType.CUSTOM
     group._set_default_backend(custom)

@@ -25,9 +25,8 @@ from torch.distributed import distributed_c10d as c10d
 from torch_mcast.adapters._store_group import group_of_store
 
 NAME = "MCAST"
-MEETING = timedelta(
-    seconds=30
-)  # until the other ranks have found rank 0, as Ray's group of Gloo has
+# Until the other ranks have found rank 0; Ray's group of Gloo has the same.
+MEETING = timedelta(seconds=30)
 _OPERATORS = {
     ReduceOp.SUM: dist.ReduceOp.SUM,
     ReduceOp.PRODUCT: dist.ReduceOp.PRODUCT,

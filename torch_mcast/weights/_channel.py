@@ -13,7 +13,7 @@ from torch_mcast._stats import backend_of
 from torch_mcast.weights._content import NamedTensors, Outgoing
 from torch_mcast.weights._errors import WeightsError
 from torch_mcast.weights._log import Deadline, Log
-from torch_mcast.weights._members import HAS_RECONFIGURE, Changing, Fixed, Wanted
+from torch_mcast.weights._members import HAS_RECONFIGURE, Changing, Fixed
 from torch_mcast.weights._sender import Sender
 from torch_mcast.weights._worker import Received, Worker
 
@@ -108,8 +108,11 @@ class Channel:
             from torch_mcast import _backend
 
             ranks = list(range(world_size))
-            wanted = Wanted(store, rank, world_size, timeout, name, ranks, enable_reconfigure=True)
-            members = Changing(_backend.create(wanted, options))
+            members = Changing(
+                _backend.create_on(
+                    store, rank, ranks, name, timeout, options, enable_reconfigure=True
+                )
+            )
         else:
             members = Fixed(_prefixed(store, name), rank, name, options or extension().Options())
         channel._start(store, name, members, rank, world_size, limit, bucket_bytes)

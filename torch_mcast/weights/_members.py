@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -29,19 +28,6 @@ def _failures() -> Iterator[None]:
         found = read_error(error)
         rank = found["fields"].get("rank")
         raise GroupFailed(error, found["code"], rank if isinstance(rank, int) else None) from error
-
-
-@dataclass
-class Wanted:
-    """What torch_mcast._backend.create() reads of c10d's options of a group."""
-
-    store: Any
-    group_rank: int
-    group_size: int
-    timeout: timedelta
-    group_id: str
-    global_ranks_in_group: list[int]
-    enable_reconfigure: bool = False
 
 
 class Members:
@@ -99,17 +85,16 @@ class Fixed(Members):
     def form(self, number: int, ranks: list[int], handles: list[str], limit: timedelta) -> None:
         from torch_mcast import _backend
 
-        wanted = Wanted(
-            dist.PrefixStore(f"members/{number}", self._store),
-            ranks.index(self._rank),
-            len(ranks),
-            limit,
-            f"{self._name}.weights{number}",
-            ranks,
-        )
         self.close()
         with _failures():
-            self._backend = _backend.create(wanted, self._options)
+            self._backend = _backend.create_on(
+                dist.PrefixStore(f"members/{number}", self._store),
+                ranks.index(self._rank),
+                ranks,
+                f"{self._name}.weights{number}",
+                limit,
+                self._options,
+            )
 
 
 class Changing(Members):

@@ -1,8 +1,10 @@
 """The sender: rank 0 of a channel. Decides who takes part in each version, and sends it.
 
 Per version it writes to the log:
-  plan      one for each attempt: the receivers (one of each host), where to begin, whether the group is
-  made anew commit    who has the version, where its memory is on each host, who was left out and why
+  plan      one for each attempt: the receivers (one of each host), where to begin, and whether the
+            group is made anew
+  sealed    where the version's memory is on each host, for the other workers there
+  commit    who has the version, who was left out and why
   failed    nobody gets it: the reason
 Workers write: ready (waiting in receive()), done, bad (checksum), away (receive() raised), trainer.
 """
@@ -58,9 +60,8 @@ class Sender:
         self._read = dict.fromkeys(self._up, 0)  # entries of each log that were read
         self._trainers: set[int] = set()
         self._absent: set[int] = set()  # left out, and not back yet
-        self._ready: dict[
-            int, Message
-        ] = {}  # workers that wait for a version and take part in none
+        # Workers that wait for a version and take part in none.
+        self._ready: dict[int, Message] = {}
         self._answers: dict[int, Message] = {}
         self._formed: list[str] = []  # processes of the group's members, [] once it has failed
         self._ranks: list[int] = []  # of the members but the sender

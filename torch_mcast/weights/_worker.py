@@ -49,9 +49,8 @@ class Worker:
         self._serial = 0
         self._host = _memory.host()
         self._incoming: Incoming | None = None
-        self._sealed: tuple[_memory.Memory, int] | None = (
-            None  # verified, with the bytes of its index
-        )
+        # Verified, with the bytes of its index.
+        self._sealed: tuple[_memory.Memory, int] | None = None
         self.version = 0
 
     def receive(self, timeout: timedelta) -> Received:
