@@ -410,7 +410,7 @@ def side_by_side(mutants: list[Mutant]) -> int:
     trees = [tree for tree in TREES if any(tree_of(m) == tree for m in mutants)]
     command = [sys.executable, __file__, *sys.argv[1:], "--tree"]
     running = [subprocess.Popen([*command, tree]) for tree in trees]
-    return max(process.wait() for process in running)
+    return max((process.wait() for process in running), default=0)
 
 
 def record(mutant: Mutant, row: str) -> None:
