@@ -16,6 +16,7 @@ KIB, MIB = 1 << 10, 1 << 20
 def test_memory_is_short_while_the_group_is_made(job, victims):
     """Address space is too small for anything, for one thread, for some, for all. Once it suffices,
     the same processes create the group."""
+    refused = set()
 
     def one(room: int) -> str:
         with job(3, "scenarios_memory.creation", victims, room) as it:
@@ -24,13 +25,16 @@ def test_memory_is_short_while_the_group_is_made(job, victims):
                 if row["event"] == "good":
                     continue
                 text = row["text"]
+                if rank.number in victims and row["kind"] == "MemoryError" and not text:
+                    continue  # Python or c10d was refused memory before the group's code was called
                 head = f"mcast: rank {rank.number} of 3 could not make group '0': "
                 assert text.startswith(head), text
                 short = "resource_exhausted: group '0': (out of memory|cannot start a thread: )"
+                if rank.number in victims and re.search(short, text):
+                    refused.add(room)
+                    continue
                 # A rank that has enough waits for those that have not.
-                assert (rank.number in victims and re.search(short, text)) or re.search(
-                    rf"rank(/|\(s\) | ){victims}", text
-                ), text
+                assert re.search(rf"rank(/|\(s\) | ){victims}", text), text
             it.order("again")
             it.expect("good")
             it.end()
@@ -40,6 +44,7 @@ def test_memory_is_short_while_the_group_is_made(job, victims):
     with ThreadPoolExecutor(len(rooms)) as threads:
         ended = list(threads.map(one, rooms))
     assert ended[0] == "error" and ended[-1] == "good", ended
+    assert refused, ended
 
 
 @pytest.mark.parametrize("room", [0, 256 * KIB, MIB, 16 * MIB])
