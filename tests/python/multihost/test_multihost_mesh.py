@@ -73,7 +73,7 @@ def mesh(ctx, per_host, rounds):
 
 @pytest.mark.parametrize(
     ("number", "per_host", "rounds"),
-    [(3, 3, 20), pytest.param(8, 8, 20, marks=pytest.mark.all_tier)],
+    [(3, 3, 20), pytest.param(8, 8, 20, marks=[pytest.mark.all_tier, pytest.mark.alone])],
 )
 def test_groups_of_a_mesh_lose_nothing_to_each_other(hosts, number, per_host, rounds):
     """Ranks wait long for a CPU when 64 share two, and the data that arrives meanwhile fits into
