@@ -1,14 +1,15 @@
-"""What the death of a large job costs its neighbour at one engine of the host.
+"""Measures how the death of a large job affects another job at the same engine of the host.
 
     python benchmarks/engine_neighbour.py --size 8 --kills 10
 
-One job of two ranks runs all_reduces without pause. Beside it another one of two ranks is started again and
-again, fills tensors of so many GiB that the engine maps (MCAST_ENGINE_MEMORY=map), has the engine read and
-write each page of them by broadcasts, and is killed while it does nothing. Prints what the first job's
-operations took alone, while the other one fills its memory, and from each kill on: all of them, and the
-longest of each window, with quartiles. The windows alone are as many and as long as those after kills. Exit
-code 1: the longest operation after a kill was longer than the longest alone by more than --bound. With
---apart the other job does without the engine: what it costs then is CPU time and memory.
+One job of two ranks runs all_reduces without pause. Beside it, another job of two ranks is started
+repeatedly. It fills tensors of --size GiB that the engine maps (MCAST_ENGINE_MEMORY=map), makes the
+engine read and write each page of them by broadcasts, and is killed while it does nothing. The
+script prints the times of the first job's operations alone, while the other job fills its memory,
+and after each kill: all operations, and the longest one of each window, with quartiles. There are as
+many windows alone as after kills, and they are equally long. Exit code 1: the longest operation
+after a kill took longer than the longest one alone by more than --bound. With --apart the other job
+does not use the engine, which shows the cost of its CPU time and memory only.
 """
 
 from __future__ import annotations

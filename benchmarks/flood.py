@@ -1,16 +1,18 @@
-"""What a flood of a group's multicast address costs: all-gathers with and without it, in turns.
+"""Measures all-gathers with and without a flood of the group's multicast address, in turns.
 
     python benchmarks/flood.py [--rate 1gbit] [--size 8M] [--datagram 60] [--security off|auth|sealed]
         [--repetitions 9] [--flooder-rate 10gbit] [--lasting 60]
 
-Four hosts of a lab (root): three with a rank each, and one that is in no job and sends to the address without
-pause, small datagrams that the kernel cuts out of large ones. Prints the flooder's rate beside the
-link's, and for each way the median time of an all-gather with quartiles, the CPU time of a rank for each, and
-what was refused, lost and repaired. All bytes of all results are compared.
+Needs a lab of four hosts (root). Three hosts have a rank each. The fourth is in no job; it sends to
+the address without pause, small datagrams that the kernel cuts out of large ones. The script prints
+the flooder's rate beside the link's. With and without the flood it prints the median time of an
+all-gather with quartiles, a rank's CPU time for it, and the counts of refused, lost and repaired
+datagrams. All bytes of all results are compared.
 
---lasting: instead, one flood for so many seconds at most, until the group has left the address; the switch
-snoops, so that it forwards the flood to nobody then. Prints how long that took, all-gathers before, under the
-flood, and after that while the flooder goes on, and how long after its end the group is back on multicast.
+--lasting: one flood instead, of at most this many seconds, until the group has left the address.
+The switch snoops, so it then forwards the flood to nobody. The script prints how long that took, the
+all-gathers before the flood, under it, and after the group has left while the flooder continues, and
+the time from the end of the flood until the group uses multicast again.
 """
 
 from __future__ import annotations

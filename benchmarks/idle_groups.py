@@ -1,11 +1,11 @@
-"""What idle groups cost: 16-byte all_reduces in one group while each rank has others that do nothing.
+"""Measures 16-byte all_reduces in one group while each rank has other groups that are idle.
 
     MCAST_SOCKET_IFNAME==lo GLOO_SOCKET_IFNAME=lo python benchmarks/idle_groups.py
 
-For each number of ranks there is one job for each number of idle groups. All are made first, then they take
-turns, so that each round has one timing of each. Prints the median of all rounds with quartiles, of each job:
-the time of one all_reduce, rank 0's CPU time for it, and the ratio of the time to the first job's in the same
-round.
+For each number of ranks there is one job per number of idle groups. All jobs are created first and
+then take turns, so each round has one timing of each. For each job the script prints the median of
+all rounds with quartiles: the time of one all_reduce, rank 0's CPU time for it, and the ratio of the
+time to the first job's time in the same round.
 """
 
 from __future__ import annotations

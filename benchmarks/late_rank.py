@@ -1,11 +1,11 @@
-"""What a late rank costs: many small broadcasts, the last rank calls later than the others.
+"""Measures what a late rank costs: many small broadcasts, which the last rank calls later.
 
     MCAST_SHARED_MEMORY=off MCAST_SOCKET_IFNAME==lo GLOO_SOCKET_IFNAME=lo \\
         torchrun --standalone --nproc-per-node 3 benchmarks/late_rank.py --backends mcast,gloo
 
-Each rank prints, for each backend: when it had posted everything (and its first half), when all was
-over after the late rank came, what its memory grew by, and the CPU time of a waiting rank in per cent
-of a core.
+For each backend, each rank prints the time until it had posted half of the calls and all of them,
+the time from the late rank's first call until everything was complete, the growth of its memory, and
+the CPU time of a waiting rank in per cent of a core.
 """
 
 from __future__ import annotations

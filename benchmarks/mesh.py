@@ -1,13 +1,14 @@
-"""Groups of a mesh at the same time, beside one alone: each rank is in a group across the hosts, as
-data-parallel groups are, and with --beside in one of its host too.
+"""Measures the groups of a mesh, one alone and all at the same time.
 
     python benchmarks/mesh.py [--hosts 8] [--per-host 8] [--rate 1gbit] [--size 256k] [--repetitions 9]
         [--rcvbuf 212992] [--beside]
 
-A lab (root). In turns: one group across gathers --size bytes from each rank, then all of them at once.
-Prints the median time of both with quartiles, the payload that went into a host in a second, and what was
-lost, cut or came from other groups. --rcvbuf: receive buffer that sockets ask for; default: what Linux
-grants without settings. All bytes of all results are compared.
+Needs a lab (root). Each rank is in a group across the hosts, as data-parallel groups are, and with
+--beside also in a group of its host. In turns, one group across the hosts gathers --size bytes from
+each rank, then all groups do. The script prints the median time of both with quartiles, the payload
+that a host receives per second, and the numbers of datagrams that were lost, cut, or from other
+groups. --rcvbuf: the receive buffer that sockets request; the default is what Linux grants without
+settings. All bytes of all results are compared.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""What the planner of aggregators promises and what simulated all_reduces take, without and with them; for
-those that are slower with them, whether the group finds that out.
+"""Compares the times that the planner of aggregation predicts with those of simulated all_reduces.
 
     python benchmarks/planner.py --hosts 8,16,32 --aggregators 4,8,15 --rates 25gbit --size 25M --trials
 
-With --trials so many operations are simulated before the last one that the group has made its own trial
-(csrc/core/protocol/station_trial.h), which begins 10 s after aggregators are in force. The last column is
-what it then does: aggregators fold, or they rest and the ranks fold everything.
+The all_reduces are simulated with and without aggregators. With --trials, so many operations are
+simulated before the last one that the group has made its own trial
+(csrc/core/protocol/station_trial.h), which begins 10 s after aggregators are in force. The last
+column then says whether aggregators fold, or rest while the ranks fold everything. So for cases that
+are slower with aggregators, it shows whether the group notices.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
-"""The engine's reduction kernels beside torch's add_, one thread each: GB/s of source bytes.
+"""Compares the core's reduction kernels with torch's add_, one thread each, in GB/s of source bytes.
 
     cmake -S . -B build/bench -G Ninja -DMCAST_BUILD_BENCH=ON -DMCAST_BUILD_TESTS=OFF
     cmake --build build/bench
     python benchmarks/reduce_kernels.py build/bench/mcast_bench_core
 
-Type by type, the kernel (Google Benchmark) and torch run in turns, `--rounds` times; the table has
-the medians and the median of the ratios. 16-bit floats: the kernel accumulates in float32, torch
-rounds at every addition, so the kernel moves 10 bytes per element and torch 6. bool: or. complex64 is
-float32 with twice the elements. Both are measured in CPU time: the machine may be shared."""
+For each type, the kernel (Google Benchmark) and torch run in turns, `--rounds` times. The table has
+the medians and the median of the ratios. For 16-bit floats the kernel accumulates in float32 and
+moves 10 bytes per element; torch rounds at every addition and moves 6. For bool the reduction is OR.
+complex64 is measured as float32 with twice the elements. Both are measured in CPU time, since the
+machine may be shared.
+"""
 
 from __future__ import annotations
 

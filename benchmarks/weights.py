@@ -1,13 +1,13 @@
-"""Weights to workers beside a broadcast by Gloo, and what a killed worker costs.
+"""Compares the transfer of weights to workers with Gloo's broadcast, also when a worker is killed.
 
     MCAST_SOCKET_IFNAME==lo GLOO_SOCKET_IFNAME=lo OMP_NUM_THREADS=1 python benchmarks/weights.py
     ... benchmarks/weights.py --workers 3 --size 256 --gloo-timeout 20
 
-Starts a trainer and the workers on this host; each worker counts as a host of its own, so each one
-receives all bytes. Prints the median time of a version, the CPU seconds of all processes, and how long the
-trainer takes to notice that a worker was killed, or stopped (--signal STOP), while a version is sent. A
-stopped process keeps its connections, as does one whose host or network is gone: Gloo then waits for the
-time-out of its group.
+Starts a trainer and the workers on this host. Each worker counts as a separate host, so each one
+receives all bytes. The script prints the median time of a version, the CPU seconds of all processes,
+and the time until the trainer notices that a worker was killed, or stopped (--signal STOP), while a
+version is sent. A stopped process keeps its connections, as does a process whose host or network is
+gone: Gloo then waits for the time-out of its group.
 """
 
 from __future__ import annotations
