@@ -28,7 +28,8 @@ def build(lab: str, spec: LabSpec, hosts: list[Host], uplinks: list[Uplink]) -> 
     for host in hosts:
         ipv6 = _NO_DAD if spec.ipv6 else _NO_IPV6
         system.shell(host.namespace, ipv6 + "".join(_xps_lines(spec.tx_queues)))
-        system.ip_batch(topology.host_lines(host), host.namespace)
+        lines = topology.host_lines(host) + topology.neighbour_lines(host, hosts)
+        system.ip_batch(lines, host.namespace)
     shape(switch, spec, hosts)
     system.tc_batch(
         [

@@ -13,6 +13,10 @@ from torch_mcast.lab.spec import LabSpec
 
 NETWORK, NETWORK6 = "10.99.0", "fd99::"
 NIC = "eth0"
+# The kernel's neighbour table holds 1,024 entries (net.ipv4.neigh.default.gc_thresh3), and all network
+# namespaces share it. In labs with more hosts than this, hosts get each other's link addresses, as
+# entries that do not count.
+MOST_RESOLVING = 16
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,10 @@ class Host:
     bridge: str
     port: str
     rack: str = ""
+
+    @property
+    def link_address(self) -> str:
+        return f"02:99:00:00:{(self.number + 1) >> 8:02x}:{(self.number + 1) & 255:02x}"
 
     def endpoint(self, port: int) -> str:
         """The host's address with a port, as settings and options take it."""
@@ -97,7 +105,7 @@ def switch_lines(lab: str, spec: LabSpec) -> list[str]:
     for host in plan_hosts(lab, spec):
         lines += [
             f"link add {host.port} mtu {spec.mtu} {queues} type veth "
-            f"peer name {NIC} netns {host.namespace} mtu {spec.mtu} {queues}",
+            f"peer name {NIC} address {host.link_address} netns {host.namespace} mtu {spec.mtu} {queues}",
             f"link set {host.port} master {host.bridge} up",
         ]
     lines += [f"link set {bridge} mtu {spec.mtu} up" for bridge in bridges(spec)]
@@ -117,6 +125,18 @@ def host_lines(host: Host) -> list[str]:
         f"addr add {host.address}/24 brd + dev {NIC}",
         f"link set {NIC} up",
         f"route add 224.0.0.0/4 dev {NIC}",
+    ]
+
+
+def neighbour_lines(host: Host, hosts: list[Host]) -> list[str]:
+    """Returns ip lines that tell a host of a large lab the link addresses of the others. The kernel
+    still notices when one of them is gone."""
+    if len(hosts) <= MOST_RESOLVING:
+        return []
+    return [
+        f"neigh add {other.address} lladdr {other.link_address} dev {NIC} nud stale extern_learn"
+        for other in hosts
+        if other != host
     ]
 
 

@@ -1,6 +1,7 @@
 """Links: rates, faults, cuts, multicast, racks, queues. The tests assert bytes and counts."""
 
 import os
+import sys
 import time
 
 import pytest
@@ -36,6 +37,25 @@ def test_wire_bytes_are_the_frames(plain, traffic):
     assert moved.received("h2") == moved.sent("h1") and moved.received("h3") <= 200
     assert moved.ports["h1"].rx_bytes == moved.nics["h1"].tx_bytes
     assert moved.fabric_bytes >= 2 * expected
+
+
+def test_hosts_of_a_large_lab_take_no_room_in_the_kernels_neighbour_table(traffic):
+    """The kernel has 1,024 entries for all namespaces: 32 hosts that resolve each other would fill
+    it, and then connections fail with "No route to host"."""
+    with Lab(LabSpec(hosts=17)) as lab:
+        assert traffic(lab).send("h1", ["h17"], 10) == [(10, 0)]
+        rows = lab.run("h1", ["ip", "neigh", "show", "dev", "eth0"]).stdout.splitlines()
+        assert len(rows) == 16 and all("extern_learn" in row for row in rows), rows
+        # Still, a host that is gone is noticed, as in a small lab.
+        lab.cut("h17")
+        script = f"""
+import errno, socket, sys
+try:
+    socket.create_connection(("{lab.host("h17").address}", 9), timeout=30)
+except OSError as error:
+    sys.exit(0 if error.errno == errno.EHOSTUNREACH else str(error))
+"""
+        lab.run("h1", [sys.executable, "-c", script])
 
 
 def test_multicast_crosses_each_link_once(plain, traffic):
