@@ -208,8 +208,10 @@ def main() -> None:
     the driver use it, too."""
     orders = socket.socket(fileno=int(sys.argv[1]))
     modules = sys.argv[2:]
+    with contextlib.suppress(ImportError):  # needed by workers that serve calls, which report it
+        importlib.import_module("cloudpickle")
     try:
-        for module in ("cloudpickle", *modules):
+        for module in modules:
             importlib.import_module(module)
     except Exception:
         if not modules:

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from waiting import until
 from torch_mcast.lab.calls import WorkerFailure
 from torch_mcast.lab.pool import Pool
 from torch_mcast.lab.system import package_root
+from torch_mcast.lab.zygote import Order, Zygote
 
 
 def test_values_come_by_rank_from_their_hosts(lab):
@@ -165,3 +167,18 @@ def test_workers_outlive_the_thread_that_made_their_pool():
         first = pool.pid(0)
         assert pool.run(lambda ctx: ctx.rank) == [0, 1]
         assert pool.pid(0) == first
+
+
+def test_a_process_that_serves_no_calls_is_forked_without_cloudpickle(tmp_path):
+    """Only calls need it, and it is an extra: tests of installed wheels have none."""
+    (tmp_path / "cloudpickle.py").write_text("raise ImportError('not installed')\n")
+    (tmp_path / "greeting.py").write_text("def main(channel):\n    channel.send_bytes(b'here')\n")
+    ours, there = socket.socketpair()
+    forks = Zygote((), env={"PYTHONPATH": str(tmp_path)})
+    order = Order(
+        dict(os.environ), [str(tmp_path), *sys.path], str(tmp_path / "log"), None, "greeting:main"
+    )
+    process = forks.fork(order, there.fileno())
+    there.close()
+    assert Connection(ours.detach()).recv_bytes() == b"here"
+    assert process.wait(60) == 0

@@ -79,7 +79,7 @@ def four_runs(driver: str, machines: Callable[..., Nodes]) -> tuple[Nodes, ...]:
         "export MCAST_VM_SHARE=$share/alone MCAST_TRANSPORT=auto; mkdir -p $MCAST_VM_SHARE; "
         '"$driver" check 70000'
     )
-    env = {"MCAST_TRANSPORT": "verbs", "SECRET": text_of(b"\x5e" * 32)}
+    env = {"MCAST_TRANSPORT": "verbs", "MCAST_JOB": "verbs", "SECRET": text_of(b"\x5e" * 32)}
     nodes = machines(2, ["sh", "-c", script, "sh", driver], 420, env=env)
     assert nodes.result.code == 0, nodes.text()
     lossy, rest = nodes.after("LOSSY"), nodes.after("SEALED")
