@@ -135,6 +135,7 @@ def test_begin_again_after_silence(job, clock, abort_first, algorithm):
             assert "rank 2 has been silent" in text or "rank 2 is lost" in text
             print(text)
         it.ranks[2].signal(signal.SIGCONT)
+        it.ranks[2].order("continued")
         it.pass_time(clock, "error", [it.ranks[2]])
         it.ranks[2].expect("error")
         it.order("again")
