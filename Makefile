@@ -183,7 +183,7 @@ test-python: setup build build-python-tests
 	$(BIN)/python -m pytest -m "not alone" -n $(shell expr 2 '*' $(JOBS)) \
 	  --durations 40 --junitxml build/pytest.xml
 
-# Tests that measure and so must run alone; all of them are in the slow tier.
+# Tests that measure or take most of the memory; all of them are in the slow tier.
 test-python-alone: setup build build-python-tests
 	$(BIN)/python -m pytest -m alone --junitxml build/pytest-alone.xml
 

@@ -1,7 +1,7 @@
 """Tensors over 2 GiB and 4 GiB: no offset, length or count is cut to 31 or 32 bits.
 
 The tests compare the bytes around every border that a truncated number would miss, and a sample in
-between. Two ranks take up to 13 GiB."""
+between. Two ranks take up to 13 GiB, so the tests run alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 import torch_mcast
 
-pytestmark = pytest.mark.all_tier
+pytestmark = [pytest.mark.all_tier, pytest.mark.alone]
 MiB, GiB = 1 << 20, 1 << 30
 EDGE = 64 << 10  # bytes compared on both sides of a border
 TAIL = 40  # so that sizes are not multiples of a chunk, a slot or a page
