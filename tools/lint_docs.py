@@ -176,8 +176,8 @@ def protocol(tree: Tree, report: Report) -> None:
     """The page has the numbers of the sources: a second implementation only has the page."""
     name = "docs/protocol.md"
     page = tree.read(name)
-    found = re.search(r"kProtocolVersion = (\d+)", tree.read("csrc/core/engine/rendezvous.h"))
-    version = found[1] if found else "(none in rendezvous.h)"
+    found = re.search(r"kProtocolVersion = (\d+)", tree.read("csrc/core/wire/protocol_version.h"))
+    version = found[1] if found else "(none in protocol_version.h)"
     report.check(
         page.splitlines()[2].startswith(f"Version {version} ("), f"{name}:3", f"not {version}"
     )

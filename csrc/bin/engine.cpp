@@ -7,6 +7,7 @@
 #include <exception>
 #include <string>
 
+#include "assembly/assembly.h"
 #include "base/log.h"
 #include "base/test_clock.h"
 #include "base/version.h"
@@ -44,6 +45,7 @@ int drain(const service::DrainRequest& request) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  use_products(&assemble);
   const auto line = service::parse_engine_command_line(
       {argv + 1, argv + argc}, variable("MCAST_SECRET_FILE"), variable("MCAST_SECURITY"));
   if (!line.ok()) return fail(2, line.status().message().c_str());

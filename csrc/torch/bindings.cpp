@@ -453,6 +453,7 @@ void bind_test_clock(py::module_& module) {
 PYBIND11_MODULE(_C, module) {
   using namespace mcast;      // NOLINT
   using namespace mcast::pg;  // NOLINT
+  use_products(&assemble);
   set_main_thread(py::cast<unsigned long>(
       py::module_::import("threading").attr("main_thread")().attr("ident")));
   module.attr("__version__") = version();

@@ -19,6 +19,7 @@
 #include "engine/rendezvous.h"
 #include "fuzz.h"
 #include "service/jobs.h"
+#include "wire/protocol_version.h"
 #include "wire/record_stream.h"
 
 using namespace mcast;

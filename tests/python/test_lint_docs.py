@@ -59,7 +59,7 @@ PLANTED = [
      r"csrc/core/base/refusal.h:1: docs/counters.md has no row: \| `storm` \| .*"),
     ("counters", "csrc/core/base/refusal.h", 'X(forged, "', 'X(forged, HELP "',
      r"csrc/core/base/refusal.h:1: 13 rows, of which 12 can be read"),
-    ("protocol", "csrc/core/engine/rendezvous.h", "kProtocolVersion = ", "kProtocolVersion = 9",
+    ("protocol", "csrc/core/wire/protocol_version.h", "kProtocolVersion = ", "kProtocolVersion = 9",
      r"(docs/protocol|CHANGELOG).md:[13]: (not 9\d+|no row .* 9\d+: must .*|no heading ### Protocol 9\d+ \()"),
     ("protocol", "docs/protocol.md", "\n| 1 Credit |", "\n| 201 Credit |",
      r"docs/protocol.md:1: frame (1 is Credit in frame.h, None here|201 is None in frame.h, Credit here)"),

@@ -7,10 +7,42 @@
 #include <vector>
 
 #include "base/types.h"
-#include "protocol/placement.h"
 #include "wire/descriptor.h"
 
 namespace mcast {
+
+// 1, where fractions are in 1/65536.
+inline constexpr uint32_t kWhole = 65536;
+
+enum class PlacementReason : uint8_t {
+  kPlaced,
+  kOff,
+  kNoStations,
+  kFewContributors,
+  kSmall,
+  kFewSegments,
+  kSmallGain,
+  kSlower,  // measured to be slower (station_trial.h)
+};
+// Text for people: why the stations fold nothing, or "placed".
+const char* placement_text(PlacementReason reason) noexcept;
+
+// The planner's result (aggregation/plan/placement.h). Times are in 1/65536 of S/B: S = bytes of the
+// vector, B = the rate of a worker's link, per direction. `planned`, `workers` and `served` are bounds for an all_reduce, or for a reduce_scatter
+// with a concurrent all_gather of as many bytes; they consider links, not CPUs.
+struct Placement {
+  PlacementReason reason = PlacementReason::kPlaced;
+  uint32_t part = 0;               // f: part of each shard that stations fold
+  std::vector<uint32_t> stations;  // f divided by capacity; their sum is exactly `part`
+  uint32_t owner = kWhole;         // the rest
+  bool kept = false;               // the owner keeps its own contribution
+  uint64_t planned = 0;            // time with the stations; `workers` if part is 0
+  uint64_t workers = 0;            // time without stations
+  uint64_t alone = 0;              // time of a reduce_scatter without a concurrent operation
+  uint64_t served = 0;             // time of an all_reduce whose results the stations multicast
+                                   // themselves, with the best part for that; else, and in a
+                                   // tree, `workers`
+};
 
 struct AggregationReport {
   struct Station {

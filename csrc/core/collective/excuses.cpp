@@ -195,7 +195,7 @@ void Excuses::apply(Sequence sequence, const wire::PartialResult& partial, Nanos
   }
   note(*op, partial, now);
   reductions_.excuse(*op, partial);
-  stations_.tell_partial(*op);
+  if (g_.fold != nullptr) g_.fold->tell_partial(*op);
 }
 
 void Excuses::note(const Operation& op, const wire::PartialResult& partial, Nanos now) {

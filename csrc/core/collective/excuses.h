@@ -20,15 +20,13 @@
 #include "collective/aggregation_report.h"
 #include "collective/group_context.h"
 #include "collective/reductions.h"
-#include "collective/stations.h"
 #include "wire/aggregation.h"
 
 namespace mcast {
 
 class Excuses {
  public:
-  Excuses(GroupContext& context, Reductions& reductions, Stations& stations)
-      : g_(context), reductions_(reductions), stations_(stations) {}
+  Excuses(GroupContext& context, Reductions& reductions) : g_(context), reductions_(reductions) {}
 
   // Called by every progress(): starts an inquiry if an operation has waited for too long.
   void drive(Nanos now);
@@ -74,7 +72,6 @@ class Excuses {
 
   GroupContext& g_;
   Reductions& reductions_;
-  Stations& stations_;
 
   struct {
     Sequence complete = 0;           // all operations below are complete here

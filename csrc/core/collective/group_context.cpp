@@ -90,8 +90,7 @@ bool GroupContext::ask(Member member) {
 bool GroupContext::reachable(Member member) const {
   if (member == self) return false;
   if (!is_station(member)) return gone[member].ok();
-  const StationTable::Contact* const contact = stations.contact(member);
-  return contact != nullptr && contact->down.ok();
+  return fold != nullptr && fold->reachable(member);
 }
 
 void GroupContext::flood(wire::FrameType type, Sequence sequence, uint32_t argument,

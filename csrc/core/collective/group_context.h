@@ -14,13 +14,13 @@
 #include <vector>
 
 #include "base/counters.h"
+#include "collective/external_fold.h"
 #include "collective/group_params.h"
 #include "collective/group_path.h"
 #include "collective/message_link.h"
 #include "collective/operation.h"
 #include "collective/operation_queue.h"
 #include "collective/port.h"
-#include "collective/station_table.h"
 #include "protocol/tree.h"
 #include "wire/datagram.h"
 #include "wire/frame.h"
@@ -54,7 +54,7 @@ class GroupContext final : public MessageLink {
   GroupPath path;
   GroupState state = GroupState::kNew;
   std::vector<Status> gone;  // by member: why it can no longer be reached
-  StationTable stations;
+  ExternalFold* fold = nullptr;  // null: ranks fold everything
 
   // Declared before the operations, which return memory to it in their destructors.
   ReduceRun::Shared reductions;

@@ -35,11 +35,13 @@ GroupCore::GroupCore(GroupParams params, Port& port, Counters& counters)
       reductions_(g_, small_),
       exchanges_(g_, reductions_.unasked(), reductions_.ingress()),
       messages_(g_, g_.message_facts(), reductions_.ingress()),
-      stations_(g_, reductions_),
-      inquiry_(g_, stations_.stragglers(), sources_),
-      excuses_(g_, reductions_, stations_),
+      fold_(g_.params.fold != nullptr ? g_.params.fold(g_, reductions_) : nullptr),
+      inquiry_(g_, sources_),
+      excuses_(g_, reductions_),
       early_(g_.size),
-      completion_(g_) {}
+      completion_(g_) {
+  g_.fold = fold_.get();
+}
 
 void GroupCore::start_probe(Nanos now, std::function<void(const Status&)> ready) {
   path_.creation().start(now, std::move(ready));
@@ -68,14 +70,6 @@ bool GroupCore::may_admit(const Post& post) const {
   const bool held = g_.switching() || path_.rates().holds(post.sequence);
   return g_.ops.next() - g_.ops.base() < kMostUnreleased &&
          (!held || membership_.misses(post.sequence));
-}
-
-void GroupCore::use_stations(const StationSet& set, std::span<const StreamAddress> at) {
-  for (size_t i = 0; i < at.size(); i++) {
-    g_.stations.meet(set.stations[i].member);
-    g_.port.meet(set.stations[i].member, at[i]);
-  }
-  g_.stations.install(set);
 }
 
 void GroupCore::post(Post post, Nanos now) {
@@ -159,7 +153,7 @@ void GroupCore::start(Operation& op, Nanos now) {
   const bool barrier = op.plan.descriptor.kind == wire::Kind::kBarrier;
   const bool by_multicast = !op.plan.trivial() && !op.plan.small && !g_.path.by_ring(sequence);
   const bool reduces = op.post.reduce && op.post.descriptor.bytes > 0;
-  auto share = reduces ? stations_.share_of(op) : nullptr;
+  auto share = reduces && fold_ ? fold_->share_of(op) : nullptr;
   op.needs_release = !alone && (barrier || op.post.delegated || by_multicast || share);
   if (op.plan.large && !alone) g_.large_in_flight++;
   if (reduces) {
@@ -173,7 +167,7 @@ void GroupCore::start(Operation& op, Nanos now) {
                                                 g_.params.agreed.incast);
   }
   if (!op.plan.trivial() && !alone) start_blocks(op, now);
-  stations_.start(op);
+  if (fold_) fold_->start(op);
   replay_early(sequence, now);
   // Short blocks are sent before the call returns.
   if (op.exchange && !g_.failed()) exchanges_.begin(op, now);
@@ -256,7 +250,7 @@ void GroupCore::finish(Operation& op, const Status& status, Nanos now) {
   }
   if (status.ok()) {
     path_.rates().on_finished(op, now);
-    stations_.on_finished(op, now);
+    if (fold_) fold_->on_finished(op, now);
   }
   if (op.post.moments) *op.post.moments = {op.first_byte, op.last_byte, now};
   // Their machines hold pointers into the caller's memory.
@@ -286,7 +280,7 @@ void GroupCore::release(Sequence end, Nanos now) {
     if (op->exchange) exchanges_.give_back(*op);
     if (!op->finished) finish(*op, {}, now);
   }
-  g_.stations.released(g_.ops.base());
+  if (fold_) fold_->released(g_.ops.base());
   small_.on_released();
   repair_.on_released(g_.ops.base());
 }
@@ -298,9 +292,11 @@ bool GroupCore::deliver() {
   return !g_.ended.empty();
 }
 
-void GroupCore::propose_stations(std::vector<wire::StationEntry> stations, Nanos now) {
-  stations_.roster().propose(std::move(stations));
-  settle(now);
+AggregationReport GroupCore::aggregation_report(Nanos now) const {
+  AggregationReport report;
+  if (fold_) fold_->report(report, now);
+  report.partial = excuses_.report();
+  return report;
 }
 
 void GroupCore::close(Nanos now) {
@@ -316,7 +312,7 @@ void GroupCore::leave(Nanos now) {
 
 void GroupCore::on_peer_down(Member peer, const Status& why, bool graceful, Nanos now) {
   if (g_.is_station(peer)) {
-    if (!g_.failed()) stations_.on_down(peer, why);
+    if (fold_ && !g_.failed()) fold_->on_down(peer, why);
   } else {
     membership_.on_peer_down(peer, why, graceful, now);
     messages_.on_peer_down(peer, graceful, now);

@@ -17,8 +17,7 @@
 //   Reductions        contributions, grants, results                        reductions.h
 //   Exchanges         blocks from one rank to another                       exchanges.h
 //   Messages          sends and receives between two ranks                  messages.h
-//   Stations          segments that stations of aggregators fold            stations.h
-//   RosterChange      the set of stations, and the operation that starts it roster_change.h
+//   ExternalFold      segments that a product outside of the core folds     external_fold.h
 //   CompletionReports operations complete here and everywhere               completion_reports.h
 //   Membership        members that are alive, left, gone                    membership.h
 //   LateInquiry       finds the ranks that have not made a call             late_inquiry.h
@@ -37,6 +36,7 @@
 #include "collective/completion_reports.h"
 #include "collective/exchanges.h"
 #include "collective/excuses.h"
+#include "collective/external_fold.h"
 #include "collective/group_context.h"
 #include "collective/late_inquiry.h"
 #include "collective/membership.h"
@@ -50,7 +50,6 @@
 #include "collective/ring.h"
 #include "collective/small_operations.h"
 #include "collective/source_auth.h"
-#include "collective/stations.h"
 #include "protocol/early_frames.h"
 
 namespace mcast {
@@ -74,10 +73,6 @@ class GroupCore {
   bool no_multicast() const { return g_.path.no_multicast; }
   // Before the path is decided: names the members that delay the decision, as far as known here.
   std::string probe_text() const { return path_.creation().text(); }
-
-  // Installs stations without a roster. All members must install the same before the set's first
-  // operation. at[i]: address of set.stations[i].
-  void use_stations(const StationSet& set, std::span<const StreamAddress> at);
 
   // Posts op `post.sequence` (consecutive from params.first_sequence). Always ends in exactly one
   // call of post.done, in deliver().
@@ -130,14 +125,9 @@ class GroupCore {
       std::function<void(const std::string& path, const std::string& why)> listener) {
     path_.set_listener(std::move(listener));
   }
-  // Reduce lane, top member only: proposes the stations that fold for the group from some operation
-  // on, as far as all ranks reach them. `stations` are all that are admitted now.
-  void propose_stations(std::vector<wire::StationEntry> stations, Nanos now);
-  const StationTable& stations() const { return g_.stations; }
   AggregationReport aggregation_report(Nanos now) const;
-  void set_roster_listener(RosterEvents events) {
-    stations_.roster().set_listener(std::move(events));
-  }
+  // For the product that made it (GroupParams::fold). Null: ranks fold everything.
+  ExternalFold* fold() const { return g_.fold; }
   bool failed() const { return g_.failed(); }
   const Status& failure() const { return g_.failure(); }
 
@@ -243,7 +233,7 @@ class GroupCore {
   Reductions reductions_;
   Exchanges exchanges_;
   Messages messages_;
-  Stations stations_;
+  std::unique_ptr<ExternalFold> fold_;
   LateInquiry inquiry_;
   Excuses excuses_;
   EarlyFrames early_;

@@ -49,10 +49,12 @@ GroupCore::Handler GroupCore::handler(wire::FrameType type) {
     set({T::kRateTrain, T::kRate}, [](C& c, F& f, B b, N n) { c.path_.rates().on_frame(f, b, n); });
     set({T::kDeaf, T::kSwitch, T::kSwitchReady, T::kSwitchAt},
         [](C& c, F& f, B b, N n) { c.path_.on_switch_frame(f, b, n); });
-    set({T::kRoster, T::kRosterReach, T::kRosterLine, T::kRosterReady, T::kRosterAt},
-        [](C& c, F& f, B b, N n) { c.stations_.roster().on_frame(f, b, n); });
+    set({T::kRoster, T::kRosterReach, T::kRosterLine, T::kRosterReady, T::kRosterAt, T::kAggGone},
+        [](C& c, F& f, B b, N n) {
+          if (c.fold_) return c.fold_->on_rank_frame(f, b, n);
+          c.g_.counters.add(Counter::malformed);
+        });
     set({T::kRingData}, [](C& c, F& f, B b, N n) { c.ring_.on_data(f, b, n); });
-    set({T::kAggGone}, [](C& c, F& f, B b, N) { c.stations_.on_gone(f, b); });
     set({T::kReduceGrant, T::kReduceData, T::kReduceResult, T::kReduceOffer, T::kReduceTaken,
          T::kDivert, T::kExchangeGrant, T::kExchangeData, T::kRingReady, T::kBlockDigest},
         [](C& c, F& f, B b, N n) {
@@ -69,7 +71,11 @@ GroupCore::Handler GroupCore::handler(wire::FrameType type) {
 
 void GroupCore::on_frame(const Frame& header, ConstBytes body, Nanos now) {
   if (g_.is_station(header.member)) {
-    if (!g_.failed()) stations_.on_frame(header, body, now);
+    if (!fold_) {
+      g_.counters.add(Counter::malformed);
+    } else if (!g_.failed()) {
+      fold_->on_frame(header, body, now);
+    }
     return settle(now);
   }
   if (header.member == g_.self) {
@@ -133,7 +139,7 @@ void GroupCore::on_leave(const Frame& header) {
   if (!membership_.on_leave(header)) return;
   completion_.on_released(header.sequence);
   path_.stop();
-  stations_.roster().stop();
+  if (fold_) fold_->stop();
 }
 
 void GroupCore::on_credit(const Frame& header, ConstBytes body) {

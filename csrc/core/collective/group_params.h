@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/trace.h"
+#include "collective/external_fold.h"
 #include "collective/host_inputs.h"
 #include "collective/plan.h"
 #include "protocol/ingress_share.h"
@@ -48,6 +49,7 @@ struct GroupParams {
   Nanos liveness_limit = 20 * kSecond;
   Nanos alpha = 2 * kMilli;
   Nanos probe_timeout = 2 * kSecond;
+  ExternalFoldMaker fold = nullptr;     // null: ranks fold everything
   Nanos aggregator_patience = kSecond;  // silence after which a station is given up
   Nanos partial = 0;  // wait after which a reduction ends without late ranks; 0: never
   // For results that wait for late calls; beyond it no rank is excused.

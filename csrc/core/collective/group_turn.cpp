@@ -31,13 +31,11 @@ std::span<const GroupCore::Timer> GroupCore::timers() {
        [](GroupCore& c, Nanos now, bool) {
          if (c.path_.busy() || !c.g_.ops.empty()) c.path_.drive(now);
        }},
-      {[](const GroupCore& c) { return c.stations_.roster().deadline(); },
+      {[](const GroupCore& c) { return c.fold_ ? c.fold_->agreement_deadline() : kNever; },
        [](GroupCore& c, Nanos now, bool) {
-         RosterChange& roster = c.stations_.roster();
-         roster.drive(now);
-         if (roster.wants_line() && !c.path_.checking() &&
+         if (c.fold_ && c.fold_->agree(now) && !c.path_.checking() &&
              !c.membership_.misses(c.g_.next_sequence())) {
-           roster.draw(now);
+           c.fold_->draw(now);
          }
        }},
       {[](const GroupCore& c) { return c.small_.deadline(); },
@@ -55,8 +53,10 @@ std::span<const GroupCore::Timer> GroupCore::timers() {
        [](GroupCore& c, Nanos now, bool) { c.g_.drive_suspicion(now); }},
       {[](const GroupCore& c) { return c.membership_.deadline(); },
        [](GroupCore& c, Nanos now, bool drained) { c.membership_.drive(now, drained); }},
-      {[](const GroupCore& c) { return c.stations_.deadline(); },
-       [](GroupCore& c, Nanos now, bool drained) { c.stations_.drive(now, drained); }},
+      {[](const GroupCore& c) { return c.fold_ ? c.fold_->deadline() : kNever; },
+       [](GroupCore& c, Nanos now, bool drained) {
+         if (c.fold_) c.fold_->drive(now, drained);
+       }},
       {[](const GroupCore& c) { return c.inquiry_.deferred_deadline(); },
        [](GroupCore& c, Nanos now, bool) { c.inquiry_.check_deferred(now); }},
       {[](const GroupCore& c) { return c.inquiry_.closing_deadline(); },
@@ -130,7 +130,7 @@ void GroupCore::settle(Nanos now) {
 bool GroupCore::visit(Operation& op, Nanos now, bool drained) {
   const Sequence sequence = op.post.sequence;
   bool more = false;
-  const bool contributes = !op.local_complete || (op.reduce && op.reduce->stations && !op.finished);
+  const bool contributes = !op.local_complete || (op.reduce && op.reduce->dealt && !op.finished);
   if (op.reduce && contributes) more = reductions_.pump(op, now);
   if (op.exchange && !op.local_complete) more = exchanges_.pump(op, now);
   if (!op.ring.blocks.empty()) {
@@ -164,7 +164,7 @@ void GroupCore::reschedule(Operation& op) {
   const bool streams = op.plan.roots > 0 && !op.plan.small && !op.plan.trivial();
   const bool sending = op.own.sender && (!op.own.sender->all_sent() || op.own.sender->resending());
   const bool asked =
-      op.reduce && op.reduce->stations && !op.finished && op.reduce->sender->pending();
+      op.reduce && op.reduce->dealt && !op.finished && op.reduce->sender->pending();
   g_.ops.set_busy(op, op.local_complete
                           ? (sending && !op.plan.small) || asked
                           : op.reduce || op.exchange || streams || !op.ring.blocks.empty());

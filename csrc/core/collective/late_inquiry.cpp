@@ -140,7 +140,7 @@ void LateInquiry::name_late(Nanos now) {
                                  seconds_text(kTopAnswers)
                            : "all ranks have called it, the transfer did not finish in time";
   }
-  const std::string awaited = stragglers_.text(g_.ops.base(), sequence_, now);
+  const std::string awaited = g_.fold != nullptr ? g_.fold->waiting_text(sequence_, now) : "";
   if (!awaited.empty()) text += "; aggregators are waiting for " + awaited;
   text += "; check that all ranks make the same calls, or raise the timeout";
   g_.fail(Status(Code::kTimeout, text), culprit);

@@ -11,14 +11,12 @@
 
 #include "collective/group_context.h"
 #include "collective/source_auth.h"
-#include "collective/straggler_reports.h"
 
 namespace mcast {
 
 class LateInquiry {
  public:
-  LateInquiry(GroupContext& context, const StragglerReports& stragglers, SourceAuth& sources)
-      : g_(context), stragglers_(stragglers), sources_(sources) {}
+  LateInquiry(GroupContext& context, SourceAuth& sources) : g_(context), sources_(sources) {}
 
   // The operation has passed its limit here, whether it was admitted or not.
   void start(const Post& post, Nanos now);
@@ -57,7 +55,6 @@ class LateInquiry {
   void name_late(Nanos now);
 
   GroupContext& g_;
-  const StragglerReports& stragglers_;
   SourceAuth& sources_;
   Sequence sequence_ = 0;
   Nanos until_ = kNever;

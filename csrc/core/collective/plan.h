@@ -6,37 +6,11 @@
 #include <algorithm>
 
 #include "base/element.h"
-#include "base/fold_order.h"
 #include "base/types.h"
-#include "protocol/placement.h"
-#include "protocol/racks.h"
+#include "collective/agreed.h"
 #include "wire/descriptor.h"
 
 namespace mcast {
-
-// Agreed by all members when the group is made.
-struct Agreed {
-  uint32_t members = 1;
-  uint32_t contributors = 0;  // to one block of a reduction: number of hosts; 0: members
-  size_t chunk = 1408;        // payload bytes per datagram
-  size_t guard = 0;           // bytes that the guard adds to a datagram
-  // Smallest receive budget of any member: payload bytes that a socket queues.
-  size_t budget = 128 * 1024;
-  size_t batch = 64 * 1024;   // bytes of one send batch
-  size_t eager = 32 * 1024;   // setting
-  size_t staging = 4u << 20;  // setting
-  size_t window = 0;          // setting; 0: from the budget
-  uint32_t chains = 0;        // setting; 0: chosen here
-  uint32_t reorder = 0;       // setting; 0: one batch
-  uint32_t share = 1;         // groups that use a receiver's link at the same time, as parts of one
-  uint32_t stripes = 1;       // interfaces that the multicast lane alternates between
-  size_t port_queue = 2u << 20;  // setting: bytes of all roots that may queue at a switch port
-  size_t incast = 1u << 20;      // setting: bytes of contributions that one owner may have granted
-  FoldOrder fold = FoldOrder::kRank;                  // setting
-  AggregateMode aggregate = AggregateMode::kCareful;  // setting
-  bool source_auth = false;                           // setting
-  Racks racks;                                        // of the contributors
-};
 
 // Algorithm of a reduction.
 enum class ReduceWay : uint8_t {

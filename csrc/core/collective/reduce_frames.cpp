@@ -21,7 +21,7 @@ bool Reductions::allowed_early(const Frame& header) {
 void Reductions::on_frame(Operation& op, const Frame& header, ConstBytes body, Nanos now) {
   g_.ops.touch(op);
   if (!op.reduce) return g_.broke(header, "a reduction's frame");
-  if (!op.reduce->owner || (op.local_complete && !op.reduce->stations)) {
+  if (!op.reduce->owner || (op.local_complete && !op.reduce->dealt)) {
     g_.counters.add(Counter::stale);
     return;
   }
@@ -72,17 +72,17 @@ void Reductions::on_grant(Operation& op, const Frame& header, ConstBytes body) {
 void Reductions::on_divert(Operation& op, const Frame& header, ConstBytes body) {
   ReduceRun& run = *op.reduce;
   wire::Divert divert;
-  if (!run.stations || !wire::parse_divert(body, divert)) {
+  if (!run.dealt || !wire::parse_divert(body, divert)) {
     return g_.broke(header, "segments taken over that no station has");
   }
   if (run.excused()) return;
-  const Deal& deal = run.stations->deal;
-  const std::vector<Station>& stations = run.stations->set.stations;
+  const Deal& deal = run.dealt->deal;
+  const std::vector<Member>& stations = run.dealt->members;
   for (const ChunkRange range : divert.segments) {
     for (uint32_t i = range.first; i < range.end; i++) {
       const uint16_t station =
           i < deal.segments(header.member) ? deal.executor(header.member, i) : Deal::kOwner;
-      if (station == Deal::kOwner || stations[station].member != divert.station) {
+      if (station == Deal::kOwner || stations[station] != divert.station) {
         return g_.broke(header, "segments taken over that the station has not");
       }
       run.sender->append(header.member, i);

@@ -56,7 +56,7 @@ void Reductions::grant_segments(Operation& op) {
     if (next_turn) {
       owner.grant(owner.granted() + step);
       run.grants.granted = 0;
-      if (run.stations) announce_diverted(op);
+      if (run.dealt) announce_diverted(op);
     }
     send_grant(op);
     outstanding += step;
@@ -68,7 +68,7 @@ void Reductions::grant_segments(Operation& op) {
 // contributor that has not posted the operation must store the frames.
 void Reductions::announce_diverted(Operation& op) {
   ReduceRun& run = *op.reduce;
-  StationShare& share = *run.stations;
+  FoldShare& share = *run.dealt;
   while (share.announced < run.owner->granted()) {
     const uint16_t station = share.diverted[share.announced - share.direct];
     std::vector<ChunkRange> ranges;
@@ -83,7 +83,7 @@ void Reductions::announce_diverted(Operation& op) {
       }
     }
     wire::Writer body;
-    wire::put_divert(body, share.set.stations[station].member, ranges);
+    wire::put_divert(body, share.members[station], ranges);
     for (const Member m : run.contributors()) {
       g_.send_frame(m, Channel::kReduce, wire::FrameType::kDivert, op.post.sequence, op.plan.hash,
                     body.bytes());

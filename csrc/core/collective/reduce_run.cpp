@@ -29,8 +29,8 @@ Slice marked_apart(const Slice& s) {
 }  // namespace
 
 ReduceRun::ReduceRun(const Plan& plan, const ReduceArgs& args, Sequence sequence, Shared& shared,
-                     std::unique_ptr<StationShare> dealt)
-    : stations(std::move(dealt)),
+                     std::unique_ptr<FoldShare> share)
+    : dealt(std::move(share)),
       unasked(shared.hosts.members()),
       plan_(plan),
       args_(args),
@@ -96,12 +96,12 @@ void ReduceRun::make_owner(Sequence sequence) {
   shape.window =
       plan_.reduce.lookahead + grant_step(plan_.reduce.lookahead, plan_.reduce.segment) - 1;
   shape.granted = plan_.reduce.unasked;
-  if (stations) {
+  if (dealt) {
     shape.list.emplace();
     for (uint32_t i = 0; i < segments_of(self_); i++) {
-      if (stations->deal.executor(self_, i) == Deal::kOwner) shape.list->push_back(i);
+      if (dealt->deal.executor(self_, i) == Deal::kOwner) shape.list->push_back(i);
     }
-    stations->direct = stations->announced = static_cast<uint32_t>(shape.list->size());
+    dealt->direct = dealt->announced = static_cast<uint32_t>(shape.list->size());
   }
   const Slice own = contribution(self_);
   own_.staged = !host && !readable(self_, own.length);
@@ -111,7 +111,7 @@ void ReduceRun::make_owner(Sequence sequence) {
 
 void ReduceRun::make_sender() {
   std::vector<ReduceSender::List> lists = direct_lists();
-  if (stations) add_station_lists(lists);
+  if (dealt) add_station_lists(lists);
   sender.emplace(self_, std::move(lists), plan_.reduce.unasked);
 }
 
@@ -123,12 +123,12 @@ std::vector<ReduceSender::List> ReduceRun::direct_lists() const {
   for (uint32_t m = 0; m < members_; m++) {
     const auto to = static_cast<Member>(m);
     if (to == self_ || shared_.hosts.leader(here, to) != self_) continue;
-    if (!stations) {
+    if (!dealt) {
       lists[m] = ReduceSender::List::whole(segments_of(to));
       continue;
     }
     for (uint32_t i = 0; i < segments_of(to); i++) {
-      if (stations->deal.executor(to, i) != Deal::kOwner) continue;
+      if (dealt->deal.executor(to, i) != Deal::kOwner) continue;
       lists[m].entries.push_back({to, i, lists[m].length++});
     }
   }
@@ -141,15 +141,15 @@ std::vector<ReduceSender::List> ReduceRun::direct_lists() const {
 void ReduceRun::add_station_lists(std::vector<ReduceSender::List>& lists) const {
   const uint32_t here = shared_.hosts.host_of(self_);
   const size_t first = lists.size();
-  lists.resize(first + stations->set.stations.size());
+  lists.resize(first + dealt->members.size());
   if (own_.excused) return;
-  const uint32_t racks = stations->leaves.any() ? shared_.racks.count() : 0;
-  stations->deal.for_each([&](const Deal::Entry& entry, uint16_t top) {
+  const uint32_t racks = dealt->leaves.any() ? shared_.racks.count() : 0;
+  dealt->deal.for_each([&](const Deal::Entry& entry, uint16_t top) {
     const auto [to, row] = entry;
     uint16_t station = top;
     uint32_t number = lists[first + top].length++;
     for (uint32_t rack = 0; rack < racks; rack++) {
-      const uint16_t leaf = stations->leaves.leaf(rack, to, row);
+      const uint16_t leaf = dealt->leaves.leaf(rack, to, row);
       if (leaf == LeafDeal::kNone) continue;
       const uint32_t there = lists[first + leaf].length++;
       if (rack != shared_.racks.rack_of(here)) continue;
@@ -157,7 +157,7 @@ void ReduceRun::add_station_lists(std::vector<ReduceSender::List>& lists) const 
       number = there;
     }
     const bool ours = shared_.hosts.leader(here, to) == self_;
-    if (ours && !(stations->kept && to == self_)) {
+    if (ours && !(dealt->kept && to == self_)) {
       lists[first + station].entries.push_back({to, row, number});
     }
   });

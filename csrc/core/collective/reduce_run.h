@@ -5,11 +5,11 @@
 #include <optional>
 #include <vector>
 
+#include "collective/fold_share.h"
 #include "collective/host_inputs.h"
 #include "collective/one_step.h"
 #include "collective/plan.h"
 #include "collective/reduce_args.h"
-#include "collective/station_share.h"
 #include "protocol/hosts.h"
 #include "protocol/reduce_owner.h"
 #include "protocol/reduce_sender.h"
@@ -32,9 +32,9 @@ class ReduceRun {
     BufferPool pool;
     HostInputs::Scratch scratch;
   };
-  // `stations`: null if they fold nothing of it.
+  // `dealt`: null if nothing of it is folded outside.
   ReduceRun(const Plan& plan, const ReduceArgs& args, Sequence sequence, Shared& shared,
-            std::unique_ptr<StationShare> stations = nullptr);
+            std::unique_ptr<FoldShare> dealt = nullptr);
   ~ReduceRun() { drop_memory(); }
   ReduceRun(const ReduceRun&) = delete;
   ReduceRun& operator=(const ReduceRun&) = delete;
@@ -99,7 +99,7 @@ class ReduceRun {
   // The operation is over: releases the caller's memory and the state machines that point into it.
   void drop_memory();
 
-  const std::unique_ptr<StationShare> stations;
+  const std::unique_ptr<FoldShare> dealt;  // null: nothing is folded outside
   std::optional<HostInputs> host;  // if ranks of a host fold first
   // Exchange of inputs between ranks of this host.
   struct {

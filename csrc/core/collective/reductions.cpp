@@ -56,7 +56,7 @@ bool Reductions::complete(const Operation& op) const {
   if (!run.owner->complete()) return false;
   // An operation with stations ends when all members have all data, which implies that all
   // contributions were folded.
-  if (run.stations) return true;
+  if (run.dealt) return true;
   if (!run.sender->done()) return false;
   if (run.host && !(run.inputs.acknowledged && run.host->all_taken())) return false;
   if (op.plan.reduce.way != ReduceWay::kToRoot) return true;
@@ -108,7 +108,7 @@ void Reductions::send_contributions(Operation& op, bool& more, Nanos now) {
   const bool oldest = op.post.sequence == g_.ops.base();
   const auto target = [&](uint32_t list) {
     return list < g_.size ? static_cast<Member>(list)
-                          : run.stations->set.stations[list - g_.size].member;
+                          : run.dealt->members[list - g_.size];
   };
   const auto can = [&](uint32_t list, const ReduceSender::Entry& entry) {
     const auto& [owner, segment, number] = entry;
@@ -169,7 +169,7 @@ void Reductions::settle_inputs(Operation& op, Nanos now) {
   ReduceRun& run = *op.reduce;
   // (With stations, inputs may be read until the release, which implies that no rank reads them any
   // more.)
-  if (!run.stations && !run.inputs.acknowledged && run.host->all_offered() && run.sender->done() &&
+  if (!run.dealt && !run.inputs.acknowledged && run.host->all_offered() && run.sender->done() &&
       run.owner->contributed() == run.owner->listed()) {
     run.inputs.acknowledged = true;
     for (const Member m : run.host->others()) {
@@ -239,7 +239,7 @@ void Reductions::publish_result(Operation& op) {
 
 void Reductions::drop_station(Operation& op, uint16_t station) {
   ReduceRun& run = *op.reduce;
-  StationShare& share = *run.stations;
+  FoldShare& share = *run.dealt;
   if (share.off[station]) return;
   share.off[station] = true;
   run.sender->drop(g_.size + station);

@@ -51,7 +51,7 @@ void RosterChange::propose(std::vector<wire::StationEntry> stations) {
 }
 
 bool RosterChange::rest(bool resting) {
-  const StationSet* const latest = g_.stations.latest();
+  const StationSet* const latest = stations_.table().latest();
   const bool agreed = latest != nullptr && latest->version == roster_.version &&
                       stage_ == Stage::kIdle && !changes_something(roster_.stations);
   if (!agreed || proposed_ || !g_.leaving.all_here) return false;
@@ -74,7 +74,7 @@ void RosterChange::propose_to_all(std::vector<wire::StationEntry> stations, Nano
   parting_ = true;
   const bool others = changes_something(stations);
   if (others) rests_ = false;
-  const StationSet* const latest = g_.stations.latest();
+  const StationSet* const latest = stations_.table().latest();
   if (others || (latest != nullptr && rests_ != latest->resting)) {
     begin({roster_.version + 1, rests_, std::move(stations)}, now);
   } else {
@@ -91,7 +91,7 @@ void RosterChange::stop() {
 
 // Whether the stations in force would change, or one of them is out.
 bool RosterChange::changes_something(const std::vector<wire::StationEntry>& stations) const {
-  const StationSet* const latest = g_.stations.latest();
+  const StationSet* const latest = stations_.table().latest();
   if (latest == nullptr) return true;
   const auto in_force = [&](const wire::StationEntry& entry) {
     const auto known = known_.find(entry.uid);
@@ -116,7 +116,7 @@ void RosterChange::begin(wire::StationRoster roster, Nanos now) {
   until_ = now + patience();
   if (!roster_.stations.empty()) return;
   // No station is to be tried. If stations are in force, a cut-over ends their use.
-  const bool none = g_.stations.latest() == nullptr;
+  const bool none = stations_.table().latest() == nullptr;
   stage_ = none ? Stage::kIdle : Stage::kTested;
   if (none) settle();
 }
@@ -131,7 +131,7 @@ void RosterChange::meet(const wire::StationEntry& entry) {
   members_.push_back(station.member);
   // After the last number, tens of thousands of restarts later, no new station is met.
   if (station.member == kNoMember || std::exchange(station.met, true)) return;
-  g_.stations.meet(station.member);
+  stations_.table().meet(station.member);
   g_.port.meet(station.member, {entry.uid, entry.host, entry.port, entry.key, true});
   g_.counters.add(Counter::pings_sent);
   g_.send_frame(station.member, Channel::kControl, wire::FrameType::kPing, g_.ops.base(), 0);
@@ -142,7 +142,7 @@ void RosterChange::meet(const wire::StationEntry& entry) {
 void RosterChange::test(Nanos now) {
   if (!tested_) {
     for (const Member m : members_) {
-      const StationTable::Contact* const contact = g_.stations.contact(m);
+      const StationTable::Contact* const contact = stations_.table().contact(m);
       const bool open = contact != nullptr && contact->down.ok() && !contact->answered;
       if (open && now < until_) return;
     }
@@ -157,7 +157,7 @@ void RosterChange::test(Nanos now) {
 // Loses the stations of the latest roster that this rank does not reach.
 void RosterChange::lose_unreached() {
   for (const Member m : members_) {
-    const StationTable::Contact* const contact = g_.stations.contact(m);
+    const StationTable::Contact* const contact = stations_.table().contact(m);
     if (contact != nullptr && contact->down.ok() && contact->answered) continue;
     const std::string why = contact == nullptr   ? "it is not met"
                             : contact->down.ok() ? "no answer for " + seconds_text(patience())
@@ -205,9 +205,9 @@ void RosterChange::in_force(Sequence from, Nanos now) {
     set.stations.push_back({members_[i], entry.capacity, hashes[i], entry.rack, false});
   }
   const bool others = changes_something(roster_.stations);
-  g_.stations.install(std::move(set));
+  stations_.table().install(std::move(set));
   stations_.on_roster(others, now);
-  g_.stations.released(g_.ops.base());
+  stations_.table().released(g_.ops.base());
   g_.counters.add(Counter::roster_changes);
   stage_ = Stage::kIdle;
   parting_ = true;
@@ -231,7 +231,7 @@ void RosterChange::settle() {
 
 std::vector<uint64_t> RosterChange::uids_in_force() const {
   std::vector<uint64_t> uids;
-  const StationSet* const latest = g_.stations.latest();
+  const StationSet* const latest = stations_.table().latest();
   for (const auto& [uid, known] : known_) {
     if (latest != nullptr && latest->find(known.member) != nullptr) uids.push_back(uid);
   }
@@ -241,7 +241,7 @@ std::vector<uint64_t> RosterChange::uids_in_force() const {
 // Parts from stations that are neither in force nor being tried, once no operation is dealt to
 // them.
 void RosterChange::part_unused() {
-  const StationSet* const latest = g_.stations.latest();
+  const StationSet* const latest = stations_.table().latest();
   if (!parting_ || (latest != nullptr && g_.ops.base() < latest->from)) return;
   parting_ = false;
   for (auto& [uid, station] : known_) {
@@ -249,7 +249,7 @@ void RosterChange::part_unused() {
                                                            station.member) != members_.end();
     const bool used = latest != nullptr && latest->find(station.member) != nullptr;
     if (tried || used || !std::exchange(station.met, false)) continue;
-    g_.stations.part(station.member);
+    stations_.table().part(station.member);
     g_.port.part(station.member);
     if (at_top() && events_.parted) events_.parted(uid);
   }

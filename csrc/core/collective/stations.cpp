@@ -23,9 +23,48 @@
 
 namespace mcast {
 
-std::unique_ptr<StationShare> Stations::share_of(const Operation& op) {
+std::unique_ptr<ExternalFold> Stations::make(GroupContext& context, Reductions& reductions) {
+  return std::make_unique<Stations>(context, reductions);
+}
+
+void Stations::use(const StationSet& set, std::span<const StreamAddress> at) {
+  for (size_t i = 0; i < at.size(); i++) {
+    table_.meet(set.stations[i].member);
+    g_.port.meet(set.stations[i].member, at[i]);
+  }
+  table_.install(set);
+}
+
+bool Stations::reachable(Member station) const {
+  const StationTable::Contact* const contact = table_.contact(station);
+  return contact != nullptr && contact->down.ok();
+}
+
+std::string Stations::waiting_text(Sequence sequence, Nanos now) const {
+  return stragglers_.text(g_.ops.base(), sequence, now);
+}
+
+void Stations::report(AggregationReport& report, Nanos now) const {
+  for (const auto& [kind, planned] : planned_) {
+    AggregationReport::Plan& plan = report.plans.emplace_back();
+    plan.kind = kind;
+    plan.sequence = planned.sequence;
+    plan.bytes = planned.bytes;
+    plan.placement = planned.placement;
+    const StationTrial::Times times =
+        trial_.times({kind == wire::Kind::kReduceScatter, planned.bytes});
+    plan.with = static_cast<uint64_t>(times.with);
+    plan.without = static_cast<uint64_t>(times.without);
+    for (const Station& s : planned.stations) {
+      plan.stations.push_back({roster_.address_of(s.member), s.capacity, s.out});
+    }
+  }
+  report.waiting = stragglers_.oldest(g_.ops.base(), now);
+}
+
+std::unique_ptr<FoldShare> Stations::share_of(const Operation& op) {
   const Sequence sequence = op.post.sequence;
-  const StationSet* const set = g_.stations.of(sequence);
+  const StationSet* const set = table_.of(sequence);
   const wire::Descriptor& d = op.post.descriptor;
   const bool shown = op.plan.large && op.plan.reduce.way != ReduceWay::kToRoot;
   if (op.post.delegated || (!shown && set == nullptr)) return nullptr;
@@ -38,7 +77,10 @@ std::unique_ptr<StationShare> Stations::share_of(const Operation& op) {
   if (shown) planned_[d.kind] = {sequence, input_bytes(d), deal.placement, stations};
   if (!deal.deal) return nullptr;
   g_.counters.add(Counter::agg_operations);
-  return std::make_unique<StationShare>(*set, std::move(deal));
+  std::vector<Member> members;
+  for (const Station& station : stations) members.push_back(station.member);
+  return std::make_unique<FoldShare>(std::move(members), std::move(deal.deal),
+                                     std::move(deal.leaves), deal.kept);
 }
 
 uint64_t Stations::input_bytes(const wire::Descriptor& d) const {
@@ -47,7 +89,7 @@ uint64_t Stations::input_bytes(const wire::Descriptor& d) const {
 
 void Stations::on_roster(bool others, Nanos now) {
   if (others) return trial_.reset(now);
-  trial_.on_change(g_.stations.latest()->resting, now);
+  trial_.on_change(table_.latest()->resting, now);
 }
 
 // From the call on, with and without stations: late ranks slow both down in the same way. An
@@ -56,9 +98,9 @@ void Stations::on_finished(const Operation& op, Nanos now) {
   if (!compares()) return;
   const bool rested = !rested_.empty() && rested_.front() == op.post.sequence;
   while (!rested_.empty() && rested_.front() <= op.post.sequence) rested_.pop_front();
-  if (!op.reduce || op.reduce->partial || (!rested && !op.reduce->stations)) return;
+  if (!op.reduce || op.reduce->partial || (!rested && !op.reduce->dealt)) return;
   if (!rested) {
-    const std::vector<bool>& off = op.reduce->stations->off;
+    const std::vector<bool>& off = op.reduce->dealt->off;
     if (std::find(off.begin(), off.end(), true) != off.end()) return;
   }
   const wire::Descriptor& d = op.plan.descriptor;
@@ -66,10 +108,10 @@ void Stations::on_finished(const Operation& op, Nanos now) {
 }
 
 void Stations::start(Operation& op) {
-  if (!op.reduce || !op.reduce->stations) return;
+  if (!op.reduce || !op.reduce->dealt) return;
   dealt_.push_back(op.post.sequence);
   unopened_.push_back(op.post.sequence);
-  const StationSet& set = op.reduce->stations->set;
+  const StationSet& set = set_of(op);
   for (size_t j = 0; j < set.stations.size(); j++) {
     if (set.stations[j].out) drop(op, static_cast<uint16_t>(j), "a station of the tree is lost");
   }
@@ -80,7 +122,7 @@ void Stations::start(Operation& op) {
 // excused, once the other excused ranks are known.
 bool Stations::openable(const Operation& op) const {
   if (op.reduce->excused()) return op.reduce->partial.has_value();
-  return !op.reduce->stations->kept || op.reduce->readable(g_.self, op.reduce->length(g_.self));
+  return !op.reduce->dealt->kept || op.reduce->readable(g_.self, op.reduce->length(g_.self));
 }
 
 // In order, because a station takes them in order.
@@ -98,19 +140,19 @@ void Stations::open_ready() {
 }
 
 void Stations::open(Operation& op) {
-  StationShare& share = *op.reduce->stations;
+  FoldShare& share = *op.reduce->dealt;
   share.opened = true;
   wire::Writer body;
-  wire::put_agg_open(body, {share.set.version, op.post.descriptor});
+  wire::put_agg_open(body, {set_of(op).version, op.post.descriptor});
   tell(op, wire::FrameType::kAggOpen, body.bytes());
   if (op.reduce->partial) tell_partial(op);
 }
 
 // Sends to all stations that fold for the operation.
 void Stations::tell(const Operation& op, wire::FrameType type, ConstBytes body) {
-  const StationShare& share = *op.reduce->stations;
-  for (size_t j = 0; j < share.set.stations.size(); j++) {
-    const Station& station = share.set.stations[j];
+  const FoldShare& share = *op.reduce->dealt;
+  for (size_t j = 0; j < set_of(op).stations.size(); j++) {
+    const Station& station = set_of(op).stations[j];
     const bool idle = !share.leaves.any() && share.deal.length(static_cast<uint16_t>(j)) == 0;
     if (station.out || idle) continue;
     g_.send_frame(station.member, Channel::kReduce, type, op.post.sequence, op.plan.hash, body);
@@ -120,11 +162,11 @@ void Stations::tell(const Operation& op, wire::FrameType type, ConstBytes body) 
 
 // A station of a tree would wait for the missing one, and accept no later operation.
 void Stations::drop(Operation& op, uint16_t j, const std::string& why) {
-  StationShare& share = *op.reduce->stations;
+  FoldShare& share = *op.reduce->dealt;
   if (!share.leaves.any()) return reductions_.drop_station(op, j);
   if (share.broken) return;
   share.broken = why;
-  for (size_t i = 0; i < share.set.stations.size(); i++) {
+  for (size_t i = 0; i < set_of(op).stations.size(); i++) {
     reductions_.drop_station(op, static_cast<uint16_t>(i));
   }
   if (share.opened) tell_broken(op);
@@ -132,10 +174,10 @@ void Stations::drop(Operation& op, uint16_t j, const std::string& why) {
 
 // Sent on the same channel as AggOpen, after it.
 void Stations::tell_broken(const Operation& op) {
-  const StationShare& share = *op.reduce->stations;
+  const FoldShare& share = *op.reduce->dealt;
   wire::Writer body;
   wire::put_agg_decline(body, {static_cast<uint8_t>(Code::kUnavailable), *share.broken});
-  for (const Station& station : share.set.stations) {
+  for (const Station& station : set_of(op).stations) {
     if (station.out) continue;
     g_.send_frame(station.member, Channel::kReduce, wire::FrameType::kAggDecline, op.post.sequence,
                   op.plan.hash, body.bytes());
@@ -145,19 +187,19 @@ void Stations::tell_broken(const Operation& op) {
 // Sent on the channel of AggOpen, after it. Until it arrives no station folds a segment of ours
 // without these ranks, so we always know which inputs a result contains.
 void Stations::tell_partial(const Operation& op) {
-  if (!op.reduce->stations || !op.reduce->stations->opened) return;
+  if (!op.reduce->dealt || !op.reduce->dealt->opened) return;
   wire::Writer body;
   wire::put_partial(body, *op.reduce->partial);
   tell(op, wire::FrameType::kPartial, body.bytes());
 }
 
 void Stations::on_frame(const Frame& header, ConstBytes body, Nanos now) {
-  const StationTable::Contact* const contact = g_.stations.contact(header.member);
+  const StationTable::Contact* const contact = table_.contact(header.member);
   if (contact == nullptr) return g_.counters.add(Counter::malformed);
   if (!contact->down.ok()) return g_.counters.add(Counter::agg_stale);
   g_.counters.add(Counter::frames_received);
   g_.counters.add(Counter::frame_bytes_received, wire::kFrameHeader + body.size());
-  g_.stations.heard(header.member, now);
+  table_.heard(header.member, now);
   watch_.heard(header.member, now);
   if (const Fault fault = on_station_frame(header, body, now)) {
     g_.counters.add(Counter::agg_malformed);
@@ -191,16 +233,16 @@ Stations::Fault Stations::on_station_frame(const Frame& header, ConstBytes body,
     g_.counters.add(Counter::agg_stale);
     return nullptr;
   }
-  if (!op->reduce || !op->reduce->stations || !op->reduce->stations->opened) {
+  if (!op->reduce || !op->reduce->dealt || !op->reduce->dealt->opened) {
     return "an operation that we have not opened there";
   }
-  const std::vector<Station>& stations = op->reduce->stations->set.stations;
+  const std::vector<Station>& stations = set_of(*op).stations;
   const auto at = std::find_if(stations.begin(), stations.end(),
                                [&](const Station& s) { return s.member == header.member; });
   if (at == stations.end()) return "an operation that it has no part in";
   if (header.argument != op->plan.hash) return "another operation than we have called";
   const auto station = static_cast<uint16_t>(at - stations.begin());
-  if (op->reduce->stations->off[station]) {
+  if (op->reduce->dealt->off[station]) {
     g_.counters.add(Counter::agg_stale);
     return nullptr;
   }
@@ -222,7 +264,7 @@ Stations::Fault Stations::on_grant(Operation& op, uint16_t station, ConstBytes b
 // Places only segments that are dealt to the station and expected from it.
 Stations::Fault Stations::on_result(Operation& op, uint16_t station, ConstBytes body) {
   ReduceRun& run = *op.reduce;
-  const StationShare& share = *run.stations;
+  const FoldShare& share = *run.dealt;
   wire::AggResult result;
   if (!wire::parse_agg_result(body, result)) return "a result that does not parse";
   if (result.number >= share.deal.length(station)) return "a result beyond its list";
@@ -252,6 +294,16 @@ Stations::Fault Stations::on_decline(Operation& op, uint16_t station, ConstBytes
   return nullptr;
 }
 
+void Stations::on_rank_frame(const Frame& header, ConstBytes body, Nanos now) {
+  if (header.type == wire::FrameType::kAggGone) return on_gone(header, body);
+  roster_.on_frame(header, body, now);
+}
+
+bool Stations::agree(Nanos now) {
+  roster_.drive(now);
+  return roster_.wants_line();
+}
+
 void Stations::on_gone(const Frame& header, ConstBytes body) {
   wire::AggGone gone;
   if (!wire::parse_agg_gone(body, gone) || !g_.is_station(gone.station)) {
@@ -263,14 +315,14 @@ void Stations::on_gone(const Frame& header, ConstBytes body) {
 void Stations::on_down(Member station, const Status& why) { give_up(station, why.message()); }
 
 void Stations::give_up(Member station, const std::string& why) {
-  g_.stations.down(station, Status(Code::kPeerLost, why));
-  for (const uint32_t version : g_.stations.versions_with(station)) {
+  table_.down(station, Status(Code::kPeerLost, why));
+  for (const uint32_t version : table_.versions_with(station)) {
     lose(version, station, "rank " + std::to_string(g_.self) + " has lost it: " + why);
   }
 }
 
 void Stations::lose(uint32_t version, Member station, const std::string& why, Member told_by) {
-  if (!g_.stations.lose(version, station)) return;
+  if (!table_.lose(version, station)) return;
   g_.counters.add(Counter::agg_lost);
   wire::Writer body;
   wire::put_agg_gone(body, {version, station, why});
@@ -279,7 +331,7 @@ void Stations::lose(uint32_t version, Member station, const std::string& why, Me
   for (const Sequence sequence : dealt_) {
     Operation* const op = g_.find(sequence);
     if (op == nullptr || op->finished) continue;
-    const StationSet& set = op->reduce->stations->set;
+    const StationSet& set = set_of(*op);
     for (size_t j = 0; j < set.stations.size() && set.version == version; j++) {
       if (set.stations[j].member != station) continue;
       drop(*op, static_cast<uint16_t>(j), "a station of the tree is lost");
@@ -289,7 +341,7 @@ void Stations::lose(uint32_t version, Member station, const std::string& why, Me
 }
 
 void Stations::drive(Nanos now, bool drained) {
-  const StationSet* const set = g_.stations.latest();
+  const StationSet* const set = table_.latest();
   if (set == nullptr) return;  // no set has ever been in force
   open_ready();
   if (compares() && trial_.wants_change(now) && !roster_.rest(!trial_.resting())) {
@@ -297,7 +349,7 @@ void Stations::drive(Nanos now, bool drained) {
   }
   // A station that was lost before its set was in force, or that we have never met.
   for (const Station& s : set->stations) {
-    const StationTable::Contact* const contact = g_.stations.contact(s.member);
+    const StationTable::Contact* const contact = table_.contact(s.member);
     if (s.out || (contact != nullptr && contact->down.ok())) continue;
     give_up(s.member, contact != nullptr ? contact->down.message() : "its address is unknown");
   }
@@ -320,8 +372,8 @@ void Stations::watch(Nanos now) {
   const StationSet* last = nullptr;
   for (const Sequence sequence : dealt_) {
     const Operation* const op = g_.find(sequence);
-    if (op == nullptr || op->finished || &op->reduce->stations->set == last) continue;
-    last = &op->reduce->stations->set;
+    if (op == nullptr || op->finished || &set_of(*op) == last) continue;
+    last = &set_of(*op);
     for (const Station& s : last->stations) {
       if (!s.out) used.push_back(s.member);
     }

@@ -8,18 +8,22 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 
+#include "collective/external_fold.h"
 #include "collective/group_context.h"
 #include "collective/reductions.h"
 #include "collective/roster_change.h"
+#include "collective/station_deal.h"
+#include "collective/station_table.h"
 #include "collective/straggler_reports.h"
 #include "protocol/liveness.h"
 #include "protocol/station_trial.h"
 
 namespace mcast {
 
-class Stations {
+class Stations final : public ExternalFold {
  public:
   // Most operations that may be open at a station, which has room for as many
   // (aggregation::Job::kAhead).
@@ -31,24 +35,37 @@ class Stations {
         roster_(context, *this),
         watch_({}, context.params.aggregator_patience) {}
 
-  // The part of an operation that stations fold, by the set in force. Called at the post. Null:
-  // nothing.
-  std::unique_ptr<StationShare> share_of(const Operation& op);
-  // The operation's run has been made: opens it at its stations, in order. Owners take over the
-  // segments of stations that are out.
-  void start(Operation& op);
-  // Opens all operations that can be opened by now.
-  void open_ready();
+  // Makes them for a group (GroupParams::fold).
+  static std::unique_ptr<ExternalFold> make(GroupContext& context, Reductions& reductions);
+  // The stations of a group that was made with make(); null for another group.
+  static Stations* of(ExternalFold* fold) { return static_cast<Stations*>(fold); }
 
-  // The operation completes without some ranks: informs the stations that fold for it.
-  void tell_partial(const Operation& op);
+  // By the set in force.
+  std::unique_ptr<FoldShare> share_of(const Operation& op) override;
+  // Opens the operation at its stations, in order. Owners take over the segments of stations that
+  // are out.
+  void start(Operation& op) override;
+  void tell_partial(const Operation& op) override;
+  void on_finished(const Operation& op, Nanos now) override;
+  void released(Sequence base) override { table_.released(base); }
+  bool reachable(Member station) const override;
+  void on_frame(const Frame& header, ConstBytes body, Nanos now) override;
+  void on_down(Member station, const Status& why) override;
+  void on_rank_frame(const Frame& header, ConstBytes body, Nanos now) override;
+  bool agree(Nanos now) override;
+  void draw(Nanos now) override { roster_.draw(now); }
+  Nanos agreement_deadline() const override { return roster_.deadline(); }
+  void stop() override { roster_.stop(); }
+  void drive(Nanos now, bool drained) override;
+  Nanos deadline() const override { return watch_.deadline(); }
+  std::string waiting_text(Sequence sequence, Nanos now) const override;
+  void report(AggregationReport& report, Nanos now) const override;
 
-  using Frame = wire::FrameHeader;
-  // A frame from a station.
-  void on_frame(const Frame& header, ConstBytes body, Nanos now);
-  // A rank reports that a station is lost.
-  void on_gone(const Frame& header, ConstBytes body);
-  void on_down(Member station, const Status& why);
+  StationTable& table() { return table_; }
+  const StationTable& table() const { return table_; }
+  // Installs stations without a roster. All members must install the same before the set's first
+  // operation. at[i]: address of set.stations[i].
+  void use(const StationSet& set, std::span<const StreamAddress> at);
   // A station of a set, which need not be in force yet, is lost. Informs the other ranks, except
   // `told_by`.
   void lose(uint32_t version, Member station, const std::string& why, Member told_by = kNoMember);
@@ -58,13 +75,8 @@ class Stations {
 
   // A set is in force. `others`: its stations differ from those of the set before.
   void on_roster(bool others, Nanos now);
-  // Called for every operation that has ended well, before its memory is returned.
-  void on_finished(const Operation& op, Nanos now);
 
-  // Called by every progress(). `drained`: the transport's receive side was seen empty.
-  void drive(Nanos now, bool drained);
-  Nanos deadline() const { return watch_.deadline(); }
-
+ private:
   // The planner's decision for the latest large all_reduce or reduce_scatter.
   struct Planned {
     Sequence sequence = 0;
@@ -72,15 +84,6 @@ class Stations {
     Placement placement;
     std::vector<Station> stations;
   };
-  // Top member only: measured time of such operations with and without stations.
-  StationTrial::Times times(wire::Kind kind, uint64_t bytes) const {
-    return trial_.times({kind == wire::Kind::kReduceScatter, bytes});
-  }
-  const std::map<wire::Kind, Planned>& planned() const { return planned_; }
-  // Top member only: ranks that stations wait for.
-  const StragglerReports& stragglers() const { return stragglers_; }
-
- private:
   // Error in a frame of a station; null if there is none.
   using Fault = const char*;
   Fault on_station_frame(const Frame& header, ConstBytes body, Nanos now);
@@ -88,6 +91,8 @@ class Stations {
   Fault on_grant(Operation& op, uint16_t station, ConstBytes body);
   Fault on_result(Operation& op, uint16_t station, ConstBytes body);
   Fault on_decline(Operation& op, uint16_t station, ConstBytes body);
+  // A rank reports that a station is lost.
+  void on_gone(const Frame& header, ConstBytes body);
 
   // Whether times with and without stations are compared.
   bool compares() const {
@@ -95,6 +100,10 @@ class Stations {
   }
   // Bytes of one rank's whole input.
   uint64_t input_bytes(const wire::Descriptor& d) const;
+  // The set that an operation is dealt by.
+  const StationSet& set_of(const Operation& op) const { return *table_.of(op.post.sequence); }
+  // Opens all operations that can be opened by now.
+  void open_ready();
   bool openable(const Operation& op) const;
   void open(Operation& op);
   // Station `j` folds nothing more of the operation. In a tree no station does, and all are
@@ -108,6 +117,7 @@ class Stations {
 
   GroupContext& g_;
   Reductions& reductions_;
+  StationTable table_;
   RosterChange roster_;
   std::deque<Sequence> dealt_;     // operations in flight that are partly dealt to stations
   std::deque<Sequence> unopened_;  // those of dealt_ that are not opened yet
@@ -116,7 +126,7 @@ class Stations {
   // Operations in flight that would be dealt if stations did not rest.
   std::deque<Sequence> rested_;
   StationTrial trial_;
-  StragglerReports stragglers_;
+  StragglerReports stragglers_;  // top member only
 };
 
 }  // namespace mcast

@@ -18,6 +18,7 @@
 #include "engine/connection_room.h"
 #include "engine/transport_choice.h"
 #include "wire/datagram.h"
+#include "wire/protocol_version.h"
 
 namespace mcast {
 namespace {
@@ -212,13 +213,19 @@ Result<std::shared_ptr<NetworkGroup>> Bootstrap::open_group() {
   parts.read_host = reader_;
   parts.arrived = resources_.lanes().arrived();
   parts.trace = trace();
-  if (takes_stations()) parts.registrar = &resources_.registrar();
   if (security_ != nullptr) {
     Result<Guards> guards = security_->make_guards(roster_.datagram - wire::kDatagramHeader);
     if (!guards.ok()) return guards.status().with_context(creating());
     parts.guards = std::move(guards).value();
     parts.security = security_->stats();
-    parts.secret = security_->share();
+  }
+  if (Aggregation* const aggregation = resources_.aggregation()) {
+    parts.make_fold = aggregation->fold();
+    if (takes_stations()) {
+      parts.fold = aggregation->join(spec_, agreement_, lanes_.reduce,
+                                     security_ != nullptr ? security_->share() : nullptr,
+                                     static_cast<bool>(reader_));
+    }
   }
   auto group = std::make_shared<NetworkGroup>(spec_, std::move(parts));
   Status status = group->open(agreement_, deadline_, spec_.interrupted);

@@ -2,17 +2,14 @@
 // for one client.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <mutex>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "base/trace.h"
-#include "engine/client_link.h"
 #include "engine/group.h"
 #include "engine/group_base.h"
+#include "engine/products.h"
 #include "engine/resources.h"
 
 namespace mcast {
@@ -20,7 +17,9 @@ namespace mcast {
 // Thread-safe. Its destruction ends threads: groups must be gone, and shutdown() called.
 class GroupMaker {
  public:
-  explicit GroupMaker(EngineContext context = {}) : resources_(std::move(context)) {}
+  // With the products of this build.
+  explicit GroupMaker(EngineContext context = {});
+  explicit GroupMaker(Products products, EngineContext context = {});
   const EngineContext& context() const { return resources_.context(); }
 
   // Blocks until all ranks have called it, multicast has been probed and the path is agreed.
@@ -43,22 +42,10 @@ class GroupMaker {
  private:
   Result<std::shared_ptr<GroupBase>> make(const GroupSpec& spec, KeyValueStore& store);
   Result<std::shared_ptr<GroupBase>> make_guarded(const GroupSpec& spec, KeyValueStore& store);
-  // Null: no engine accepts it within `patience`, for the reason `none`.
-  Result<std::shared_ptr<GroupBase>> make_in_engine(const GroupSpec& spec, KeyValueStore& store,
-                                                    const std::string& path, Nanos patience,
-                                                    Status& none);
-  // The link to the engine of `user` (setting engine_user) at `path`. Fails if none replies within
-  // `patience`.
-  Result<std::shared_ptr<ClientLink>> link_to(const std::string& path, const std::string& user,
-                                              Nanos patience);
 
   Resources resources_;
-  std::mutex linking_;        // held while an engine is asked for the first time
-  mutable std::mutex mutex_;  // guards the members below
-  using EnginePlace = std::pair<std::string, std::string>;  // path and user
-  std::map<EnginePlace, std::shared_ptr<ClientLink>> links_;
-  // Includes links that only groups still hold: a child must not keep any of their sockets.
-  std::vector<std::weak_ptr<ClientLink>> all_links_;
+  const std::unique_ptr<GroupSource> source_;  // may be null
+  mutable std::mutex mutex_;                   // guards the members below
   std::vector<std::weak_ptr<GroupBase>> groups_;
   bool down_ = false;
 };

@@ -159,10 +159,9 @@ void NetworkGroup::fail_lane(LaneId lane, const Status& why) {
 }
 
 void NetworkGroup::close_lane(LaneId lane, Nanos deadline, bool force, Completion closed) {
-  if (lane == LaneId::kReduce && parts_.registrar != nullptr) {
-    closed = [registrar = parts_.registrar, tag = tag_,
-              then = std::move(closed)](const Status& status) {
-      registrar->leave(tag);
+  if (lane == LaneId::kReduce && parts_.fold) {
+    closed = [fold = parts_.fold, then = std::move(closed)](const Status& status) {
+      fold->leave();
       then(status);
     };
   }
@@ -174,7 +173,7 @@ GroupStats NetworkGroup::stats() const {
   if (parts_.lanes.multicast == nullptr || !here()) return s;
   if (split_) split_->add_to(s);
   if (config_.partial != 0) s.aggregation.no_partial = fixed_.aggregation.no_partial;
-  if (parts_.registrar != nullptr) s.aggregation.aggregators = parts_.registrar->stats(tag_);
+  if (parts_.fold) s.aggregation.aggregators = parts_.fold->stats();
   for (const LaneId lane : kBothLanes) {
     parts_.lanes[lane]->call([&](Lane& l, Nanos now) {
       if (LaneGroup* group = l.find_group(tag_)) {

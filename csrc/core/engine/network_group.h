@@ -8,10 +8,10 @@
 #include <mutex>
 #include <string>
 
+#include "engine/aggregation.h"
 #include "engine/group_base.h"
 #include "engine/lane.h"
 #include "engine/lane_driver.h"
-#include "engine/registrar.h"
 #include "engine/rendezvous.h"
 #include "engine/security.h"
 #include "engine/split.h"
@@ -28,11 +28,11 @@ struct NetworkGroupParts {
   HostReader read_host;
   std::shared_ptr<const std::atomic<uint64_t>> arrived;  // bytes, on all multicast lanes
   std::shared_ptr<Trace> trace;                          // null: not traced
-  // Outlives the group. If set, aggregators may fold for the group; rank 0 asks them.
-  Registrar* registrar = nullptr;
+  ExternalFoldMaker make_fold = nullptr;  // null: this build has no aggregation
+  // If set, aggregators may fold for the group; rank 0 asks them.
+  std::shared_ptr<GroupFold> fold;
   Guards guards;                                    // of a guarded group; otherwise null
   SecurityStats security;                           // the part that does not change
-  std::shared_ptr<const crypto::JobSecret> secret;  // of a guarded group; otherwise null
 };
 
 // Time that a creation waits for its first roster.
@@ -52,10 +52,6 @@ class NetworkGroup final : public GroupBase {
   // makes the group usable.
   bool begin_open(const Agreement& agreement, Completion probed, Nanos deadline = 0);
   void settle(const Agreement& agreement);
-  // If there is a registrar, after settle(): rank 0 asks the aggregators. `first` runs once, when
-  // the first stations are in force (at once if they are), in the reduce lane's context or in this
-  // call.
-  void ask_for_stations(const Agreement& agreement, std::function<void()> first);
 
   // Carries large broadcasts and all-gathers in parts from now on. Call before the first operation.
   void split(std::unique_ptr<Split> how);
@@ -73,8 +69,6 @@ class NetworkGroup final : public GroupBase {
                         const std::function<bool()>& interrupted);
   void settle_path();
   void describe();
-  void listen_to_rosters(GroupCore& core);
-  void ask_aggregators(const Agreement& agreement);
   static void wait_for_stations(std::future<void> first, Nanos deadline,
                                 const std::function<bool()>& interrupted);
   Status creation_timeout(Nanos deadline) const;
@@ -98,13 +92,6 @@ class NetworkGroup final : public GroupBase {
     std::mutex mutex;
     Split* split = nullptr;
   };
-  // Set by the reduce lane.
-  struct FirstRoster {
-    std::mutex mutex;
-    bool there = false;
-    std::function<void()> told;
-  };
-  const std::shared_ptr<FirstRoster> first_roster_ = std::make_shared<FirstRoster>();
   std::shared_ptr<SplitHolder> holder_ = std::make_shared<SplitHolder>();
   std::unique_ptr<Split> split_;
 };

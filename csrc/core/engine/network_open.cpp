@@ -79,7 +79,10 @@ void NetworkGroup::add_to_lane(LaneId id, const GroupParams& params, const Agree
     ids.push_back(m == params.self ? kNoPeer : lane.transport().stream().add_peer(peers[m]));
   }
   GroupParams own = params;
-  if (reduces) own.partial = config_.partial;
+  if (reduces) {
+    own.partial = config_.partial;
+    own.fold = parts_.make_fold;
+  }
   own.lane = static_cast<uint8_t>(id);
   own.multicast.guard = std::move(parts_.guards[id]);
   GroupAddress address{reduces ? agreement.reduce_address : agreement.address, false,
@@ -100,10 +103,10 @@ void NetworkGroup::add_to_lane(LaneId id, const GroupParams& params, const Agree
   GroupCore& core = lane.add_group(own, address, std::move(ids), now, counters_[id]).core();
   // A little less than the group's own limit, so that the error says why a rank is not reached.
   lane.keep_trying(tag_, deadline - std::min(kSecond, creation_limit_ / 4));
-  if (reduces && parts_.registrar != nullptr) listen_to_rosters(core);
+  if (reduces && parts_.fold) parts_.fold->opened(core);
   // A lane that fails also fails the other one: the group is one unit.
   core.set_failure_listener(
-      [state = state_, tag = tag_, &lane, holder = holder_, registrar = parts_.registrar,
+      [state = state_, tag = tag_, &lane, holder = holder_, fold = parts_.fold,
        other = std::weak_ptr(parts_.lanes[other_lane(id)]), reduces](const Status& why) {
         // The connections to a silent peer may still break, long after the network has healed: the
         // next group must not use them.
@@ -113,7 +116,7 @@ void NetworkGroup::add_to_lane(LaneId id, const GroupParams& params, const Agree
           std::lock_guard<std::mutex> lock(holder->mutex);
           if (holder->split != nullptr) holder->split->fail(why);
         }
-        if (registrar != nullptr) registrar->leave(tag);
+        if (fold) fold->leave();
         if (const auto o = other.lock()) {
           LaneGroup* const here = lane.find_group(tag);
           const GroupCore::Path path = here ? here->core().path() : GroupCore::Path::kUnknown;
@@ -224,13 +227,25 @@ Status NetworkGroup::open(const Agreement& agreement, Nanos deadline,
   Status status = wait_for_probe(std::move(future), deadline, interrupted);
   if (!status.ok()) return status;
   settle(agreement);
-  if (parts_.registrar != nullptr) {
+  if (parts_.fold) {
     auto first = std::make_shared<std::promise<void>>();
     std::future<void> in_force = first->get_future();
-    ask_for_stations(agreement, [first] { first->set_value(); });
+    parts_.fold->begin(agreement, [first] { first->set_value(); });
     wait_for_stations(std::move(in_force), deadline, interrupted);
   }
   return {};
+}
+
+// The creation waits a moment for the first roster, so that the first operations can use it, and
+// continues without if there is none yet.
+void NetworkGroup::wait_for_stations(std::future<void> first, Nanos deadline,
+                                     const std::function<bool()>& interrupted) {
+  const Nanos until = std::min(deadline, monotonic_now() + kFirstRoster);
+  for (Nanos left = until - monotonic_now(); left > 0; left = until - monotonic_now()) {
+    const std::chrono::nanoseconds slice(std::min(left, kAskInterval));
+    if (first.wait_for(slice) == std::future_status::ready) return;
+    if (interrupted && interrupted()) return;
+  }
 }
 
 void NetworkGroup::settle(const Agreement& agreement) {

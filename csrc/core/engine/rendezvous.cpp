@@ -21,6 +21,7 @@
 #include "base/version.h"
 #include "wire/datagram.h"
 #include "wire/guarded_datagram.h"
+#include "wire/protocol_version.h"
 #include "wire/text_record.h"
 
 namespace mcast {

@@ -69,7 +69,6 @@ struct RankRecord {
 // Interfaces behind an address: a striped transport joins their addresses by '+'.
 uint32_t stripes_of(const StreamAddress& address);
 
-inline constexpr uint32_t kProtocolVersion = 17;
 // The rank that reads all records and draws the conclusion.
 inline constexpr Member kConcluder = 0;
 // Name of the round in which ranks exchange their first records. A second one has its transport's

@@ -9,32 +9,11 @@
 #include "engine/clock.h"
 
 namespace mcast {
-namespace {
 
-// Addresses of aggregators come from the client, too.
-NameLookup::Resolve resolve_within(const MayReach& may_reach) {
-  if (!may_reach) return resolve;
-  return [may_reach](const NetAddress& address) -> NameLookup::Addresses {
-    NameLookup::Addresses found = resolve(address);
-    if (!found.ok()) return found;
-    Status why(Code::kInvalidArgument, "no address of " + address.host);
-    std::vector<Endpoint> reachable;
-    for (const Endpoint& one : *found) {
-      const Status may = may_reach(one.address.text(), one.port);
-      if (may.ok()) reachable.push_back(one);
-      if (!may.ok()) why = may;
-    }
-    if (reachable.empty()) return why;
-    return reachable;
-  };
-}
-
-}  // namespace
-
-Resources::Resources(EngineContext context)
+Resources::Resources(EngineContext context, std::unique_ptr<Aggregation> aggregation)
     : context_(std::move(context)),
       lanes_(context_),
-      registrar_(resolve_within(context_.may_reach)),
+      aggregation_(std::move(aggregation)),
       networks_(context_.may_reach) {}
 
 Result<PeerRegistry*> Resources::registry() {
@@ -82,18 +61,18 @@ std::vector<std::shared_ptr<GroupBase>> Resources::parts() const {
 void Resources::lock() {
   lanes_.lock();
   mutex_.lock();
-  registrar_.lock();
+  if (aggregation_) aggregation_->lock();
 }
 
 void Resources::unlock() {
-  registrar_.unlock();
+  if (aggregation_) aggregation_->unlock();
   mutex_.unlock();
   lanes_.unlock();
 }
 
 void Resources::abandon_after_fork() noexcept {
   lanes_.abandon_after_fork();
-  registrar_.abandon_after_fork();
+  if (aggregation_) aggregation_->abandon_after_fork();
   if (registry_) registry_->abandon_after_fork();
 }
 

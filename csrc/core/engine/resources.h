@@ -9,11 +9,11 @@
 
 #include "base/random.h"
 #include "base/trace.h"
+#include "engine/aggregation.h"
 #include "engine/context.h"
 #include "engine/group_base.h"
 #include "engine/lane_pool.h"
 #include "engine/network_memory.h"
-#include "engine/registrar_thread.h"
 #include "engine/rendezvous.h"
 #include "host/peer_registry.h"
 
@@ -22,11 +22,12 @@ namespace mcast {
 // Thread-safe.
 class Resources {
  public:
-  explicit Resources(EngineContext context);
+  // `aggregation` may be null.
+  explicit Resources(EngineContext context, std::unique_ptr<Aggregation> aggregation);
 
   const EngineContext& context() const { return context_; }
   LanePool& lanes() { return lanes_; }
-  RegistrarThread& registrar() { return registrar_; }
+  Aggregation* aggregation() { return aggregation_.get(); }  // may be null
   NetworkMemory& networks() { return networks_; }
 
   // Made at the first call; lives as long as this. An error means that no memory can be shared.
@@ -60,7 +61,7 @@ class Resources {
  private:
   const EngineContext context_;
   LanePool lanes_;
-  RegistrarThread registrar_;
+  const std::unique_ptr<Aggregation> aggregation_;
   NetworkMemory networks_;
   mutable std::mutex mutex_;
   std::unique_ptr<PeerRegistry> registry_;  // made with the first group that may use shared memory

@@ -81,59 +81,7 @@ Status unreadable() {
                 "of the same version");
 }
 
-Status no_random() {
-  return Status(Code::kUnavailable,
-                "the kernel refuses random numbers (getrandom() and /dev/urandom), and a guarded "
-                "group cannot do without; allow one of them in the sandbox, or set security=off");
-}
-
 }  // namespace
-
-// The pair is made twice from the same bytes: the endpoint's copy belongs to the lane's thread.
-Result<std::shared_ptr<const LaneIdentity>> LaneIdentity::make(const Config& config,
-                                                               const crypto::JobSecret& secret,
-                                                               crypto::Role role) {
-  if (Status status = crypto::load_library(); !status.ok()) return status;
-  if (config.security_library == "libcrypto") crypto::use_libcrypto_only();
-  crypto::Identity endpoint;
-  const auto mode = crypto::parse_mode(config.security);
-  if (!mode) return Status(Code::kInternal, "security=" + config.security);
-  endpoint.mode = *mode;
-  const auto asked = crypto::parse_suite(config.security_suite);
-  endpoint.suites = asked ? crypto::suite_bit(*asked) : crypto::fast_suites();
-  endpoint.role = role;
-  const bool rank = role == crypto::Role::kRank;
-  if (rank) {
-    endpoint.hello = secret.hello().clone();
-    endpoint.mix = secret.mix().clone();
-  }
-  endpoint.role_hello = (rank ? secret.aggregators().hello : secret.hello()).clone();
-  endpoint.role_mix = (rank ? secret.aggregators().mix : secret.mix()).clone();
-  std::array<std::byte, 32> random;
-  if (!secure_random_bytes(random)) return no_random();
-  Result<crypto::KeyPair> pair = crypto::KeyPair::make(random);
-  Result<crypto::KeyPair> same = crypto::KeyPair::make(random);
-  crypto::wipe(random);
-  if (!pair.ok()) return pair.status();
-  if (!same.ok()) return same.status();
-  endpoint.pair = std::move(same).value();
-  Result<Endpoint> box = Endpoint::make(std::move(endpoint));
-  if (!box.ok()) return box.status();
-  return std::shared_ptr<const LaneIdentity>(
-      new LaneIdentity(std::move(pair).value(), std::move(box).value()));
-}
-
-// (Without random numbers there is no identity, either.)
-crypto::FilterKey LaneIdentity::budget_key() {
-  crypto::FilterKey key{};
-  (void)secure_random_bytes(key);
-  return key;
-}
-
-Result<crypto::Key> LaneIdentity::shared(const crypto::PublicKey& other) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return pair_.shared(other);
-}
 
 // As a group's lane does it; the same datagram repeatedly into one buffer.
 Result<double> seal_rate(crypto::Mode mode, crypto::Suite suite, size_t chunk, Nanos time) {
@@ -245,7 +193,7 @@ Status SecureCreation::share_secret(KeyValueStore& store, Nanos deadline) {
     const std::lock_guard<std::mutex> lock(mutex);
     if (first.empty()) {
       std::array<std::byte, 32> random;
-      if (!secure_random_bytes(random)) return no_random();
+      if (!secure_random_bytes(random)) return no_random_numbers();
       first = hex_text(random);
     }
     hex = shared_ = first;
@@ -309,7 +257,7 @@ Status SecureCreation::describe_mode(RankRecord& mine) const {
   record.secret_check = secret_->make_check();
   record.job = spec_.config.job;
   record.shared_secret = shared_;
-  if (!secure_random_bytes(record.nonce)) return no_random();
+  if (!secure_random_bytes(record.nonce)) return no_random_numbers();
   mine.security = record;
   return {};
 }
@@ -368,7 +316,7 @@ Result<std::string> SecureCreation::conclude(const Roster& concluded,
   for (const std::string& text : texts) digests.push_back(digest_of(text));
   const crypto::Digest transcript = transcript_of(digests, roster);
   std::array<std::byte, 32> random;
-  if (!secure_random_bytes(random)) return no_random();
+  if (!secure_random_bytes(random)) return no_random_numbers();
   const crypto::Key group = crypto::group_secret(random, secret_->mix());
   crypto::wipe(random);
 

@@ -7,27 +7,12 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 #include <vector>
 
+#include "collective/agreed.h"
+#include "collective/aggregation_report.h"
+
 namespace mcast {
-
-inline constexpr uint32_t kWhole = 65536;
-
-// The setting `aggregate`.
-enum class AggregateMode : uint8_t {
-  kCareful,  // a reduce_scatter is planned for an all_gather beside it, but alone it must not take
-             // more than 9/8 of its time without stations
-  kBoth,     // it is planned for an all_gather beside it
-  kOff,      // the ranks fold everything
-};
-
-// Parses the setting.
-constexpr AggregateMode aggregate_mode(std::string_view setting) noexcept {
-  return setting == "both"  ? AggregateMode::kBoth
-         : setting == "off" ? AggregateMode::kOff
-                            : AggregateMode::kCareful;
-}
 
 // Handling of the owner's contribution to a segment of its shard that a station folds.
 enum class OwnShard : uint8_t {
@@ -59,38 +44,9 @@ struct PlacementInput {
   std::vector<PlacementRack> racks;
 };
 
-enum class PlacementReason : uint8_t {
-  kPlaced,
-  kOff,
-  kNoStations,
-  kFewContributors,
-  kSmall,
-  kFewSegments,
-  kSmallGain,
-  kSlower,  // measured to be slower (station_trial.h)
-};
-// Text for people: why the stations fold nothing, or "placed".
-const char* placement_text(PlacementReason reason) noexcept;
-
 // Least bytes of a vector that stations fold; least segments of a shard per station.
 inline constexpr uint64_t kLeastAggregated = 1u << 20;
 inline constexpr uint32_t kStationSegments = 4;
-
-// The plan. `planned`, `workers` and `served` are bounds for an all_reduce, or for a reduce_scatter
-// with a concurrent all_gather of as many bytes; they consider links, not CPUs.
-struct Placement {
-  PlacementReason reason = PlacementReason::kPlaced;
-  uint32_t part = 0;               // f: part of each shard that stations fold
-  std::vector<uint32_t> stations;  // f divided by capacity; their sum is exactly `part`
-  uint32_t owner = kWhole;         // the rest
-  bool kept = false;               // the owner keeps its own contribution
-  uint64_t planned = 0;            // time with the stations; `workers` if part is 0
-  uint64_t workers = 0;            // time without stations
-  uint64_t alone = 0;              // time of a reduce_scatter without a concurrent operation
-  uint64_t served = 0;             // time of an all_reduce whose results the stations multicast
-                                   // themselves, with the best part for that; else, and in a
-                                   // tree, `workers`
-};
 
 Placement place(const PlacementInput& input);
 

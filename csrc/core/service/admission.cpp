@@ -10,6 +10,7 @@
 #include "base/version.h"
 #include "engine/rendezvous.h"
 #include "service/deal_work.h"
+#include "wire/protocol_version.h"
 
 namespace mcast::service {
 namespace {

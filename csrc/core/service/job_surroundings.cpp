@@ -8,8 +8,8 @@
 #include "base/descriptors.h"
 #include "base/random.h"
 #include "engine/fault_classifier.h"
-#include "engine/security.h"
 #include "service/station_thread.h"
+#include "transport/guarded/lane_identity.h"
 #include "transport/interceptor.h"
 #include "transport/registry.h"
 

@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "base/version.h"
 #include "engine/rendezvous.h"
+#include "wire/protocol_version.h"
 
 namespace mcast::service {
 namespace {

@@ -81,13 +81,15 @@ Status SimSecurity::agree(const std::vector<RankRecord>& records, const Config& 
   return {};
 }
 
-void SimSecurity::guard(uint32_t rank, const GroupSpec& spec, const Roster& roster,
-                        const PerLane<size_t>& endpoints, NetworkGroupParts& parts) {
-  if (!on()) return;
-  parts.secret = secret(number_of(rank), crypto::Role::kRank);
+std::shared_ptr<const crypto::JobSecret> SimSecurity::guard(uint32_t rank, const GroupSpec& spec,
+                                                      const Roster& roster,
+                                                      const PerLane<size_t>& endpoints,
+                                                      NetworkGroupParts& parts) {
+  if (!on()) return nullptr;
+  auto own = secret(number_of(rank), crypto::Role::kRank);
   const crypto::Key root =
       crypto::group_root(crypto::Digest(seeded_bytes(roster.tag)),
-                         crypto::group_secret(seeded_bytes(seed_), parts.secret->mix()));
+                         crypto::group_secret(seeded_bytes(seed_), own->mix()));
   for (const LaneId id : kBothLanes) {
     crypto::DatagramGuard::Params params;
     params.how = {mode_, suite_, static_cast<uint8_t>(id)};
@@ -100,6 +102,7 @@ void SimSecurity::guard(uint32_t rank, const GroupSpec& spec, const Roster& rost
   }
   parts.security.suite = crypto::suite_name(suite_);
   parts.security.library = crypto::library_version();
+  return own;
 }
 
 std::shared_ptr<const service::AskGuard> SimSecurity::of_aggregators() {

@@ -46,9 +46,12 @@ class SimSecurity {
   // The check that rank 0 makes first: all ranks have its mode and its secret; otherwise the error
   // names those that do not.
   Status agree(const std::vector<RankRecord>& records, const Config& config);
-  // Guards the member that is this rank; `endpoints`: numbers of its lanes' endpoints.
-  void guard(uint32_t rank, const GroupSpec& spec, const Roster& roster,
-             const PerLane<size_t>& endpoints, NetworkGroupParts& parts);
+  // Guards the member that is this rank, and returns its secret; null if the world is not guarded.
+  // `endpoints`: numbers of its lanes' endpoints.
+  std::shared_ptr<const crypto::JobSecret> guard(uint32_t rank, const GroupSpec& spec,
+                                                 const Roster& roster,
+                                                 const PerLane<size_t>& endpoints,
+                                                 NetworkGroupParts& parts);
   std::shared_ptr<const service::AskGuard> of_aggregators();
 
  private:

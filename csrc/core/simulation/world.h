@@ -220,7 +220,8 @@ class World final : private SimNetwork::Listener, private Surroundings {
     // The outcome of making it is known; its user has been notified.
     bool ready = false, told = false;
     Status making;
-    bool stations = false, asked = false;  // may have stations; waits for their first reply
+    std::shared_ptr<GroupFold> fold;  // null: it may not have stations
+    bool asked = false;               // it waits for their first reply
     bool closing = false;                  // closing has begun and not ended
   };
   struct Members {

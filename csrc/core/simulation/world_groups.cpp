@@ -6,10 +6,13 @@
 #include <utility>
 
 #include "base/version.h"
+#include "collective/stations.h"
 #include "engine/exchange.h"
 #include "engine/rails.h"
+#include "engine/station_requests.h"
 #include "engine/subgroups.h"
 #include "simulation/world.h"
+#include "wire/protocol_version.h"
 
 namespace mcast::sim {
 
@@ -152,12 +155,16 @@ void World::open(GroupId g, Member m, const Roster& roster) {
   Agreement agreement = agreement_of(roster, m, how.config, how.link_sharers);
   const PerLane<size_t> endpoints{lanes.multicast->endpoint().index(),
                                   lanes.reduce->endpoint().index()};
-  security_.guard(member.rank, spec_of(g, m), roster, endpoints, parts);
+  const auto secret = security_.guard(member.rank, spec_of(g, m), roster, endpoints, parts);
+  parts.make_fold = &Stations::make;
   const bool stations = takes_stations(how.config, how.whole.has_value(), agreement.hosts);
   if (stations) {
     const Driving nobody(meter_);
-    parts.registrar = &aggregators_.registrar_of(member.rank, host_of(member.rank),
-                                                 ranks_[member.rank].clock, spec_.costs);
+    Registrar& registrar = aggregators_.registrar_of(member.rank, host_of(member.rank),
+                                                     ranks_[member.rank].clock, spec_.costs);
+    member.fold = std::make_shared<StationRequests>(registrar, spec_of(g, m), agreement,
+                                                    lanes.reduce, secret, groups_[g].host_reads);
+    parts.fold = member.fold;
   }
   auto group = std::make_shared<NetworkGroup>(spec_of(g, m), std::move(parts));
   member.on_network = group.get();
@@ -168,7 +175,6 @@ void World::open(GroupId g, Member m, const Roster& roster) {
   agreement.peers = decltype(agreement.peers)();
   if (!stations || m != kConcluder) agreement.reduce_peers = decltype(agreement.reduce_peers)();
   member.agreement = std::move(agreement);
-  member.stations = stations;
   if (!begun) settle(g, m, Status(Code::kClosed, "its process has ended"));
 }
 
@@ -178,13 +184,13 @@ void World::settle(GroupId g, Member m, const Status& probed) {
   member.making = probed;
   if (probed.ok() && member.on_network != nullptr && !member.asked) {
     member.on_network->settle(member.agreement);
-    if (member.stations) {
+    if (member.fold) {
       member.asked = true;
       const auto on = [this, g, m](Nanos later) {
         at(now() + later, [this, g, m] { settle(g, m, {}); });
       };
-      member.on_network->ask_for_stations(member.agreement,
-                                          [this, on] { on(delay(rng_, spec_.costs.command)); });
+      member.fold->begin(member.agreement,
+                         [this, on] { on(delay(rng_, spec_.costs.command)); });
       return on(kFirstRoster);
     }
   }

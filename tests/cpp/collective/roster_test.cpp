@@ -388,7 +388,7 @@ std::string random_rosters(uint64_t seed) {
   std::string wrong;
   const auto look = [&] {
     for (Member r = 0; r < w.c.size(); r++) {
-      const StationSet* const set = w.c.group(r).core().stations().latest();
+      const StationSet* const set = w.c.fold(r).table().latest();
       if (set == nullptr) continue;
       const auto [at, is_new] = sets.try_emplace(set->version, *set);
       if (wrong.empty() && !is_new) wrong = difference(&at->second, set);

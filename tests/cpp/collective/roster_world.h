@@ -71,14 +71,14 @@ struct RosterWorld {
     };
     events.lost = [this](uint64_t uid, const std::string& why) { lost.emplace_back(uid, why); };
     events.parted = [this](uint64_t uid) { parted.push_back(uid); };
-    c.group(0).core().set_roster_listener(std::move(events));
+    c.fold(0).roster().set_listener(std::move(events));
   }
 
   FakeStation& add() { return *stations.emplace_back(std::make_unique<FakeStation>(c.net())); }
   void propose(const std::vector<const FakeStation*>& which) {
     std::vector<wire::StationEntry> entries;
     for (const FakeStation* s : which) entries.push_back(s->entry());
-    c.group(0).core().propose_stations(std::move(entries), c.clock(0));
+    c.fold(0).roster().propose(std::move(entries));
   }
   template <typename Until>
   bool run(Until until, Nanos limit = 60 * kSecond) {
@@ -101,7 +101,7 @@ struct RosterWorld {
     return run([&] { return c.total(Counter::roster_changes) == each * c.size(); }, limit);
   }
   const StationSet* set(Member r, Sequence sequence) {
-    return c.group(r).core().stations().of(sequence);
+    return c.fold(r).table().of(sequence);
   }
 
   Cluster c;

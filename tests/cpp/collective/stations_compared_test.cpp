@@ -17,7 +17,7 @@ struct ComparedWorld {
       const StreamAddress at = c.station(j).address();
       entries.push_back({900 + at.uid, at.uid, 65536, at.port, at.host, "", {}});
     }
-    c.group(0).core().propose_stations(std::move(entries), c.clock(0));
+    c.fold(0).roster().propose(std::move(entries));
   }
   static ClusterOptions options() {
     ClusterOptions o = with_stations(4);
@@ -37,7 +37,7 @@ struct ComparedWorld {
     for (Member r = 0; r < c.size(); r++) runs.push_back(c.call(r, d, id));
     finish(c, runs);
   }
-  const StationSet& set(Member r) { return *c.group(r).core().stations().latest(); }
+  const StationSet& set(Member r) { return *c.fold(r).table().latest(); }
   bool all(bool resting) {
     for (Member r = 0; r < c.size(); r++) {
       if (set(r).resting != resting || set(r).from != set(0).from) return false;

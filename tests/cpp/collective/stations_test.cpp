@@ -313,7 +313,7 @@ struct Forged {
 Forged forged_results(Cluster& c, const wire::Descriptor& d) {
   const GroupCore& rank = c.group(3).core();
   const StationDeal dealt =
-      deal_out(d, rank.params().agreed, rank.params().tag, rank.stations().of(0)->stations);
+      deal_out(d, rank.params().agreed, rank.params().tag, w.fold(0).table().of(0)->stations);
   Forged out;
   out.segment = dealt.segment;
   for (uint32_t n = 0; n < dealt.deal->length(0); n++) {
@@ -391,7 +391,7 @@ TEST(Stations, ProtocolViolationEndsTheStation) {
     c.net().inject_frame(c.station(0).endpoint(), 3, Channel::kReduce,
                          frame_of(c, wrong.type, wrong.sequence, wrong.argument, wrong.body));
     expect_survived(c, runs);
-    EXPECT_EQ(c.group(3).core().stations().contact(4)->down.message(),
+    EXPECT_EQ(c.fold(3).table().contact(4)->down.message(),
               std::string("it broke the protocol: ") + wrong.reason);
     EXPECT_EQ(c.total(Counter::agg_malformed), 1u);
     EXPECT_EQ(c.total(Counter::agg_lost), 4u);

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/rng.h"
+#include "wire/protocol_version.h"
 
 namespace mcast {
 namespace {

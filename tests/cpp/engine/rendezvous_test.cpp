@@ -8,6 +8,7 @@
 
 #include "wire/datagram.h"
 #include "wire/guarded_datagram.h"
+#include "wire/protocol_version.h"
 
 namespace mcast {
 namespace {

@@ -17,6 +17,7 @@
 #include "support/until.h"
 #include "transport/udp/udp_transport.h"
 #include "wire/frame.h"
+#include "wire/protocol_version.h"
 
 namespace mcast::test {
 namespace {

@@ -177,6 +177,7 @@ size_t Cluster::add_group(const GroupParams& base, Nanos limit) {
   for (Member r = 0; r < options_.ranks; r++) {
     GroupParams params = base;
     params.self = r;
+    params.fold = &Stations::make;
     params.tag = base.tag + g + 1;
     if (options_.problem) params.multicast.problem = options_.problem(r);
     params.agreed.members = options_.ranks;
@@ -246,7 +247,7 @@ size_t Cluster::make_stations(const std::vector<uint32_t>& capacities, uint32_t 
   return first;
 }
 
-void Cluster::install(Member r) { group(r).core().use_stations(set_, set_at_); }
+void Cluster::install(Member r) { fold(r).use(set_, set_at_); }
 
 size_t Cluster::add_stations(const std::vector<uint32_t>& capacities, uint32_t version,
                              Sequence from, const std::vector<std::string>& racks) {

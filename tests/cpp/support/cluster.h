@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "collective/stations.h"
 #include "crypto/datagram_guard.h"
 #include "engine/lane.h"
 #include "simulation/content.h"
@@ -138,6 +139,8 @@ class Cluster {
   size_t make_stations(const std::vector<uint32_t>& capacities, uint32_t version, Sequence from,
                        const std::vector<std::string>& racks = {});
   void install(Member r);
+  // A rank of group 0, as far as it knows stations.
+  Stations& fold(Member r) { return *Stations::of(group(r).core().fold()); }
   StationNode& station(size_t j) { return *stations_[j]; }
   size_t stations() const { return stations_.size(); }
   void kill_station(size_t j) {

@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "assembly/assembly.h"
+
 namespace {
 
 bool in_ci() {
@@ -32,6 +34,7 @@ int count_skipped() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  mcast::use_products(&mcast::assemble);
   testing::InitGoogleMock(&argc, argv);
   const int failed = RUN_ALL_TESTS();
   return in_ci() && count_skipped() > 0 ? 1 : failed;

@@ -1,4 +1,4 @@
-// The part of one reduction in flight that stations fold, as one rank sees it.
+// The part of one reduction in flight that is folded outside of its ranks, as one rank sees it.
 #pragma once
 
 #include <memory>
@@ -7,24 +7,27 @@
 #include <utility>
 #include <vector>
 
-#include "collective/station_deal.h"
-#include "collective/station_table.h"
+#include "base/types.h"
+#include "protocol/deal.h"
+#include "protocol/leaf_deal.h"
 
 namespace mcast {
 
-struct StationShare {
-  StationShare(const StationSet& its, StationDeal dealt)
-      : set(its),
-        owned(std::move(dealt.deal)),
+struct FoldShare {
+  FoldShare(std::vector<Member> stations, std::unique_ptr<const Deal> dealt, LeafDeal tree,
+            bool keeps)
+      : members(std::move(stations)),
+        owned(std::move(dealt)),
         deal(*owned),
-        leaves(std::move(dealt.leaves)),
-        kept(dealt.kept),
-        off(its.stations.size()) {}
+        leaves(std::move(tree)),
+        kept(keeps),
+        off(members.size()) {}
 
-  const StationSet& set;  // outlives the operation
+  const std::vector<Member> members;  // stations, as the deal numbers them
   const std::unique_ptr<const Deal> owned;
   const Deal& deal;
   const LeafDeal leaves;  // of a tree
+  // The owner adds its own contribution last, to the stations' fold.
   const bool kept;
   bool opened = false;    // stations have been informed of our post
   std::vector<bool> off;  // by station: it folds nothing more of this operation

@@ -1,0 +1,11 @@
+// The optional products of this build.
+#pragma once
+
+#include "engine/products.h"
+
+namespace mcast {
+
+// For use_products().
+Products assemble(const EngineContext& context);
+
+}  // namespace mcast
