@@ -51,7 +51,7 @@ if(MCAST_TORCH_QUICK)
   target_precompile_headers(mcast_torch_code PRIVATE
     <torch/csrc/utils/pybind.h> <torch/csrc/Exceptions.h> <ATen/ATen.h> <c10/core/impl/VirtualGuardImpl.h>
     <torch/csrc/distributed/c10d/ProcessGroup.hpp> <torch/csrc/distributed/c10d/PrefixStore.hpp>
-    <torch/csrc/distributed/c10d/ParamCommsUtils.hpp> <engine/engine.h>)
+    <torch/csrc/distributed/c10d/ParamCommsUtils.hpp> <runtime/engine.h>)
   target_compile_options(mcast_torch_code PRIVATE -O0 -g0 -Wno-error)
 elseif(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_BUILD_TYPE STREQUAL "RelWithDebInfo")
   # This code checks and passes on arguments, without loops over bytes: -O1 compiles torch's headers in two thirds

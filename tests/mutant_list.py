@@ -44,7 +44,7 @@ MUTANTS = [
     ),
     Mutant(
         "lane-bit-not-compared",
-        "engine/lane.cpp",
+        "runtime/lane.cpp",
         "if (header.lane != group->core_.params().lane) {",
         "if (header.lane > 1) {",
         "collective",
@@ -52,7 +52,7 @@ MUTANTS = [
     ),
     Mutant(
         "group-tag-not-compared",
-        "engine/lane.cpp",
+        "runtime/lane.cpp",
         "return last_ != nullptr && last_->core_.params().tag == tag ? last_ : look_up(tag);",
         "return last_ != nullptr ? last_ : look_up(tag);",
         "collective",
@@ -76,7 +76,7 @@ MUTANTS = [
     ),
     Mutant(
         "fetch-of-another-call-answered",
-        "collective/repair_donor.cpp",
+        "collective/movements/repair_donor.cpp",
         """if (g_.ops.entry(header.sequence) != nullptr &&
       !g_.agrees(header.member, header.sequence, fetch.descriptor)) {""",
         "if (fetch.descriptor == 0) {",
@@ -101,7 +101,7 @@ MUTANTS = [
     ),
     Mutant(
         "repair-of-another-operation-placed",
-        "collective/repair.cpp",
+        "collective/movements/repair.cpp",
         """Operation* op = g_.find(header.sequence);
   wire::FetchData data;""",
         """  Operation* op = g_.find(g_.ops.base());
@@ -127,7 +127,7 @@ MUTANTS = [
     ),
     Mutant(
         "retired-group-tags-forgotten",
-        "engine/lane_early.cpp",
+        "runtime/lane_early.cpp",
         "  if (others_.closed(tag)) {\n    seen_.late++;\n    return;\n  }\n",
         "",
         "engine",
@@ -135,7 +135,7 @@ MUTANTS = [
     ),
     Mutant(
         "frames-for-a-group-to-come-dropped",
-        "engine/lane_early.cpp",
+        "runtime/lane_early.cpp",
         "    early.frames.push_back({tag, {frame.begin(), frame.end()}, now_});\n"
         "    early.bytes += cost;\n",
         "",
@@ -186,7 +186,7 @@ MUTANTS = [
     ),
     Mutant(
         "input-given-back-before-neighbours-read-it",
-        "collective/reductions.cpp",
+        "collective/movements/reductions.cpp",
         "if (run.host && !(run.inputs.acknowledged && run.host->all_taken())) return false;",
         "",
         "collective",
@@ -226,7 +226,7 @@ MUTANTS = [
     ),
     Mutant(
         "unasked-contributions-without-bound",
-        "collective/reductions.cpp",
+        "collective/movements/reductions.cpp",
         "!unasked_.room(owner, op.post.sequence, cost(run.contribution_bytes(bytes)), oldest)",
         "cost(run.contribution_bytes(bytes)) == 0 && oldest",
         "collective",
@@ -242,7 +242,7 @@ MUTANTS = [
     ),
     Mutant(
         "exchanges-sent-unasked-without-bound",
-        "collective/exchanges.cpp",
+        "collective/movements/exchanges.cpp",
         "return !piece.unasked || unasked_.room(piece.to, op.post.sequence, cost_of(piece), oldest);",
         "return !piece.unasked || cost_of(piece) > 0 || oldest;",
         "collective",
@@ -250,7 +250,7 @@ MUTANTS = [
     ),
     Mutant(
         "account-of-exchanges-never-given-back",
-        "collective/exchanges.cpp",
+        "collective/movements/exchanges.cpp",
         "unasked_.give_back(static_cast<Member>(m), op.exchange->unasked[m]);",
         "unasked_.give_back(static_cast<Member>(m), 0 * op.exchange->unasked[m]);",
         "collective",
@@ -291,7 +291,7 @@ MUTANTS = [
     ),
     Mutant(
         "ring-without-back-pressure",
-        "collective/ring.cpp",
+        "collective/movements/ring.cpp",
         "    if (full) {\n      MCAST_REACH(ring_queue_full);\n      break;\n    }\n",
         "",
         "collective",
@@ -299,7 +299,7 @@ MUTANTS = [
     ),
     Mutant(
         "grants-without-bound",
-        "collective/reduce_grants.cpp",
+        "collective/movements/reduce_grants.cpp",
         "if (outstanding + step > uint64_t{std::max(most, step)} * others) return;",
         "",
         "collective",
@@ -307,7 +307,7 @@ MUTANTS = [
     ),
     Mutant(
         "reductions-wait-for-the-multicast-lane",
-        "collective/reduce_grants.cpp",
+        "collective/movements/reduce_grants.cpp",
         "if (in_flight >= window) {",
         "if (in_flight >= window || ingress_.pacing()) {",
         "collective",
@@ -315,7 +315,7 @@ MUTANTS = [
     ),
     Mutant(
         "two-roots-of-a-chain-at-once",
-        "collective/multicast.cpp",
+        "collective/movements/multicast.cpp",
         "Chains::my_turn(ahead, near, may_open, patience_over);",
         "Chains::my_turn({0, 0, ahead.started}, near, may_open, patience_over);",
         "collective",
@@ -352,7 +352,7 @@ MUTANTS = [
     ),
     Mutant(
         "folded-in-the-wrong-order",
-        "collective/one_step.cpp",
+        "collective/movements/one_step.cpp",
         "const uint32_t m = (first + i) % members;",
         "const uint32_t m = (first + members - i) % members;",
         "collective",
@@ -455,7 +455,7 @@ MUTANTS = [
     ),
     Mutant(
         "refused-chunk-forgotten",
-        "collective/multicast.cpp",
+        "collective/movements/multicast.cpp",
         """        sender.put_back({c, run.end}, again);
 """,
         "",

@@ -6,7 +6,7 @@ from mutant_list_stations import DEALING, STATIONS
 RANKS = [
     Mutant(
         "lost-station-not-told",
-        "collective/stations.cpp",
+        "aggregation/member/stations.cpp",
         "  g_.flood(wire::FrameType::kAggGone, 0, 0, body.bytes(), told_by);\n",
         "",
         "collective",
@@ -14,7 +14,7 @@ RANKS = [
     ),
     Mutant(
         "owners-wait-for-a-lost-station",
-        "collective/stations.cpp",
+        "aggregation/member/stations.cpp",
         """      drop(*op, static_cast<uint16_t>(j), "a station of the tree is lost");
       g_.ops.touch(*op);
 """,
@@ -24,7 +24,7 @@ RANKS = [
     ),
     Mutant(
         "operations-posted-after-a-loss-wait-for-it",
-        "collective/stations.cpp",
+        "aggregation/member/stations.cpp",
         "if (set.stations[j].out) drop(",
         "if (set.stations[j].member == kNoMember) drop(",
         "collective",
@@ -32,7 +32,7 @@ RANKS = [
     ),
     Mutant(
         "silent-station-never-given-up",
-        "collective/stations.cpp",
+        "aggregation/member/stations.cpp",
         "const Member silent = drained ? watch_.silent(now) : kNoMember;",
         "const Member silent = drained && now == kNever ? watch_.silent(now) : kNoMember;",
         "collective",
@@ -40,7 +40,7 @@ RANKS = [
     ),
     Mutant(
         "late-result-of-a-dropped-station-placed",
-        "collective/stations.cpp",
+        "aggregation/member/stations.cpp",
         "if (op->reduce->stations->off[station]) {",
         "if (op->reduce->stations->off.empty()) {",
         "collective",
@@ -48,7 +48,7 @@ RANKS = [
     ),
     Mutant(
         "stations-opened-without-bound",
-        "collective/stations.cpp",
+        "aggregation/member/stations.cpp",
         "static_cast<size_t>(ahead - dealt_.begin()) >= kMostOpen) return;",
         "ahead == dealt_.end()) return;",
         "collective",
@@ -56,7 +56,7 @@ RANKS = [
     ),
     Mutant(
         "result-of-anothers-shard-placed",
-        "collective/stations.cpp",
+        "aggregation/member/stations.cpp",
         """  if (entry.owner != g_.self) return "a result that is another rank's";\n""",
         "",
         "collective",
@@ -64,7 +64,7 @@ RANKS = [
     ),
     Mutant(
         "result-of-any-contributions-placed",
-        "collective/stations.cpp",
+        "aggregation/member/stations.cpp",
         "result.contributors != contributors) {",
         "(result.contributors != contributors && contributors == 0)) {",
         "collective",
@@ -72,7 +72,7 @@ RANKS = [
     ),
     Mutant(
         "reach-of-children-ignored",
-        "collective/roster_change.cpp",
+        "aggregation/member/roster_change.cpp",
         "if (!reach.connected[i]) connected_[i] = false;",
         "if (!reach.connected[i] && children_.empty()) connected_[i] = false;",
         "collective",
@@ -96,7 +96,7 @@ RANKS = [
     ),
     Mutant(
         "roster-in-force-where-each-rank-stands",
-        "collective/roster_change.cpp",
+        "aggregation/member/roster_change.cpp",
         "StationSet set{roster_.version, from, roster_.resting, {}};",
         "StationSet set{roster_.version, g_.ops.next(), roster_.resting, {}};",
         "collective",
@@ -104,7 +104,7 @@ RANKS = [
     ),
     Mutant(
         "silent-station-counts-as-reached",
-        "collective/roster_change.cpp",
+        "aggregation/member/roster_change.cpp",
         "if (contact != nullptr && contact->down.ok() && contact->answered) continue;",
         "if (contact != nullptr && contact->down.ok()) continue;",
         "collective",
@@ -112,7 +112,7 @@ RANKS = [
     ),
     Mutant(
         "stations-parted-from-before-all-have-ended",
-        "collective/roster_change.cpp",
+        "aggregation/member/roster_change.cpp",
         "if (!parting_ || (latest != nullptr && g_.ops.base() < latest->from)) return;",
         "if (!parting_) return;",
         "collective",
@@ -120,7 +120,7 @@ RANKS = [
     ),
     Mutant(
         "station-that-comes-back-not-met-again",
-        "collective/roster_change.cpp",
+        "aggregation/member/roster_change.cpp",
         "if (tried || used || !std::exchange(station.met, false)) continue;",
         "if (tried || used || !station.met) continue;",
         "collective",
@@ -128,7 +128,7 @@ RANKS = [
     ),
     Mutant(
         "loss-before-the-line-forgotten",
-        "collective/station_table.cpp",
+        "aggregation/plan/station_table.cpp",
         "    early_.push_back(loss);\n",
         "",
         "collective",
@@ -136,7 +136,7 @@ RANKS = [
     ),
     Mutant(
         "set-forgotten-while-operations-need-it",
-        "collective/station_table.cpp",
+        "aggregation/plan/station_table.cpp",
         "sets_[1].from <= base",
         "sets_[1].from <= base + 1",
         "collective",
@@ -147,7 +147,7 @@ RANKS = [
 SERVICE = [
     Mutant(
         "hung-aggregator-waited-for",
-        "engine/registrar_core.cpp",
+        "aggregation/member/registrar_core.cpp",
         "if (row.admission.answer_is_late(now)) {",
         "if (row.admission.answer_is_late(now) && now == 0) {",
         "engine",
@@ -155,7 +155,7 @@ SERVICE = [
     ),
     Mutant(
         "equal-rosters-offered-again",
-        "engine/registrar_core.cpp",
+        "aggregation/member/registrar_core.cpp",
         "  if (entry.offered && uids == entry.last_offer) return;\n",
         "",
         "engine",
@@ -163,7 +163,7 @@ SERVICE = [
     ),
     Mutant(
         "group-leaves-without-a-word",
-        "engine/registrar_core.cpp",
+        "aggregation/member/registrar_core.cpp",
         """      for (Row& row : entry.rows) {
         if (row.link) say_goodbye(entry, row);
       }
@@ -174,7 +174,7 @@ SERVICE = [
     ),
     Mutant(
         "lost-aggregator-not-asked-again",
-        "engine/registrar_core.cpp",
+        "aggregation/member/registrar_core.cpp",
         "    row.admission.lost(why, now);\n",
         "    if (why.empty()) row.admission.lost(why, now);\n",
         "engine",
@@ -182,7 +182,7 @@ SERVICE = [
     ),
     Mutant(
         "quota-of-other-jobs-not-counted",
-        "service/admission.cpp",
+        "aggregation/server/admission.cpp",
         "if (grant.quota > options.quota - used.quota) {",
         "if (grant.quota > options.quota) {",
         "service",
@@ -190,7 +190,7 @@ SERVICE = [
     ),
     Mutant(
         "quota-not-given-back",
-        "service/jobs.cpp",
+        "aggregation/server/jobs.cpp",
         "    return job.ending && std::all_of(job.stations.begin(), job.stations.end(),",
         "    return job.number == 0 && std::all_of(job.stations.begin(), job.stations.end(),",
         "service",
@@ -198,7 +198,7 @@ SERVICE = [
     ),
     Mutant(
         "descriptors-of-jobs-not-counted",
-        "service/jobs.cpp",
+        "aggregation/server/jobs.cpp",
         "    used.descriptors += job.descriptors;\n",
         "",
         "service",
@@ -206,7 +206,7 @@ SERVICE = [
     ),
     Mutant(
         "any-host-may-ask",
-        "service/jobs.cpp",
+        "aggregation/server/jobs.cpp",
         "if (!options_.allows(host)) {",
         "if (!options_.allows(host) && host == 0) {",
         "service",
@@ -214,7 +214,7 @@ SERVICE = [
     ),
     Mutant(
         "job-goes-on-with-one-of-its-stations-ended",
-        "service/jobs.cpp",
+        "aggregation/server/jobs.cpp",
         "why && !job.ending) end(job, *why, now);",
         "why && !job.ending && why->empty()) end(job, *why, now);",
         "service",
@@ -222,7 +222,7 @@ SERVICE = [
     ),
     Mutant(
         "job-without-an-asker-ends-although-it-is-used",
-        "service/jobs.cpp",
+        "aggregation/server/jobs.cpp",
         "if (job.link != 0 || job.last.in > job.before.in) job.heard = now;",
         "if (job.link != 0) job.heard = now;",
         "service",
@@ -230,7 +230,7 @@ SERVICE = [
     ),
     Mutant(
         "another-roster-of-a-known-version-taken",
-        "service/station_planner.cpp",
+        "aggregation/server/station_planner.cpp",
         "if (known && at->roster.stations == roster.stations) return {};",
         "if (known) return {};",
         "service",
@@ -238,7 +238,7 @@ SERVICE = [
     ),
     Mutant(
         "roster-of-anybodys-name-taken",
-        "service/station_loop.cpp",
+        "aggregation/server/station_loop.cpp",
         "!wire::verify_frame(frame) || header.member != from ||",
         "!wire::verify_frame(frame) ||",
         "service",

@@ -5,7 +5,7 @@ from mutant import Mutant
 ARENAS = [
     Mutant(
         "arena-that-could-shrink-is-mapped",
-        "host/segment.cpp",
+        "shm/segment.cpp",
         "if (seals < 0 || (seals & kSeals) != kSeals || ",
         "if (seals < 0 || ",
         "host",
@@ -13,7 +13,7 @@ ARENAS = [
     ),
     Mutant(
         "withdrawn-memory-is-named-again",
-        "host/arena_pool.cpp",
+        "shm/arena_pool.cpp",
         "if (lost != private_.end() && lost->first < at + bytes) return std::nullopt;",
         "",
         "host",
@@ -21,7 +21,7 @@ ARENAS = [
     ),
     Mutant(
         "addresses-of-withdrawn-memory-used-again",
-        "host/arena_pool.cpp",
+        "shm/arena_pool.cpp",
         "if (lost != private_.end() && lost->first < at + bytes) {",
         "if (false && lost != private_.end()) {",
         "host",
@@ -29,7 +29,7 @@ ARENAS = [
     ),
     Mutant(
         "child-of-a-fork-shares-its-writes",
-        "host/arena_pool.cpp",
+        "shm/arena_pool.cpp",
         "MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE",
         "MAP_SHARED | MAP_FIXED | MAP_NORESERVE",
         "host",
@@ -37,7 +37,7 @@ ARENAS = [
     ),
     Mutant(
         "memory-stays-with-an-engine-that-hangs",
-        "engine/client_group.cpp",
+        "host_engine/client/client_group.cpp",
         "if (!flight->staging->withdraw(may_run)) flight->staging->keep_outputs();",
         "",
         "engine",
@@ -45,7 +45,7 @@ ARENAS = [
     ),
     Mutant(
         "memory-of-a-group-copied-by-default",
-        "engine/client_group.cpp",
+        "host_engine/client/client_group.cpp",
         'roads.mapped = setting != "slots" && setting != "copy";',
         'roads.mapped = setting == "map_all" || setting == "auto";',
         "engine",
@@ -53,7 +53,7 @@ ARENAS = [
     ),
     Mutant(
         "result-ends-before-all-have-pulled-it",
-        "host/plan.h",
+        "shm/plan.h",
         "algorithm == HostAlgorithm::kPulledAllReduce || algorithm == HostAlgorithm::kExchange;",
         "algorithm == HostAlgorithm::kExchange;",
         "host",
@@ -61,7 +61,7 @@ ARENAS = [
     ),
     Mutant(
         "completions-kept-without-end",
-        "service/tenant.cpp",
+        "host_engine/server/tenant.cpp",
         "if (link_->waiting() > 2 * size_t{limits_.operations} + kSpareCompletions)",
         "if (false)",
         "engine",
@@ -69,7 +69,7 @@ ARENAS = [
     ),
     Mutant(
         "empty-output-left-out",
-        "engine/client_staging.cpp",
+        "host_engine/client/client_staging.cpp",
         "if (takes) m.outputs",
         "if (takes && post.reduce->output.length > 0) m.outputs",
         "engine",
@@ -77,7 +77,7 @@ ARENAS = [
     ),
     Mutant(
         "slice-beside-its-arena-taken",
-        "service/tenant_group.cpp",
+        "host_engine/server/tenant_group.cpp",
         "if (run.base + reach > memory->size()) return false;",
         "",
         "engine",
@@ -85,7 +85,7 @@ ARENAS = [
     ),
     Mutant(
         "engine-that-drains-makes-groups",
-        "service/tenant.cpp",
+        "host_engine/server/tenant.cpp",
         '    link_->tell(refusal(message.call, being_replaced()));\n    return "";',
         "",
         "engine",
@@ -93,7 +93,7 @@ ARENAS = [
     ),
     Mutant(
         "engine-that-drains-left-with-its-groups",
-        "engine/client_link.cpp",
+        "host_engine/client/client_link.cpp",
         "if (!drain_limit_ || !ears_.empty() || ",
         "if (!drain_limit_ || ",
         "engine",
@@ -101,7 +101,7 @@ ARENAS = [
     ),
     Mutant(
         "client-stays-with-an-engine-that-drains",
-        "engine/client_link.cpp",
+        "host_engine/client/client_link.cpp",
         "if (!lost().ok() || leave()) return;",
         "if (!lost().ok()) return;",
         "engine",
@@ -109,7 +109,7 @@ ARENAS = [
     ),
     Mutant(
         "socket-of-the-next-engine-removed",
-        "host/local_socket.cpp",
+        "base/local_socket.cpp",
         "if (file() == File::kOwn) (void)::unlink(path_.c_str());",
         "(void)::unlink(path_.c_str());",
         "host",
@@ -117,7 +117,7 @@ ARENAS = [
     ),
     Mutant(
         "guardian-s-own-pause-counted",
-        "service/guardian.cpp",
+        "host_engine/server/guardian.cpp",
         "still_ += std::min(now - looked_, step_);",
         "still_ += now - looked_;",
         "service",
@@ -133,7 +133,7 @@ ARENAS = [
     ),
     Mutant(
         "published-range-read-beyond-its-end",
-        "host/published.cpp",
+        "shm/published.cpp",
         " || length > range.end - address) continue;",
         ") continue;",
         "host",
@@ -141,7 +141,7 @@ ARENAS = [
     ),
     Mutant(
         "published-memory-not-held",
-        "host/published.cpp",
+        "shm/published.cpp",
         "if (auto owner = range.owner.lock()) return owner;",
         "if (!range.owner.expired()) return std::make_shared<int>(0);",
         "host",
@@ -149,7 +149,7 @@ ARENAS = [
     ),
     Mutant(
         "engine-follows-a-process-s-address",
-        "host/attachment.cpp",
+        "shm/attachment.cpp",
         "if ((directory_ != nullptr) != (address.token_here != 0)) {",
         "if (directory_ == nullptr && address.token_here != 0) {",
         "host",
@@ -157,7 +157,7 @@ ARENAS = [
     ),
     Mutant(
         "token-of-another-group-taken",
-        "host/directory.cpp",
+        "shm/directory.cpp",
         "if (entry.group != asked.group || entry.rank != asked.rank || entry.size != asked.size) {",
         "if (entry.rank != asked.rank || entry.size != asked.size) {",
         "host",
@@ -165,7 +165,7 @@ ARENAS = [
     ),
     Mutant(
         "a-rank-attaches-twice",
-        "host/directory.cpp",
+        "shm/directory.cpp",
         "if (!it->second.found_by.insert(by).second) {",
         "if (false) {",
         "host",
@@ -173,7 +173,7 @@ ARENAS = [
     ),
     Mutant(
         "pages-that-others-write-to-exchanged",
-        "host/arena_pool.cpp",
+        "shm/arena_pool.cpp",
         "if (!alone(at, bytes)) return false;",
         "",
         "host",
@@ -181,7 +181,7 @@ ARENAS = [
     ),
     Mutant(
         "share-claimed-for-idle-time",
-        "engine/egress_share.cpp",
+        "runtime/egress_share.cpp",
         "if (served < from) job.served.fetch_add(from - served, std::memory_order_relaxed);",
         "(void)served, (void)from;",
         "engine",
@@ -189,7 +189,7 @@ ARENAS = [
     ),
     Mutant(
         "idle-job-holds-the-link",
-        "engine/egress_share.cpp",
+        "runtime/egress_share.cpp",
         "return wanted != kNever && now - wanted <= patience_;",
         "return wanted != kNever && now >= 0;",
         "engine",
@@ -197,7 +197,7 @@ ARENAS = [
     ),
     Mutant(
         "link-divided-by-who-asks",
-        "engine/egress_share.cpp",
+        "runtime/egress_share.cpp",
         "return served <= all + kAheadServed;",
         "return true;",
         "engine",
@@ -205,7 +205,7 @@ ARENAS = [
     ),
     Mutant(
         "store-outlives-its-clients",
-        "service/store_table.cpp",
+        "host_engine/server/store_table.cpp",
         "stores_.erase(member.store);",
         "",
         "service",
@@ -213,7 +213,7 @@ ARENAS = [
     ),
     Mutant(
         "answer-of-the-store-too-long-to-be-sent",
-        "service/store_table.cpp",
+        "host_engine/server/store_table.cpp",
         "if (!wire::store_record_fits(parts, bytes)) {",
         "if (false) {",
         "service",
@@ -221,7 +221,7 @@ ARENAS = [
     ),
     Mutant(
         "small-entries-of-a-store-cost-nothing",
-        "service/store_table.cpp",
+        "host_engine/server/store_table.cpp",
         "return StoreTable::kEntryBytes + key.size() + value.size();",
         "return key.size() + value.size();",
         "service",
@@ -229,7 +229,7 @@ ARENAS = [
     ),
     Mutant(
         "sums-of-the-store-wrap",
-        "service/store_table.cpp",
+        "host_engine/server/store_table.cpp",
         "__builtin_add_overflow(before, sum, &sum)",
         "(__builtin_add_overflow(before, sum, &sum), false)",
         "service",
@@ -237,7 +237,7 @@ ARENAS = [
     ),
     Mutant(
         "questions-ahead-are-served",
-        "service/store_server.cpp",
+        "host_engine/server/store_server.cpp",
         "c.in.waiting() != 0 || ",
         "",
         "engine",
@@ -245,7 +245,7 @@ ARENAS = [
     ),
     Mutant(
         "engine-goes-anywhere",
-        "service/reach.cpp",
+        "host_engine/server/reach.cpp",
         "if (includes(to.address) && to.port >= kLeastPort) return {};",
         "if (to.port >= kLeastPort) return {};",
         "service",
@@ -253,7 +253,7 @@ ARENAS = [
     ),
     Mutant(
         "members-elsewhere-gone-to",
-        "engine/bootstrap.cpp",
+        "runtime/bootstrap.cpp",
         "if (Status may = may_reach(peer.host, peer.port); !may.ok()) {",
         "if (Status may = may_reach(peer.host, peer.port); false) {",
         "engine",
@@ -261,7 +261,7 @@ ARENAS = [
     ),
     Mutant(
         "aggregators-elsewhere-asked",
-        "engine/resources.cpp",
+        "runtime/resources.cpp",
         "if (may.ok()) reachable.push_back(one);",
         "reachable.push_back(one);",
         "engine",
@@ -269,7 +269,7 @@ ARENAS = [
     ),
     Mutant(
         "a-client-s-path-is-opened",
-        "service/client_settings.cpp",
+        "host_engine/server/client_settings.cpp",
         '{"secret_file", "metrics_file", "pin"}',
         '{"metrics_file", "pin"}',
         "service",
@@ -277,7 +277,7 @@ ARENAS = [
     ),
     Mutant(
         "stations-elsewhere-met",
-        "engine/lane_group.cpp",
+        "runtime/lane_group.cpp",
         "may_reach ? may_reach(address.host, address.port) : Status()",
         "may_reach ? Status() : Status()",
         "collective",

@@ -5,7 +5,7 @@ from mutant import Mutant
 COPIES = [
     Mutant(
         "data-of-another-program-taken",
-        "service/client_memory.cpp",
+        "host_engine/server/client_memory.cpp",
         "if (moved == bytes && (!pull || seen == cookie_.cookie)) return Moved::kAll;",
         "if (moved == bytes) return Moved::kAll;",
         "engine",
@@ -13,7 +13,7 @@ COPIES = [
     ),
     Mutant(
         "results-written-to-another-program",
-        "service/client_memory.cpp",
+        "host_engine/server/client_memory.cpp",
         "} else if (!is_client()) {",
         "} else if (count == 0) {",
         "engine",
@@ -21,7 +21,7 @@ COPIES = [
     ),
     Mutant(
         "any-file-is-a-clients-memory",
-        "service/client_memory.cpp",
+        "host_engine/server/client_memory.cpp",
         """if (!name.ends_with("/mem")) {""",
         "if (name.empty()) {",
         "engine",
@@ -29,7 +29,7 @@ COPIES = [
     ),
     Mutant(
         "memory-goes-back-in-the-midst-of-a-copy",
-        "service/mover.cpp",
+        "host_engine/server/mover.cpp",
         "if (!t.ended || t.finished || (held && !hangs_)) return;",
         "if (!t.ended || t.finished) return;",
         "engine",
@@ -37,7 +37,7 @@ COPIES = [
     ),
     Mutant(
         "late-write-is-not-told",
-        "service/mover.cpp",
+        "host_engine/server/mover.cpp",
         "const bool writes = held && call_->way == Transfer::kPush;",
         "const bool writes = false;",
         "engine",
@@ -45,7 +45,7 @@ COPIES = [
     ),
     Mutant(
         "tensors-freed-that-may-be-written",
-        "engine/client_group.cpp",
+        "host_engine/client/client_group.cpp",
         "if (done->held) flight->staging->keep_outputs();",
         "",
         "engine",
@@ -53,7 +53,7 @@ COPIES = [
     ),
     Mutant(
         "movers-that-hang-not-counted",
-        "service/mover.cpp",
+        "host_engine/server/mover.cpp",
         "if (!over && !std::exchange(hangs_, true)) pool_->account().add_hung(1);",
         "",
         "engine",
@@ -61,7 +61,7 @@ COPIES = [
     ),
     Mutant(
         "pushed-before-it-is-final",
-        "service/transfer.cpp",
+        "host_engine/server/transfer.cpp",
         "if (outcome.ok() && part != kNoPart) pushes_.raise(part, bytes);",
         "if (outcome.ok() && part != kNoPart) pushes_.raise(part, UINT64_MAX);",
         "engine",
@@ -77,7 +77,7 @@ COPIES = [
     ),
     Mutant(
         "refused-while-memory-is-only-kept",
-        "service/bounce.cpp",
+        "host_engine/server/bounce.cpp",
         "for (BouncePool* const pool : pools_) pool->drop_kept();",
         "",
         "engine",
@@ -85,7 +85,7 @@ COPIES = [
     ),
     Mutant(
         "copied-as-due-while-it-grows",
-        "service/transfer.cpp",
+        "host_engine/server/transfer.cpp",
         "if (p.done < p.until) due_.push_back(copied.part);",
         "",
         "engine",

@@ -21,7 +21,7 @@ PLACING = [
     ),
     Mutant(
         "slices-of-a-group-that-goes-forgotten",
-        "engine/lane.cpp",
+        "runtime/lane.cpp",
         "it->second->core_.abandon();",
         "",
         "offload",
@@ -29,7 +29,7 @@ PLACING = [
     ),
     Mutant(
         "retired-operation-not-visited",
-        "collective/placing.cpp",
+        "collective/movements/placing.cpp",
         "g_.ops.touch(*op);",
         "",
         "offload",

@@ -37,7 +37,7 @@ LOSS_AND_REPAIR = [
     ),
     Mutant(
         "wrong-chunk-served",
-        "collective/repair_donor.cpp",
+        "collective/movements/repair_donor.cpp",
         "source.subspan(static_cast<size_t>(at) * op.plan.chunk, bytes)",
         "source.subspan(static_cast<size_t>(at - (at > 0 ? 1 : 0)) * op.plan.chunk, bytes)",
         "collective",
@@ -93,7 +93,7 @@ LOSS_AND_REPAIR = [
     ),
     Mutant(
         "last-chunk-of-an-early-answer-miscounted",
-        "collective/repair_early.cpp",
+        "collective/movements/repair_early.cpp",
         "static_cast<Chunk>((part.size() + chunk - 1) / chunk)",
         "static_cast<Chunk>(part.size() / chunk + 1)",
         "collective",

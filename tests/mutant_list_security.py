@@ -142,7 +142,7 @@ SECURITY = [
     ),
     Mutant(
         "mode-of-a-rank-not-compared",
-        "engine/security.cpp",
+        "runtime/security.cpp",
         "if (mode == config.security) return {};",
         "if (!mode.empty()) return {};",
         "security",
@@ -150,7 +150,7 @@ SECURITY = [
     ),
     Mutant(
         "keys-of-guessed-numbers",
-        "engine/security.cpp",
+        "runtime/security.cpp",
         "if (!secure_random_bytes(record.nonce)) return no_random();",
         "(void)secure_random_bytes(record.nonce);",
         "security",
@@ -158,7 +158,7 @@ SECURITY = [
     ),
     Mutant(
         "guards-made-twice",
-        "engine/security.cpp",
+        "runtime/security.cpp",
         "if (std::exchange(guards_made_, true)) {",
         "if (spec_.size == 0) {",
         "security",
@@ -198,7 +198,7 @@ SECURITY = [
     ),
     Mutant(
         "source-that-moved-not-noticed",
-        "engine/lane.cpp",
+        "runtime/lane.cpp",
         "const bool again = judged == Judged::kUnread || judged == Judged::kOwn;",
         "const bool again = judged == Judged::kUnread;",
         "security",
@@ -206,7 +206,7 @@ SECURITY = [
     ),
     Mutant(
         "own-datagrams-that-were-not-sent-taken-for-echoes",
-        "engine/lane.cpp",
+        "runtime/lane.cpp",
         "if (judged == Judged::kOwn && bytes <= seen_.echoes) {",
         "if (judged == Judged::kOwn) {",
         "collective",
@@ -222,7 +222,7 @@ SECURITY = [
     ),
     Mutant(
         "both-lanes-at-one-address",
-        "engine/rendezvous.cpp",
+        "runtime/rendezvous.cpp",
         "  other.group = second << 16 | (address.group & 0xffff);\n",
         "  (void)second;\n",
         "engine",
@@ -246,7 +246,7 @@ SECURITY = [
     ),
     Mutant(
         "values-of-an-earlier-run-fit",
-        "engine/guarded_store.cpp",
+        "runtime/guarded_store.cpp",
         "return agreed == nullptr || of_records(key) ? security_.secret().record() : *agreed;",
         "return security_.secret().record();",
         "security",
@@ -272,7 +272,7 @@ SECURITY = [
     ),
     Mutant(
         "asks-read-without-a-proof",
-        "service/jobs.cpp",
+        "aggregation/server/jobs.cpp",
         "if (const auto no = distrust(link, heading, record)) return refuse(link, *no, host, now);",
         "",
         "service",
@@ -296,7 +296,7 @@ SECURITY = [
     ),
     Mutant(
         "digest-of-the-ring-not-compared",
-        "collective/ring.cpp",
+        "collective/movements/ring.cpp",
         "  sources_.on_bytes(*op, *stream, op->ring.blocks[*stream].available);\n",
         "",
         "security",

@@ -5,7 +5,7 @@ from mutant import Mutant
 STATIONS = [
     Mutant(
         "repeated-contribution-ends-the-job",
-        "aggregation/job.cpp",
+        "aggregation/fold/job.cpp",
         """  if (data.segment < op->next_of(from)) {
     counters_.add(Counter::agg_repeated);
     return {};
@@ -17,7 +17,7 @@ STATIONS = [
     ),
     Mutant(
         "repeated-contribution-counted-twice",
-        "aggregation/block_table.cpp",
+        "aggregation/fold/block_table.cpp",
         "if ((word & bit) != 0) return false;",
         "",
         "aggregation",
@@ -33,7 +33,7 @@ STATIONS = [
     ),
     Mutant(
         "bits-of-an-old-block-kept",
-        "aggregation/block_table.cpp",
+        "aggregation/fold/block_table.cpp",
         "std::fill_n(words(r), words_, 0);",
         "",
         "aggregation",
@@ -41,7 +41,7 @@ STATIONS = [
     ),
     Mutant(
         "blocks-that-are-gone-are-found",
-        "aggregation/block_table.cpp",
+        "aggregation/fold/block_table.cpp",
         "if (r.used && r.key == key) return &r;",
         "if (r.key == key) return &r;",
         "aggregation",
@@ -49,7 +49,7 @@ STATIONS = [
     ),
     Mutant(
         "place-of-a-held-result-used-again",
-        "aggregation/job.cpp",
+        "aggregation/fold/job.cpp",
         "if (!std::exchange(block.held, true)) counters_.add(Counter::agg_held);",
         "if (!std::exchange(block.held, true)) free_.push_back(block.place);",
         "aggregation",
@@ -57,7 +57,7 @@ STATIONS = [
     ),
     Mutant(
         "places-of-a-declined-operation-lost",
-        "aggregation/job.cpp",
+        "aggregation/fold/job.cpp",
         "[this](const BlockRecord& block) { free_.push_back(block.place); }",
         "[](const BlockRecord&) {}",
         "aggregation",
@@ -65,7 +65,7 @@ STATIONS = [
     ),
     Mutant(
         "window-of-a-declined-operation-lost",
-        "aggregation/job.cpp",
+        "aggregation/fold/job.cpp",
         "  outstanding_ -= op.outstanding();\n",
         "",
         "aggregation",
@@ -73,7 +73,7 @@ STATIONS = [
     ),
     Mutant(
         "declined-told-only-to-who-was-there",
-        "aggregation/job.cpp",
+        "aggregation/fold/job.cpp",
         "    tell_declined(*op, from, hash);\n",
         "",
         "aggregation",
@@ -81,7 +81,7 @@ STATIONS = [
     ),
     Mutant(
         "grants-to-ranks-that-have-not-opened",
-        "aggregation/job.cpp",
+        "aggregation/fold/job.cpp",
         "if (op.opened(rank) && (op.partners()",
         "if ((op.partners()",
         "aggregation",
@@ -89,7 +89,7 @@ STATIONS = [
     ),
     Mutant(
         "grants-beyond-the-window",
-        "aggregation/job.cpp",
+        "aggregation/fold/job.cpp",
         "room = most - std::min(most, outstanding_);",
         "room = most;",
         "aggregation",
@@ -97,7 +97,7 @@ STATIONS = [
     ),
     Mutant(
         "later-operation-takes-the-room-of-an-earlier-one",
-        "aggregation/job.cpp",
+        "aggregation/fold/job.cpp",
         "    if (op->ungranted() > 0) return;\n",
         "",
         "aggregation",
@@ -105,7 +105,7 @@ STATIONS = [
     ),
     Mutant(
         "granted-although-a-rank-has-left",
-        "aggregation/station.cpp",
+        "aggregation/fold/station.cpp",
         "  job_->stop_granting();\n",
         "",
         "aggregation",
@@ -113,7 +113,7 @@ STATIONS = [
     ),
     Mutant(
         "result-to-an-owner-that-has-not-opened",
-        "aggregation/job.cpp",
+        "aggregation/fold/job.cpp",
         "if (!op.opened(entry.owner) || ",
         "if (",
         "aggregation",
@@ -121,7 +121,7 @@ STATIONS = [
     ),
     Mutant(
         "results-of-a-slow-owner-unbounded",
-        "aggregation/job.cpp",
+        "aggregation/fold/job.cpp",
         "out_.queued(to, Channel::kReduce) < kMostQueued &&",
         "out_.queued(to, Channel::kReduce) + 1 != 0 &&",
         "aggregation",
@@ -129,7 +129,7 @@ STATIONS = [
     ),
     Mutant(
         "results-of-all-owners-unbounded",
-        "aggregation/job.cpp",
+        "aggregation/fold/job.cpp",
         "queued_ + bytes <= kMostQueuedToAll;",
         "queued_ + bytes != 0;",
         "aggregation",
@@ -137,7 +137,7 @@ STATIONS = [
     ),
     Mutant(
         "stations-fold-in-rank-order-always",
-        "aggregation/operation.cpp",
+        "aggregation/fold/operation.cpp",
         "first_folded(order_, owner, contributors)",
         "first_folded(FoldOrder::kRank, owner, contributors)",
         "aggregation",
@@ -145,7 +145,7 @@ STATIONS = [
     ),
     Mutant(
         "kept-contribution-awaited-at-the-wrong-end",
-        "aggregation/operation.cpp",
+        "aggregation/fold/operation.cpp",
         "return {(owner + 1) % contributors, contributors - 1};",
         "return {owner, contributors - 1};",
         "aggregation",
@@ -153,7 +153,7 @@ STATIONS = [
     ),
     Mutant(
         "factors-of-hosts-applied-twice",
-        "aggregation/operation.cpp",
+        "aggregation/fold/operation.cpp",
         "if (rule.reduction == Reduction::kPremulSum) rule.reduction = Reduction::kSum;",
         "",
         "aggregation",
@@ -161,7 +161,7 @@ STATIONS = [
     ),
     Mutant(
         "any-rank-of-a-host-leads",
-        "aggregation/operation.cpp",
+        "aggregation/fold/operation.cpp",
         "&& hosts_.leader(host, entry.owner) == rank;",
         "&& (hosts_.leader(host, entry.owner) == rank || rank == 0);",
         "aggregation",
@@ -169,7 +169,7 @@ STATIONS = [
     ),
     Mutant(
         "frame-in-anothers-name-taken",
-        "aggregation/station.cpp",
+        "aggregation/fold/station.cpp",
         "if (header.member != from || header.lane != 1)",
         "if (header.lane != 1)",
         "aggregation",
@@ -177,7 +177,7 @@ STATIONS = [
     ),
     Mutant(
         "contribution-of-any-length-taken",
-        "aggregation/job.cpp",
+        "aggregation/fold/job.cpp",
         "if (data.payload.size() != op.rule().contribution_bytes(entry.bytes))",
         "if (data.payload.size() > op.rule().contribution_bytes(entry.bytes))",
         "aggregation",
@@ -185,7 +185,7 @@ STATIONS = [
     ),
     Mutant(
         "frames-of-another-group-taken",
-        "aggregation/station.cpp",
+        "aggregation/fold/station.cpp",
         "if (header.group_tag != tag_) {",
         "if (header.group_tag == 0) {",
         "aggregation",
@@ -193,7 +193,7 @@ STATIONS = [
     ),
     Mutant(
         "sum-of-any-contributions-taken",
-        "aggregation/job_tree.cpp",
+        "aggregation/fold/job_tree.cpp",
         "sum.contributors != racks.members(leaf.who.rack).size()) {",
         "racks.members(leaf.who.rack).empty()) {",
         "collective",
@@ -201,7 +201,7 @@ STATIONS = [
     ),
     Mutant(
         "idle-blocks-never-told",
-        "aggregation/ageing.cpp",
+        "aggregation/fold/ageing.cpp",
         "if (r == nullptr || r->folded || now - r->touched < deadline_) continue;",
         "if (r == nullptr || r->folded || now - r->touched >= 0) continue;",
         "aggregation",
@@ -260,7 +260,7 @@ DEALING = [
     ),
     Mutant(
         "careless-with-a-reduce-scatter",
-        "protocol/placement.cpp",
+        "aggregation/plan/placement.cpp",
         "const Wide most = 9 * links.reduced(0, kept, false);",
         "const Wide most = 90 * links.reduced(0, kept, false);",
         "protocol",
@@ -268,7 +268,7 @@ DEALING = [
     ),
     Mutant(
         "rounding-loses-a-share",
-        "protocol/placement.cpp",
+        "aggregation/plan/placement.cpp",
         "    placement.stations[j] = cumulative - dealt;\n",
         "    placement.stations[j] = cumulative > dealt ? cumulative - dealt - 1 : 0;\n",
         "protocol",
@@ -276,7 +276,7 @@ DEALING = [
     ),
     Mutant(
         "own-shard-kept-where-rank-order-shows",
-        "collective/station_deal.cpp",
+        "aggregation/plan/station_deal.cpp",
         "return agreed.fold == FoldOrder::kTurn && !wider ?",
         "return agreed.fold != FoldOrder::kTurn && !wider ?",
         "collective",
@@ -284,7 +284,7 @@ DEALING = [
     ),
     Mutant(
         "station-thinks-nothing-is-kept",
-        "collective/station_list.cpp",
+        "aggregation/fold/station_list.cpp",
         "static_cast<uint32_t>(bytes), deal_.kept};",
         "static_cast<uint32_t>(bytes), false};",
         "collective",
@@ -300,7 +300,7 @@ DEALING = [
     ),
     Mutant(
         "slower-stations-stay-at-work",
-        "protocol/station_trial.cpp",
+        "aggregation/member/station_trial.cpp",
         "if (worth() == resting_) {",
         "if (worth() != resting_) {",
         "protocol",
@@ -308,7 +308,7 @@ DEALING = [
     ),
     Mutant(
         "resting-stations-fold",
-        "collective/stations.cpp",
+        "aggregation/member/stations.cpp",
         "if (set != nullptr && set->resting && deal.deal) {",
         "if (set != nullptr && set->resting && deal.deal && sequence == 0) {",
         "collective",

@@ -21,13 +21,13 @@ SWARM = [
     ),
     _planted(
         "news-for-a-busy-thread-forgotten",
-        "simulation/sim_lane.cpp",
+        "sim/world/sim_lane.cpp",
         "plan(now < free_at_ ? free_at_ : now + costs_.wake);",
         "if (now >= free_at_) plan(now + costs_.wake);",
     ),
     _planted(
         "command-for-a-busy-thread-forgotten",
-        "simulation/sim_lane.cpp",
+        "sim/world/sim_lane.cpp",
         "plan(at < free_at_ ? free_at_ : at + costs_.wake);",
         "if (at >= free_at_) plan(at + costs_.wake);",
     ),
@@ -63,7 +63,7 @@ SWARM = [
     ),
     _planted(
         "another-chunk-as-repair",
-        "collective/repair_donor.cpp",
+        "collective/movements/repair_donor.cpp",
         "source.subspan(static_cast<size_t>(at) * op.plan.chunk, bytes)",
         "source.first(bytes)",
     ),
@@ -87,7 +87,7 @@ SWARM = [
     ),
     _planted(
         "exchanged-to-the-wrong-offset",
-        "collective/exchanges.cpp",
+        "collective/movements/exchanges.cpp",
         "run.destination(header.member) + data.offset",
         "run.destination(header.member)",
     ),
@@ -105,7 +105,7 @@ SWARM = [
     ),
     _planted(
         "account-of-unasked-blocks-ignored",
-        "collective/exchanges.cpp",
+        "collective/movements/exchanges.cpp",
         "return !piece.unasked || unasked_.room(piece.to, op.post.sequence, cost_of(piece), oldest);",
         "return !piece.unasked || cost_of(piece) > 0 || oldest;",
     ),

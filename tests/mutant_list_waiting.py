@@ -21,7 +21,7 @@ WAITING = [
     ),
     Mutant(
         "braked-helper-yields",
-        "host/lane.cpp",
+        "shm/lane.cpp",
         "patience_.on_yield(after, after - before);",
         "patience_.on_yield(after, 0);",
         "host",
@@ -29,7 +29,7 @@ WAITING = [
     ),
     Mutant(
         "other-ranks-of-the-job-need-no-cores",
-        "host/peer_registry.cpp",
+        "shm/peer_registry.cpp",
         "ranks_ = std::max({ranks_, ranks, launched_ranks()});",
         "ranks_ = ranks;",
         "host",
@@ -37,7 +37,7 @@ WAITING = [
     ),
     Mutant(
         "cold-host-thread-is-not-warmed",
-        "host/lane.cpp",
+        "shm/lane.cpp",
         "} else if (busy) {",
         "} else if (busy && next == Next::kThread) {",
         "host",
@@ -46,7 +46,7 @@ WAITING = [
     ),
     Mutant(
         "awaited-post-that-is-over-wakes-nobody",
-        "host/lane.cpp",
+        "shm/lane.cpp",
         "awaited && core_.newest() == awaited ? Next::kCaller",
         "awaited ? Next::kCaller",
         "host",
@@ -54,7 +54,7 @@ WAITING = [
     ),
     Mutant(
         "mail-beside-an-awaited-post-wakes-nobody",
-        "host/lane.cpp",
+        "shm/lane.cpp",
         "next = Next::kThread;  // who put it there",
         "// who put it there",
         "host",

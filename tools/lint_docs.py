@@ -228,7 +228,7 @@ def attacks(tree: Tree, report: Report) -> None:
 
 def refusals(tree: Tree, report: Report) -> None:
     """docs/aggregators.md has every reason for which an aggregator refuses a group."""
-    table = "csrc/core/service/admission.h"
+    table = "csrc/aggregation/server/admission.h"
     for match in re.finditer(r"^  X\((\w+), ", tree.read(table), re.M):
         number = line_of(tree.read(table), match.start())
         there = f"| `{match[1]}` | " in tree.read("docs/aggregators.md")

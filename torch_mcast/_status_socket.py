@@ -42,7 +42,7 @@ def _uid_of(user: str) -> int:
 
 
 def _check_listener(connection: socket.socket, path: Path, user: str) -> None:
-    """Checks the listener's user, as TrustedUser of csrc/core/host/local_socket.h does."""
+    """Checks the listener's user, as TrustedUser of csrc/core/base/local_socket.h does."""
     credentials = connection.getsockopt(
         socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("iII")
     )

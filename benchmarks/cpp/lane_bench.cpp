@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "collective/plan.h"
-#include "engine/lane.h"
+#include "runtime/lane.h"
 
 namespace mcast {
 namespace {

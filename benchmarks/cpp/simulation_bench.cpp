@@ -5,8 +5,8 @@
 
 #include <bit>
 
-#include "transport/sim/fabric.h"
-#include "transport/sim/flows.h"
+#include "sim/network/fabric.h"
+#include "sim/network/flows.h"
 
 namespace mcast::sim {
 namespace {

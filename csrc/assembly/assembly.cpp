@@ -1,7 +1,7 @@
 #include "assembly/assembly.h"
 
-#include "engine/client_source.h"
-#include "engine/member_aggregation.h"
+#include "aggregation/member/member_aggregation.h"
+#include "host_engine/client/client_source.h"
 
 namespace mcast {
 

@@ -1,7 +1,7 @@
 // The optional products of this build.
 #pragma once
 
-#include "engine/products.h"
+#include "runtime/products.h"
 
 namespace mcast {
 

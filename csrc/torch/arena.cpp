@@ -10,7 +10,7 @@
 #include <mutex>
 
 #include "base/log.h"
-#include "host/arena_pool.h"
+#include "shm/arena_pool.h"
 
 namespace mcast::pg {
 namespace {

@@ -23,11 +23,11 @@
 #include "coalescing.h"
 #include "device/device_copies.h"
 #include "device/group_devices.h"
-#include "engine/engine.h"
 #include "fallback_work.h"
 #include "fallbacks.h"
 #include "observer.h"
 #include "options.h"
+#include "runtime/engine.h"
 #include "tensors.h"
 #include "work.h"
 

@@ -20,10 +20,10 @@
 #include "bindings.h"
 #include "device/completion_poller.h"
 #include "device/failure_policy.h"
-#include "engine/transport_choice.h"
 #include "engine_store.h"
 #include "gil.h"
 #include "nccl_options.h"
+#include "runtime/transport_choice.h"
 #include "transport/udp/netif.h"
 
 namespace py = pybind11;

@@ -3,7 +3,7 @@
 
 #include <torch/csrc/utils/pybind.h>
 
-#include "engine/group.h"
+#include "runtime/group.h"
 
 namespace mcast::pg {
 

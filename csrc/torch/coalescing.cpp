@@ -7,7 +7,7 @@
 #include <exception>
 #include <utility>
 
-#include "engine/clock.h"
+#include "base/clock.h"
 
 namespace mcast::pg {
 namespace {

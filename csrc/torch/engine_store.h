@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/store_client.h"
+#include "host_engine/client/store_client.h"
 
 namespace mcast::pg {
 

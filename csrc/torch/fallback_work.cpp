@@ -11,7 +11,7 @@
 #include <condition_variable>
 #include <thread>
 
-#include "engine/clock.h"
+#include "base/clock.h"
 #include "gil.h"
 #include "wait_slice.h"
 #include "work.h"

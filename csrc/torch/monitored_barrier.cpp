@@ -8,7 +8,7 @@
 #include <algorithm>
 
 #include "backend.h"
-#include "engine/clock.h"
+#include "base/clock.h"
 #include "gil.h"
 #include "members.h"
 #include "store.h"

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "crypto/ipsec_mb.h"
-#include "engine/engine.h"
-#include "engine/security.h"
 #include "gil.h"
+#include "runtime/engine.h"
+#include "runtime/security.h"
 
 namespace py = pybind11;
 

@@ -4,7 +4,7 @@
 
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
-#include "engine/engine.h"
+#include "runtime/engine.h"
 
 namespace mcast::pg {
 

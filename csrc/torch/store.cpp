@@ -14,10 +14,10 @@
 #include <stdexcept>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/host.h"
 #include "base/units.h"
-#include "engine/clock.h"
-#include "engine/rendezvous.h"
+#include "runtime/rendezvous.h"
 #include "work.h"
 
 namespace mcast::pg {

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/engine.h"
 #include "making.h"
+#include "runtime/engine.h"
 
 namespace mcast::pg {
 

@@ -15,7 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/engine.h"
+#include "runtime/engine.h"
 
 namespace mcast::pg {
 

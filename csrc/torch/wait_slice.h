@@ -7,7 +7,7 @@
 #include <chrono>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include "engine/clock.h"
+#include "base/clock.h"
 
 namespace mcast::pg {
 

@@ -22,9 +22,9 @@
 #include <utility>
 
 #include "background.h"
+#include "base/clock.h"
 #include "base/errors.h"
 #include "device/device_copies.h"
-#include "engine/clock.h"
 #include "gil.h"
 #include "wait_slice.h"
 

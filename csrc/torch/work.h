@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "call_name.h"
-#include "engine/engine.h"
 #include "observer.h"
+#include "runtime/engine.h"
 
 namespace mcast::pg {
 

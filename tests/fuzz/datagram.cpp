@@ -3,8 +3,8 @@
 #include <array>
 #include <vector>
 
-#include "engine/fault_classifier.h"
 #include "fuzz.h"
+#include "transport/fault_classifier.h"
 #include "wire/datagram.h"
 #include "wire/frame.h"
 

@@ -12,13 +12,13 @@
 #include <string>
 #include <vector>
 
+#include "aggregation/member/registrar_core.h"
+#include "aggregation/server/jobs.h"
 #include "base/log.h"
 #include "base/version.h"
 #include "crypto/signed_text.h"
-#include "engine/registrar_core.h"
-#include "engine/rendezvous.h"
 #include "fuzz.h"
-#include "service/jobs.h"
+#include "runtime/rendezvous.h"
 #include "wire/protocol_version.h"
 #include "wire/record_stream.h"
 

@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "fuzz.h"
-#include "ipc/control.h"
-#include "ipc/record.h"
-#include "ipc/ring.h"
+#include "host_engine/ipc/control.h"
+#include "host_engine/ipc/record.h"
+#include "host_engine/ipc/ring.h"
 
 using namespace mcast;
 using namespace mcast::ipc;

@@ -9,12 +9,12 @@
 
 #include "base/config.h"
 #include "crypto/signed_text.h"
-#include "engine/guarded_store.h"
-#include "engine/rendezvous.h"
-#include "engine/security.h"
-#include "engine/transport_choice.h"
 #include "fuzz.h"
-#include "host/peer_registry.h"
+#include "runtime/guarded_store.h"
+#include "runtime/rendezvous.h"
+#include "runtime/security.h"
+#include "runtime/transport_choice.h"
+#include "shm/peer_registry.h"
 
 using namespace mcast;
 using fuzz::require;

@@ -12,9 +12,9 @@
 #include "base/hex.h"
 #include "base/log.h"
 #include "crypto/secret.h"
-#include "engine/fault_classifier.h"
 #include "fuzz.h"
 #include "support/secret_text.h"
+#include "transport/fault_classifier.h"
 #include "transport/fault_spec.h"
 #include "transport/udp/netif.h"
 

@@ -7,7 +7,7 @@
 #include <set>
 #include <vector>
 
-#include "aggregation/station.h"
+#include "aggregation/fold/station.h"
 #include "fuzz.h"
 
 using namespace mcast;

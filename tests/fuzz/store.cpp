@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "fuzz.h"
-#include "service/store_table.h"
+#include "host_engine/server/store_table.h"
 
 namespace mcast::fuzz {
 namespace {

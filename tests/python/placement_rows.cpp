@@ -5,7 +5,7 @@
 // Placement, and the text of the reason as the last field.
 #include <iostream>
 
-#include "protocol/placement.h"
+#include "aggregation/plan/placement.h"
 
 int main() {
   mcast::PlacementInput input;

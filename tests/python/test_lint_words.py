@@ -89,8 +89,8 @@ def test_other_openings_are_not_odd(text):
 @pytest.mark.parametrize(
     ("name", "folder"),
     [
-        ("csrc/core/ipc/ring.h", "csrc/core/ipc"),
-        ("csrc/core/transport/sim/fabric.cpp", "csrc/core/transport"),
+        ("csrc/host_engine/ipc/ring.h", "csrc/core/ipc"),
+        ("csrc/sim/network/fabric.cpp", "csrc/core/transport"),
         ("csrc/torch/device/copy.h", "csrc/torch"),
         ("tests/cpp/ipc/ring_test.cpp", "tests/cpp"),
         ("torch_mcast/bench/__init__.py", "torch_mcast"),

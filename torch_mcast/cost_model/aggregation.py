@@ -13,7 +13,7 @@ SwitchML (NSDI'21), Trio-ML (SIGCOMM'22). A split between servers and workers, f
 the workers' own multicast are in torch_mcast.bench.formulas. Ways O and R are this project's:
 docs/aggregation.md.
 
-csrc/core/protocol/placement.cpp plans with the same loads in integers; tests/python/test_cost_model.py
+csrc/aggregation/plan/placement.cpp plans with the same loads in integers; tests/python/test_cost_model.py
 compares the two.
 """
 
@@ -26,7 +26,7 @@ from torch_mcast.bench import formulas
 
 OPS = ("all_reduce", "reduce_scatter", "ag_rs")
 
-# Equal to csrc/core/protocol/placement.h.
+# Equal to csrc/aggregation/plan/placement.h.
 LEAST_BYTES = 1 << 20
 STATION_SEGMENTS = 4
 # Equal to csrc/core/collective/plan.cpp.
@@ -212,7 +212,7 @@ class Case:
 
 
 def plan(case: Case) -> Plan:
-    """Plans as place() in csrc/core/protocol/placement.cpp does, in fractions instead of bisection."""
+    """Plans as place() in csrc/aggregation/plan/placement.cpp does, in fractions instead of bisection."""
     servers, hosts = case.servers, case.servers.hosts
     workers = workers_only("ag_rs", hosts).time if hosts > 1 else 0.0
     alone = workers_only("reduce_scatter", hosts).time if hosts > 1 else 0.0

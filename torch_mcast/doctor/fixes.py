@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-UDP_PORTS = (20000, 29999)  # csrc/core/engine/rendezvous.cpp
+UDP_PORTS = (20000, 29999)  # csrc/core/runtime/rendezvous.cpp
 GROUPS = "239.0.0.0/8"
 GROUPS6 = "ff15::6d63:6173:7400:0/104"
 TORCH_INDEX = "https://download.pytorch.org/whl/"

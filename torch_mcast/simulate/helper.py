@@ -15,7 +15,7 @@ from typing import Any
 
 from torch_mcast import _program
 
-# Version of the program's JSON (csrc/core/simulation/report.h).
+# Version of the program's JSON (csrc/sim/world/report.h).
 SCHEMA = 2
 
 # Number of the experiment, virtual seconds, share that is done: 0 when it begins, 1 when it has ended.

@@ -21,7 +21,7 @@ CAPTION = "link-bound model, cost of the host not included"
 
 def bound_s(result: dict[str, Any]) -> float:
     """Returns the least seconds for all operations of a result (bound_of() in
-    csrc/core/simulation/experiment.h)."""
+    csrc/sim/world/experiment.h)."""
     return float(result["ops"][0]["bound"]) / 1e9
 
 

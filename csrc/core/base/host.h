@@ -21,7 +21,7 @@ std::string host_id_from(const char* boot_id_path, const char* net_namespace_pat
 std::string host_name();
 
 // Distinguishes this job from others on the network, equal on all its ranks: "run|address|port"
-// from TORCHELASTIC_RUN_ID, MASTER_ADDR and MASTER_PORT; empty if none is set (engine/rendezvous.h
+// from TORCHELASTIC_RUN_ID, MASTER_ADDR and MASTER_PORT; empty if none is set (runtime/rendezvous.h
 // has the substitute). Reads the environment.
 std::string job_salt();
 

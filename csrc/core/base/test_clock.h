@@ -1,5 +1,5 @@
 // Lets a test move the clock of this process: nanoseconds in a mapped file are added to
-// CLOCK_MONOTONIC (engine/clock.h). No setting enables this: a rank's test calls use(), and the
+// CLOCK_MONOTONIC (base/clock.h). No setting enables this: a rank's test calls use(), and the
 // programs of the engine and the aggregator read MCAST_TEST_CLOCK when they start. A process
 // without such a clock pays one load and one branch per reading.
 #pragma once

@@ -27,9 +27,10 @@ enum class PlacementReason : uint8_t {
 // Text for people: why the stations fold nothing, or "placed".
 const char* placement_text(PlacementReason reason) noexcept;
 
-// The planner's result (aggregation/plan/placement.h). Times are in 1/65536 of S/B: S = bytes of the
-// vector, B = the rate of a worker's link, per direction. `planned`, `workers` and `served` are bounds for an all_reduce, or for a reduce_scatter
-// with a concurrent all_gather of as many bytes; they consider links, not CPUs.
+// The planner's result (aggregation/plan/placement.h). Times are in 1/65536 of S/B: S = bytes of
+// the vector, B = the rate of a worker's link, per direction. `planned`, `workers` and `served` are
+// bounds for an all_reduce, or for a reduce_scatter with a concurrent all_gather of as many bytes;
+// they consider links, not CPUs.
 struct Placement {
   PlacementReason reason = PlacementReason::kPlaced;
   uint32_t part = 0;               // f: part of each shard that stations fold

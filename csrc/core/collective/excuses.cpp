@@ -9,8 +9,8 @@
 //   2. Every rank replies to member 0. A late rank posts a stand-in: the same operation, in place
 //      in scratch memory, whose input is never read.
 //   3. The mask goes down the tree; each rank passes it to the stations that fold for it
-//      (aggregation/job.cpp). Folds continue without the excused ranks; AVG divides by the number
-//      of ranks that are left.
+//      (aggregation/fold/job.cpp). Folds continue without the excused ranks; AVG divides by the
+//      number of ranks that are left.
 // Cost: three trips through the tree for an operation that waits; none for others.
 #include "collective/excuses.h"
 

@@ -19,7 +19,7 @@
 #include "base/log.h"
 #include "collective/aggregation_report.h"
 #include "collective/group_context.h"
-#include "collective/reductions.h"
+#include "collective/movements/reductions.h"
 #include "wire/aggregation.h"
 
 namespace mcast {

@@ -1,8 +1,8 @@
 // ExternalFold: a product that folds parts of a group's reductions outside of its ranks
-// (aggregation/member/stations.h), as the group sees it. The group passes it frames, losses and time, and
-// asks it for a share of each reduction when that is posted. Those who fold are stations: peers with
-// member numbers from the group's size on. Calls are per operation, frame or turn; reductions read a
-// FoldShare per segment.
+// (aggregation/member/stations.h), as the group sees it. The group passes it frames, losses and
+// time, and asks it for a share of each reduction when that is posted. Those who fold are stations:
+// peers with member numbers from the group's size on. Calls are per operation, frame or turn;
+// reductions read a FoldShare per segment.
 //
 // Threads: the lane's.
 #pragma once

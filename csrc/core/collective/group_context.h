@@ -53,7 +53,7 @@ class GroupContext final : public MessageLink {
   const Tree tree;
   GroupPath path;
   GroupState state = GroupState::kNew;
-  std::vector<Status> gone;  // by member: why it can no longer be reached
+  std::vector<Status> gone;      // by member: why it can no longer be reached
   ExternalFold* fold = nullptr;  // null: ranks fold everything
 
   // Declared before the operations, which return memory to it in their destructors.

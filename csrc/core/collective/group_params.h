@@ -8,7 +8,7 @@
 
 #include "base/trace.h"
 #include "collective/external_fold.h"
-#include "collective/host_inputs.h"
+#include "collective/movements/host_inputs.h"
 #include "collective/plan.h"
 #include "protocol/ingress_share.h"
 

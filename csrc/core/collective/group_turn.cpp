@@ -163,8 +163,7 @@ void GroupCore::reschedule(Operation& op) {
   }
   const bool streams = op.plan.roots > 0 && !op.plan.small && !op.plan.trivial();
   const bool sending = op.own.sender && (!op.own.sender->all_sent() || op.own.sender->resending());
-  const bool asked =
-      op.reduce && op.reduce->dealt && !op.finished && op.reduce->sender->pending();
+  const bool asked = op.reduce && op.reduce->dealt && !op.finished && op.reduce->sender->pending();
   g_.ops.set_busy(op, op.local_complete
                           ? (sending && !op.plan.small) || asked
                           : op.reduce || op.exchange || streams || !op.ring.blocks.empty());

@@ -34,10 +34,10 @@ class Port {
   // is false.
   virtual size_t queued(Member to, Channel channel) const = 0;
 
-  // meet(): a station of an aggregator (collective/station_table.h) is at this address. From then
-  // on it is member `station` (group size or above) in the calls above, and its frames and its loss
-  // are reported as that member's. Its loss affects neither the lane nor the lane's other groups.
-  // part(): the number is no longer used; frames that still arrive are dropped.
+  // meet(): a station of an aggregator (aggregation/plan/station_table.h) is at this address. From
+  // then on it is member `station` (group size or above) in the calls above, and its frames and its
+  // loss are reported as that member's. Its loss affects neither the lane nor the lane's other
+  // groups. part(): the number is no longer used; frames that still arrive are dropped.
   virtual void meet(Member /*station*/, const StreamAddress& /*address*/) {}
   virtual void part(Member /*station*/) {}
 

@@ -5,8 +5,8 @@
 
 #include "collective/datagram_verifier.h"
 #include "collective/group_context.h"
+#include "collective/movements/placing.h"
 #include "collective/path_switch.h"
-#include "collective/placing.h"
 #include "collective/small_operations.h"
 #include "collective/source_auth.h"
 #include "protocol/staging.h"

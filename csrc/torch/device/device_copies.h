@@ -36,7 +36,7 @@
 #include "device/failure_policy.h"
 #include "device/pinned.h"
 #include "device/side_streams.h"
-#include "engine/engine.h"
+#include "runtime/engine.h"
 
 namespace mcast::pg {
 

@@ -3,7 +3,7 @@
 // must not write to outputs. From then on the operation has its place in the group's order,
 // whenever its source gets here.
 #include "backend.h"
-#include "engine/clock.h"
+#include "base/clock.h"
 #include "members.h"
 
 namespace mcast::pg {

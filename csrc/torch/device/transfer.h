@@ -12,7 +12,7 @@
 
 #include <vector>
 
-#include "engine/engine.h"
+#include "runtime/engine.h"
 #include "tensors.h"
 
 namespace mcast::pg {

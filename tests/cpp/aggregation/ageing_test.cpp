@@ -1,5 +1,5 @@
 // Tests ageing in virtual time: idle blocks are reported in time, busy and finished blocks never.
-#include "aggregation/ageing.h"
+#include "aggregation/fold/ageing.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Compares the table with a std::map on random blocks, and tests it when it is full.
-#include "aggregation/block_table.h"
+#include "aggregation/fold/block_table.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // A station's memory stays within its admission's reservation, whatever its ranks send.
 #include <gtest/gtest.h>
 
-#include "aggregation/job.h"
+#include "aggregation/fold/job.h"
 #include "aggregation/station_world.h"
 
 namespace mcast {

@@ -1,5 +1,5 @@
 // Counts the queries that an operation makes to its work list.
-#include "aggregation/operation.h"
+#include "aggregation/fold/operation.h"
 
 #include <gtest/gtest.h>
 

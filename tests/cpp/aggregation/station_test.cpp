@@ -1,6 +1,6 @@
 // Tests a station's rules one by one: windows, declines, queues, and the ends of operations and
 // jobs.
-#include "aggregation/station.h"
+#include "aggregation/fold/station.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "aggregation/station.h"
+#include "aggregation/fold/station.h"
 #include "base/rng.h"
 
 namespace mcast::test {

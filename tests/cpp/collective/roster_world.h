@@ -100,9 +100,7 @@ struct RosterWorld {
   bool changes(uint64_t each, Nanos limit = 60 * kSecond) {
     return run([&] { return c.total(Counter::roster_changes) == each * c.size(); }, limit);
   }
-  const StationSet* set(Member r, Sequence sequence) {
-    return c.fold(r).table().of(sequence);
-  }
+  const StationSet* set(Member r, Sequence sequence) { return c.fold(r).table().of(sequence); }
 
   Cluster c;
   std::vector<std::unique_ptr<FakeStation>> stations;

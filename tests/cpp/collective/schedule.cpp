@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include "base/rng.h"
-#include "engine/group_base.h"
+#include "runtime/group_base.h"
 #include "transport/interceptor.h"
 #include "wire/datagram.h"
 

@@ -7,7 +7,7 @@
 
 #include "base/rng.h"
 #include "collective/schedule.h"
-#include "engine/group_base.h"
+#include "runtime/group_base.h"
 #include "transport/interceptor.h"
 #include "wire/guarded_datagram.h"
 

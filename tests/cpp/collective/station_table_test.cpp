@@ -1,10 +1,10 @@
 // The table of station sets: which set is in force, losses before and after the cut-over,
 // forgetting. Also the segments that are dealt to the stations of a set; stations compute the same.
-#include "collective/station_table.h"
+#include "aggregation/plan/station_table.h"
 
 #include <gtest/gtest.h>
 
-#include "collective/station_list.h"
+#include "aggregation/fold/station_list.h"
 
 namespace mcast {
 namespace {

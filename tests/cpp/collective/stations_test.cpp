@@ -1,6 +1,6 @@
 // Stations fold parts of reductions: the bits are the same as without stations, whatever happens to
 // them.
-#include "collective/station_deal.h"
+#include "aggregation/plan/station_deal.h"
 #include "support/program.h"
 #include "support/seeds.h"
 #include "wire/aggregation.h"

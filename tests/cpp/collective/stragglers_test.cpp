@@ -1,6 +1,6 @@
 // Late ranks are named in member 0's report and in the errors of operations that pass their limit,
 // from the stations' reports. Also the planner's decisions on the last operations.
-#include "collective/straggler_reports.h"
+#include "aggregation/member/straggler_reports.h"
 
 #include <gmock/gmock.h>
 

@@ -1,5 +1,5 @@
 // When an aggregator may be asked again.
-#include "engine/admission.h"
+#include "aggregation/member/admission.h"
 
 #include <gtest/gtest.h>
 

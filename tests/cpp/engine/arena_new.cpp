@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <new>
 
-#include "host/arena_pool.h"
+#include "shm/arena_pool.h"
 
 namespace mcast::test {
 namespace {

@@ -1,5 +1,5 @@
 // Spans of memory that a client shares with its engine.
-#include "engine/client_arenas.h"
+#include "host_engine/client/client_arenas.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -15,10 +15,10 @@
 #include <chrono>
 #include <thread>
 
+#include "base/clock.h"
+#include "base/local_socket.h"
 #include "base/rng.h"
-#include "engine/clock.h"
 #include "engine_process.h"
-#include "host/local_socket.h"
 #include "hung_page.h"
 #include "programs.h"
 #include "support/seeds.h"

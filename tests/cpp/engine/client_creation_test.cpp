@@ -1,5 +1,5 @@
 // Tests the settings of a group that a client sends to an engine of another version.
-#include "engine/client_creation.h"
+#include "host_engine/client/client_creation.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -8,8 +8,8 @@
 #include <thread>
 
 #include "arena_new.h"
-#include "engine/client_link.h"
 #include "engine_process.h"
+#include "host_engine/client/client_link.h"
 #include "message_ranks.h"
 #include "programs.h"
 #include "support/until.h"

@@ -1,6 +1,6 @@
 // Groups that a host engine runs: the suite of in-process groups passes with them, and the end of
 // an engine or a rank is reported to all ranks, by name and in bounded time.
-#include "engine/client_group.h"
+#include "host_engine/client/client_group.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,10 +14,10 @@
 #include <string>
 
 #include "arena_new.h"
-#include "engine/clock.h"
+#include "base/clock.h"
 #include "engine_process.h"
-#include "host/arena_pool.h"
 #include "programs.h"
+#include "shm/arena_pool.h"
 #include "support/until.h"
 
 namespace mcast::test {

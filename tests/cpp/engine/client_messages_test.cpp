@@ -1,7 +1,7 @@
 // Messages of groups that a host engine runs, over the network: beside ranks without an engine, at
 // the limits of an engine, and when an engine, a rank or its memory goes away.
 // (client_group_test.cpp runs the suite of messages through an engine.)
-#include "engine/client_messages.h"
+#include "host_engine/client/client_messages.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,10 +11,10 @@
 
 #include <condition_variable>
 
-#include "engine/clock.h"
+#include "base/clock.h"
 #include "engine_process.h"
+#include "host_engine/server/drain_socket.h"
 #include "message_ranks.h"
-#include "service/drain_socket.h"
 
 namespace mcast::test {
 namespace {

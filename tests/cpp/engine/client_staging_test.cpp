@@ -1,6 +1,6 @@
 // The places of the slices of a client's operation as its engine sees them, and the memory that is
 // withdrawn from a lost engine.
-#include "engine/client_staging.h"
+#include "host_engine/client/client_staging.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

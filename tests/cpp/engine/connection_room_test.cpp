@@ -1,4 +1,4 @@
-#include "engine/connection_room.h"
+#include "runtime/connection_room.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

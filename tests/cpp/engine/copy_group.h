@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/rng.h"
-#include "engine/group_base.h"
+#include "runtime/group_base.h"
 
 namespace mcast::test {
 

@@ -1,6 +1,6 @@
 // Division of an engine's link among jobs, in virtual time: two senders with different patterns on
 // a link with a fixed number of bytes per millisecond.
-#include "engine/egress_share.h"
+#include "runtime/egress_share.h"
 
 #include <gtest/gtest.h>
 

@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "arena_new.h"
-#include "engine/client_link.h"
 #include "engine_process.h"
-#include "host/arena_pool.h"
+#include "host_engine/client/client_link.h"
+#include "host_engine/ipc/record.h"
 #include "hostile_client.h"
-#include "ipc/record.h"
 #include "programs.h"
+#include "shm/arena_pool.h"
 #include "support/seeds.h"
 #include "support/until.h"
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <utility>
 
-#include "service/engine_program.h"
+#include "host_engine/server/engine_program.h"
 #include "support/temporary_folder.h"
 #include "support/until.h"
 

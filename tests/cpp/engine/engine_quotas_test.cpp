@@ -9,13 +9,13 @@
 #include <atomic>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/log.h"
-#include "engine/client_link.h"
-#include "engine/clock.h"
 #include "engine_process.h"
+#include "host_engine/client/client_link.h"
+#include "host_engine/server/drain_socket.h"
 #include "hostile_client.h"
 #include "programs.h"
-#include "service/drain_socket.h"
 #include "support/engine_here.h"
 #include "support/until.h"
 

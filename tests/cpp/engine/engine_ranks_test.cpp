@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "arena_new.h"
-#include "engine/client_link.h"
-#include "engine/clock.h"
+#include "base/clock.h"
 #include "engine_process.h"
+#include "host_engine/client/client_link.h"
 #include "programs.h"
 
 namespace mcast::test {

@@ -3,11 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "engine/clock.h"
-#include "engine/rendezvous.h"
-#include "engine/resources.h"
+#include "base/clock.h"
 #include "engine_process.h"
 #include "programs.h"
+#include "runtime/rendezvous.h"
+#include "runtime/resources.h"
 #include "support/until.h"
 
 namespace mcast::test {

@@ -17,8 +17,8 @@
 #include <atomic>
 #include <string_view>
 
-#include "engine/client_link.h"
-#include "engine/clock.h"
+#include "base/clock.h"
+#include "host_engine/client/client_link.h"
 #include "support/engine_here.h"
 #include "support/until.h"
 

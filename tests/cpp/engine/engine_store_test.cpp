@@ -10,11 +10,11 @@
 #include <optional>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/socket_address.h"
-#include "engine/clock.h"
-#include "engine/store_client.h"
 #include "engine_process.h"
-#include "service/store_server.h"
+#include "host_engine/client/store_client.h"
+#include "host_engine/server/store_server.h"
 #include "transport/udp/socket.h"
 
 namespace mcast::test {

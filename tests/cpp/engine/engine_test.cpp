@@ -9,9 +9,9 @@
 #include <future>
 #include <thread>
 
-#include "engine/clock.h"
-#include "engine/rendezvous.h"
+#include "base/clock.h"
 #include "programs.h"
+#include "runtime/rendezvous.h"
 
 namespace mcast::test {
 namespace {

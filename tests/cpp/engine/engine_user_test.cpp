@@ -9,8 +9,8 @@
 #include "base/log.h"
 #include "base/users.h"
 #include "engine_process.h"
+#include "host_engine/server/drain_socket.h"
 #include "programs.h"
-#include "service/drain_socket.h"
 
 namespace mcast::test {
 namespace {

@@ -1,6 +1,6 @@
 // How ranks find each other through the store: how much each one reads, and the error on all ranks
 // if one is missing or does not match. The store is a map whose waits return at once.
-#include "engine/exchange.h"
+#include "runtime/exchange.h"
 
 #include <gtest/gtest.h>
 

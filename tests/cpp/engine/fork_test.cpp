@@ -4,7 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "engine/group_base.h"
+#include "runtime/group_base.h"
 
 namespace mcast::test {
 namespace {

@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "crypto/secret.h"
-#include "engine/client_link.h"
-#include "engine/clock.h"
 #include "engine_process.h"
+#include "host_engine/client/client_link.h"
 #include "programs.h"
 #include "support/secret_text.h"
 

@@ -8,12 +8,12 @@
 
 #include <string>
 
-#include "engine/client_link.h"
-#include "engine/clock.h"
+#include "base/clock.h"
 #include "engine_process.h"
+#include "host_engine/client/client_link.h"
+#include "host_engine/server/drain_socket.h"
+#include "host_engine/server/guardian.h"
 #include "programs.h"
-#include "service/drain_socket.h"
-#include "service/guardian.h"
 #include "support/until.h"
 
 namespace mcast::test {

@@ -10,7 +10,7 @@
 #include <string>
 #include <thread>
 
-#include "engine/clock.h"
+#include "base/clock.h"
 #include "engine/programs.h"
 
 namespace mcast::test {

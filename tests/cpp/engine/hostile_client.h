@@ -23,8 +23,8 @@
 #include <vector>
 
 #include "base/element.h"
-#include "engine/client_link.h"
-#include "ipc/record.h"
+#include "host_engine/client/client_link.h"
+#include "host_engine/ipc/record.h"
 #include "processes.h"
 
 namespace mcast::test {

@@ -1,5 +1,5 @@
 // Lanes are pinned inside the affinity mask that the process has inherited.
-#include "engine/lane_cpu.h"
+#include "runtime/lane_cpu.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // When a process that makes a group lets processes of its user read its memory, and so its keys.
 #include <gtest/gtest.h>
 
-#include "engine/bootstrap.h"
+#include "runtime/bootstrap.h"
 
 namespace mcast::test {
 namespace {

@@ -1,6 +1,6 @@
 // The mover and its parts, with this process or a child of it as the client: memory that is copied,
 // memory that cannot be copied, memory that hangs, and the offers of memory that a client may send.
-#include "service/mover.h"
+#include "host_engine/server/mover.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -14,7 +14,7 @@
 #include <fstream>
 #include <future>
 
-#include "engine/clock.h"
+#include "base/clock.h"
 #include "hung_page.h"
 #include "support/core_threads.h"
 #include "support/temporary_folder.h"

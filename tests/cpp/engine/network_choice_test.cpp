@@ -1,6 +1,6 @@
 // The network on which ranks with several interfaces agree: records as ranks publish them, and a
 // network with only the reachability that the test defines.
-#include "engine/network_choice.h"
+#include "runtime/network_choice.h"
 
 #include <gtest/gtest.h>
 

@@ -18,8 +18,8 @@
 #include <thread>
 
 #include "arena_new.h"
+#include "base/clock.h"
 #include "crypto/secret.h"
-#include "engine/clock.h"
 #include "support/reach.h"
 #include "support/secret_text.h"
 #include "support/temporary_folder.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/engine.h"
+#include "runtime/engine.h"
 
 namespace mcast::test {
 

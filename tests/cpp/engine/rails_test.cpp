@@ -1,7 +1,7 @@
 // The posts of Rails on its two groups. With groups that only copy, in any order that readable ends
 // and the host's queue allow, every rank gets every byte once, and completed ends are always
 // correct.
-#include "engine/rails.h"
+#include "runtime/rails.h"
 
 #include <gtest/gtest.h>
 

@@ -2,8 +2,8 @@
 // its offers to the group, its report about each aggregator, and what remains afterwards.
 #include <sys/wait.h>
 
+#include "base/clock.h"
 #include "base/descriptors.h"
-#include "engine/clock.h"
 #include "engine/registrar_world.h"
 #include "support/until.h"
 

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "aggregation/member/registrar_thread.h"
 #include "base/log.h"
 #include "engine/aggregator_stub.h"
-#include "engine/registrar_thread.h"
 
 namespace mcast::test {
 

@@ -1,6 +1,6 @@
 // An engine uses a job's store through its client. Values beyond one message arrive in several, a
 // single value that is too long is an error of the creation, and the link continues.
-#include "service/relay_store.h"
+#include "host_engine/server/relay_store.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,8 +12,8 @@
 #include <map>
 #include <thread>
 
-#include "engine/client_link.h"
-#include "service/tenant_link.h"
+#include "host_engine/client/client_link.h"
+#include "host_engine/server/tenant_link.h"
 #include "support/temporary_folder.h"
 
 namespace mcast::test {

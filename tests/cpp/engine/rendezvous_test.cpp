@@ -1,6 +1,6 @@
 // agree() and the record that ranks publish. Both are pure functions, so every difference between
 // ranks can be tested, also different versions, which two processes of one build cannot have.
-#include "engine/rendezvous.h"
+#include "runtime/rendezvous.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // An engine's record about a group reaches its client whole, or as much of it as fits into a
 // message.
-#include "engine/stats_record.h"
+#include "host_engine/ipc/stats_record.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The posts of Subgroups on its groups: every byte once, completed ends in order, one end.
-#include "engine/subgroups.h"
+#include "runtime/subgroups.h"
 
 #include <algorithm>
 

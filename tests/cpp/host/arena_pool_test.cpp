@@ -1,4 +1,4 @@
-#include "host/arena_pool.h"
+#include "shm/arena_pool.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -1,5 +1,5 @@
 // How ranks find each other's memory. All ranks of these groups are in this process.
-#include "host/attachment.h"
+#include "shm/attachment.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // The layout that all processes of a group share.
-#include "host/control_block.h"
+#include "shm/control_block.h"
 
 #include <gtest/gtest.h>
 

@@ -1,12 +1,12 @@
 // How ranks of one engine find each other's memory: by token, once, and only published ranges.
-#include "host/directory.h"
+#include "shm/directory.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/region.h"
-#include "host/attachment.h"
 #include "host/host_world.h"
+#include "shm/attachment.h"
 
 namespace mcast::test {
 namespace {

@@ -1,5 +1,5 @@
 // All ranks get one reason: the first that is claimed.
-#include "host/failure_record.h"
+#include "shm/failure_record.h"
 
 #include <gtest/gtest.h>
 

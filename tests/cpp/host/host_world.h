@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/rng.h"
-#include "host/core.h"
 #include "host/memory_block.h"
+#include "shm/core.h"
 
 namespace mcast::test {
 

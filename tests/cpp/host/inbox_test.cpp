@@ -1,5 +1,5 @@
 // Posts and requests that other threads pass to the thread that drives a lane.
-#include "host/inbox.h"
+#include "shm/inbox.h"
 
 #include <gtest/gtest.h>
 

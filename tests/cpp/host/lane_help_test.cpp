@@ -10,7 +10,7 @@
 
 #include "base/rng.h"
 #include "host/host_world.h"
-#include "host/lane.h"
+#include "shm/lane.h"
 #include "support/until.h"
 
 namespace mcast::test {

@@ -1,6 +1,6 @@
 // Hands a lane from its driver to the host thread one step at a time. The test plays the driver,
 // the peer and the host thread in turn, in one thread.
-#include "host/lane.h"
+#include "shm/lane.h"
 
 #include <gtest/gtest.h>
 

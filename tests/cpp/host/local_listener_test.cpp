@@ -10,8 +10,8 @@
 #include <fstream>
 #include <utility>
 
+#include "base/local_socket.h"
 #include "base/users.h"
-#include "host/local_socket.h"
 #include "support/temporary_folder.h"
 
 namespace mcast {

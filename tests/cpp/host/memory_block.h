@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
-#include "host/control_block.h"
+#include "shm/control_block.h"
 
 namespace mcast::test {
 

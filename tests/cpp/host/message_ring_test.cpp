@@ -1,6 +1,6 @@
 // A ring by itself: bytes, order, its end, waiting for room, and records that no correct rank
 // writes.
-#include "host/message_ring.h"
+#include "shm/message_ring.h"
 
 #include <gtest/gtest.h>
 

@@ -5,8 +5,8 @@
 #include <cstring>
 
 #include "host/host_world.h"
-#include "host/message_ring.h"
 #include "host/message_runs.h"
+#include "shm/message_ring.h"
 
 namespace mcast::test {
 namespace {

@@ -1,6 +1,6 @@
 // send and receive among ranks of one host, under every schedule that a seed makes: whole bytes, in
 // order, no lost wake-up (a standstill ends the test), and one end for each of them.
-#include "host/messages.h"
+#include "shm/messages.h"
 
 #include <gtest/gtest.h>
 

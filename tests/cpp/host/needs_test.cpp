@@ -1,11 +1,11 @@
 // When a rank is woken for a need, seen from both sides of the need.
-#include "host/needs.h"
+#include "shm/needs.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "host/failure_record.h"
 #include "host/memory_block.h"
+#include "shm/failure_record.h"
 
 namespace mcast::test {
 namespace {

@@ -1,5 +1,5 @@
 // Detects silent peers. The clock and the peers' replies are the test's.
-#include "host/peer_watch.h"
+#include "shm/peer_watch.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // Tests whether another process lives, when the kernel interrupts or forbids the check. seccomp
 // filters set the results of the system calls, in forked children that end with their test.
-#include "host/process.h"
+#include "shm/process.h"
 
 #include <gtest/gtest.h>
 #include <linux/filter.h>

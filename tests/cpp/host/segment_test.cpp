@@ -1,5 +1,5 @@
 // Shared memory and its futexes within one process.
-#include "host/segment.h"
+#include "shm/segment.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 
 #include <thread>
 
-#include "host/futex.h"
+#include "shm/futex.h"
 
 namespace mcast::test {
 namespace {

@@ -1,6 +1,6 @@
 // Messages on the control socket: each kind is read as it was written, and refused if a required
 // field is missing or invalid.
-#include "ipc/control.h"
+#include "host_engine/ipc/control.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Records of the rings: they are read as they were written, and other bytes are not accepted.
-#include "ipc/record.h"
+#include "host_engine/ipc/record.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <random>
 
 #include "base/status.h"
-#include "ipc/ring.h"
+#include "host_engine/ipc/ring.h"
 #include "support/seeds.h"
 
 namespace mcast::ipc {

@@ -1,6 +1,6 @@
 // Rings between two processes: records are read as they were written, a full ring reports it, and
 // no value of the other side makes one access memory outside of it.
-#include "ipc/ring.h"
+#include "host_engine/ipc/ring.h"
 
 #include <gtest/gtest.h>
 

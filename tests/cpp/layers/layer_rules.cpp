@@ -179,7 +179,7 @@ bool is_environment(std::string_view header) {
   return contains(kHeaders, header);
 }
 
-// Returns true for "host/lane.h". `inner`: path relative to csrc/core.
+// Returns true for "shm/lane.h". `inner`: path relative to csrc/core.
 bool is_host_driver(std::string_view inner) {
   if (!starts_with(inner, "host/")) return false;
   const std::string_view file = inner.substr(inner.find('/') + 1);

@@ -139,8 +139,8 @@ TEST(Checker, TheStateMachineOfHost) {
   };
   for (const char* line :
        {"#include <thread>", "#include <mutex>", "#include <unistd.h>", "#include <linux/futex.h>",
-        "clock_gettime(CLOCK_MONOTONIC, &ts);", "#include \"host/lane.h\"",
-        "#include \"host/futex.h\"", "#include \"host/peer_registry.h\""}) {
+        "clock_gettime(CLOCK_MONOTONIC, &ts);", "#include \"shm/lane.h\"",
+        "#include \"shm/futex.h\"", "#include \"shm/peer_registry.h\""}) {
     for (const char* file : {"core.h", "control_block.h", "needs.h", "new.h",
                              "algorithms/algorithms.h", "algorithms/lane.h"}) {
       EXPECT_THAT(host(file, line), ElementsAre(HasSubstr("csrc/core/host/"))) << file << line;
@@ -148,9 +148,9 @@ TEST(Checker, TheStateMachineOfHost) {
     EXPECT_THAT(host("lane.h", line), IsEmpty()) << line;
     EXPECT_THAT(host("peer_registry.h", line), IsEmpty()) << line;
   }
-  EXPECT_THAT(host("core.h", "#include \"host/needs.h\""), IsEmpty());
-  EXPECT_THAT(host("lane.h", "#include \"host/core.h\""), IsEmpty());
-  EXPECT_THAT(host("lane.h", "#include \"engine/clock.h\""), ElementsAre(HasSubstr("higher")));
+  EXPECT_THAT(host("core.h", "#include \"shm/needs.h\""), IsEmpty());
+  EXPECT_THAT(host("lane.h", "#include \"shm/core.h\""), IsEmpty());
+  EXPECT_THAT(host("lane.h", "#include \"base/clock.h\""), ElementsAre(HasSubstr("higher")));
 }
 
 TEST(Checker, TheSimulatedNetworkHasNoClockButItsOwn) {
@@ -178,7 +178,7 @@ TEST(Checker, EveryPairOfLayers) {
       }
     }
   }
-  EXPECT_THAT(header("base", "#include <engine/engine.h>"), ElementsAre(HasSubstr("higher")));
+  EXPECT_THAT(header("base", "#include <runtime/engine.h>"), ElementsAre(HasSubstr("higher")));
   EXPECT_THAT(header("collective", "#include \"transport/transport.h\""), IsEmpty());
   EXPECT_THAT(header("protocol", "#include \"transport/transport.h\""),
               ElementsAre(HasSubstr("only base and wire")));
@@ -190,11 +190,11 @@ TEST(Checker, TheOrderWithinTheEngine) {
                       "#pragma once\n#include \"engine/" + std::string(header_name) + "\"\n");
   };
   EXPECT_THAT(broken("lane.h", "bootstrap.h"),
-              ElementsAre(HasSubstr("engine/lane.h:2: includes engine/bootstrap.h")));
+              ElementsAre(HasSubstr("runtime/lane.h:2: includes runtime/bootstrap.h")));
   EXPECT_THAT(broken("group_base.h", "engine.h"), ElementsAre(HasSubstr("higher in engine/")));
   EXPECT_THAT(broken("engine.h", "group_base.h"), IsEmpty());
   EXPECT_THAT(broken("lane_pool.h", "lane_thread.h"), IsEmpty()) << "of its own row";
-  EXPECT_TRUE(has_place_in_engine("csrc/core/engine/lane.cpp"));
+  EXPECT_TRUE(has_place_in_engine("csrc/core/runtime/lane.cpp"));
   EXPECT_FALSE(has_place_in_engine("csrc/core/engine/newcomer.h"));
 }
 

@@ -17,7 +17,7 @@
 
 #include "base/rng.h"
 #include "dpa/nic_model.h"
-#include "transport/sim/sim_network.h"
+#include "sim/network/sim_network.h"
 
 namespace mcast::offload {
 

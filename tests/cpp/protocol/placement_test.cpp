@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "aggregation/plan/placement.h"
 #include "base/rng.h"
-#include "protocol/placement.h"
 #include "support/seeds.h"
 
 namespace mcast::test {

@@ -1,5 +1,5 @@
 // When stations rest and when they fold again, with times that the test defines.
-#include "protocol/station_trial.h"
+#include "aggregation/member/station_trial.h"
 
 #include <gtest/gtest.h>
 

@@ -14,12 +14,12 @@
 #include <mutex>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/hex.h"
 #include "crypto/signed_text.h"
-#include "engine/clock.h"
-#include "engine/exchange.h"
-#include "engine/guarded_store.h"
-#include "engine/security.h"
+#include "runtime/exchange.h"
+#include "runtime/guarded_store.h"
+#include "runtime/security.h"
 #include "support/secret_text.h"
 #include "support/temporary_folder.h"
 

@@ -24,7 +24,7 @@
 
 #include "base/log.h"
 #include "crypto/arena.h"
-#include "engine/security.h"
+#include "runtime/security.h"
 #include "support/forbidden_calls.h"
 #include "support/secret_text.h"
 #include "support/temporary_folder.h"

@@ -1,7 +1,7 @@
 // The security report of a group whose operations are carried out by parts of it.
 #include <gtest/gtest.h>
 
-#include "engine/split.h"
+#include "runtime/split.h"
 
 namespace mcast::test {
 namespace {

@@ -7,7 +7,7 @@
 #include <memory>
 #include <optional>
 
-#include "engine/lane.h"
+#include "runtime/lane.h"
 #include "support/cluster.h"
 
 namespace mcast::test {

@@ -9,8 +9,8 @@
 #include <set>
 
 #include "crypto/library.h"
+#include "sim/network/sim_identity.h"
 #include "support/program.h"
-#include "transport/sim/sim_identity.h"
 
 namespace mcast::test {
 namespace {

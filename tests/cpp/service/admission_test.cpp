@@ -1,6 +1,6 @@
 // Admission: each reason to refuse has a name and a text that describes both sides; and the
 // parameters that are granted.
-#include "service/admission.h"
+#include "aggregation/server/admission.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // An aggregator over real loopback sockets: which connections are accepted, the cost of strangers,
 // jobs that run side by side, and the release of their resources when they end.
-#include "service/aggregator.h"
+#include "aggregation/server/aggregator.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,9 +12,9 @@
 #include <fstream>
 #include <thread>
 
+#include "aggregation/server/deal_work.h"
+#include "base/clock.h"
 #include "base/descriptors.h"
-#include "engine/clock.h"
-#include "service/deal_work.h"
 #include "service/service_world.h"
 #include "support/core_threads.h"
 #include "support/secret_text.h"

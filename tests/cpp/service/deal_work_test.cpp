@@ -1,13 +1,13 @@
 // The stations' deal equals the ranks' deal: every segment that the ranks deal to a station is on
 // that station's list, and all lists together are the segments that the ranks do not fold
 // themselves.
-#include "service/deal_work.h"
+#include "aggregation/server/deal_work.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "aggregation/job_params.h"
-#include "collective/station_deal.h"
+#include "aggregation/fold/job_params.h"
+#include "aggregation/plan/station_deal.h"
 #include "service/service_world.h"
 #include "wire/station_hash.h"
 

@@ -1,6 +1,6 @@
 // Connections without any proof at the listeners of daemons. The time does not advance here, so no
 // outcome depends on a limit.
-#include "service/door.h"
+#include "aggregation/server/door.h"
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>

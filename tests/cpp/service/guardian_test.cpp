@@ -1,5 +1,5 @@
 // When a process with a heartbeat counts as hanging.
-#include "service/guardian.h"
+#include "host_engine/server/guardian.h"
 
 #include <gtest/gtest.h>
 

@@ -1,16 +1,16 @@
 // Jobs driven by a clock of the test. Most tests do not open the listener, and pass records as if
 // they had arrived through it.
-#include "service/jobs.h"
+#include "aggregation/server/jobs.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/resource.h>
 
+#include "aggregation/server/door.h"
+#include "base/clock.h"
 #include "base/descriptors.h"
 #include "crypto/signed_text.h"
-#include "engine/clock.h"
-#include "service/door.h"
 #include "service/service_world.h"
 
 namespace mcast::service {

@@ -1,5 +1,5 @@
 // The command line of an aggregator: accepted options, and the errors of refused ones.
-#include "service/options.h"
+#include "aggregation/server/options.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

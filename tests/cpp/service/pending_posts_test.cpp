@@ -1,5 +1,5 @@
 // Posts that a client of an engine does not finish: the parts that are kept, and their maximum.
-#include "service/pending_posts.h"
+#include "host_engine/server/pending_posts.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

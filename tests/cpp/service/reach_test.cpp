@@ -1,11 +1,11 @@
 // The addresses to which an engine connects for its clients, and the client settings that it
 // accepts.
-#include "service/reach.h"
+#include "host_engine/server/reach.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "service/client_settings.h"
+#include "host_engine/server/client_settings.h"
 
 namespace mcast::test {
 namespace {

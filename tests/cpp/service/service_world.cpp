@@ -9,11 +9,11 @@
 #include <cstring>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/element.h"
 #include "base/socket_address.h"
 #include "base/version.h"
-#include "engine/clock.h"
-#include "engine/rendezvous.h"
+#include "runtime/rendezvous.h"
 #include "support/until.h"
 #include "transport/udp/udp_transport.h"
 #include "wire/frame.h"

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "service/aggregator.h"
+#include "aggregation/server/aggregator.h"
 #include "transport/transport.h"
 #include "transport/udp/socket.h"
 #include "wire/frame.h"

@@ -1,5 +1,5 @@
 // However often the status is requested, the thread that replies still does its other work.
-#include "service/status_socket.h"
+#include "daemon/status_socket.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <atomic>
 #include <thread>
 
-#include "engine/clock.h"
+#include "base/clock.h"
 #include "support/engine_here.h"
 #include "support/temporary_folder.h"
 

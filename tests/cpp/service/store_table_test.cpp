@@ -1,5 +1,5 @@
 // A job's store: the behaviour that c10d expects, arbitrary records, and clients that wait.
-#include "service/store_table.h"
+#include "host_engine/server/store_table.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

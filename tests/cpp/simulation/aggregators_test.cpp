@@ -1,12 +1,12 @@
 // Worlds with aggregators. The real state machines serve groups over the network, results equal the
 // model's fold bit for bit, NICs carry the bytes of the model, and aggregators may die, end, stop
 // and return while operations run.
-#include "simulation/aggregators.h"
+#include "sim/world/aggregators.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "simulation/world.h"
+#include "sim/world/world.h"
 #include "support/world.h"
 
 namespace mcast::test {

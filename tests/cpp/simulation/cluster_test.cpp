@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "simulation/world.h"
+#include "sim/world/world.h"
 #include "support/cluster.h"
 #include "support/program.h"
 

@@ -1,13 +1,13 @@
 // Contents of large reductions: the result is the plain sum in the right order, errors are found,
 // and worlds whose ranks have ledgers reduce over them with every type and order.
-#include "simulation/contributions.h"
+#include "sim/world/contributions.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
 
-#include "simulation/world.h"
+#include "sim/world/world.h"
 #include "support/world.h"
 
 namespace mcast::test {

@@ -1,6 +1,6 @@
 // Compares the event queue with a sorted list, and tests small parts of the network model: trains
 // count their bytes, losses have their rate and bursts, queues keep their order.
-#include "transport/sim/event_queue.h"
+#include "sim/network/event_queue.h"
 
 #include <gtest/gtest.h>
 
@@ -9,9 +9,9 @@
 #include <tuple>
 
 #include "base/rng.h"
-#include "transport/sim/fifo.h"
-#include "transport/sim/loss.h"
-#include "transport/sim/train.h"
+#include "sim/network/fifo.h"
+#include "sim/network/loss.h"
+#include "sim/network/train.h"
 
 namespace mcast::sim {
 namespace {

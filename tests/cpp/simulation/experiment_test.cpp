@@ -1,6 +1,6 @@
 // Experiments: their reports and refusals. Schedules move exactly the bytes of their edges and take
 // the time of a closed form on a clean star, and equal experiments give equal reports.
-#include "simulation/experiment.h"
+#include "sim/world/experiment.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 #include <bit>
 
 #include "outcome.h"
-#include "simulation/report.h"
-#include "transport/sim/routing.h"
+#include "sim/network/routing.h"
+#include "sim/world/report.h"
 
 namespace mcast::sim {
 namespace {

@@ -2,7 +2,7 @@
 // every arrival, drop and byte is equal; with long trains the bytes are equal, and times differ at
 // most by the trains that compete. Also tests the fabric's other guarantees: the order of an
 // interface's queues, limits, marks, losses, hashes.
-#include "transport/sim/fabric.h"
+#include "sim/network/fabric.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // Streams over the fabric. They lose nothing and keep their order whatever links lose, fill a link,
 // share it, slow down after losses as TCP does, report their queues, stop for a reader that does
 // not read, and end as requested.
-#include "transport/sim/flows.h"
+#include "sim/network/flows.h"
 
 #include <gtest/gtest.h>
 

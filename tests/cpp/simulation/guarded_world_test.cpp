@@ -5,12 +5,12 @@
 #include <gtest/gtest.h>
 
 #include "crypto/library.h"
-#include "simulation/experiment.h"
-#include "simulation/report.h"
-#include "simulation/swarm/generate.h"
-#include "simulation/swarm/laws.h"
-#include "simulation/swarm/runner.h"
-#include "simulation/world.h"
+#include "sim/swarm/generate.h"
+#include "sim/swarm/laws.h"
+#include "sim/swarm/runner.h"
+#include "sim/world/experiment.h"
+#include "sim/world/report.h"
+#include "sim/world/world.h"
 #include "support/world.h"
 
 namespace mcast::test {

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "simulation/experiment.h"
+#include "sim/world/experiment.h"
 
 namespace mcast::sim {
 

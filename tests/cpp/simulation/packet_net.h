@@ -10,7 +10,7 @@
 #include <queue>
 #include <vector>
 
-#include "transport/sim/fabric.h"
+#include "sim/network/fabric.h"
 
 namespace mcast::sim {
 

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "outcome.h"
-#include "simulation/rank_accounts.h"
-#include "simulation/report.h"
+#include "sim/world/rank_accounts.h"
+#include "sim/world/report.h"
 #include "support/world.h"
 
 namespace mcast::sim {

@@ -1,7 +1,7 @@
 // Schedules without a network: sends arrive in any order that keeps each pair's, and ranks begin at
 // any time. In any order, a rank sends only data that it has, every byte reaches every rank once,
 // and every contribution is in a reduction's result once.
-#include "simulation/schedules/schedules.h"
+#include "sim/world/schedules/schedules.h"
 
 #include <gtest/gtest.h>
 

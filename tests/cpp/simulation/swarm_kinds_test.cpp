@@ -4,7 +4,7 @@
 
 #include "base/log.h"
 #include "base/reach.h"
-#include "simulation/swarm/laws.h"
+#include "sim/swarm/laws.h"
 
 namespace mcast::test {
 namespace {

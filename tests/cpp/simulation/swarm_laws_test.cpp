@@ -2,7 +2,7 @@
 // other run.
 #include <gtest/gtest.h>
 
-#include "simulation/swarm/laws.h"
+#include "sim/swarm/laws.h"
 
 namespace mcast::test {
 namespace {

@@ -23,9 +23,9 @@
 
 #include "base/log.h"
 #include "base/reach.h"
-#include "simulation/swarm/generate.h"
-#include "simulation/swarm/laws.h"
-#include "simulation/swarm/shrink.h"
+#include "sim/swarm/generate.h"
+#include "sim/swarm/laws.h"
+#include "sim/swarm/shrink.h"
 #include "support/place.h"
 #include "support/reach.h"
 #include "support/seeds.h"

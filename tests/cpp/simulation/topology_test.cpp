@@ -1,7 +1,7 @@
 // Links and routes: the numbers of edges of the paper's topologies (ring, multicast tree, recursive
 // doubling), connected routes and trees that reach exactly the right hosts, and valid
 // specifications.
-#include "transport/sim/topology.h"
+#include "sim/network/topology.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include <set>
 
 #include "base/rng.h"
-#include "transport/sim/routing.h"
+#include "sim/network/routing.h"
 
 namespace mcast::sim {
 namespace {

@@ -1,12 +1,12 @@
 // Worlds: real groups on both lanes over a simulated network, driven by events alone.
-#include "simulation/world.h"
+#include "sim/world/world.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "simulation/exchange_content.h"
+#include "sim/world/exchange_content.h"
 #include "support/world.h"
 
 namespace mcast::test {

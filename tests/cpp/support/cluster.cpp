@@ -12,8 +12,8 @@
 
 #include "base/rng.h"
 #include "crypto/library.h"
+#include "sim/network/sim_identity.h"
 #include "support/reach.h"
-#include "transport/sim/sim_identity.h"
 
 namespace mcast::test {
 

@@ -9,14 +9,14 @@
 #include <string>
 #include <vector>
 
-#include "collective/stations.h"
+#include "aggregation/member/stations.h"
 #include "crypto/datagram_guard.h"
-#include "engine/lane.h"
-#include "simulation/content.h"
-#include "simulation/expected.h"
+#include "runtime/lane.h"
+#include "sim/network/content.h"
+#include "sim/network/expected.h"
+#include "sim/network/sim_network.h"
 #include "support/lent_memory.h"
 #include "support/station_node.h"
-#include "transport/sim/sim_network.h"
 
 namespace mcast::test {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "service/host_engine.h"
+#include "host_engine/server/host_engine.h"
 #include "support/temporary_folder.h"
 
 namespace mcast::test {

@@ -5,10 +5,10 @@
 #include <memory>
 #include <vector>
 
-#include "aggregation/station.h"
+#include "aggregation/fold/station.h"
+#include "aggregation/fold/station_list.h"
 #include "collective/group_params.h"
-#include "collective/station_list.h"
-#include "transport/sim/sim_network.h"
+#include "sim/network/sim_network.h"
 #include "wire/aggregation.h"
 
 namespace mcast::test {

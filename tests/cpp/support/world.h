@@ -1,4 +1,4 @@
-// Worlds for tests (simulation/world.h).
+// Worlds for tests (sim/world/world.h).
 #pragma once
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "simulation/world.h"
+#include "sim/world/world.h"
 
 namespace mcast::test {
 

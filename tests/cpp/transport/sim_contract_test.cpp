@@ -1,8 +1,8 @@
 // The transport contract over the simulated network: a star of single datagrams with ideal streams,
 // and a fabric with trains and windows.
 #include "crypto/library.h"
-#include "transport/sim/sim_identity.h"
-#include "transport/sim/sim_network.h"
+#include "sim/network/sim_identity.h"
+#include "sim/network/sim_network.h"
 #include "transport/transport_contract.h"
 
 namespace mcast::testing {

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "engine/transport_choice.h"
+#include "runtime/transport_choice.h"
 #include "transport/verbs/hca.h"
 #include "transport/verbs/rc_wire.h"
 #include "transport/verbs/verbs_transport.h"

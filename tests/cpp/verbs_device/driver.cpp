@@ -26,7 +26,7 @@
 #include <vector>
 
 #include "base/rng.h"
-#include "engine/engine.h"
+#include "runtime/engine.h"
 
 namespace mcast {
 namespace {

@@ -152,7 +152,7 @@ def _judge_copies(setting: str, data: dict[str, Any]) -> Finding:
 
 def copies_by(pid: int) -> str:
     """Returns how engine process `pid` would copy tensors of this user, by the rules of
-    service/client_memory.cpp."""
+    host_engine/server/client_memory.cpp."""
     try:
         same = os.stat(f"/proc/{pid}").st_uid == os.geteuid()
     except OSError:
@@ -208,7 +208,7 @@ def judge_memory(
 
 def pool_bytes(ranks: int) -> int:
     """Returns the size of a rank's arena pool if its host has this many ranks, computed as in
-    host/arena_pool.cpp."""
+    shm/arena_pool.cpp."""
     room = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     if soft != resource.RLIM_INFINITY:

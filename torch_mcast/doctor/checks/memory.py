@@ -1,7 +1,7 @@
 """Memory shared on one host: /dev/shm, and process_vm_readv between processes.
 
 Ranks are siblings, and Yama's scope 1 lets a process read only its descendants, unless the other
-process allows it, as the library does (csrc/core/host/process.cpp). So a child reads the memory of
+process allows it, as the library does (csrc/core/shm/process.cpp). So a child reads the memory of
 its parent, which has allowed it: that works if and only if ranks may read each other."""
 
 from __future__ import annotations

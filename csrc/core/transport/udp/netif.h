@@ -18,7 +18,7 @@
 // address and multicast and are neither loopback nor a container bridge. The order of
 // preference: the fastest, if the speed of the one that leads to the store (or else has the default
 // route) is known; else that one; else the first; else loopback. In a group of several hosts the
-// ranks then agree on a network (engine/network_choice.h).
+// ranks then agree on a network (runtime/network_choice.h).
 #pragma once
 
 #include <string>
