@@ -148,7 +148,7 @@ build-tests: setup build
 PYTHON_TESTS = $(addprefix $(TREE)/python_tests/,test_extensions.so placement_rows)
 PYTHON_TESTS_FROM := cmake/TestExtensions.cmake tests/python/placement_rows.cpp \
   $(wildcard tests/python/fake_device/*.cpp tests/python/fake_device/*.h tests/python/batching/*.cpp \
-  csrc/core/protocol/placement.*)
+  csrc/aggregation/plan/placement.*)
 build-python-tests: $(PYTHON_TESTS)
 $(PYTHON_TESTS) &: $(PYTHON_TESTS_FROM) | setup build
 	cmake -S . -G Ninja -B $(TREE) -DMCAST_BUILD_TESTS=ON "-DMCAST_EXTENSION_DIR=$(CURDIR)/$(TREE)/extension"

@@ -2,17 +2,11 @@
 
     python benchmarks/planner.py --hosts 8,16,32 --aggregators 4,8,15 --rates 25gbit --size 25M --trials
 
-<<<<<<< e8a3a9bc00cc03fddb4f43f7dd1605e7f5107b4c
-With --trials so many operations are simulated before the last one that the group has made its own trial
-(csrc/aggregation/member/station_trial.h), which begins 10 s after aggregators are in force. The last column is
-what it then does: aggregators fold, or they rest and the ranks fold everything.
-=======
 The all_reduces are simulated with and without aggregators. With --trials, so many operations are
 simulated before the last one that the group has made its own trial
-(csrc/core/protocol/station_trial.h), which begins 10 s after aggregators are in force. The last
+(csrc/aggregation/member/station_trial.h), which begins 10 s after aggregators are in force. The last
 column then says whether aggregators fold, or rest while the ranks fold everything. So for cases that
 are slower with aggregators, it shows whether the group notices.
->>>>>>> 5a3df9970cadb74970819e0986d34e1f5ef22ea0
 """
 
 from __future__ import annotations

@@ -23,6 +23,6 @@ add_executable(mcast_placement_rows tests/python/placement_rows.cpp)
 set_target_properties(mcast_placement_rows PROPERTIES OUTPUT_NAME placement_rows
                       RUNTIME_OUTPUT_DIRECTORY ${MCAST_PYTHON_TESTS_DIR})
 target_compile_options(mcast_placement_rows PRIVATE -O0 -g0)
-target_link_libraries(mcast_placement_rows PRIVATE mcast_core mcast_flags)
+target_link_libraries(mcast_placement_rows PRIVATE mcast_aggregation mcast_flags)
 
 add_custom_target(mcast_python_tests DEPENDS mcast_test_extensions mcast_placement_rows)

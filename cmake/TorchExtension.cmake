@@ -68,14 +68,15 @@ Python3_add_library(mcast_torch MODULE WITH_SOABI $<TARGET_OBJECTS:mcast_torch_c
                     $<TARGET_OBJECTS:mcast_torch_last>)
 set_target_properties(mcast_torch PROPERTIES OUTPUT_NAME _C LINKER_LANGUAGE CXX LIBRARY_OUTPUT_DIRECTORY
                       ${MCAST_EXTENSION_DIR})
-target_include_directories(mcast_torch_code PRIVATE ${CMAKE_SOURCE_DIR}/csrc/core ${CMAKE_SOURCE_DIR}/csrc/torch)
+target_include_directories(mcast_torch_code PRIVATE ${CMAKE_SOURCE_DIR}/csrc/core ${CMAKE_SOURCE_DIR}/csrc
+                           ${CMAKE_SOURCE_DIR}/csrc/torch)
 target_include_directories(mcast_torch_code SYSTEM PRIVATE ${MCAST_TORCH_ROOT}/include
                            ${MCAST_TORCH_ROOT}/include/torch/csrc/api/include)
 target_compile_definitions(mcast_torch_code PRIVATE TORCH_API_INCLUDE_EXTENSION_H USE_DISTRIBUTED
                            USE_C10D_GLOO)
 target_link_directories(mcast_torch PRIVATE ${MCAST_TORCH_ROOT}/lib)
 # Without a run path: torch is imported first, which loads these libraries.
-target_link_libraries(mcast_torch PRIVATE mcast_core mcast_flags c10 torch_cpu torch_python)
+target_link_libraries(mcast_torch PRIVATE mcast_assembly mcast_core mcast_flags c10 torch_cpu torch_python)
 set_target_properties(mcast_torch PROPERTIES SKIP_BUILD_RPATH ON)
 target_link_options(mcast_torch PRIVATE -Wl,--exclude-libs,ALL)
 

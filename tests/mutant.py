@@ -2,8 +2,9 @@
 
 from typing import NamedTuple
 
-# Faults in other files are below csrc/core.
+# Files named from the root of the repository, and rooms beside the core, below csrc. Others are below csrc/core.
 OUTSIDE_CORE = ("torch_mcast/", "csrc/torch/")
+PRODUCTS = ("aggregation/", "daemon/", "host_engine/", "programs/", "sim/")
 
 
 class Mutant(NamedTuple):
@@ -11,7 +12,7 @@ class Mutant(NamedTuple):
     `tests` must notice: those of tests/cpp/<program>, or with "pytest" those of tests/python."""
 
     name: str
-    file: str  # from the root of the repository if in OUTSIDE_CORE, else below csrc/core
+    file: str  # see OUTSIDE_CORE
     old: str
     new: str
     program: str
@@ -22,4 +23,6 @@ class Mutant(NamedTuple):
     @property
     def path(self) -> str:
         """The file, from the root of the repository."""
-        return self.file if self.file.startswith(OUTSIDE_CORE) else f"csrc/core/{self.file}"
+        if self.file.startswith(OUTSIDE_CORE):
+            return self.file
+        return ("csrc/" if self.file.startswith(PRODUCTS) else "csrc/core/") + self.file

@@ -2,7 +2,7 @@
 """Checks how comments and commit subjects are worded.
 
     python3 tools/lint_words.py                       # comments; `make lint` runs this
-    python3 tools/lint_words.py --list csrc/core/ipc  # also print each sentence found under this path
+    python3 tools/lint_words.py --list csrc/core/wire # also print each sentence found under this path
     python3 tools/lint_words.py --commits main..HEAD  # only the subjects of these commits
 
 A plain English sentence starts with its subject or its verb. The tool counts sentences of comments that

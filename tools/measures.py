@@ -2,7 +2,7 @@
 methods of classes.
 
     python3 tools/measures.py                   # csrc, torch_mcast and tests
-    python3 tools/measures.py csrc/core/host    # these files and folders only
+    python3 tools/measures.py csrc/core/shm     # these files and folders only
 
 Prints the ten worst of each kind and exits with 1 if one is beyond its limit, or if a function of a .cpp
 file ends that was not measured. Fields and methods have no limit: one cuts classes where it is reached, not

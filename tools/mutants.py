@@ -40,9 +40,14 @@ REPORT = ROOT / "docs" / "mutants.md"
 # Seconds for the tests of a program as a whole: a longer run hangs.
 PROGRAM_LIMIT = 400
 COPIED = (
+    "csrc/aggregation",
+    "csrc/assembly",
     "csrc/core",
-    "csrc/bin",
+    "csrc/daemon",
     "csrc/dpa",
+    "csrc/host_engine",
+    "csrc/programs",
+    "csrc/sim",
     "tests/cpp",
     "tests/fuzz/*.cpp",
     "tests/fuzz/*.h",

@@ -299,8 +299,8 @@ browser() {
 
 build() { # [this part]
     stamp="$VENV/.stamp-${1:-build}"
-    if [ -e "$stamp" ] && [ -z "$(find CMakeLists.txt cmake setup.py pyproject.toml csrc/core csrc/bin \
-        csrc/torch -newer "$stamp" -print -quit)" ] && ls torch_mcast/_C.*.so >/dev/null 2>&1; then
+    if [ -e "$stamp" ] && [ -z "$(find CMakeLists.txt cmake setup.py pyproject.toml csrc \
+        -newer "$stamp" -print -quit)" ] && ls torch_mcast/_C.*.so >/dev/null 2>&1; then
         return 0
     fi
     pip_install --no-build-isolation --no-deps -e .

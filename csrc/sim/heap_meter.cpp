@@ -2,7 +2,7 @@
 // it was made; so the right rank's account is reduced, whoever frees it. Accounts are a plain
 // array, since a container would allocate. Allocations of the simulated network while a rank runs
 // are not accounted to any rank (Driving).
-#include "heap_meter.h"
+#include "sim/heap_meter.h"
 
 #include <array>
 #include <cstddef>

@@ -10,9 +10,9 @@
 
 #include "base/clock.h"
 #include "base/version.h"
-#include "heap_meter.h"
+#include "sim/heap_meter.h"
 #include "sim/world/report.h"
-#include "simulate_swarm.h"
+#include "sim/simulate_swarm.h"
 
 namespace {
 

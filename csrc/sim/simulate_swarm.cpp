@@ -2,7 +2,7 @@
 // plan that breaks a law is minimized and written to a file; a line of JSON reports it. A plan that
 // ends the process (an access to inaccessible memory, an assertion) is named before it runs; if it
 // is given as a file, it is minimized in child processes, which it may end.
-#include "simulate_swarm.h"
+#include "sim/simulate_swarm.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,7 +22,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/units.h"
-#include "heap_meter.h"
+#include "sim/heap_meter.h"
 #include "sim/swarm/generate.h"
 #include "sim/swarm/laws.h"
 #include "sim/swarm/reach.h"

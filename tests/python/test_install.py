@@ -275,7 +275,6 @@ def test_the_demo_builds_the_extension_alone_until_all_is_asked_for(tmp_path):
         "torch_mcast",
         "cmake",
         "csrc/core",
-        "csrc/bin",
         "csrc/torch",
     ):
         (tmp_path / folder).mkdir(parents=True)

@@ -89,8 +89,8 @@ def test_other_openings_are_not_odd(text):
 @pytest.mark.parametrize(
     ("name", "folder"),
     [
-        ("csrc/host_engine/ipc/ring.h", "csrc/core/ipc"),
-        ("csrc/sim/network/fabric.cpp", "csrc/core/transport"),
+        ("csrc/host_engine/ipc/ring.h", "csrc/host_engine"),
+        ("csrc/core/transport/udp/udp_transport.h", "csrc/core/transport"),
         ("csrc/torch/device/copy.h", "csrc/torch"),
         ("tests/cpp/ipc/ring_test.cpp", "tests/cpp"),
         ("torch_mcast/bench/__init__.py", "torch_mcast"),
@@ -102,23 +102,23 @@ def test_folder_of_a_file(name, folder):
 
 @pytest.fixture
 def tree(tmp_path, monkeypatch):
-    """Makes two sentences of csrc/core/ipc, one of them odd."""
-    (tmp_path / "csrc/core/ipc").mkdir(parents=True)
-    (tmp_path / "csrc/core/ipc/a.h").write_text("// A queue of records. What comes last.\n")
-    monkeypatch.setattr(lint_words, "LIMITS", {"csrc/core/ipc": 50.0})
+    """Makes two sentences of csrc/core/wire, one of them odd."""
+    (tmp_path / "csrc/core/wire").mkdir(parents=True)
+    (tmp_path / "csrc/core/wire/a.h").write_text("// A queue of records. What comes last.\n")
+    monkeypatch.setattr(lint_words, "LIMITS", {"csrc/core/wire": 50.0})
     return tmp_path
 
 
 def test_share_at_the_limit_passes(tree, capsys):
     assert lint_words.check_comments(tree, None) == 0
-    assert "csrc/core/ipc/a.h:" not in capsys.readouterr().out
+    assert "csrc/core/wire/a.h:" not in capsys.readouterr().out
 
 
 def test_share_above_the_limit_fails_and_lists_the_sentence(tree, capsys):
-    (tree / "csrc/core/ipc/b.h").write_text("// Of no other queue.\n")
-    assert lint_words.check_comments(tree, "csrc/core/ipc") == 1
+    (tree / "csrc/core/wire/b.h").write_text("// Of no other queue.\n")
+    assert lint_words.check_comments(tree, "csrc/core/wire") == 1
     out = capsys.readouterr().out
-    assert "csrc/core/ipc/b.h:1: Of no other queue." in out
+    assert "csrc/core/wire/b.h:1: Of no other queue." in out
     assert "too many" in out
 
 

@@ -1,3 +1,4 @@
+// The ranks' side of aggregation: the stations of groups, and a thread that asks aggregators.
 #include "aggregation/member/member_aggregation.h"
 
 #include <utility>

@@ -1,3 +1,4 @@
+// Texts of the planner's results, for people.
 #include "collective/aggregation_report.h"
 
 namespace mcast {

@@ -78,6 +78,23 @@ GroupMaker::GroupMaker(Products products, EngineContext context)
     : resources_(std::move(context), std::move(products.aggregation)),
       source_(std::move(products.source)) {}
 
+// A setting that names a product fails in a build without it.
+Status GroupMaker::check_products(const Config& config) {
+  EngineChoice choice;
+  (void)EngineChoice::parse(config.engine, choice);
+  if (source_ == nullptr && choice.where == EngineChoice::Where::kHost) {
+    return Status(Code::kUnavailable, "engine=" + config.engine +
+                                          ", but this build has no engine of the host; build with "
+                                          "MCAST_HOST_ENGINE=ON, or set engine=auto");
+  }
+  if (resources_.aggregation() == nullptr && !config.aggregators.empty()) {
+    return Status(Code::kUnavailable,
+                  "there are aggregators, but this build has no aggregation; build with "
+                  "MCAST_AGGREGATION=ON, or do not set aggregators");
+  }
+  return {};
+}
+
 // If this rank cannot take part, it informs the others, so that they do not wait for it.
 Result<std::shared_ptr<GroupBase>> GroupMaker::make_guarded(const GroupSpec& spec,
                                                             KeyValueStore& store) {
@@ -104,14 +121,13 @@ Result<std::shared_ptr<GroupBase>> GroupMaker::make(const GroupSpec& spec, KeyVa
   }
   const bool guarded = spec.config.security != "off";
   if (!guarded && !resources_.context().security) warn_of_unused_secret(spec.config);
+  if (const Status lacks = check_products(spec.config); !lacks.ok()) {
+    (void)SecureCreation::excuse(spec, store, lacks);
+    return lacks.with_context("group '" + spec.name + "'");
+  }
   if (source_ != nullptr) {
     auto made = source_->make(spec, store, resources_.trace());
     if (!made.ok() || *made) return made;
-  } else if (EngineChoice choice; EngineChoice::parse(spec.config.engine, choice) &&
-                                  choice.where == EngineChoice::Where::kHost) {
-    const Status none(Code::kUnavailable, "this build has no host engine (MCAST_HOST_ENGINE)");
-    (void)SecureCreation::excuse(spec, store, none);
-    return none.with_context("group '" + spec.name + "'");
   }
   if (guarded) return make_guarded(spec, store);
   return Bootstrap(resources_, spec, store).run();

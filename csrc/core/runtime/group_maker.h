@@ -40,6 +40,7 @@ class GroupMaker {
   void abandon_after_fork() noexcept;
 
  private:
+  Status check_products(const Config& config);
   Result<std::shared_ptr<GroupBase>> make(const GroupSpec& spec, KeyValueStore& store);
   Result<std::shared_ptr<GroupBase>> make_guarded(const GroupSpec& spec, KeyValueStore& store);
 

@@ -1,3 +1,4 @@
+// The function that makes the products, as a program or library has set it.
 #include "runtime/products.h"
 
 #include <atomic>

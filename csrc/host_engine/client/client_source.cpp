@@ -1,3 +1,5 @@
+// Links to engines are shared by the groups of a process; an engine that is being replaced makes no
+// groups, so the next group connects to the new one.
 #include "host_engine/client/client_source.h"
 
 #include <algorithm>

@@ -13,58 +13,71 @@
 namespace mcast::layers {
 namespace {
 
-constexpr std::string_view kCore = "csrc/core/";
+constexpr std::string_view kCode = "csrc/", kCore = "csrc/core/";
 constexpr std::string_view kDpa = "csrc/dpa/", kDpaCounting = "csrc/dpa/rv64/";
 constexpr size_t kMaxLines = 800;
 
 // Files that print dates for people and base no wait on them.
 constexpr std::string_view kTellsTheDate[] = {"torch_mcast/_trace.py"};
 
-// Lowest first. A file includes its own folder and lower ones.
-constexpr std::array<std::string_view, 12> kOrder = {
-    "base",       "wire", "crypto", "transport", "protocol", "aggregation",
-    "collective", "host", "ipc",    "engine",    "service",  "simulation"};
+// The rooms of the core, lowest first. A file includes its own room and lower ones, by paths relative
+// to csrc/core.
+constexpr std::array<std::string_view, 8> kOrder = {"base",     "wire",       "crypto", "transport",
+                                                    "protocol", "collective", "shm",    "runtime"};
 
-// Folders of state machines: no sockets, threads or clocks; their callers provide what they need of
-// these.
-constexpr std::string_view kStateMachines[] = {"wire", "ipc", "protocol", "aggregation",
-                                               "collective"};
+// The rooms beside the core: optional products, and what is made of them. A file includes its own room
+// and those named here, by paths relative to csrc; "core" is all of the core, "aggregation" all rooms of
+// that folder.
+struct Room {
+  std::string_view path;
+  std::array<std::string_view, 8> may;
+};
+constexpr Room kRooms[] = {
+    {"daemon", {"base"}},
+    {"aggregation/plan", {"base", "wire", "protocol", "collective"}},
+    {"aggregation/fold", {"aggregation/plan", "base", "wire", "transport", "protocol", "collective"}},
+    {"aggregation/member", {"aggregation/plan", "core"}},
+    {"aggregation/server",
+     {"aggregation/plan", "aggregation/fold", "daemon", "base", "wire", "crypto", "transport",
+      "collective"}},
+    {"host_engine/ipc", {"core"}},
+    {"host_engine/client", {"host_engine/ipc", "core"}},
+    {"host_engine/server", {"host_engine/ipc", "host_engine/client", "daemon", "core"}},
+    {"assembly", {"aggregation/member", "host_engine/client", "core"}},
+    {"programs", {"assembly", "aggregation/server", "host_engine/server", "daemon", "core"}},
+    {"sim/network", {"core"}},
+    {"sim/world", {"sim/network", "aggregation", "core"}},
+    {"sim/swarm", {"sim/world", "sim/network", "aggregation", "core"}},
+    {"sim", {"sim/swarm", "sim/world", "sim/network", "core"}},
+    {"torch", {"assembly", "host_engine/client", "core"}},
+};
+
+// Rooms of state machines: no sockets, threads or clocks; their callers provide what they need of
+// these. `drivers`: files, without their endings, that drive the machines in the same room; the
+// machines do not include them.
+struct Machines {
+  std::string_view room;
+  std::array<std::string_view, 16> drivers;
+};
+constexpr Machines kMachines[] = {
+    {"core/wire", {}},
+    {"core/protocol", {}},
+    {"core/collective", {}},
+    {"core/crypto", {"arena", "library", "secret"}},
+    {"core/shm",
+     {"arena_pool", "attachment", "directory", "futex", "inbox", "lane", "mailbox", "peer_registry",
+      "peer_watch", "process", "published", "segment", "shared", "thread"}},
+    {"aggregation/plan", {}},
+    {"aggregation/fold", {}},
+    {"aggregation/member",
+     {"admission_link", "member_aggregation", "name_lookup", "registrar_thread",
+      "station_requests"}},
+    {"host_engine/ipc", {}},
+};
 
 // Virtual time must be the only source of time here.
-constexpr std::string_view kVirtualTime[] = {"transport/sim/", "simulation/"};
-
-// In host/ the state machine and its drivers share a folder. These files may use processes, threads
-// and clocks; all others belong to the state machine and include none of these.
-constexpr std::string_view kHostDrivers[] = {
-    "arena_pool", "attachment",   "directory", "futex",         "inbox",
-    "lane",       "local_socket", "mailbox",   "peer_registry", "peer_watch",
-    "process",    "published",    "segment",   "shared",        "thread"};
-
-// Likewise in crypto/: files that read secrets, hold pages or load the library.
-constexpr std::string_view kCryptoDrivers[] = {"arena", "library", "secret"};
-
-// The files of engine/, without their endings, lowest row first. A file includes headers of its own
-// row and lower ones.
-constexpr std::string_view kEngineOrder[] = {
-    "clock connection_room fault_classifier group other_groups retired_tags",  // values and rules
-    "own_memory",                                                              // copies of memory
-    "ignored_meter",  // datagrams that no socket reads
-    "client_arenas client_creation client_feed client_link client_staging stats_record "
-    "store_client",                                      // the client of a host engine
-    "admission admission_link name_lookup record_link",  // an aggregator, as a group sees it
-    "egress_share context",                              // given to clients by a host engine
-    "rendezvous roster transport_choice network_choice security guarded_store",         // agreement
-    "lane lane_driver lane_early lane_group lane_loop lane_thread lane_cpu lane_pool",  // drivers
-    "exchange group_base group_posts",            // common to all groups
-    "split",                                      // operations carried out by other groups
-    "registrar registrar_core registrar_thread",  // requests to aggregators
-    "network_group network_open network_stations host_group rails subgroups",
-    "client_group client_messages",  // groups run by a host engine
-    "network_memory resources",      // shared by groups
-    "bootstrap bootstrap_host bootstrap_split",
-    "group_maker",
-    "engine",
-};
+constexpr std::string_view kVirtualTime[] = {"csrc/sim/network/", "csrc/sim/world/",
+                                             "csrc/sim/swarm/"};
 
 bool starts_with(std::string_view text, std::string_view prefix) {
   return text.substr(0, prefix.size()) == prefix;
@@ -84,21 +97,23 @@ std::optional<size_t> layer_of(std::string_view name) {
   return static_cast<size_t>(at - kOrder.begin());
 }
 
-// The row of kEngineOrder for the file `path`, relative to csrc/core/.
-std::optional<size_t> engine_row(std::string_view path) {
-  constexpr std::string_view kEngine = "engine/";
-  if (!starts_with(path, kEngine)) return std::nullopt;
-  const std::string_view file = path.substr(kEngine.size());
-  const std::string_view stem = file.substr(0, file.find('.'));
-  for (size_t row = 0; row < std::size(kEngineOrder); ++row) {
-    std::string_view rest = kEngineOrder[row];
-    while (!rest.empty()) {
-      const size_t end = std::min(rest.find(' '), rest.size());
-      if (rest.substr(0, end) == stem) return row;
-      rest.remove_prefix(std::min(end + 1, rest.size()));
-    }
-  }
-  return std::nullopt;
+bool is_in(std::string_view path, std::string_view folder) {
+  return starts_with(path, folder) && path.size() > folder.size() && path[folder.size()] == '/';
+}
+
+// The room beside the core that `path`, relative to csrc, is in; null if there is none. ("sim" is
+// listed after its parts.)
+const Room* room_of(std::string_view path) {
+  const auto* const at = std::find_if(std::begin(kRooms), std::end(kRooms),
+                                      [&](const Room& room) { return is_in(path, room.path); });
+  return at == std::end(kRooms) ? nullptr : at;
+}
+
+// Whether the file `path`, relative to csrc, is listed as a driver in a room of state machines.
+bool is_driver(const Machines& machines, std::string_view path) {
+  if (!is_in(path, machines.room)) return false;
+  const std::string_view file = path.substr(machines.room.size() + 1);
+  return !file.empty() && contains(machines.drivers, file.substr(0, file.find('.')));
 }
 
 struct Line {
@@ -179,31 +194,23 @@ bool is_environment(std::string_view header) {
   return contains(kHeaders, header);
 }
 
-// Returns true for "shm/lane.h". `inner`: path relative to csrc/core.
-bool is_host_driver(std::string_view inner) {
-  if (!starts_with(inner, "host/")) return false;
-  const std::string_view file = inner.substr(inner.find('/') + 1);
-  return contains(kHostDrivers, file.substr(0, file.find('.')));
-}
-
-bool is_crypto_driver(std::string_view inner) {
-  if (!starts_with(inner, "crypto/")) return false;
-  const std::string_view file = inner.substr(inner.find('/') + 1);
-  return contains(kCryptoDrivers, file.substr(0, file.find('.')));
-}
-
 class Checker {
  public:
   Checker(std::string_view path, std::string_view text)
       : path_(path), text_(text), code_(code_only(text)) {
+    if (!starts_with(path_, kCode)) return;
+    inner_ = path_.substr(kCode.size());
     if (starts_with(path_, kCore)) {
-      const std::string_view inner = path_.substr(kCore.size());
-      folder_ = inner.substr(0, inner.find('/'));
-      state_machine_ = contains(kStateMachines, folder_) ||
-                       (folder_ == "host" && !is_host_driver(inner)) ||
-                       (folder_ == "crypto" && !is_crypto_driver(inner)) ||
-                       std::any_of(std::begin(kVirtualTime), std::end(kVirtualTime),
-                                   [&](std::string_view f) { return starts_with(inner, f); });
+      const std::string_view file = path_.substr(kCore.size());
+      folder_ = file.substr(0, file.find('/'));
+    } else {
+      room_ = room_of(inner_);
+    }
+    for (const Machines& one : kMachines) {
+      if (is_in(inner_, one.room) && !is_driver(one, inner_)) machines_ = &one;
+    }
+    for (const std::string_view folder : kVirtualTime) {
+      if (starts_with(path_, folder)) virtual_time_ = true;
     }
   }
 
@@ -213,7 +220,7 @@ class Checker {
     }
     if (starts_with(path_, "csrc/")) check_style();
     check_clocks();
-    if (starts_with(path_, kCore)) check_core();
+    if (starts_with(path_, kCore) || room_ != nullptr) check_room();
     if (starts_with(path_, kDpa)) check_dpa();
     return std::move(broken_);
   }
@@ -263,19 +270,18 @@ class Checker {
     }
   }
 
-  void check_core() {
-    const std::optional<size_t> mine = layer_of(folder_);
-    if (!mine) {
-      report(1, "a file of csrc/core is in one of the layers' folders");
+  void check_room() {
+    if (room_ == nullptr && !layer_of(folder_)) {
+      report(1, "a file of csrc/core is in one of the rooms' folders");
       return;
     }
-    for (const Include& include : find_includes(text_)) check_include(include, *mine);
-    if (state_machine_) {
+    for (const Include& include : find_includes(text_)) check_include(include);
+    if (machines_ != nullptr || virtual_time_) {
       forbid("reads a clock; time is an argument here",
              {"steady_clock", "system_clock", "high_resolution_clock", "clock_gettime",
               "gettimeofday", "__rdtsc", "time", "clock", "sleep", "usleep", "nanosleep"});
     }
-    forbid("core has no exceptions; return a Status", {"throw"});
+    if (!is_in(inner_, "torch")) forbid("core has no exceptions; return a Status", {"throw"});
   }
 
   // Freestanding code may include the compiler's own headers and those of its folder. The driver
@@ -291,39 +297,60 @@ class Checker {
     }
   }
 
-  void check_include(const Include& include, size_t mine) {
+  void check_include(const Include& include) {
     const std::string name(include.name);
-    if (is_torch_or_python(name)) report(include.line, "core includes " + name);
-    if (state_machine_ && is_environment(name)) {
-      report(include.line, std::string(folder_) + " includes " + name);
+    const bool torch = is_in(inner_, "torch");
+    if (!torch && is_torch_or_python(name)) report(include.line, "core includes " + name);
+    if ((machines_ != nullptr || virtual_time_) && is_environment(name)) {
+      report(include.line, here() + " includes " + name);
     }
-    if (state_machine_ && folder_ == "host" && is_host_driver(name)) {
-      report(include.line, "the state machine of host/ includes " + name + ", which drives it");
-    }
-    const size_t slash = name.find('/');
-    const std::string target = name.substr(0, slash);
-    const std::optional<size_t> theirs =
-        slash == std::string::npos ? std::nullopt : layer_of(target);
-    if (!theirs) {
-      if (include.quoted) report(include.line, name + " is not relative to csrc/core");
+    const std::string target = name.substr(0, name.find('/'));
+    const std::optional<size_t> layer =
+        name.find('/') == std::string::npos ? std::nullopt : layer_of(target);
+    const Room* const room = layer ? nullptr : room_of(name);
+    if (!layer && room == nullptr) {
+      if (include.quoted && !torch) report(include.line, name + " is not relative to csrc/core");
       return;
     }
-    if (*theirs > mine) {
-      report(include.line, std::string(folder_) + " includes the higher layer " + target);
+    if (machines_ != nullptr && is_driver(*machines_, layer ? "core/" + name : name)) {
+      report(include.line, "the state machine of " + here() + " includes " + name +
+                               ", which drives it");
     }
-    const auto here = engine_row(path_.substr(kCore.size())), there = engine_row(name);
-    if (here && there && *there > *here) {
-      report(include.line, "includes " + name + ", which is higher in engine/");
-    }
-    if ((folder_ == "aggregation" || folder_ == "collective") && target == "transport" &&
-        name != "transport/transport.h") {
-      report(include.line, std::string(folder_) + " includes " + name +
-                               "; of transport only the contract is allowed");
-    }
-    if (folder_ == "protocol" && target != "protocol" && target != "base" && target != "wire") {
-      report(include.line, "protocol includes " + target + "; only base and wire are allowed");
+    if (room_ != nullptr) {
+      if (room != room_ && !may_include(layer ? target : room->path, layer.has_value())) {
+        report(include.line, here() + " includes " + name + ", of a room that it must not know");
+      }
+    } else if (room != nullptr) {
+      report(include.line, here() + " includes " + name + ": the core knows no product");
+    } else {
+      check_layer(include.line, name, target, *layer);
     }
   }
+
+  bool may_include(std::string_view target, bool core) const {
+    for (const std::string_view one : room_->may) {
+      if (one.empty()) continue;
+      if (one == target || is_in(target, one) || (core && one == "core")) return true;
+    }
+    return false;
+  }
+
+  // An include within the core.
+  void check_layer(size_t line, const std::string& name, const std::string& target,
+                   size_t theirs) {
+    if (theirs > *layer_of(folder_)) {
+      report(line, here() + " includes the higher layer " + target);
+    }
+    if (folder_ == "collective" && target == "transport" && name != "transport/transport.h") {
+      report(line, here() + " includes " + name + "; of transport only the contract is allowed");
+    }
+    if (folder_ == "protocol" && target != "protocol" && target != "base" && target != "wire") {
+      report(line, "protocol includes " + target + "; only base and wire are allowed");
+    }
+  }
+
+  // The room's name, for messages.
+  std::string here() const { return std::string(room_ != nullptr ? room_->path : folder_); }
 
   static size_t find_word(std::string_view text, std::string_view word, size_t from = 0) {
     for (size_t at = text.find(word, from); at != std::string_view::npos;
@@ -369,8 +396,11 @@ class Checker {
   std::string_view path_;
   std::string_view text_;
   std::string code_;
+  std::string_view inner_;   // the path, relative to csrc
   std::string_view folder_;  // of csrc/core; empty for others
-  bool state_machine_ = false;
+  const Room* room_ = nullptr;          // beside the core; null for others
+  const Machines* machines_ = nullptr;  // null: not one of these
+  bool virtual_time_ = false;
   std::vector<std::string> broken_;
 };
 
@@ -419,25 +449,13 @@ std::string code_only(std::string_view text) {
   return out;
 }
 
-bool has_place_in_engine(std::string_view path) {
-  return !starts_with(path, kCore) || !starts_with(path.substr(kCore.size()), "engine/") ||
-         engine_row(path.substr(kCore.size())).has_value();
-}
-
 std::vector<std::string> files_with_a_place() {
   std::vector<std::string> files;
-  for (std::string_view row : kEngineOrder) {
-    while (!row.empty()) {
-      const size_t end = std::min(row.find(' '), row.size());
-      files.push_back("csrc/core/engine/" + std::string(row.substr(0, end)));
-      row.remove_prefix(std::min(end + 1, row.size()));
+  for (const Machines& machines : kMachines) {
+    for (const std::string_view driver : machines.drivers) {
+      if (driver.empty()) continue;
+      files.push_back("csrc/" + std::string(machines.room) + "/" + std::string(driver));
     }
-  }
-  for (const std::string_view driver : kCryptoDrivers) {
-    files.push_back("csrc/core/crypto/" + std::string(driver));
-  }
-  for (const std::string_view driver : kHostDrivers) {
-    files.push_back("csrc/core/host/" + std::string(driver));
   }
   for (const std::string_view path : kTellsTheDate) {
     files.emplace_back(path.substr(0, path.rfind('.')));
@@ -446,6 +464,12 @@ std::vector<std::string> files_with_a_place() {
 }
 
 std::span<const std::string_view> folders() { return kOrder; }
+
+std::vector<std::string_view> rooms() {
+  std::vector<std::string_view> all;
+  for (const Room& room : kRooms) all.push_back(room.path);
+  return all;
+}
 
 size_t count_lines(std::string_view text) {
   const auto ends = static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));

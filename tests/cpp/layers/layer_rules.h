@@ -16,15 +16,14 @@ std::vector<std::string> check_file(std::string_view path, std::string_view text
 // newlines kept, so that a search finds code only.
 std::string code_only(std::string_view text);
 
-// Returns true if a file of csrc/core/engine has a row in the order of that folder. Files elsewhere
-// need none.
-bool has_place_in_engine(std::string_view path);
-
 // Files that the rules name, without their endings. A name without a file has a useless rule.
 std::vector<std::string> files_with_a_place();
 
 // The folders of csrc/core, lowest first.
 std::span<const std::string_view> folders();
+
+// The rooms beside the core, relative to csrc.
+std::vector<std::string_view> rooms();
 
 size_t count_lines(std::string_view text);
 

@@ -61,13 +61,6 @@ TEST(Layers, TheTreeKeepsTheRules) {
   EXPECT_GT(core, 10u) << "the tree was not found at " << test::kSourceDir;
 }
 
-TEST(Layers, EveryFileOfTheEngineHasItsPlace) {
-  for (const Source& source : read_tree()) {
-    EXPECT_TRUE(has_place_in_engine(source.path))
-        << source.path << ": give it a row of kEngineOrder (layers/layer_rules.cpp)";
-  }
-}
-
 TEST(Layers, TheRulesNameWhatIsThere) {
   std::set<std::string> there;
   for (const Source& source : read_tree()) {
@@ -78,6 +71,9 @@ TEST(Layers, TheRulesNameWhatIsThere) {
   }
   for (const std::string_view folder : folders()) {
     EXPECT_TRUE(fs::is_directory(fs::path(test::kSourceDir) / "csrc/core" / folder)) << folder;
+  }
+  for (const std::string_view room : rooms()) {
+    EXPECT_TRUE(fs::is_directory(fs::path(test::kSourceDir) / "csrc" / room)) << room;
   }
 }
 
@@ -112,8 +108,8 @@ std::vector<std::string> header(const std::string& folder, const std::string& li
 TEST(Checker, TorchAndPythonInCore) {
   for (const char* name : {"torch/torch.h", "ATen/ATen.h", "c10/util/Exception.h", "Python.h",
                            "python3.11/Python.h", "pybind11/pybind11.h"}) {
-    EXPECT_THAT(header("engine", "#include <" + std::string(name) + ">"),
-                ElementsAre(HasSubstr("csrc/core/engine/x.h:2: core includes")))
+    EXPECT_THAT(header("runtime", "#include <" + std::string(name) + ">"),
+                ElementsAre(HasSubstr("csrc/core/runtime/x.h:2: core includes")))
         << name;
   }
   EXPECT_THAT(check_file("csrc/torch/x.h", "#pragma once\n#include <torch/torch.h>\n"), IsEmpty());
@@ -132,10 +128,10 @@ TEST(Checker, SocketThreadAndClockHeadersInStateMachines) {
   EXPECT_THAT(header("protocol", "#include <vector>"), IsEmpty());
 }
 
-// In host/, a file that is not listed as a driver belongs to the state machine.
-TEST(Checker, TheStateMachineOfHost) {
-  const auto host = [](const std::string& file, const std::string& line) {
-    return check_file("csrc/core/host/" + file, "#pragma once\n" + line + "\n");
+// In shm/, a file that is not listed as a driver belongs to the state machine.
+TEST(Checker, TheStateMachineOfShm) {
+  const auto shm = [](const std::string& file, const std::string& line) {
+    return check_file("csrc/core/shm/" + file, "#pragma once\n" + line + "\n");
   };
   for (const char* line :
        {"#include <thread>", "#include <mutex>", "#include <unistd.h>", "#include <linux/futex.h>",
@@ -143,21 +139,21 @@ TEST(Checker, TheStateMachineOfHost) {
         "#include \"shm/futex.h\"", "#include \"shm/peer_registry.h\""}) {
     for (const char* file : {"core.h", "control_block.h", "needs.h", "new.h",
                              "algorithms/algorithms.h", "algorithms/lane.h"}) {
-      EXPECT_THAT(host(file, line), ElementsAre(HasSubstr("csrc/core/host/"))) << file << line;
+      EXPECT_THAT(shm(file, line), ElementsAre(HasSubstr("csrc/core/shm/"))) << file << line;
     }
-    EXPECT_THAT(host("lane.h", line), IsEmpty()) << line;
-    EXPECT_THAT(host("peer_registry.h", line), IsEmpty()) << line;
+    EXPECT_THAT(shm("lane.h", line), IsEmpty()) << line;
+    EXPECT_THAT(shm("peer_registry.h", line), IsEmpty()) << line;
   }
-  EXPECT_THAT(host("core.h", "#include \"shm/needs.h\""), IsEmpty());
-  EXPECT_THAT(host("lane.h", "#include \"shm/core.h\""), IsEmpty());
-  EXPECT_THAT(host("lane.h", "#include \"base/clock.h\""), ElementsAre(HasSubstr("higher")));
+  EXPECT_THAT(shm("core.h", "#include \"shm/needs.h\""), IsEmpty());
+  EXPECT_THAT(shm("lane.h", "#include \"shm/core.h\""), IsEmpty());
+  EXPECT_THAT(shm("lane.h", "#include \"base/clock.h\""), ElementsAre(HasSubstr("higher")));
 }
 
 TEST(Checker, TheSimulatedNetworkHasNoClockButItsOwn) {
   for (const char* line : {"#include <thread>", "#include <random>", "#include <chrono>",
                            "#include <sys/socket.h>", "clock_gettime(CLOCK_MONOTONIC, &ts);"}) {
     const std::string text = "#pragma once\n" + std::string(line) + "\n";
-    EXPECT_THAT(check_file("csrc/core/transport/sim/x.h", text), Not(IsEmpty())) << line;
+    EXPECT_THAT(check_file("csrc/sim/network/x.h", text), Not(IsEmpty())) << line;
     EXPECT_THAT(check_file("csrc/core/transport/udp/x.h", text), IsEmpty()) << line;
   }
 }
@@ -169,8 +165,7 @@ TEST(Checker, EveryPairOfLayers) {
       const auto broken = header(order[from], "#include \"" + order[to] + "/y.h\"");
       // State machines may use less of transport/ and crypto/ than the order of the folders allows.
       const bool narrowed =
-          (order[to] == "transport" && (order[from] == "protocol" || order[from] == "aggregation" ||
-                                        order[from] == "collective")) ||
+          (order[to] == "transport" && (order[from] == "protocol" || order[from] == "collective")) ||
           (order[to] == "crypto" && order[from] == "protocol");
       EXPECT_EQ(broken.empty(), to <= from && !narrowed) << order[from] << " -> " << order[to];
       if (to > from) {
@@ -184,30 +179,52 @@ TEST(Checker, EveryPairOfLayers) {
               ElementsAre(HasSubstr("only base and wire")));
 }
 
-TEST(Checker, TheOrderWithinTheEngine) {
-  const auto broken = [](const char* file, const char* header_name) {
-    return check_file("csrc/core/engine/" + std::string(file),
-                      "#pragma once\n#include \"engine/" + std::string(header_name) + "\"\n");
+std::vector<std::string> product(const std::string& room, const std::string& line) {
+  return check_file("csrc/" + room + "/x.h", "#pragma once\n" + line + "\n");
+}
+
+TEST(Checker, RoomsBesideTheCore) {
+  for (const std::string_view room : rooms()) {
+    EXPECT_THAT(header("runtime", "#include \"" + std::string(room) + "/y.h\""),
+                ElementsAre(HasSubstr("runtime includes " + std::string(room) +
+                                      "/y.h: the core knows no product")));
+    EXPECT_THAT(product(std::string(room), "#include \"" + std::string(room) + "/y.h\""), IsEmpty());
+  }
+  EXPECT_THAT(product("aggregation/member", "#include \"runtime/group.h\""), IsEmpty());
+  EXPECT_THAT(product("aggregation/member", "#include \"aggregation/plan/y.h\""), IsEmpty());
+  EXPECT_THAT(product("aggregation/server", "#include \"runtime/group.h\""),
+              ElementsAre(HasSubstr("aggregation/server includes runtime/group.h, of a room")));
+  EXPECT_THAT(product("aggregation/plan", "#include \"aggregation/member/y.h\""),
+              ElementsAre(HasSubstr("must not know")));
+  EXPECT_THAT(product("host_engine/client", "#include \"host_engine/server/y.h\""),
+              ElementsAre(HasSubstr("must not know")));
+  EXPECT_THAT(product("sim/world", "#include \"aggregation/server/y.h\""), IsEmpty());
+  EXPECT_THAT(product("sim/world", "#include <thread>"), ElementsAre(HasSubstr("thread")));
+  EXPECT_THAT(product("torch", "#include \"backend.h\"\nthrow 1;\n#include <Python.h>"), IsEmpty());
+  EXPECT_THAT(product("torch", "#include \"aggregation/server/y.h\""),
+              ElementsAre(HasSubstr("must not know")));
+}
+
+TEST(Checker, DriversOfAProductsMachines) {
+  const auto member = [](const std::string& file, const std::string& line) {
+    return check_file("csrc/aggregation/member/" + file, "#pragma once\n" + line + "\n");
   };
-  EXPECT_THAT(broken("lane.h", "bootstrap.h"),
-              ElementsAre(HasSubstr("runtime/lane.h:2: includes runtime/bootstrap.h")));
-  EXPECT_THAT(broken("group_base.h", "engine.h"), ElementsAre(HasSubstr("higher in engine/")));
-  EXPECT_THAT(broken("engine.h", "group_base.h"), IsEmpty());
-  EXPECT_THAT(broken("lane_pool.h", "lane_thread.h"), IsEmpty()) << "of its own row";
-  EXPECT_TRUE(has_place_in_engine("csrc/core/runtime/lane.cpp"));
-  EXPECT_FALSE(has_place_in_engine("csrc/core/engine/newcomer.h"));
+  EXPECT_THAT(member("stations.h", "#include <thread>"), ElementsAre(HasSubstr("thread")));
+  EXPECT_THAT(member("registrar_thread.h", "#include <thread>"), IsEmpty());
+  EXPECT_THAT(member("stations.h", "#include \"aggregation/member/registrar_thread.h\""),
+              ElementsAre(HasSubstr("which drives it")));
 }
 
 TEST(Checker, SubfoldersBelongToTheirLayer) {
   EXPECT_THAT(check_file("csrc/core/transport/udp/x.h",
-                         "#pragma once\n#include \"transport/sim/y.h\"\n#include \"engine/z.h\"\n"),
+                         "#pragma once\n#include \"transport/verbs/y.h\"\n#include \"runtime/z.h\"\n"),
               ElementsAre(HasSubstr("transport/udp/x.h:3:")));
 }
 
 TEST(Checker, UnknownFoldersAndRelativeIncludes) {
-  EXPECT_THAT(header("misc", ""), ElementsAre(HasSubstr("layers' folders")));
+  EXPECT_THAT(header("misc", ""), ElementsAre(HasSubstr("rooms' folders")));
   EXPECT_THAT(header("base", "#include \"types.h\""), ElementsAre(HasSubstr("not relative")));
-  EXPECT_THAT(header("engine", "#include \"../base/types.h\""),
+  EXPECT_THAT(header("runtime", "#include \"../base/types.h\""),
               ElementsAre(HasSubstr("not relative")));
 }
 
@@ -244,15 +261,15 @@ TEST(Checker, ClocksThatCanBeSet) {
         "gettimeofday(&tv, nullptr);", "x = time(nullptr);", "std::time(nullptr);",
         "using Clock = std::chrono::high_resolution_clock;", "timespec_get(&ts, TIME_UTC);",
         "pthread_cond_timedwait(&c, &m, &until);"}) {
-    for (const char* path : {"csrc/core/engine/x.h", "csrc/core/transport/udp/x.h",
+    for (const char* path : {"csrc/core/runtime/x.h", "csrc/core/transport/udp/x.h",
                              "csrc/torch/x.h", "csrc/core/base/x.h"}) {
       EXPECT_THAT(check_file(path, "#pragma once\n" + std::string(line) + "\n"),
                   ElementsAre(AllOf(HasSubstr(":2: "), HasSubstr("a clock that can be set"))))
           << line;
     }
   }
-  EXPECT_THAT(header("engine", "clock_gettime(CLOCK_MONOTONIC, &ts);"), IsEmpty());
-  EXPECT_THAT(header("engine", "std::chrono::steady_clock::now();"), IsEmpty());
+  EXPECT_THAT(header("runtime", "clock_gettime(CLOCK_MONOTONIC, &ts);"), IsEmpty());
+  EXPECT_THAT(header("runtime", "std::chrono::steady_clock::now();"), IsEmpty());
   const std::string python = "deadline = time.time() + 5\n";
   EXPECT_THAT(check_file("torch_mcast/lab/launch.py", python),
               ElementsAre(HasSubstr("launch.py:1: time.time(")));
@@ -261,8 +278,8 @@ TEST(Checker, ClocksThatCanBeSet) {
 }
 
 TEST(Checker, Exceptions) {
-  EXPECT_THAT(header("engine", "throw std::bad_alloc();"), ElementsAre(HasSubstr("exceptions")));
-  EXPECT_THAT(header("engine", "rethrow(x);  // throw"), IsEmpty());
+  EXPECT_THAT(header("runtime", "throw std::bad_alloc();"), ElementsAre(HasSubstr("exceptions")));
+  EXPECT_THAT(header("runtime", "rethrow(x);  // throw"), IsEmpty());
   EXPECT_THAT(check_file("csrc/torch/x.h", "#pragma once\nthrow 1;\n"), IsEmpty());
 }
 

@@ -33,7 +33,7 @@
 #include <unistd.h>
 
 #ifdef MCAST_HEAP_METER
-#include "heap_meter.h"
+#include "sim/heap_meter.h"
 #endif
 
 namespace mcast::test {
