@@ -34,8 +34,9 @@ MUTANTS = [
     Mutant(
         "data-placed-unverified",
         "collective/reception.cpp",
-        """if (const Judged judged = datagram.verify(g_.counters); judged != Judged::kVerified) {
-    return judged;
+        """  if (const DatagramVerdict verdict = datagram.verify(g_.counters);
+      verdict != DatagramVerdict::kVerified) {
+    return verdict;
   }
   g_.ops.touch(*op);""",
         "  g_.ops.touch(*op);",

@@ -41,8 +41,8 @@ RANKS = [
     Mutant(
         "late-result-of-a-dropped-station-placed",
         "aggregation/member/stations.cpp",
-        "if (op->reduce->stations->off[station]) {",
-        "if (op->reduce->stations->off.empty()) {",
+        "if (op->reduce->dealt->off[station]) {",
+        "if (op->reduce->dealt->off.empty()) {",
         "collective",
         "Stations*",
     ),

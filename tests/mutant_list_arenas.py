@@ -261,7 +261,7 @@ ARENAS = [
     ),
     Mutant(
         "aggregators-elsewhere-asked",
-        "runtime/resources.cpp",
+        "aggregation/member/member_aggregation.cpp",
         "if (may.ok()) reachable.push_back(one);",
         "reachable.push_back(one);",
         "engine",

@@ -22,7 +22,8 @@ SECURITY = [
     Mutant(
         "filter-of-a-header-not-compared",
         "crypto/datagram_guard.cpp",
-        "if (header.filter != header_filter(filter_, datagram.data())) return Refusal::kForgedHeader;",
+        """if (header.filter != header_filter(filter_, datagram.data()))
+    return DatagramVerdict::kForgedHeader;""",
         "",
         "security",
         "*AnAbortWithOtherKeys*",
@@ -30,7 +31,7 @@ SECURITY = [
     Mutant(
         "mode-of-a-datagram-not-compared",
         "crypto/datagram_guard.cpp",
-        "if (header.sealed != (params_.how.mode == Mode::kSealed)) return Refusal::kDowngraded;",
+        "if (header.sealed != (params_.how.mode == Mode::kSealed)) return DatagramVerdict::kDowngraded;",
         "",
         "crypto",
         "*Guards*",
@@ -38,7 +39,7 @@ SECURITY = [
     Mutant(
         "lane-of-a-guarded-datagram-not-compared",
         "crypto/datagram_guard.cpp",
-        "if (header.inner.lane != params_.how.lane) return Refusal::kForeign;",
+        "if (header.inner.lane != params_.how.lane) return DatagramVerdict::kForeign;",
         "",
         "crypto",
         "*Guards*",
@@ -151,7 +152,7 @@ SECURITY = [
     Mutant(
         "keys-of-guessed-numbers",
         "runtime/security.cpp",
-        "if (!secure_random_bytes(record.nonce)) return no_random();",
+        "if (!secure_random_bytes(record.nonce)) return no_random_numbers();",
         "(void)secure_random_bytes(record.nonce);",
         "security",
         "Secret.WithoutRandomNumbers*",
@@ -199,16 +200,16 @@ SECURITY = [
     Mutant(
         "source-that-moved-not-noticed",
         "runtime/lane.cpp",
-        "const bool again = judged == Judged::kUnread || judged == Judged::kOwn;",
-        "const bool again = judged == Judged::kUnread;",
+        "if (is_unread(verdict) && group->is_moved(header.inner.member)) {",
+        "if (verdict == DatagramVerdict::kUnread && group->is_moved(header.inner.member)) {",
         "security",
         "*ReflectedDatagrams*",
     ),
     Mutant(
         "own-datagrams-that-were-not-sent-taken-for-echoes",
         "runtime/lane.cpp",
-        "if (judged == Judged::kOwn && bytes <= seen_.echoes) {",
-        "if (judged == Judged::kOwn) {",
+        "if (verdict == DatagramVerdict::kOwn && bytes <= seen_.echoes) {",
+        "if (verdict == DatagramVerdict::kOwn) {",
         "collective",
         "*Flood.RepeatedMemberDatagrams*",
     ),

@@ -75,8 +75,9 @@ void OpenChunk(benchmark::State& state) {
   for (auto _ : state) {
     wire::GuardedHeader read;
     ConstBytes text;
-    if (to->admit(out, read, 0) != Refusal::kNone ||
-        to->open(read, out, text, 0) != Refusal::kNone) {
+    if (wire::parse_guarded(out, read) != wire::ParseError::kNone ||
+        to->judge(read, out, 0) != DatagramVerdict::kVerified ||
+        to->open(read, out, text, 0) != DatagramVerdict::kVerified) {
       return state.SkipWithError("does not open");
     }
     benchmark::DoNotOptimize(text.data());
@@ -93,7 +94,10 @@ void RefuseStranger(benchmark::State& state) {
   out.resize(from->seal_key().seal(out, {}, payload));
   out[0] ^= std::byte{1};
   wire::GuardedHeader read;
-  for (auto _ : state) benchmark::DoNotOptimize(to->admit(out, read, 0));
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(wire::parse_guarded(out, read));
+    benchmark::DoNotOptimize(to->judge(read, out, 0));
+  }
   label(state);
 }
 

@@ -11,8 +11,8 @@
 #include "base/clock.h"
 #include "base/version.h"
 #include "sim/heap_meter.h"
-#include "sim/world/report.h"
 #include "sim/simulate_swarm.h"
+#include "sim/world/report.h"
 
 namespace {
 

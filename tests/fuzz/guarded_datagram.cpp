@@ -8,6 +8,7 @@
 #include "crypto/datagram_guard.h"
 #include "crypto/library.h"
 #include "fuzz.h"
+#include "support/admit.h"
 
 using namespace mcast;
 using namespace mcast::crypto;
@@ -43,10 +44,11 @@ struct Pair {
 bool take(Pair& pair, ConstBytes datagram, size_t* size = nullptr) {
   wire::GuardedHeader header;
   ConstBytes payload;
-  const Refusal judged = pair.receiver->admit(datagram, header, pair.now);
-  require(refusal_name(judged) != nullptr, "every refusal has a name");
-  if (judged != Refusal::kNone) return false;
-  if (pair.receiver->open(header, datagram, payload, pair.now) != Refusal::kNone) return false;
+  const DatagramVerdict verdict = mcast::test::admit(*pair.receiver, datagram, header, pair.now);
+  require(verdict_name(verdict) != nullptr, "every verdict has a name");
+  if (verdict != DatagramVerdict::kVerified) return false;
+  if (pair.receiver->open(header, datagram, payload, pair.now) != DatagramVerdict::kVerified)
+    return false;
   if (size != nullptr) *size = payload.size();
   return true;
 }

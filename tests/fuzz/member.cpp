@@ -215,8 +215,8 @@ class Alone {
     last_ = whole;
     wire::GuardedHeader header;
     if (wire::parse_guarded(out, header) != wire::ParseError::kNone) return;
-    const Judged judged = core_.on_guarded(header, out, now_);
-    require(!changed || judged != Judged::kVerified, "what was changed is not believed");
+    const DatagramVerdict verdict = core_.on_guarded(header, out, now_);
+    require(!changed || verdict != DatagramVerdict::kVerified, "what was changed is not believed");
   }
 
   void frame(uint8_t what) {

@@ -84,9 +84,9 @@ class GroupCore {
   void post_message(MessagePost post, Nanos now);
 
   // A datagram whose header parsed and whose tag and lane belong to this group; not yet verified.
-  Judged on_datagram(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now);
+  DatagramVerdict on_datagram(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now);
   // Like on_datagram(), for a group with a guard.
-  Judged on_guarded(const wire::GuardedHeader& header, ConstBytes datagram, Nanos now);
+  DatagramVerdict on_guarded(const wire::GuardedHeader& header, ConstBytes datagram, Nanos now);
   // As in DatagramSink. on_placed() returns the bytes of the chunks, including headers.
   size_t on_placed(const SliceName& name, uint32_t word, uint64_t bits, Nanos now);
   void on_retired(const SliceName& name, const SliceCounts& counts, Nanos now);
@@ -177,8 +177,8 @@ class GroupCore {
  private:
   // A datagram whose header is known to belong to this group. `bytes`: size of the whole datagram.
   template <typename Verifier>
-  Judged take_datagram(const wire::DatagramHeader& header, Verifier& datagram, size_t bytes,
-                       Nanos now);
+  DatagramVerdict take_datagram(const wire::DatagramHeader& header, Verifier& datagram,
+                                size_t bytes, Nanos now);
   using Frame = wire::FrameHeader;
   using Handler = void (*)(GroupCore&, const Frame&, ConstBytes, Nanos);
   struct Timer {

@@ -176,17 +176,17 @@ void GroupCore::on_describe(const Frame& header, ConstBytes body) {
 }
 
 template <typename Verifier>
-Judged GroupCore::take_datagram(const wire::DatagramHeader& header, Verifier& datagram,
-                                size_t bytes, Nanos now) {
+DatagramVerdict GroupCore::take_datagram(const wire::DatagramHeader& header, Verifier& datagram,
+                                         size_t bytes, Nanos now) {
   g_.counters.add(Counter::datagrams_received);
   g_.counters.add(Counter::datagram_bytes_received, bytes);
-  Judged judged = Judged::kVerified;
+  DatagramVerdict verdict = DatagramVerdict::kVerified;
   if (header.type == wire::DatagramType::kData) {
-    judged = reception_.on_data(header, datagram, now);
+    verdict = reception_.on_data(header, datagram, now);
     // Most datagrams end here: they have not changed anything else that the end of the event
     // handles.
-    if (!g_.has_notes()) return judged;
-  } else if (judged = datagram.verify(g_.counters); judged != Judged::kVerified) {
+    if (!g_.has_notes()) return verdict;
+  } else if (verdict = datagram.verify(g_.counters); verdict != DatagramVerdict::kVerified) {
     // The refusal is counted.
   } else if (header.type == wire::DatagramType::kPosition) {
     reception_.on_position_datagram(header, now);
@@ -198,50 +198,35 @@ Judged GroupCore::take_datagram(const wire::DatagramHeader& header, Verifier& da
     path_.on_probe(header.member, header.sequence, full);
   }
   settle(now);
-  return judged;
+  return verdict;
 }
 
-Judged GroupCore::on_datagram(const wire::DatagramHeader& header, ConstBytes datagram, Nanos now) {
-  if (g_.failed()) return Judged::kUnread;
+DatagramVerdict GroupCore::on_datagram(const wire::DatagramHeader& header, ConstBytes datagram,
+                                       Nanos now) {
+  if (g_.failed()) return DatagramVerdict::kUnread;
   if (header.member == g_.self) {
     g_.counters.add(Counter::own_echo);
-    return Judged::kOwn;
+    return DatagramVerdict::kOwn;
   }
   if (header.member >= g_.size || header.reserved != 0) {
     g_.counters.add(Counter::malformed);
-    return Judged::kMalformed;
+    return DatagramVerdict::kMalformed;
   }
   ChecksumVerifier verifier(datagram);
   return take_datagram(header, verifier, datagram.size(), now);
 }
 
-Judged GroupCore::on_guarded(const wire::GuardedHeader& header, ConstBytes datagram, Nanos now) {
-  if (g_.failed()) return Judged::kUnread;
+DatagramVerdict GroupCore::on_guarded(const wire::GuardedHeader& header, ConstBytes datagram,
+                                      Nanos now) {
+  if (g_.failed()) return DatagramVerdict::kUnread;
   crypto::DatagramGuard& guard = *g_.params.multicast.guard;
-  using crypto::Refusal;
-  switch (guard.judge(header, datagram, now)) {
-    case Refusal::kNone:
-      break;
-    case Refusal::kOwn:
-      g_.counters.add(Counter::own_echo);
-      return Judged::kOwn;
-    case Refusal::kStale:
-      g_.counters.add(Counter::stale);
-      return Judged::kUnread;
-    case Refusal::kDowngraded:
-      return Judged::kDowngraded;
-    case Refusal::kForeign:
-      return Judged::kForeign;
-    case Refusal::kForgedHeader:
-      return Judged::kForgedHeader;
-    case Refusal::kReplayed:
-      return Judged::kReplayed;
-    default:
-      g_.counters.add(Counter::malformed);
-      return Judged::kMalformed;
-  }
+  const DatagramVerdict verdict = guard.judge(header, datagram, now);
+  if (verdict == DatagramVerdict::kOwn) g_.counters.add(Counter::own_echo);
+  if (verdict == DatagramVerdict::kStale) g_.counters.add(Counter::stale);
+  if (verdict == DatagramVerdict::kMalformed) g_.counters.add(Counter::malformed);
+  if (verdict != DatagramVerdict::kVerified) return verdict;
   GuardVerifier verifier(guard, header, datagram, now);
-  const Judged judged = take_datagram(header.inner, verifier, datagram.size(), now);
+  const DatagramVerdict verdict = take_datagram(header.inner, verifier, datagram.size(), now);
   if (const Member worn = guard.worn_out(); worn != kNoMember && !g_.failed()) {
     g_.fail(
         Status(Code::kPeerLost, "too many datagrams were forged in the name of rank " +
@@ -249,7 +234,7 @@ Judged GroupCore::on_guarded(const wire::GuardedHeader& header, ConstBytes datag
         worn);
     settle(now);
   }
-  return judged;
+  return verdict;
 }
 
 size_t GroupCore::on_placed(const SliceName& name, uint32_t word, uint64_t bits, Nanos now) {

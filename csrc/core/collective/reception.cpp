@@ -13,39 +13,42 @@
 namespace mcast {
 
 template <typename Verifier>
-Judged Reception::on_data(const wire::DatagramHeader& header, Verifier& datagram, Nanos now) {
+DatagramVerdict Reception::on_data(const wire::DatagramHeader& header, Verifier& datagram,
+                                   Nanos now) {
   if (header.sequence < g_.ops.base()) {
     g_.counters.add(Counter::stale);
-    return Judged::kUnread;
+    return DatagramVerdict::kUnread;
   }
   Operation* op = g_.find(header.sequence);
   if (op == nullptr) return on_other_data(header, datagram, now);
   if (header.descriptor != op->plan.hash) {
-    if (const Judged judged = datagram.verify(g_.counters); judged != Judged::kVerified) {
-      return judged;
+    if (const DatagramVerdict verdict = datagram.verify(g_.counters);
+        verdict != DatagramVerdict::kVerified) {
+      return verdict;
     }
     g_.agrees(header.member, header.sequence, header.descriptor);
-    return Judged::kVerified;
+    return DatagramVerdict::kVerified;
   }
   const auto stream = op->stream_of(header.member);
   if (!stream || header.chunk >= op->plan.chunks ||
       datagram.size() != op->plan.length(header.chunk)) {
     g_.counters.add(Counter::malformed);
-    return Judged::kMalformed;
+    return DatagramVerdict::kMalformed;
   }
   // (An operation that was revived for members that lack its block has no receivers.)
   if (op->local_complete || op->receivers.empty() || op->receivers[*stream].has(header.chunk)) {
     g_.counters.add(Counter::duplicates);
-    return Judged::kUnread;
+    return DatagramVerdict::kUnread;
   }
-  if (const Judged judged = datagram.verify(g_.counters); judged != Judged::kVerified) {
-    return judged;
+  if (const DatagramVerdict verdict = datagram.verify(g_.counters);
+      verdict != DatagramVerdict::kVerified) {
+    return verdict;
   }
   g_.ops.touch(*op);
   const bool in_order = header.in_order;
   enter(*op, *stream, header.chunk, datagram.payload(), true, now);
   if (in_order && !g_.failed()) small_.note_sent(header.member, header.sequence, now);
-  return Judged::kVerified;
+  return DatagramVerdict::kVerified;
 }
 
 size_t Reception::on_placed(Operation& op, Member root, uint32_t word, uint64_t bits, Nanos now) {
@@ -74,34 +77,36 @@ size_t Reception::on_placed(Operation& op, Member root, uint32_t word, uint64_t 
 // attacker who replays others' datagrams could make this rank verify all of them and accept them as
 // data.
 template <typename Verifier>
-Judged Reception::on_other_data(const wire::DatagramHeader& header, Verifier& datagram, Nanos now) {
+DatagramVerdict Reception::on_other_data(const wire::DatagramHeader& header, Verifier& datagram,
+                                         Nanos now) {
   const OperationQueue::Entry* const settled = g_.ops.entry(header.sequence);
   const Staging::Key key{header.member, header.chunk};
   if (settled != nullptr ? settled->hash == header.descriptor
                          : staging_.holds(header.sequence, key)) {
     g_.counters.add(Counter::duplicates);
-    return Judged::kUnread;
+    return DatagramVerdict::kUnread;
   }
   if (settled == nullptr && header.sequence - g_.ops.next() > GroupContext::kFurthestAhead) {
     g_.counters.add(Counter::malformed);
-    return Judged::kMalformed;
+    return DatagramVerdict::kMalformed;
   }
-  if (const Judged judged = datagram.verify(g_.counters); judged != Judged::kVerified) {
-    return judged;
+  if (const DatagramVerdict verdict = datagram.verify(g_.counters);
+      verdict != DatagramVerdict::kVerified) {
+    return verdict;
   }
   if (settled != nullptr) {
     g_.agrees(header.member, header.sequence, header.descriptor);
-    return Judged::kVerified;
+    return DatagramVerdict::kVerified;
   }
   path_.on_heard(header.member, header.sequence);
   if (header.in_order) small_.note_sent(header.member, header.sequence, now);
   return stage(header.sequence, key, header.descriptor, true, datagram.payload())
-             ? Judged::kVerified
-             : Judged::kUnread;  // no room: some member will send it again
+             ? DatagramVerdict::kVerified
+             : DatagramVerdict::kUnread;  // no room: some member will send it again
 }
 
-template Judged Reception::on_data(const wire::DatagramHeader&, ChecksumVerifier&, Nanos);
-template Judged Reception::on_data(const wire::DatagramHeader&, GuardVerifier&, Nanos);
+template DatagramVerdict Reception::on_data(const wire::DatagramHeader&, ChecksumVerifier&, Nanos);
+template DatagramVerdict Reception::on_data(const wire::DatagramHeader&, GuardVerifier&, Nanos);
 
 void Reception::on_position_datagram(const wire::DatagramHeader& header, Nanos now) {
   path_.on_heard(header.member, header.sequence);

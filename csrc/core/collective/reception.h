@@ -27,7 +27,7 @@ class Reception {
   // Handles a data datagram and verifies it once it is known to be needed. Instantiated for both
   // verifiers of collective/datagram_verifier.h.
   template <typename Verifier>
-  Judged on_data(const wire::DatagramHeader& header, Verifier& datagram, Nanos now);
+  DatagramVerdict on_data(const wire::DatagramHeader& header, Verifier& datagram, Nanos now);
   // Handles chunks that a device has written to the operation's memory. Returns their bytes.
   size_t on_placed(Operation& op, Member root, uint32_t word, uint64_t bits, Nanos now);
   // Handles a verified datagram with the position of a root, in its small operations or in one
@@ -59,7 +59,7 @@ class Reception {
   // Accounts for a chunk that is in the operation's memory.
   void arrived(Operation& op, uint32_t stream, Chunk chunk, bool live, Nanos now);
   template <typename Verifier>
-  Judged on_other_data(const wire::DatagramHeader& header, Verifier& datagram, Nanos now);
+  DatagramVerdict on_other_data(const wire::DatagramHeader& header, Verifier& datagram, Nanos now);
 
   GroupContext& g_;
   SmallOperations& small_;

@@ -140,32 +140,6 @@ bool OpenKey::open(uint64_t number, ConstBytes aad, ConstBytes ciphertext,
   return true;
 }
 
-const char* refusal_name(Refusal refusal) noexcept {
-  switch (refusal) {
-    case Refusal::kNone:
-      return "none";
-    case Refusal::kMalformed:
-      return "malformed";
-    case Refusal::kDowngraded:
-      return "downgraded";
-    case Refusal::kForeign:
-      return "foreign";
-    case Refusal::kForgedHeader:
-      return "forged_header";
-    case Refusal::kOwn:
-      return "own";
-    case Refusal::kStale:
-      return "stale";
-    case Refusal::kReplayed:
-      return "replayed";
-    case Refusal::kCrowdedOut:
-      return "crowded_out";
-    case Refusal::kForged:
-      return "forged";
-  }
-  return "unknown";
-}
-
 DatagramGuard::DatagramGuard(const Key& root, const Params& params, SealKey seal,
                              std::vector<std::optional<Sender>> senders,
                              std::shared_ptr<OpenBudget> budget)
@@ -191,39 +165,29 @@ Result<std::unique_ptr<DatagramGuard>> DatagramGuard::make(const Key& root, cons
                                                           std::move(senders), std::move(budget)));
 }
 
-Refusal DatagramGuard::admit(ConstBytes datagram, wire::GuardedHeader& header, Nanos now) {
-  switch (wire::parse_guarded(datagram, header)) {
-    case wire::ParseError::kNone:
-      break;
-    case wire::ParseError::kVersion:
-      return Refusal::kDowngraded;
-    default:
-      return Refusal::kMalformed;
-  }
-  return judge(header, datagram, now);
-}
-
-Refusal DatagramGuard::judge(const wire::GuardedHeader& header, ConstBytes datagram, Nanos now) {
-  if (header.sealed != (params_.how.mode == Mode::kSealed)) return Refusal::kDowngraded;
-  if (header.inner.lane != params_.how.lane) return Refusal::kForeign;
-  if (header.filter != header_filter(filter_, datagram.data())) return Refusal::kForgedHeader;
-  if (header.inner.member == params_.self) return Refusal::kOwn;
+DatagramVerdict DatagramGuard::judge(const wire::GuardedHeader& header, ConstBytes datagram,
+                                     Nanos now) {
+  if (header.sealed != (params_.how.mode == Mode::kSealed)) return DatagramVerdict::kDowngraded;
+  if (header.inner.lane != params_.how.lane) return DatagramVerdict::kForeign;
+  if (header.filter != header_filter(filter_, datagram.data()))
+    return DatagramVerdict::kForgedHeader;
+  if (header.inner.member == params_.self) return DatagramVerdict::kOwn;
   if (header.inner.member >= params_.members || header.inner.reserved != 0 ||
       datagram.size() > kGuardedHeader + kDatagramTag + scratch_.size()) {
-    return Refusal::kMalformed;
+    return DatagramVerdict::kMalformed;
   }
   const std::optional<Sender>& from = senders_[header.inner.member];
-  if (!from->key.knows(wire::epoch_of(header.number), now)) return Refusal::kStale;
+  if (!from->key.knows(wire::epoch_of(header.number), now)) return DatagramVerdict::kStale;
   if (header.inner.type != wire::DatagramType::kData && from->control.refuses(header.number)) {
-    return Refusal::kReplayed;
+    return DatagramVerdict::kReplayed;
   }
-  return Refusal::kNone;
+  return DatagramVerdict::kVerified;
 }
 
-Refusal DatagramGuard::open(const wire::GuardedHeader& header, ConstBytes datagram,
-                            ConstBytes& payload, Nanos now) {
+DatagramVerdict DatagramGuard::open(const wire::GuardedHeader& header, ConstBytes datagram,
+                                    ConstBytes& payload, Nanos now) {
   const Member member = header.inner.member;
-  if (!budget_->allows(member, header.number, now)) return Refusal::kCrowdedOut;
+  if (!budget_->allows(member, header.number, now)) return DatagramVerdict::kCrowdedOut;
   Sender& from = *senders_[member];
   const auto tag = datagram.last<kTagSize>();
   const ConstBytes covered = datagram.first(datagram.size() - kTagSize);
@@ -235,12 +199,12 @@ Refusal DatagramGuard::open(const wire::GuardedHeader& header, ConstBytes datagr
     const uint32_t ahead = epoch > from.key.epoch() ? epoch - from.key.epoch() : 0;
     budget_->failed(datagram.size() + ahead * kStepCost, now);
     if (from.key.worn_out()) worn_out_ = member;
-    return Refusal::kForged;
+    return DatagramVerdict::kForged;
   }
   payload = sealed ? ConstBytes(scratch_).first(body.size()) : body;
   if (header.inner.type != wire::DatagramType::kData) from.control.accept(header.number);
   ++opened_;
-  return Refusal::kNone;
+  return DatagramVerdict::kVerified;
 }
 
 uint32_t DatagramGuard::epoch_of(Member member) const noexcept {

@@ -16,6 +16,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/datagram_verdict.h"
 #include "base/status.h"
 #include "crypto/budget.h"
 #include "crypto/epoch_chain.h"
@@ -103,21 +104,6 @@ class OpenKey {
   uint64_t failures_ = 0;
 };
 
-// The reason for which a datagram is refused.
-enum class Refusal : uint8_t {
-  kNone,
-  kMalformed,     // does not parse
-  kDowngraded,    // version 1, or unencrypted although it must be sealed, or the reverse
-  kForeign,       // of another lane
-  kForgedHeader,  // the filter is wrong: its sender does not have the group's keys
-  kOwn,           // this member's own datagram, looped back
-  kStale,         // of an epoch that has ended, or too far ahead
-  kReplayed,      // control that was accepted before, or is older than the window
-  kCrowdedOut,    // not tried: too many have failed recently
-  kForged,        // the tag is wrong
-};
-const char* refusal_name(Refusal refusal) noexcept;
-
 class DatagramGuard {
  public:
   struct Params {
@@ -137,14 +123,12 @@ class DatagramGuard {
   Suite suite() const noexcept { return params_.how.suite; }
   SealKey& seal_key() noexcept { return seal_; }
 
-  // Checks the header of a received datagram. Does not check the group tag. judge(): the same for a
-  // header that is parsed already.
-  Refusal admit(ConstBytes datagram, wire::GuardedHeader& header, Nanos now);
-  Refusal judge(const wire::GuardedHeader& header, ConstBytes datagram, Nanos now);
-  // To be called after admit(). kNone: `payload` is the sent data, valid until the next call; in
-  // kAuth it is a part of `datagram`.
-  Refusal open(const wire::GuardedHeader& header, ConstBytes datagram, ConstBytes& payload,
-               Nanos now);
+  // Checks the parsed header of a received datagram, but not its group tag.
+  DatagramVerdict judge(const wire::GuardedHeader& header, ConstBytes datagram, Nanos now);
+  // To be called after judge(). kVerified: `payload` is the sent data, valid until the next call;
+  // in kAuth it is a part of `datagram`.
+  DatagramVerdict open(const wire::GuardedHeader& header, ConstBytes datagram, ConstBytes& payload,
+                       Nanos now);
 
   uint64_t opened() const noexcept { return opened_; }
   // A member whose keys are worn out by forgeries; kNoMember: none.

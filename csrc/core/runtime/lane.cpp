@@ -240,20 +240,20 @@ inline LaneGroup* Lane::group_of_datagram(uint64_t tag) {
   return last_ != nullptr && last_->core_.params().tag == tag ? last_ : look_up(tag);
 }
 
-void Lane::on_unverified(Judged judged, size_t bytes) {
+void Lane::on_unverified(DatagramVerdict verdict, size_t bytes) {
   // Receiving more of our own datagrams than we sent means somebody is replaying them; count the
   // excess as noise.
-  if (judged == Judged::kOwn && bytes <= seen_.echoes) {
+  if (verdict == DatagramVerdict::kOwn && bytes <= seen_.echoes) {
     seen_.echoes -= bytes;
     seen_.noise -= bytes;
     seen_.own++;
   }
-  if (const auto cause = cause_of(judged)) refuse_datagram(*cause);
+  if (const auto cause = cause_of(verdict)) refuse_datagram(*cause);
 }
 
 // Inline, as it runs for every datagram; the handling of unexpected ones is separate.
-inline void Lane::on_judged(Judged judged, size_t bytes) {
-  if (judged != Judged::kVerified) return on_unverified(judged, bytes);
+inline void Lane::on_judged(DatagramVerdict verdict, size_t bytes) {
+  if (verdict != DatagramVerdict::kVerified) return on_unverified(verdict, bytes);
   seen_.noise -= bytes;
   seen_.verified++;
   note_received(bytes);
@@ -294,10 +294,11 @@ void Lane::on_guarded(ConstBytes datagram) {
     seen_.foreign++;
     return refuse_datagram(Cause::foreign);
   }
-  const Judged judged = group->core_.on_guarded(header, datagram, now_);
-  on_judged(judged, datagram.size());
-  const bool again = judged == Judged::kUnread || judged == Judged::kOwn;
-  if (again && group->is_moved(header.inner.member)) refuse_datagram(Cause::source_moved);
+  const DatagramVerdict verdict = group->core_.on_guarded(header, datagram, now_);
+  on_judged(verdict, datagram.size());
+  if (is_unread(verdict) && group->is_moved(header.inner.member)) {
+    refuse_datagram(Cause::source_moved);
+  }
 }
 
 void Lane::on_frame(PeerId peer, Channel, ConstBytes frame) {

@@ -184,8 +184,8 @@ class Lane final : private DatagramSink, private StreamSink {
   // The group with this tag. Null, and counted, if there is none here.
   LaneGroup* group_of_datagram(uint64_t tag);
   LaneGroup* look_up(uint64_t tag);
-  void on_judged(Judged judged, size_t bytes);
-  void on_unverified(Judged judged, size_t bytes);
+  void on_judged(DatagramVerdict verdict, size_t bytes);
+  void on_unverified(DatagramVerdict verdict, size_t bytes);
   void on_placed(const SliceName& name, uint32_t word, uint64_t bits) override;
   void on_retired(const SliceName& name, const SliceCounts& counts) override;
   void note_received(size_t bytes);

@@ -1,5 +1,5 @@
-// Chooses the network that the ranks of a group use if their hosts have several. Rank 0 decides from
-// all records, so all ranks of a group use the same network.
+// Chooses the network that the ranks of a group use if their hosts have several. Rank 0 decides
+// from all records, so all ranks of a group use the same network.
 //
 // A network is common if every rank has an address in it and no two hosts have the same address. Of
 // the common networks, the one with the fastest links wins, where a network is as fast as its
@@ -30,8 +30,8 @@ inline constexpr const char* kByRoute6 = "route6";
 std::string addresses_text(const std::vector<OwnAddress>& addresses);
 std::vector<OwnAddress> parse_addresses(const std::string& text);
 
-// The address to use in `network`: the fastest one, then the nearest, then the first. `network` is a
-// network's text, kByRoute or kByRoute6 (addresses of that IP version, on the way to the store if
+// The address to use in `network`: the fastest one, then the nearest, then the first. `network` is
+// a network's text, kByRoute or kByRoute6 (addresses of that IP version, on the way to the store if
 // there is one), or empty (all addresses). Null: there is no such address.
 const OwnAddress* best_address(const std::vector<OwnAddress>& own, const std::string& network);
 

@@ -11,6 +11,7 @@
 #include "base/rng.h"
 #include "crypto/bytes.h"
 #include "crypto/library.h"
+#include "support/admit.h"
 
 namespace mcast::crypto {
 namespace {
@@ -57,13 +58,13 @@ class Guards : public ::testing::TestWithParam<Mode> {
     EXPECT_EQ(by.seal_key().seal(out, header, payload), out.size());
     return out;
   }
-  static Refusal take(DatagramGuard& at, const Datagram_& datagram, Nanos now = 0) {
+  static DatagramVerdict take(DatagramGuard& at, const Datagram_& datagram, Nanos now = 0) {
     wire::GuardedHeader header;
-    const Refusal refusal = at.admit(datagram, header, now);
-    if (refusal != Refusal::kNone) return refusal;
+    const DatagramVerdict admitted = test::admit(at, datagram, header, now);
+    if (admitted != DatagramVerdict::kVerified) return admitted;
     ConstBytes payload;
-    const Refusal opened = at.open(header, datagram, payload, now);
-    if (opened == Refusal::kNone) {
+    const DatagramVerdict opened = at.open(header, datagram, payload, now);
+    if (opened == DatagramVerdict::kVerified) {
       for (const std::byte b : payload) EXPECT_EQ(b, std::byte{0x42});
     }
     return opened;
@@ -104,13 +105,13 @@ TEST_P(Guards, PayloadsOfAnySizeAndPlace) {
   auto one = guard(1), two = guard(2);
   for (const size_t size :
        {size_t{0}, size_t{1}, size_t{15}, size_t{16}, size_t{1999}, size_t{2000}}) {
-    EXPECT_EQ(take(*two, sealed(*one, data_of(1), size)), Refusal::kNone) << size;
+    EXPECT_EQ(take(*two, sealed(*one, data_of(1), size)), DatagramVerdict::kVerified) << size;
     Datagram_ out(size + wire::kGuardedHeader + wire::kDatagramTag, std::byte{0x42});
     const ConstBytes place = ConstBytes(out).subspan(wire::kGuardedHeader, size);
     ASSERT_EQ(one->seal_key().seal(out, data_of(1), place), out.size());
-    EXPECT_EQ(take(*two, out), Refusal::kNone) << "in place, " << size;
+    EXPECT_EQ(take(*two, out), DatagramVerdict::kVerified) << "in place, " << size;
   }
-  EXPECT_EQ(take(*two, sealed(*one, data_of(1), 2001)), Refusal::kMalformed)
+  EXPECT_EQ(take(*two, sealed(*one, data_of(1), 2001)), DatagramVerdict::kMalformed)
       << "beyond the scratch";
   EXPECT_EQ(two->opened(), 12u);
 }
@@ -118,48 +119,51 @@ TEST_P(Guards, PayloadsOfAnySizeAndPlace) {
 TEST_P(Guards, EveryFlippedBitAndEveryCutIsRefused) {
   auto one = guard(1), two = guard(2);
   const Datagram_ good = sealed(*one, data_of(1), 33);
-  std::set<Refusal> seen;
+  std::set<DatagramVerdict> seen;
   for (size_t bit = 0; bit < good.size() * 8; bit++) {
     Datagram_ bad = good;
     bad[bit / 8] ^= std::byte{1} << bit % 8;
-    const Refusal r = take(*two, bad);
-    EXPECT_NE(r, Refusal::kNone) << bit;
+    const DatagramVerdict r = take(*two, bad);
+    EXPECT_NE(r, DatagramVerdict::kVerified) << bit;
     if (bit / 8 >= wire::kGuardedHeader) {
-      EXPECT_TRUE(r == Refusal::kForged || r == Refusal::kCrowdedOut) << refusal_name(r);
+      EXPECT_TRUE(r == DatagramVerdict::kForged || r == DatagramVerdict::kCrowdedOut)
+          << verdict_name(r);
     }
     seen.insert(r);
   }
   for (size_t size = 0; size < good.size(); size++) {
-    const Refusal r =
+    const DatagramVerdict r =
         take(*two, Datagram_(good.begin(), good.begin() + static_cast<long>(size)), kSecond);
-    EXPECT_NE(r, Refusal::kNone) << size;
+    EXPECT_NE(r, DatagramVerdict::kVerified) << size;
   }
   EXPECT_THAT(seen,
-              ::testing::IsSupersetOf({Refusal::kMalformed, Refusal::kDowngraded, Refusal::kForeign,
-                                       Refusal::kForgedHeader, Refusal::kForged}));
+              ::testing::IsSupersetOf({DatagramVerdict::kMalformed, DatagramVerdict::kDowngraded,
+                                       DatagramVerdict::kForeign, DatagramVerdict::kForgedHeader,
+                                       DatagramVerdict::kForged}));
   EXPECT_EQ(two->opened(), 0u);
-  EXPECT_EQ(take(*two, good, 2 * kSecond), Refusal::kNone) << "and the good one still is";
+  EXPECT_EQ(take(*two, good, 2 * kSecond), DatagramVerdict::kVerified)
+      << "and the good one still is";
 }
 
 // Attack 3: authentic datagrams in a wrong place.
 TEST_P(Guards, AnotherLaneGroupMemberOrModeIsRefused) {
   auto one = guard(1), two = guard(2), other_group = guard(1, 2), other_lane = guard(1, 1, 1);
-  EXPECT_EQ(take(*two, sealed(*other_group, data_of(1))), Refusal::kForgedHeader);
-  EXPECT_EQ(take(*two, sealed(*other_lane, data_of(1, 0, 1))), Refusal::kForeign);
+  EXPECT_EQ(take(*two, sealed(*other_group, data_of(1))), DatagramVerdict::kForgedHeader);
+  EXPECT_EQ(take(*two, sealed(*other_lane, data_of(1, 0, 1))), DatagramVerdict::kForeign);
   // With the lane's bit restored it is refused too, since each lane has its own filter keys.
-  EXPECT_EQ(take(*two, sealed(*other_lane, data_of(1, 0, 0))), Refusal::kForgedHeader);
-  EXPECT_EQ(take(*one, sealed(*one, data_of(1))), Refusal::kOwn);
+  EXPECT_EQ(take(*two, sealed(*other_lane, data_of(1, 0, 0))), DatagramVerdict::kForgedHeader);
+  EXPECT_EQ(take(*one, sealed(*one, data_of(1))), DatagramVerdict::kOwn);
   // A member that claims to be another: all members share the header's key, but not the tag's.
-  EXPECT_EQ(take(*two, sealed(*one, data_of(3))), Refusal::kForged);
-  EXPECT_EQ(take(*two, sealed(*one, data_of(4))), Refusal::kMalformed);
+  EXPECT_EQ(take(*two, sealed(*one, data_of(3))), DatagramVerdict::kForged);
+  EXPECT_EQ(take(*two, sealed(*one, data_of(4))), DatagramVerdict::kMalformed);
   Datagram_ old(64);
   wire::write_datagram(old, data_of(1), ConstBytes(old).subspan(32, 32));
-  EXPECT_EQ(take(*two, old), Refusal::kDowngraded) << "version 1";
+  EXPECT_EQ(take(*two, old), DatagramVerdict::kDowngraded) << "version 1";
   DatagramGuard::Params other = params(1);
   other.how.mode = GetParam() == Mode::kAuth ? Mode::kSealed : Mode::kAuth;
   const auto other_mode = DatagramGuard::make(some_root(1), other, budget_);
   ASSERT_TRUE(other_mode.ok());
-  EXPECT_EQ(take(*two, sealed(**other_mode, data_of(1))), Refusal::kDowngraded);
+  EXPECT_EQ(take(*two, sealed(**other_mode, data_of(1))), DatagramVerdict::kDowngraded);
 }
 
 TEST_P(Guards, ControlIsTakenOnceInAnyOrderWithinTheWindow) {
@@ -170,16 +174,21 @@ TEST_P(Guards, ControlIsTakenOnceInAnyOrderWithinTheWindow) {
   const size_t count = 2 + ReplayWindow::kNumbers;
   for (size_t i = 0; i < count; i++) sent.push_back(sealed(*one, position, 0));
   // A busy host or network reorders datagrams; this must not count as a replay.
-  for (const size_t i : {1, 0, 3, 2}) EXPECT_EQ(take(*two, sent[i]), Refusal::kNone) << i;
-  for (const size_t i : {1, 0, 3, 2}) EXPECT_EQ(take(*two, sent[i]), Refusal::kReplayed) << i;
-  for (size_t i = 5; i < count; i++) EXPECT_EQ(take(*two, sent[i]), Refusal::kNone) << i;
+  for (const size_t i : {1, 0, 3, 2})
+    EXPECT_EQ(take(*two, sent[i]), DatagramVerdict::kVerified) << i;
+  for (const size_t i : {1, 0, 3, 2})
+    EXPECT_EQ(take(*two, sent[i]), DatagramVerdict::kReplayed) << i;
+  for (size_t i = 5; i < count; i++)
+    EXPECT_EQ(take(*two, sent[i]), DatagramVerdict::kVerified) << i;
   // Four to thirteen are remembered at first, then only the last sixteen.
-  EXPECT_EQ(take(*two, sent[4]), Refusal::kNone) << "not seen, and newer than what is forgotten";
-  for (size_t i = 0; i < count; i++) EXPECT_EQ(take(*two, sent[i]), Refusal::kReplayed) << i;
+  EXPECT_EQ(take(*two, sent[4]), DatagramVerdict::kVerified)
+      << "not seen, and newer than what is forgotten";
+  for (size_t i = 0; i < count; i++)
+    EXPECT_EQ(take(*two, sent[i]), DatagramVerdict::kReplayed) << i;
   // Data is checked by the group's bitmap of placed chunks instead.
   const Datagram_ data = sealed(*one, data_of(1));
-  EXPECT_EQ(take(*two, data), Refusal::kNone);
-  EXPECT_EQ(take(*two, data), Refusal::kNone);
+  EXPECT_EQ(take(*two, data), DatagramVerdict::kVerified);
+  EXPECT_EQ(take(*two, data), DatagramVerdict::kVerified);
 }
 
 // Attack 2: a true header with other bytes, before the true datagram.
@@ -188,8 +197,8 @@ TEST_P(Guards, ATrueHeaderWithOtherBytesDoesNoHarm) {
   const Datagram_ good = sealed(*one, data_of(1));
   Datagram_ bad = good;
   std::fill(bad.begin() + 60, bad.end(), std::byte{9});
-  for (int i = 0; i < 20; i++) EXPECT_EQ(take(*two, bad), Refusal::kForged);
-  EXPECT_EQ(take(*two, good), Refusal::kNone);
+  for (int i = 0; i < 20; i++) EXPECT_EQ(take(*two, bad), DatagramVerdict::kForged);
+  EXPECT_EQ(take(*two, good), DatagramVerdict::kVerified);
 }
 
 TEST_P(Guards, BeyondTheBudgetEachNumberIsTriedOnce) {
@@ -201,17 +210,20 @@ TEST_P(Guards, BeyondTheBudgetEachNumberIsTriedOnce) {
   for (int i = 0; i < 40; i++) good.push_back(sealed(*one, data_of(1, static_cast<Chunk>(i))));
   Datagram_ bad = good[0];
   bad.back() ^= std::byte{1};
-  std::map<Refusal, int> seen;
+  std::map<DatagramVerdict, int> seen;
   for (int i = 0; i < 100; i++) seen[take(*two, bad, 5)]++;
-  EXPECT_EQ(seen[Refusal::kForged], 6);  // five in 5,000 bytes (1,180 each), one beyond
-  EXPECT_EQ(seen[Refusal::kCrowdedOut], 94);
+  EXPECT_EQ(seen[DatagramVerdict::kForged], 6);  // five in 5,000 bytes (1,180 each), one beyond
+  EXPECT_EQ(seen[DatagramVerdict::kCrowdedOut], 94);
   EXPECT_EQ(budget_->refused(), 94u);
   // True datagrams still pass, except those that share a slot with a number that was tried.
   int taken = 0;
-  for (size_t i = 1; i < good.size(); i++) taken += take(*two, good[i], 5) == Refusal::kNone;
+  for (size_t i = 1; i < good.size(); i++)
+    taken += take(*two, good[i], 5) == DatagramVerdict::kVerified;
   EXPECT_GE(taken, 37);
-  EXPECT_EQ(take(*two, good[0], 5), Refusal::kCrowdedOut) << "that one is repaired by stream";
-  EXPECT_EQ(take(*two, good[0], 20 * kMilli), Refusal::kNone) << "or comes in another window";
+  EXPECT_EQ(take(*two, good[0], 5), DatagramVerdict::kCrowdedOut)
+      << "that one is repaired by stream";
+  EXPECT_EQ(take(*two, good[0], 20 * kMilli), DatagramVerdict::kVerified)
+      << "or comes in another window";
 }
 
 // For an epoch in which nothing has been opened yet, keys must be derived first; so only few are
@@ -224,14 +236,15 @@ TEST_P(Guards, ALaterEpochCostsTheBudgetMore) {
   const auto tried = [&](Datagram_ bad, Nanos now) {
     bad.back() ^= std::byte{1};
     int forged = 0;
-    for (int i = 0; i < 300; i++) forged += take(*two, bad, now) == Refusal::kForged;
+    for (int i = 0; i < 300; i++) forged += take(*two, bad, now) == DatagramVerdict::kForged;
     return forged;
   };
   const int now_open = tried(all[0], kSecond), later = tried(all[38], 2 * kSecond);
   EXPECT_GT(now_open, 200);
   EXPECT_GE(later, 1);
   EXPECT_LE(later, 2);
-  EXPECT_EQ(take(*two, all[39], 2 * kSecond), Refusal::kNone) << "a true one still gets in";
+  EXPECT_EQ(take(*two, all[39], 2 * kSecond), DatagramVerdict::kVerified)
+      << "a true one still gets in";
 }
 
 TEST_P(Guards, EpochsGoOnUnderLoss) {
@@ -242,14 +255,14 @@ TEST_P(Guards, EpochsGoOnUnderLoss) {
   int opened = 0;
   for (int i = 0; i < 600; i++) {
     const Datagram_ d = sealed(*one, data_of(1, static_cast<Chunk>(i)));
-    if (!rng.chance(0.3)) opened += take(*two, d) == Refusal::kNone;
+    if (!rng.chance(0.3)) opened += take(*two, d) == DatagramVerdict::kVerified;
   }
   EXPECT_GT(opened, 380);
   EXPECT_GE(two->epoch_of(1), 197u);
   // A sender that was not received for more epochs than a receiver follows stays refused; its data
   // is repaired by stream.
   for (int i = 0; i < 30; i++) sealed(*one, data_of(1));
-  EXPECT_EQ(take(*two, sealed(*one, data_of(1))), Refusal::kStale);
+  EXPECT_EQ(take(*two, sealed(*one, data_of(1))), DatagramVerdict::kStale);
 }
 
 TEST_P(Guards, TheEpochBeforeIsOpenedForAWhile) {
@@ -257,12 +270,12 @@ TEST_P(Guards, TheEpochBeforeIsOpenedForAWhile) {
   auto one = guard(1), two = guard(2);
   std::vector<Datagram_> all;
   for (int i = 0; i < 6; i++) all.push_back(sealed(*one, data_of(1, static_cast<Chunk>(i))));
-  EXPECT_EQ(take(*two, all[2], kSecond), Refusal::kNone);
-  EXPECT_EQ(take(*two, all[1], kSecond), Refusal::kNone) << "late, of the epoch before";
-  EXPECT_EQ(take(*two, all[0], 62 * kSecond), Refusal::kStale) << "too late";
-  EXPECT_EQ(take(*two, all[4], 62 * kSecond), Refusal::kNone);
-  EXPECT_EQ(take(*two, all[3], 62 * kSecond), Refusal::kNone);
-  EXPECT_EQ(take(*two, all[1], 62 * kSecond), Refusal::kStale) << "two epochs ago";
+  EXPECT_EQ(take(*two, all[2], kSecond), DatagramVerdict::kVerified);
+  EXPECT_EQ(take(*two, all[1], kSecond), DatagramVerdict::kVerified) << "late, of the epoch before";
+  EXPECT_EQ(take(*two, all[0], 62 * kSecond), DatagramVerdict::kStale) << "too late";
+  EXPECT_EQ(take(*two, all[4], 62 * kSecond), DatagramVerdict::kVerified);
+  EXPECT_EQ(take(*two, all[3], 62 * kSecond), DatagramVerdict::kVerified);
+  EXPECT_EQ(take(*two, all[1], 62 * kSecond), DatagramVerdict::kStale) << "two epochs ago";
 }
 
 // The root would allow deriving the keys of past epochs.
@@ -275,9 +288,10 @@ TEST_P(Guards, TheGroupsRootIsNotKept) {
   ASSERT_TRUE(one.ok() && two.ok() && three.ok());
   wipe(root.place());
   for (int i = 0; i < 6; i++) {
-    EXPECT_EQ(take(**two, sealed(**one, data_of(1))), Refusal::kNone) << i;
+    EXPECT_EQ(take(**two, sealed(**one, data_of(1))), DatagramVerdict::kVerified) << i;
   }
-  EXPECT_EQ(take(**two, sealed(**three, data_of(3))), Refusal::kNone) << "first heard now";
+  EXPECT_EQ(take(**two, sealed(**three, data_of(3))), DatagramVerdict::kVerified)
+      << "first heard now";
   EXPECT_EQ((*two)->epoch_of(1), 2u);
   EXPECT_EQ((*two)->epoch_of(2), 0u) << "of itself";
 }
@@ -290,9 +304,9 @@ TEST_P(Guards, AForgedEpochMovesNothing) {
   const FilterKey key = filter_key(some_root(1), 0);
   wire::store<uint32_t>(forged.data(),
                         static_cast<uint32_t>(siphash13(key, ConstBytes(forged).subspan(4, 36))));
-  EXPECT_EQ(take(*two, forged), Refusal::kForged);
+  EXPECT_EQ(take(*two, forged), DatagramVerdict::kForged);
   EXPECT_EQ(two->epoch_of(1), 0u);
-  EXPECT_EQ(take(*two, sealed(*one, data_of(1))), Refusal::kNone);
+  EXPECT_EQ(take(*two, sealed(*one, data_of(1))), DatagramVerdict::kVerified);
 }
 
 TEST_P(Guards, EndsOfKeys) {
@@ -319,19 +333,19 @@ TEST_P(Guards, EpochsEndAfterAnHour) {
   auto one = guard(1), two = guard(2);
   SealKey& key = one->seal_key();
   key.age(100 * kSecond);
-  EXPECT_EQ(take(*two, sealed(*one, data_of(1))), Refusal::kNone);
+  EXPECT_EQ(take(*two, sealed(*one, data_of(1))), DatagramVerdict::kVerified);
   key.age(3699 * kSecond);
-  EXPECT_EQ(take(*two, sealed(*one, data_of(1))), Refusal::kNone);
+  EXPECT_EQ(take(*two, sealed(*one, data_of(1))), DatagramVerdict::kVerified);
   EXPECT_EQ(key.epoch(), 0u);
   key.age(3700 * kSecond);
-  EXPECT_EQ(take(*two, sealed(*one, data_of(1)), 3700 * kSecond), Refusal::kNone);
+  EXPECT_EQ(take(*two, sealed(*one, data_of(1)), 3700 * kSecond), DatagramVerdict::kVerified);
   EXPECT_EQ(key.epoch(), 1u);
   EXPECT_EQ(two->epoch_of(1), 1u);
   // Several hours without a datagram advance the epoch only once.
   key.age(100'000 * kSecond);
-  EXPECT_EQ(take(*two, sealed(*one, data_of(1)), 100'000 * kSecond), Refusal::kNone);
+  EXPECT_EQ(take(*two, sealed(*one, data_of(1)), 100'000 * kSecond), DatagramVerdict::kVerified);
   EXPECT_EQ(key.epoch(), 2u);
-  EXPECT_EQ(take(*two, sealed(*one, data_of(1)), 100'000 * kSecond), Refusal::kNone);
+  EXPECT_EQ(take(*two, sealed(*one, data_of(1)), 100'000 * kSecond), DatagramVerdict::kVerified);
   EXPECT_EQ(key.epoch(), 2u);
 }
 

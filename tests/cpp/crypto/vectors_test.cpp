@@ -12,6 +12,7 @@
 #include "crypto/library.h"
 #include "crypto/secret.h"
 #include "crypto/stream_guard.h"
+#include "support/admit.h"
 
 namespace mcast::crypto {
 namespace {
@@ -90,10 +91,10 @@ TEST_F(SecondImplementation, Datagrams) {
         EXPECT_EQ(hex(out), v_.hex("datagram " + std::to_string(i / 2) + " " +
                                    std::to_string(i % 2) + " " + how(mode, suite)));
         wire::GuardedHeader read;
-        ASSERT_EQ((*open)->admit(out, read, 0), Refusal::kNone);
+        ASSERT_EQ(test::admit(**open, out, read, 0), DatagramVerdict::kVerified);
         EXPECT_EQ(read.inner, header);
         ConstBytes text;
-        ASSERT_EQ((*open)->open(read, out, text, 0), Refusal::kNone);
+        ASSERT_EQ((*open)->open(read, out, text, 0), DatagramVerdict::kVerified);
         EXPECT_EQ(hex(text), v_.hex("payload"));
       }
       EXPECT_EQ((*open)->epoch_of(5), 1u);

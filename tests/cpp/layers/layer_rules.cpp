@@ -20,14 +20,14 @@ constexpr size_t kMaxLines = 800;
 // Files that print dates for people and base no wait on them.
 constexpr std::string_view kTellsTheDate[] = {"torch_mcast/_trace.py"};
 
-// The rooms of the core, lowest first. A file includes its own room and lower ones, by paths relative
-// to csrc/core.
+// The rooms of the core, lowest first. A file includes its own room and lower ones, by paths
+// relative to csrc/core.
 constexpr std::array<std::string_view, 8> kOrder = {"base",     "wire",       "crypto", "transport",
                                                     "protocol", "collective", "shm",    "runtime"};
 
-// The rooms beside the core: optional products, and what is made of them. A file includes its own room
-// and those named here, by paths relative to csrc; "core" is all of the core, "aggregation" all rooms of
-// that folder.
+// The rooms beside the core: optional products, and what is made of them. A file includes its own
+// room and those named here, by paths relative to csrc; "core" is all of the core, "aggregation"
+// all rooms of that folder.
 struct Room {
   std::string_view path;
   std::array<std::string_view, 8> may;
@@ -35,7 +35,8 @@ struct Room {
 constexpr Room kRooms[] = {
     {"daemon", {"base"}},
     {"aggregation/plan", {"base", "wire", "protocol", "collective"}},
-    {"aggregation/fold", {"aggregation/plan", "base", "wire", "transport", "protocol", "collective"}},
+    {"aggregation/fold",
+     {"aggregation/plan", "base", "wire", "transport", "protocol", "collective"}},
     {"aggregation/member", {"aggregation/plan", "core"}},
     {"aggregation/server",
      {"aggregation/plan", "aggregation/fold", "daemon", "base", "wire", "crypto", "transport",
@@ -313,8 +314,8 @@ class Checker {
       return;
     }
     if (machines_ != nullptr && is_driver(*machines_, layer ? "core/" + name : name)) {
-      report(include.line, "the state machine of " + here() + " includes " + name +
-                               ", which drives it");
+      report(include.line,
+             "the state machine of " + here() + " includes " + name + ", which drives it");
     }
     if (room_ != nullptr) {
       if (room != room_ && !may_include(layer ? target : room->path, layer.has_value())) {
@@ -336,8 +337,7 @@ class Checker {
   }
 
   // An include within the core.
-  void check_layer(size_t line, const std::string& name, const std::string& target,
-                   size_t theirs) {
+  void check_layer(size_t line, const std::string& name, const std::string& target, size_t theirs) {
     if (theirs > *layer_of(folder_)) {
       report(line, here() + " includes the higher layer " + target);
     }
@@ -396,8 +396,8 @@ class Checker {
   std::string_view path_;
   std::string_view text_;
   std::string code_;
-  std::string_view inner_;   // the path, relative to csrc
-  std::string_view folder_;  // of csrc/core; empty for others
+  std::string_view inner_;              // the path, relative to csrc
+  std::string_view folder_;             // of csrc/core; empty for others
   const Room* room_ = nullptr;          // beside the core; null for others
   const Machines* machines_ = nullptr;  // null: not one of these
   bool virtual_time_ = false;

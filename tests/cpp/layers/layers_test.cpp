@@ -164,9 +164,9 @@ TEST(Checker, EveryPairOfLayers) {
     for (size_t to = 0; to < order.size(); ++to) {
       const auto broken = header(order[from], "#include \"" + order[to] + "/y.h\"");
       // State machines may use less of transport/ and crypto/ than the order of the folders allows.
-      const bool narrowed =
-          (order[to] == "transport" && (order[from] == "protocol" || order[from] == "collective")) ||
-          (order[to] == "crypto" && order[from] == "protocol");
+      const bool narrowed = (order[to] == "transport" &&
+                             (order[from] == "protocol" || order[from] == "collective")) ||
+                            (order[to] == "crypto" && order[from] == "protocol");
       EXPECT_EQ(broken.empty(), to <= from && !narrowed) << order[from] << " -> " << order[to];
       if (to > from) {
         EXPECT_THAT(broken.at(0), HasSubstr("higher layer " + order[to]));
@@ -188,7 +188,8 @@ TEST(Checker, RoomsBesideTheCore) {
     EXPECT_THAT(header("runtime", "#include \"" + std::string(room) + "/y.h\""),
                 ElementsAre(HasSubstr("runtime includes " + std::string(room) +
                                       "/y.h: the core knows no product")));
-    EXPECT_THAT(product(std::string(room), "#include \"" + std::string(room) + "/y.h\""), IsEmpty());
+    EXPECT_THAT(product(std::string(room), "#include \"" + std::string(room) + "/y.h\""),
+                IsEmpty());
   }
   EXPECT_THAT(product("aggregation/member", "#include \"runtime/group.h\""), IsEmpty());
   EXPECT_THAT(product("aggregation/member", "#include \"aggregation/plan/y.h\""), IsEmpty());
@@ -216,9 +217,10 @@ TEST(Checker, DriversOfAProductsMachines) {
 }
 
 TEST(Checker, SubfoldersBelongToTheirLayer) {
-  EXPECT_THAT(check_file("csrc/core/transport/udp/x.h",
-                         "#pragma once\n#include \"transport/verbs/y.h\"\n#include \"runtime/z.h\"\n"),
-              ElementsAre(HasSubstr("transport/udp/x.h:3:")));
+  EXPECT_THAT(
+      check_file("csrc/core/transport/udp/x.h",
+                 "#pragma once\n#include \"transport/verbs/y.h\"\n#include \"runtime/z.h\"\n"),
+      ElementsAre(HasSubstr("transport/udp/x.h:3:")));
 }
 
 TEST(Checker, UnknownFoldersAndRelativeIncludes) {
