@@ -7,59 +7,52 @@
 #include <cstdint>
 
 #include "base/lane_id.h"
+#include "collective/request.h"
 
 namespace mcast::pg {
 
-// Names as users know them from torch.distributed.
+// Names as users know them from torch.distributed, and the kind of the engine's operation.
+// (Messages have none.)
 // clang-format off
-#define MCAST_OPS(X)                                                                             \
-  X(broadcast) X(all_gather) X(all_gather_into_tensor) X(all_gather_into_tensor_coalesced)       \
-  X(all_gather_coalesced) X(barrier) X(all_reduce) X(all_reduce_coalesced) X(all_reduce_sparse)  \
-  X(reduce) X(reduce_scatter) X(reduce_scatter_tensor) X(reduce_scatter_tensor_coalesced)        \
-  X(gather) X(scatter) X(all_to_all) X(all_to_all_single) X(send) X(recv) X(recv_any_source)     \
-  X(monitored_barrier)
+#define MCAST_OPS(X)                                                                          \
+  X(broadcast, kBroadcast) X(all_gather, kAllgather) X(all_gather_into_tensor, kAllgather)    \
+  X(all_gather_into_tensor_coalesced, kAllgather) X(all_gather_coalesced, kAllgather)         \
+  X(barrier, kBarrier) X(all_reduce, kAllreduce) X(all_reduce_coalesced, kAllreduce)          \
+  X(all_reduce_sparse, kAllgather) X(reduce, kReduce) X(reduce_scatter, kReduceScatter)       \
+  X(reduce_scatter_tensor, kReduceScatter) X(reduce_scatter_tensor_coalesced, kReduceScatter) \
+  X(gather, kGather) X(scatter, kScatter) X(all_to_all, kAllToAll)                            \
+  X(all_to_all_single, kAllToAll) X(send, kBarrier) X(recv, kBarrier)                         \
+  X(recv_any_source, kBarrier) X(monitored_barrier, kBarrier)
 // clang-format on
 
 enum class Op : uint8_t {
-#define MCAST_OP_ENUM(name) name,
+#define MCAST_OP_ENUM(name, kind) name,
   MCAST_OPS(MCAST_OP_ENUM)
 #undef MCAST_OP_ENUM
       kCount
 };
 inline constexpr size_t kOpCount = static_cast<size_t>(Op::kCount);
 inline constexpr const char* kOpNames[] = {
-#define MCAST_OP_NAME(name) #name,
+#define MCAST_OP_NAME(name, kind) #name,
     MCAST_OPS(MCAST_OP_NAME)
 #undef MCAST_OP_NAME
 };
 constexpr const char* op_name(Op op) { return kOpNames[static_cast<size_t>(op)]; }
 
-// The lane that an operation of the engine goes to. (Lists of different sizes are broadcasts and
-// reduces, on these lanes too.)
-constexpr LaneId lane_of(Op op) {
-  switch (op) {
-    case Op::all_reduce:
-    case Op::all_reduce_coalesced:
-    case Op::reduce:
-    case Op::reduce_scatter:
-    case Op::reduce_scatter_tensor:
-    case Op::reduce_scatter_tensor_coalesced:
-    case Op::gather:
-    case Op::scatter:
-    case Op::all_to_all:
-    case Op::all_to_all_single:
-    case Op::send:
-    case Op::recv:
-    case Op::recv_any_source:
-      return LaneId::kReduce;
-    default:
-      return LaneId::kMulticast;
-  }
-}
-
 // Calls made by some ranks only: they take no sequence number.
 constexpr bool point_to_point(Op op) {
   return op == Op::send || op == Op::recv || op == Op::recv_any_source;
+}
+
+// The lane that an operation of the engine goes to. (Lists of different sizes are broadcasts and
+// reduces, on these lanes too.)
+inline constexpr wire::Kind kOpKinds[] = {
+#define MCAST_OP_KIND(name, kind) wire::Kind::kind,
+    MCAST_OPS(MCAST_OP_KIND)
+#undef MCAST_OP_KIND
+};
+constexpr LaneId lane_of(Op op) {
+  return point_to_point(op) ? LaneId::kReduce : lane_of(kOpKinds[static_cast<size_t>(op)]);
 }
 
 struct CallCounts {

@@ -14,7 +14,6 @@
 
 #include "base/config.h"
 #include "base/counters.h"
-#include "base/element.h"
 #include "base/landing.h"
 #include "base/lane_id.h"
 #include "base/monitor.h"
@@ -23,6 +22,7 @@
 #include "base/trace.h"
 #include "base/types.h"
 #include "collective/aggregation_report.h"
+#include "collective/request.h"
 #include "wire/descriptor.h"
 
 namespace mcast {
@@ -50,19 +50,11 @@ class KeyValueStore {
   virtual std::string host() const { return ""; }
 };
 
-// How contributions are combined. base/reduce_kernels.h has the numerics contract: a fixed order;
-// 16-bit floats accumulate in float32 and are rounded once.
-struct Reducing {
-  Element element = Element::kFloat32;
-  Reduction reduction = Reduction::kSum;
-  double factor = 1;  // PREMUL_SUM: factor of this rank's contribution
-};
-
 // Properties that all ranks must agree on besides kind, sizes and root; shown in mismatch errors.
 struct OpLabel {
   // The caller's code of the element type (c10::ScalarType). For a reduction, its Element.
   uint8_t element = 0;
-  const char* name = "";  // static; name of the public op, for messages
+  OpName name;  // of the public op, for messages
 };
 
 // Runs exactly once, on the lane thread or in the posting call, when the engine no longer holds a
@@ -180,13 +172,17 @@ class Group {
   virtual Member rank() const = 0;
   virtual Member size() const = 0;
 
-  // Each call returns the op's sequence number. Numbers are given in call order, so the order of
-  // calls must be the same on all ranks. On bad arguments, or if the group is closed or poisoned,
-  // no number is used and `done` is not called: the returned Status has the error.
-  //
+  // Checks the arguments and posts. Each call returns the op's sequence number. Numbers are given
+  // in call order, so the order of calls must be the same on all ranks. On bad arguments, or if the
+  // group is closed or poisoned, no number is used and `done` is not called: the returned Status
+  // has the error.
+  virtual Result<Sequence> post(Request request, PostOptions options) = 0;
+
   // broadcast: `data` is read on the root and written elsewhere; same length on all ranks.
   Result<Sequence> post_broadcast(Slice data, Member root, PostOptions options) {
-    return post({wire::Kind::kBroadcast, {}, {std::move(data)}, root}, std::move(options));
+    Request request{wire::Kind::kBroadcast, {}, {}, root};
+    (root == rank() ? request.inputs : request.outputs).push_back(std::move(data));
+    return post(std::move(request), std::move(options));
   }
   // allgather: `outputs[i]` receives rank i's input; all lengths equal input.length on every rank.
   // In place: input.data() == outputs[rank].data(). Outputs must not overlap otherwise.
@@ -214,8 +210,9 @@ class Group {
   // reduce: `output` on the root only, empty elsewhere.
   Result<Sequence> post_reduce(Slice input, Slice output, Member root, Reducing how,
                                PostOptions options) {
-    return post({wire::Kind::kReduce, {std::move(input)}, {std::move(output)}, root, how},
-                std::move(options));
+    Request request{wire::Kind::kReduce, {std::move(input)}, {}, root, how};
+    if (root == rank()) request.outputs.push_back(std::move(output));
+    return post(std::move(request), std::move(options));
   }
   // all_to_all, gather, scatter (`kind`), in the sequence of the reductions. inputs[m] goes to rank
   // m, outputs[m] comes from rank m; both have an entry for each rank. gather: inputs[root] is set,
@@ -282,17 +279,6 @@ class Group {
   // immediately if the group has already failed. On any thread; must not block, nor call the group.
   // At most one listener.
   virtual void on_failure(std::function<void(const Status&)> listener) = 0;
-
- protected:
-  // Arguments of a call; each kind uses some of them.
-  struct Call {
-    wire::Kind kind;
-    std::vector<Slice> inputs, outputs;
-    Member root = kNoMember;
-    Reducing how = {};
-  };
-  // Checks the arguments and posts.
-  virtual Result<Sequence> post(Call call, PostOptions options) = 0;
 };
 
 struct GroupSpec {

@@ -50,8 +50,8 @@ Result<std::unique_lock<std::mutex>> GroupBase::enter(const std::string& op) con
 }
 
 Status Group::post_message(MessageCall, PostOptions options) {
-  return Status(Code::kUnavailable,
-                std::string(options.label.name) + ": a group of this kind carries no messages");
+  return Status(Code::kUnavailable, std::string(options.label.name.c_str()) +
+                                        ": a group of this kind carries no messages");
 }
 
 Status Group::maps_pool() {
@@ -66,7 +66,7 @@ Status GroupBase::push_message(MessagePost) {
 
 Status GroupBase::post_message(MessageCall call, PostOptions options) {
   const char* const kind = call.receives ? "recv" : "send";
-  const std::string op = options.label.name[0] ? options.label.name : kind;
+  const std::string op = options.label.name.empty() ? kind : options.label.name.c_str();
   const bool any = call.receives && call.peer == kNoMember;
   if (!any && (call.peer >= size_ || call.peer == rank_)) {
     return Status(Code::kInvalidArgument, op + ": rank " + std::to_string(call.peer) +

@@ -35,6 +35,7 @@ class GroupBase : public Group {
   Status close(Nanos limit) override { return close(limit, false); }
   Status close_in_order(const std::function<bool()>& hurry) override;
   Status give_up(Nanos limit) override { return close(limit, true); }
+  Result<Sequence> post(Request request, PostOptions options) override;
   Status post_message(MessageCall call, PostOptions options) override;
 
   // Posts an operation of the multicast lane as a part of another group's operation. On an error
@@ -158,7 +159,6 @@ class GroupBase : public Group {
  private:
   // Checks of each kind, and the path of a post to its lane: group_posts.cpp.
   class Posting;
-  Result<Sequence> post(Call call, PostOptions options) override;
   Result<Sequence> take_turn(LaneId lane, Post post);               // state_->mutex held
   Status check_sequence(const std::string& op, LaneId lane) const;  // state_->mutex held
 };

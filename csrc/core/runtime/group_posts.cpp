@@ -16,11 +16,16 @@ namespace mcast {
 namespace {
 
 std::string name_of(const PostOptions& options, const char* otherwise) {
-  return options.label.name[0] ? options.label.name : otherwise;
+  return options.label.name.empty() ? otherwise : options.label.name.c_str();
 }
 
 std::optional<Sequence> awaited(const PostOptions& options, Sequence sequence) {
   return options.waited ? std::optional(sequence) : std::nullopt;
+}
+
+Status no_lists(const std::string& op, const char* what, size_t count) {
+  return Status(Code::kInvalidArgument,
+                op + ": " + std::to_string(count) + " " + what + "s, not 1");
 }
 
 // A reduction of one contribution, in pieces: its scratch memory does not grow with the tensor.
@@ -44,33 +49,35 @@ class GroupBase::Posting {
  public:
   explicit Posting(GroupBase& group) : g_(group) {}
 
-  Result<Sequence> broadcast(Call call, PostOptions options);
-  Result<Sequence> allgather(Call call, PostOptions options);
-  Result<Sequence> reduce_scatter(Call call, PostOptions options);
-  Result<Sequence> allreduce(Call call, PostOptions options);
-  Result<Sequence> reduce(Call call, PostOptions options);
-  Result<Sequence> exchange(Call call, PostOptions options);
-  Result<Sequence> barrier(Call call, PostOptions options);
+  Status check_shape(const Request& call, const PostOptions& options) const;
+  Result<Sequence> broadcast(Request call, PostOptions options);
+  Result<Sequence> allgather(Request call, PostOptions options);
+  Result<Sequence> reduce_scatter(Request call, PostOptions options);
+  Result<Sequence> allreduce(Request call, PostOptions options);
+  Result<Sequence> reduce(Request call, PostOptions options);
+  Result<Sequence> exchange(Request call, PostOptions options);
+  Result<Sequence> barrier(Request call, PostOptions options);
 
  private:
   // The work of a group of one rank: only a copy.
   using Local = std::function<void()>;
-  Result<Sequence> push(LaneId lane, Post post, PostOptions options, const Local& local = {});
+  Result<Sequence> push(Post post, PostOptions options, const Local& local = {});
   Result<Sequence> reduction(wire::Kind kind, Member root, uint64_t bytes, ReduceArgs args,
                              PostOptions options);
   bool collapses(const Slice& slice) const;
   void advise_memory(const Slice& slice) const;
   void advise_memory(const std::vector<Slice>& slices) const;
   Status check_root(const std::string& op, Member root) const;
-  size_t block_of(const Call& call) const;
-  Status check_exchange(const std::string& op, const Call& call) const;
+  size_t block_of(const Request& call) const;
+  Status check_exchange(const std::string& op, const Request& call) const;
   Status check_block(const std::string& op, uint64_t bytes) const;
 
   GroupBase& g_;
 };
 
-Result<Sequence> GroupBase::post(Call call, PostOptions options) {
+Result<Sequence> GroupBase::post(Request call, PostOptions options) {
   Posting posting(*this);
+  if (Status status = posting.check_shape(call, options); !status.ok()) return status;
   switch (call.kind) {
     case wire::Kind::kBroadcast:
       return posting.broadcast(std::move(call), std::move(options));
@@ -90,6 +97,19 @@ Result<Sequence> GroupBase::post(Call call, PostOptions options) {
       return posting.exchange(std::move(call), std::move(options));
   }
   return Status(Code::kInternal, "");  // all kinds are handled above
+}
+
+// Lists are checked with their blocks' lengths.
+Status GroupBase::Posting::check_shape(const Request& call, const PostOptions& options) const {
+  const RequestShape wants = shape_of(call.kind, g_.size_, call.root == g_.rank_);
+  const bool lists = call.kind == wire::Kind::kAllgather ||
+                     call.kind == wire::Kind::kReduceScatter || wire::is_exchange(call.kind);
+  if (lists || wants.fits(call)) return {};
+  return Status(Code::kInvalidArgument, name_of(options, wire::kind_name(call.kind)) + ": " +
+                                            std::to_string(call.inputs.size()) + " inputs and " +
+                                            std::to_string(call.outputs.size()) + " outputs, not " +
+                                            std::to_string(wants.inputs) + " and " +
+                                            std::to_string(wants.outputs));
 }
 
 Status GroupBase::check_sequence(const std::string& op, LaneId lane) const {
@@ -153,8 +173,8 @@ Status GroupBase::Posting::check_block(const std::string& op, uint64_t bytes) co
                     " bytes with chunks of " + std::to_string(g_.fixed_.chunk) + "; split it");
 }
 
-Result<Sequence> GroupBase::Posting::push(LaneId lane, Post post, PostOptions options,
-                                          const Local& local) {
+Result<Sequence> GroupBase::Posting::push(Post post, PostOptions options, const Local& local) {
+  const LaneId lane = lane_of(post.descriptor.kind);
   post.posted = g_.now();
   post.timeout = options.timeout;
   post.done = std::move(options.done);
@@ -183,9 +203,9 @@ Result<Sequence> GroupBase::Posting::push(LaneId lane, Post post, PostOptions op
   return post.sequence;
 }
 
-Result<Sequence> GroupBase::Posting::broadcast(Call call, PostOptions options) {
-  Slice data = std::move(call.outputs[0]);
+Result<Sequence> GroupBase::Posting::broadcast(Request call, PostOptions options) {
   const Member root = call.root;
+  Slice data = std::move((root == g_.rank_ ? call.inputs : call.outputs)[0]);
   const std::string name = name_of(options, "broadcast");
   if (Status status = check_root(name, root); !status.ok()) return status;
   if (Status status = check_block(name, data.length); !status.ok()) return status;
@@ -194,13 +214,14 @@ Result<Sequence> GroupBase::Posting::broadcast(Call call, PostOptions options) {
   p.descriptor = {wire::Kind::kBroadcast, options.label.element, root, data.length, name};
   if (root == g_.rank_) p.input = data;
   p.outputs = {std::move(data)};
-  return push(LaneId::kMulticast, std::move(p), std::move(options));
+  return push(std::move(p), std::move(options));
 }
 
-Result<Sequence> GroupBase::Posting::allgather(Call call, PostOptions options) {
+Result<Sequence> GroupBase::Posting::allgather(Request call, PostOptions options) {
+  const std::string name = name_of(options, "all_gather");
+  if (call.inputs.size() != 1) return no_lists(name, "input", call.inputs.size());
   Slice input = std::move(call.inputs[0]);
   std::vector<Slice> outputs = std::move(call.outputs);
-  const std::string name = name_of(options, "all_gather");
   if (outputs.size() != g_.size_) {
     return Status(Code::kInvalidArgument, name + ": " + std::to_string(outputs.size()) +
                                               " outputs for " + std::to_string(g_.size_) +
@@ -232,7 +253,7 @@ Result<Sequence> GroupBase::Posting::allgather(Call call, PostOptions options) {
   p.descriptor = {wire::Kind::kAllgather, options.label.element, kNoMember, input.length, name};
   p.input = std::move(input);
   p.outputs = std::move(outputs);
-  return push(LaneId::kMulticast, std::move(p), std::move(options));
+  return push(std::move(p), std::move(options));
 }
 
 Result<Sequence> GroupBase::Posting::reduction(wire::Kind kind, Member root, uint64_t bytes,
@@ -264,15 +285,15 @@ Result<Sequence> GroupBase::Posting::reduction(wire::Kind kind, Member root, uin
   p.descriptor = {kind, static_cast<uint8_t>(args.element), root, bytes, name};
   p.descriptor.reduction = static_cast<uint8_t>(args.reduction);
   p.reduce = args;
-  return push(LaneId::kReduce, std::move(p), std::move(options),
-              [&] { reduce_alone(args, args.inputs[0]); });
+  return push(std::move(p), std::move(options), [&] { reduce_alone(args, args.inputs[0]); });
 }
 
-Result<Sequence> GroupBase::Posting::reduce_scatter(Call call, PostOptions options) {
+Result<Sequence> GroupBase::Posting::reduce_scatter(Request call, PostOptions options) {
+  const std::string name = name_of(options, "reduce_scatter");
+  if (call.outputs.size() != 1) return no_lists(name, "output", call.outputs.size());
   std::vector<Slice> inputs = std::move(call.inputs);
   Slice output = std::move(call.outputs[0]);
   const Reducing how = call.how;
-  const std::string name = name_of(options, "reduce_scatter");
   if (inputs.size() != g_.size_) {
     return Status(Code::kInvalidArgument, name + ": " + std::to_string(inputs.size()) +
                                               " inputs for " + std::to_string(g_.size_) + " ranks");
@@ -291,7 +312,7 @@ Result<Sequence> GroupBase::Posting::reduce_scatter(Call call, PostOptions optio
                    std::move(options));
 }
 
-Result<Sequence> GroupBase::Posting::allreduce(Call call, PostOptions options) {
+Result<Sequence> GroupBase::Posting::allreduce(Request call, PostOptions options) {
   Slice input = std::move(call.inputs[0]), output = std::move(call.outputs[0]);
   const Reducing how = call.how;
   if (input.length != output.length) {
@@ -305,9 +326,10 @@ Result<Sequence> GroupBase::Posting::allreduce(Call call, PostOptions options) {
                    std::move(options));
 }
 
-Result<Sequence> GroupBase::Posting::reduce(Call call, PostOptions options) {
-  Slice input = std::move(call.inputs[0]), output = std::move(call.outputs[0]);
+Result<Sequence> GroupBase::Posting::reduce(Request call, PostOptions options) {
+  Slice input = std::move(call.inputs[0]), output;
   const Member root = call.root;
+  if (root == g_.rank_) output = std::move(call.outputs[0]);
   const Reducing how = call.how;
   const std::string name = name_of(options, "reduce");
   if (Status status = check_root(name, root); !status.ok()) return status;
@@ -316,7 +338,6 @@ Result<Sequence> GroupBase::Posting::reduce(Call call, PostOptions options) {
                                               " bytes, the output " +
                                               std::to_string(output.length));
   }
-  if (root != g_.rank_) output = {};
   const uint64_t bytes = input.length;
   return reduction(wire::Kind::kReduce, root, bytes,
                    {how.element, how.reduction, how.factor, {std::move(input)}, std::move(output)},
@@ -325,7 +346,7 @@ Result<Sequence> GroupBase::Posting::reduce(Call call, PostOptions options) {
 
 // All blocks of a rooted kind have one length. It is that of this rank's block for or from the
 // root; on the root, that of a block from or for any other rank.
-size_t GroupBase::Posting::block_of(const Call& call) const {
+size_t GroupBase::Posting::block_of(const Request& call) const {
   const bool gathers = call.kind == wire::Kind::kGather;
   const auto& with_root = gathers ? call.inputs : call.outputs;
   const auto& with_others = gathers ? call.outputs : call.inputs;
@@ -333,7 +354,7 @@ size_t GroupBase::Posting::block_of(const Call& call) const {
   return with_others[call.root == 0 ? 1 : 0].length;
 }
 
-Status GroupBase::Posting::check_exchange(const std::string& op, const Call& call) const {
+Status GroupBase::Posting::check_exchange(const std::string& op, const Request& call) const {
   const size_t size = g_.size_;
   const auto wrong = [&](const std::string& what) {
     return Status(Code::kInvalidArgument, op + ": " + what);
@@ -371,7 +392,7 @@ Status GroupBase::Posting::check_root(const std::string& op, Member root) const 
 }
 
 // This rank's own block is copied here; the others are sent.
-Result<Sequence> GroupBase::Posting::exchange(Call call, PostOptions options) {
+Result<Sequence> GroupBase::Posting::exchange(Request call, PostOptions options) {
   const std::string name = name_of(options, wire::kind_name(call.kind));
   const bool all = call.kind == wire::Kind::kAllToAll;
   if (Status status = all ? Status() : check_root(name, call.root); !status.ok()) return status;
@@ -389,14 +410,14 @@ Result<Sequence> GroupBase::Posting::exchange(Call call, PostOptions options) {
   }
   in = out = {};
   p.exchange = ExchangeArgs{std::move(call.inputs), std::move(call.outputs)};
-  return push(LaneId::kReduce, std::move(p), std::move(options));
+  return push(std::move(p), std::move(options));
 }
 
-Result<Sequence> GroupBase::Posting::barrier(Call, PostOptions options) {
+Result<Sequence> GroupBase::Posting::barrier(Request, PostOptions options) {
   const std::string name = name_of(options, "barrier");
   Post p;
   p.descriptor = {wire::Kind::kBarrier, 0xff, kNoMember, 0, name};
-  if (g_.size_ == 1) return push(LaneId::kMulticast, std::move(p), std::move(options));
+  if (g_.size_ == 1) return push(std::move(p), std::move(options));
   p.posted = g_.now();
   p.timeout = options.timeout;
   auto lock = g_.enter(name);

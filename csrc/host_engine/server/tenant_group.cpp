@@ -3,9 +3,6 @@
 // (host_engine/server/transfer.h). The group checks the call again, as it would check a script's.
 // Its own sequence number must be the record's: a client that counts differently would match other
 // ranks' operations with the wrong ones of its own.
-//
-// Names of operations must live as long as the process: torch has few of them, so the first names
-// are kept and further ones are all called "operation".
 #include "host_engine/server/tenant_group.h"
 
 #include <algorithm>
@@ -14,16 +11,7 @@
 namespace mcast::service {
 namespace {
 
-constexpr size_t kMostNames = 64;
 constexpr size_t kFinalStep = size_t{256} << 10;  // output bytes per notification
-
-const char* kept_name(const std::string& name) {
-  static std::mutex mutex;
-  static auto& names = *new std::set<std::string>;
-  const std::lock_guard<std::mutex> held(mutex);
-  if (const auto it = names.find(name); it != names.end()) return it->c_str();
-  return names.size() < kMostNames ? names.insert(name).first->c_str() : "operation";
-}
 
 // Time from `moment` to `done`.
 Nanos before(Nanos moment, Nanos done) {
@@ -66,30 +54,6 @@ ipc::FailedRecord failed(uint32_t handle, const Status& why) {
   return {handle, static_cast<uint8_t>(why.code()), why.message()};
 }
 
-// Number of inputs and outputs of a call of this kind, on this rank.
-std::pair<size_t, size_t> shape_of(const wire::Descriptor& d, const Group& group) {
-  const size_t size = group.size();
-  switch (d.kind) {
-    case wire::Kind::kBroadcast:
-      return d.root == group.rank() ? std::pair<size_t, size_t>{1, 0}
-                                    : std::pair<size_t, size_t>{0, 1};
-    case wire::Kind::kAllgather:
-      return {1, size};
-    case wire::Kind::kReduceScatter:
-      return {size, 1};
-    case wire::Kind::kAllreduce:
-      return {1, 1};
-    case wire::Kind::kReduce:
-      return {1, d.root == group.rank() ? 1 : 0};
-    case wire::Kind::kAllToAll:
-    case wire::Kind::kGather:
-    case wire::Kind::kScatter:
-      return {size, size};
-    default:
-      return {0, 0};
-  }
-}
-
 }  // namespace
 
 const TenantGroup::Staged* TenantGroup::Flights::find(const ipc::ReadyRecord& record) const {
@@ -115,7 +79,7 @@ TenantGroup::TenantGroup(uint32_t handle, std::string name, std::shared_ptr<Grou
 PostOptions TenantGroup::options_of(const ipc::PostRecord& head, const Laid& laid) {
   PostOptions options;
   options.timeout = head.timeout;
-  options.label = {head.descriptor.element, kept_name(head.descriptor.name)};
+  options.label = {head.descriptor.element, head.descriptor.name};
   auto contributors = std::make_shared<std::atomic<uint32_t>>(group_->size());
   options.contributors = contributors;
   const auto moments = std::make_shared<Moments>();
@@ -241,8 +205,9 @@ Status TenantGroup::post(const ipc::PostRecord& head, const std::vector<ipc::Sli
   Laid laid;
   laid.mover = mover;
   if (Status fits = lay_out(runs, head.staged, arenas, laid); !fits.ok()) return fits;
-  const auto [wants_in, wants_out] = shape_of(head.descriptor, *group_);
-  if (laid.inputs.size() != wants_in || laid.outputs.size() != wants_out) {
+  const wire::Descriptor& d = head.descriptor;
+  const RequestShape wants = shape_of(d.kind, group_->size(), d.root == group_->rank());
+  if (laid.inputs.size() != wants.inputs || laid.outputs.size() != wants.outputs) {
     return Status(Code::kInvalidArgument, "a post with a wrong number of slices");
   }
   Status refused = room();
@@ -260,8 +225,14 @@ Status TenantGroup::post(const ipc::PostRecord& head, const std::vector<ipc::Sli
     flights_->staged[{head.lane, head.sequence}] = {laid.inputs, laid.mover, laid.transfer};
   }
   in_flight_->fetch_add(1);
-  const auto transfer = laid.transfer;
-  const Result<Sequence> taken = call(head, std::move(laid));
+  PostOptions options = options_of(head, laid);
+  const Result<Sequence> taken = group_->post(
+      {d.kind,
+       std::move(laid.inputs),
+       std::move(laid.outputs),
+       d.root,
+       {static_cast<Element>(d.element), static_cast<Reduction>(d.reduction), head.factor}},
+      std::move(options));
   if (!taken.ok()) {
     in_flight_->fetch_sub(1);
     {
@@ -271,40 +242,10 @@ Status TenantGroup::post(const ipc::PostRecord& head, const std::vector<ipc::Sli
     refuse(head, taken.status());
     return {};
   }
-  if (transfer) mover->submit(transfer);
+  if (laid.transfer) mover->submit(laid.transfer);
   if (*taken == head.sequence) return {};
   return Status(Code::kInvalidArgument, "operation " + std::to_string(head.sequence) +
                                             " comes where " + std::to_string(*taken) + " is due");
-}
-
-Result<Sequence> TenantGroup::call(const ipc::PostRecord& head, Laid laid) {
-  const wire::Descriptor& d = head.descriptor;
-  const Reducing how{static_cast<Element>(d.element), static_cast<Reduction>(d.reduction),
-                     head.factor};
-  PostOptions options = options_of(head, laid);
-  std::vector<Slice>&inputs = laid.inputs, &outputs = laid.outputs;
-  switch (d.kind) {
-    case wire::Kind::kBroadcast:
-      return group_->post_broadcast(inputs.empty() ? outputs[0] : inputs[0], d.root,
-                                    std::move(options));
-    case wire::Kind::kAllgather:
-      return group_->post_allgather(inputs[0], std::move(outputs), std::move(options));
-    case wire::Kind::kReduceScatter:
-      return group_->post_reduce_scatter(std::move(inputs), outputs[0], how, std::move(options));
-    case wire::Kind::kAllreduce:
-      return group_->post_allreduce(inputs[0], outputs[0], how, std::move(options));
-    case wire::Kind::kReduce:
-      return group_->post_reduce(inputs[0], outputs.empty() ? Slice() : outputs[0], d.root, how,
-                                 std::move(options));
-    case wire::Kind::kAllToAll:
-    case wire::Kind::kGather:
-    case wire::Kind::kScatter:
-      return group_->post_exchange(d.kind, std::move(inputs), std::move(outputs), d.root,
-                                   std::move(options));
-    case wire::Kind::kBarrier:
-      break;
-  }
-  return group_->post_barrier(std::move(options));
 }
 
 void TenantGroup::ready(const ipc::ReadyRecord& record) {

@@ -90,7 +90,6 @@ class TenantGroup {
   using Finish = std::function<void(const Status&, bool held)>;  // `held`: as in DoneRecord
   void end_by_mover(const Laid& laid, Finish finish, bool tells_final, PostOptions& options) const;
   PostOptions options_of(const ipc::PostRecord& head, const Laid& laid);
-  Result<Sequence> call(const ipc::PostRecord& head, Laid laid);
   Status call(const ipc::MessageRecord& record, const Laid& laid);
   Finish end_of(uint32_t number, std::shared_ptr<std::atomic<Member>> source) const;
 

@@ -9,24 +9,13 @@
 namespace mcast::pg {
 namespace {
 
-Result<Sequence> post_transfer(Group& group, const Transfer& transfer, DeviceCopies::Slices slices,
-                               PostOptions options) {
-  std::vector<Slice>&inputs = slices.inputs, &outputs = slices.outputs;
-  switch (transfer.kind) {
-    case Transfer::Kind::gather:
-      return group.post_allgather(std::move(inputs[0]), std::move(outputs), std::move(options));
-    case Transfer::Kind::scatter:
-      return group.post_reduce_scatter(std::move(inputs), std::move(outputs[0]), transfer.how,
-                                       std::move(options));
-    case Transfer::Kind::all_reduce:
-      return group.post_allreduce(std::move(inputs[0]), std::move(outputs[0]), transfer.how,
-                                  std::move(options));
-    case Transfer::Kind::reduce:
-      return group.post_reduce(std::move(inputs[0]), std::move(outputs[0]), transfer.root,
-                               transfer.how, std::move(options));
-    default:
-      return group.post_broadcast(std::move(outputs[0]), transfer.root, std::move(options));
-  }
+Request request_of(const Transfer& transfer, DeviceCopies::Slices slices, Member rank) {
+  Request request{transfer.request_kind(), std::move(slices.inputs), std::move(slices.outputs),
+                  transfer.root, transfer.how};
+  const bool root = transfer.root == rank;
+  if (transfer.kind == Transfer::Kind::broadcast && root) request.inputs.swap(request.outputs);
+  if (transfer.kind == Transfer::Kind::reduce && !root) request.outputs.clear();
+  return request;
 }
 
 }  // namespace
@@ -76,7 +65,8 @@ WorkPtr ProcessGroupMcast::post_device(Op op, c10d::OpType type, const char* tit
     bytes += transfer.block * (transfer.gather() ? transfer.targets.size() : 1);
     PostOptions options = post_options(op, *work, {timeout}, transfer.dtype);
     copies->hook(i, *work, options);
-    auto posted = post_transfer(*engine_group, transfer, copies->slices(i), std::move(options));
+    auto posted = engine_group->post(request_of(transfer, copies->slices(i), engine_group->rank()),
+                                     std::move(options));
     if (!posted.ok()) {
       // Earlier ones wait for sources that now never come.
       if (i > 0) engine_group->abort("a part of a coalesced operation was refused");

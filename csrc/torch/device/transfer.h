@@ -51,6 +51,21 @@ struct Transfer {
   bool own_copy = false;  // targets[this rank] is written from sources[0] on the device
 
   bool gather() const { return kind == Kind::gather; }
+  // Of the group's operation; not for messages.
+  wire::Kind request_kind() const {
+    switch (kind) {
+      case Kind::gather:
+        return wire::Kind::kAllgather;
+      case Kind::scatter:
+        return wire::Kind::kReduceScatter;
+      case Kind::all_reduce:
+        return wire::Kind::kAllreduce;
+      case Kind::reduce:
+        return wire::Kind::kReduce;
+      default:
+        return wire::Kind::kBroadcast;
+    }
+  }
   bool reduces() const {
     return kind == Kind::scatter || kind == Kind::all_reduce || kind == Kind::reduce;
   }
