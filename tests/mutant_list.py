@@ -293,7 +293,7 @@ MUTANTS = [
     Mutant(
         "ring-without-back-pressure",
         "collective/movements/ring.cpp",
-        "    if (full) {\n      MCAST_REACH(ring_queue_full);\n      break;\n    }\n",
+        "    if (full) {\n      MCAST_COVER(ring_queue_full);\n      break;\n    }\n",
         "",
         "collective",
         "Ring.*",

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Shows that the C++ tests make every counted event happen, and that some test names each counter.
 
-A counter stands for an event or a path through the core, a point (MCAST_REACH) for a branch that no
+A counter stands for an event or a path through the core, a point (MCAST_COVER) for a branch that no
 counter shows; one that is 0 after all tests belongs to code that no test has run. Run the tests
 with MCAST_TEST_REACH=FOLDER (an empty folder, an absolute path), in as many programs and shards as
 you like, then
@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "csrc" / "core" / "base" / "counters.h"
-POINTS = ROOT / "csrc" / "core" / "base" / "reach.h"
+POINTS = ROOT / "csrc" / "core" / "base" / "coverage.h"
 
 # Counters and points ("point.NAME") that these programs cannot raise, and the reason.
 EXCEPTIONS: dict[str, str] = {}

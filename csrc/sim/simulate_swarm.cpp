@@ -23,9 +23,9 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "sim/heap_meter.h"
+#include "sim/swarm/coverage.h"
 #include "sim/swarm/generate.h"
 #include "sim/swarm/laws.h"
-#include "sim/swarm/reach.h"
 #include "sim/swarm/shrink.h"
 
 namespace {
@@ -39,7 +39,7 @@ constexpr const char* kSwarmHelp =
     "\n"
     "Runs the plans of seeds from SEED on [random] and checks invariants. Reduces a plan that\n"
     "breaks one, and writes it to DIR [.]. --print SEED prints the plan of a seed.\n"
-    "--require-reach: also exit with code 1 if no plan reached some point of base/reach.h.\n";
+    "--require-reach: also exit with code 1 if no plan reached some point of base/coverage.h.\n";
 
 constexpr size_t kShrinkRuns = 2000;
 constexpr Nanos kShrinkTime = 60 * kSecond;

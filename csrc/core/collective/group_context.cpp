@@ -4,7 +4,7 @@
 
 #include <array>
 
-#include "base/reach.h"
+#include "base/coverage.h"
 #include "collective/report.h"
 #include "crypto/datagram_guard.h"
 
@@ -76,7 +76,7 @@ void GroupContext::send_message(Member to, wire::FrameType type, uint32_t number
 
 bool GroupContext::takes(Member to, size_t) {
   if (port.queued(to, Channel::kReduce) < kPeerBacklog) return true;
-  MCAST_REACH(message_queue_full);
+  MCAST_COVER(message_queue_full);
   return false;
 }
 
@@ -199,7 +199,7 @@ void GroupContext::fail_later(const Status& why, Nanos when) {
 
 void GroupContext::drive_suspicion(Nanos now) {
   if (now < failure_.suspected_at) return;
-  if (!failed() && !failure_.suspected.ok()) MCAST_REACH(other_lane_fails);
+  if (!failed() && !failure_.suspected.ok()) MCAST_COVER(other_lane_fails);
   fail(Status(failure_.suspected), kNoMember);
 }
 

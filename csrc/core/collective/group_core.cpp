@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-#include "base/reach.h"
+#include "base/coverage.h"
 #include "base/streaming_copy.h"
 #include "collective/report.h"
 
@@ -78,7 +78,7 @@ void GroupCore::post(Post post, Nanos now) {
     excuses_.adopt(std::move(post));
     excuses_.collect();
   } else if (!g_.failed() && (!g_.deferred.empty() || !may_admit(post))) {
-    MCAST_REACH(post_waits_for_a_line);
+    MCAST_COVER(post_waits_for_a_line);
     inquiry_.on_deferred(post);
     g_.deferred.push_back(std::move(post));
   } else {

@@ -3,7 +3,7 @@
 #include <array>
 #include <initializer_list>
 
-#include "base/reach.h"
+#include "base/coverage.h"
 #include "collective/group_core.h"
 
 namespace mcast {
@@ -191,7 +191,7 @@ DatagramVerdict GroupCore::take_datagram(const wire::DatagramHeader& header, Ver
   } else if (header.type == wire::DatagramType::kPosition) {
     reception_.on_position_datagram(header, now);
   } else if (header.type == wire::DatagramType::kAbort) {
-    MCAST_REACH(abort_by_datagram);
+    MCAST_COVER(abort_by_datagram);
     on_abort(datagram.payload(), header.sequence, now);
   } else {
     const bool full = datagram.payload().size() >= g_.params.agreed.chunk;

@@ -4,7 +4,7 @@
 // all.
 #include <utility>
 
-#include "base/reach.h"
+#include "base/coverage.h"
 #include "collective/group_core.h"
 
 namespace mcast {
@@ -86,11 +86,11 @@ void GroupCore::on_abort(ConstBytes body, Sequence released, Nanos now) {
   }
   g_.counters.add(Counter::aborts_received);
   // The news of a failure may overtake that of success: operations complete everywhere remain so.
-  if (completion_.released() < released) MCAST_REACH(abort_brings_the_release);
+  if (completion_.released() < released) MCAST_COVER(abort_brings_the_release);
   completion_.on_released(released);
   settle(now);
   if (membership_.leaving() && g_.unfinished + messages_.unfinished() == 0) {
-    MCAST_REACH(abort_after_leaving);
+    MCAST_COVER(abort_after_leaving);
     return;
   }
   learn_path(static_cast<Path>(notice.path), now);
@@ -102,7 +102,7 @@ void GroupCore::on_abort(ConstBytes body, Sequence released, Nanos now) {
 // A peer that still sends to a failed group has not been informed of the failure.
 void GroupCore::answer_failed(const Frame& header) {
   if (header.type != wire::FrameType::kPing) return;
-  MCAST_REACH(failed_group_is_asked);
+  MCAST_COVER(failed_group_is_asked);
   wire::Writer notice;
   put_notice(notice, g_, kNoMember);
   g_.send_frame(header.member, Channel::kControl, wire::FrameType::kAbort, g_.ops.base(), 0,

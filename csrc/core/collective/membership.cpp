@@ -5,8 +5,8 @@
 // Leave frame reports that to members that do not know it yet. From then on nobody needs it or
 // watches it, until a call of operation N or a later one.
 #include "collective/membership.h"
+#include "base/coverage.h"
 #include "base/errors.h"
-#include "base/reach.h"
 
 #include <algorithm>
 
@@ -141,14 +141,14 @@ void Membership::on_peer_down(Member peer, const Status& why, bool graceful, Nan
   // and may arrive after the end of the connection.
   if (graceful && g_.needs_others() && !probing) {
     if (departed_until_ != kNever) return;
-    MCAST_REACH(goodbye_before_the_release);
+    MCAST_COVER(goodbye_before_the_release);
     departed_ = peer;
     departed_until_ = now + g_.params.liveness_limit;
     return;
   }
   if (missed) return g_.fail(g_.gone[peer], peer);
   if (!graceful && !g_.ops.empty() && lost_until_ == kNever) {
-    MCAST_REACH(lost_after_the_end);
+    MCAST_COVER(lost_after_the_end);
     lost_ = peer;
     lost_until_ = now + kServe;
   }

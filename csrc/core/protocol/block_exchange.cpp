@@ -3,7 +3,7 @@
 // half a window must have arrived before a rank gets a new grant, so that grants are few and no
 // sender waits for one.
 #include "protocol/block_exchange.h"
-#include "base/reach.h"
+#include "base/coverage.h"
 
 namespace mcast {
 
@@ -87,7 +87,7 @@ std::optional<BlockExchange::Grant> BlockExchange::grant(uint64_t room) {
     const uint64_t step = std::min(wanted, room);
     // Small grants only if nothing would arrive otherwise.
     if (step < std::min(wanted, params_.piece) && outstanding_ > 0) {
-      MCAST_REACH(grant_too_small);
+      MCAST_COVER(grant_too_small);
       return std::nullopt;
     }
     block.granted = from + step;

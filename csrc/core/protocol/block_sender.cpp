@@ -15,7 +15,7 @@
 #include <iterator>
 #include <utility>
 
-#include "base/reach.h"
+#include "base/coverage.h"
 
 namespace mcast {
 namespace {
@@ -62,10 +62,10 @@ ChunkRange BlockSender::take(Chunk max, bool& again, Nanos now) {
 void BlockSender::put_back(ChunkRange rest, bool again) {
   if (rest.first >= rest.end) return;
   if (again) {
-    MCAST_REACH(repetition_put_back);
+    MCAST_COVER(repetition_put_back);
     resend(rest);
   } else {
-    MCAST_REACH(chunk_put_back);
+    MCAST_COVER(chunk_put_back);
     sent_ = rest.first;
   }
 }
@@ -110,7 +110,7 @@ void BlockSender::learn_gap(Nanos now) {
     if (growth_.last != 0) growth_.gap.add(now - growth_.last);
     growth_.early = 0;
   } else if (high_water_ < sent_) {
-    MCAST_REACH(announced_too_early);
+    MCAST_COVER(announced_too_early);
     growth_.early = std::min(growth_.early + 1, kMostEarly);
   }
   growth_.last = now;
@@ -138,7 +138,7 @@ void BlockSender::adapt(Chunk high_water, uint32_t lost, Nanos now) {
       std::max<Chunk>({params_.quantum + params_.batch, 2 * params_.batch, params_.window / 8});
   if (static_cast<uint64_t>(newly) * kCutAbove > covered) {
     const Chunk cut = std::max<Chunk>(floor, window_.size - window_.size / 5);
-    if (cut == floor) MCAST_REACH(window_at_its_least);
+    if (cut == floor) MCAST_COVER(window_at_its_least);
     if (cut < window_.size) {
       window_.size = cut;
       cuts_++;
@@ -176,7 +176,7 @@ bool BlockSender::unknown() const {
 Announce BlockSender::position_due(Nanos now) {
   if (now < next_position_ || !stopped() || !unknown()) return Announce::kNo;
   if (announced_ >= params_.position_multicasts) {
-    MCAST_REACH(position_by_stream);
+    MCAST_COVER(position_by_stream);
     told_ = sent_;
     return Announce::kStream;
   }

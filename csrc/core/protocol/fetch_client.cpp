@@ -5,7 +5,7 @@
 // every request ends by data, NotHave or its timer (four measured round trips, doubled per
 // attempt).
 #include "protocol/fetch_client.h"
-#include "base/reach.h"
+#include "base/coverage.h"
 
 #include <algorithm>
 
@@ -128,7 +128,7 @@ size_t FetchClient::expire(Nanos now, std::span<const Nanos> heard) {
     Outstanding& open = outstanding_[i];
     if (now >= open.deadline) {
       const Nanos last = heard[open.donor];
-      if (last > open.sent && now < last + timeout(open.attempt)) MCAST_REACH(request_kept_open);
+      if (last > open.sent && now < last + timeout(open.attempt)) MCAST_COVER(request_kept_open);
       if (last > open.sent) open.deadline = std::max(open.deadline, last + timeout(open.attempt));
     }
     if (now < open.deadline) {

@@ -10,7 +10,7 @@
 #include <map>
 #include <utility>
 
-#include "base/reach.h"
+#include "base/coverage.h"
 #include "protocol/chunk_set.h"
 
 namespace mcast {
@@ -71,10 +71,10 @@ bool RepairServer::count_repeat(Chunk chunk) {
   const uint32_t shift = 2 * (chunk % kCountsPerWord);
   const uint64_t before = (word >> shift) & 3;
   if (before == kMaxRepeats) {
-    MCAST_REACH(repetition_refused);
+    MCAST_COVER(repetition_refused);
     return false;
   }
-  if (before + 1 == kMaxRepeats) MCAST_REACH(mended_by_the_last_repetition);
+  if (before + 1 == kMaxRepeats) MCAST_COVER(mended_by_the_last_repetition);
   word += uint64_t{1} << shift;
   return true;
 }

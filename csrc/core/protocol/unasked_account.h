@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "base/reach.h"
+#include "base/coverage.h"
 #include "base/types.h"
 
 namespace mcast {
@@ -30,7 +30,7 @@ class UnaskedAccount {
     if (oldest) return true;
     if (waiting_[owner] < sequence) return false;
     if (charged_[owner] + cost <= kMost) return true;
-    MCAST_REACH(unasked_account_full);
+    MCAST_COVER(unasked_account_full);
     waiting_[owner] = sequence;
     return false;
   }

@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/coverage.h"
 #include "base/lane_id.h"
-#include "base/reach.h"
 #include "base/trace.h"
 #include "collective/messages.h"
 #include "collective/operation.h"

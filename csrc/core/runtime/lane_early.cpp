@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/reach.h"
+#include "base/coverage.h"
 #include "runtime/lane.h"
 
 namespace mcast {
@@ -20,7 +20,7 @@ constexpr Nanos kOrphanAge = 60 * kSecond;
 void Lane::age(Early& early) {
   while (!early.frames.empty() && now_ - early.frames.front().at >= kOrphanAge) {
     early.bytes -= early.frames.front().frame.size() + kOrphanCost;
-    MCAST_REACH(frame_without_its_group);
+    MCAST_COVER(frame_without_its_group);
     early.frames.pop_front();
     monitor_.note(Cause::foreign, {}, now_);
   }
@@ -40,7 +40,7 @@ void Lane::keep_orphan(uint64_t tag, PeerId peer, ConstBytes frame) {
   age(early);
   const size_t cost = frame.size() + kOrphanCost;
   if (early.bytes + cost <= kEarlyBytes) {
-    MCAST_REACH(frame_before_its_group);
+    MCAST_COVER(frame_before_its_group);
     early.frames.push_back({tag, {frame.begin(), frame.end()}, now_});
     early.bytes += cost;
     return;

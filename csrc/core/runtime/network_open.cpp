@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/coverage.h"
 #include "base/errors.h"
 #include "base/log.h"
-#include "base/reach.h"
 #include "runtime/network_group.h"
 
 namespace mcast {
@@ -111,7 +111,7 @@ void NetworkGroup::add_to_lane(LaneId id, const GroupParams& params, const Agree
         // The connections to a silent peer may still break, long after the network has healed: the
         // next group must not use them.
         if (why.code() == Code::kPeerLost || why.code() == Code::kTimeout) lane.poison();
-        if (state->note_failure(why) && reduces) MCAST_REACH(reduce_lane_fails_first);
+        if (state->note_failure(why) && reduces) MCAST_COVER(reduce_lane_fails_first);
         {
           std::lock_guard<std::mutex> lock(holder->mutex);
           if (holder->split != nullptr) holder->split->fail(why);

@@ -9,10 +9,10 @@
 #include <set>
 #include <utility>
 
+#include "sim/swarm/coverage.h"
 #include "sim/swarm/faults.h"
 #include "sim/swarm/message_run.h"
 #include "sim/swarm/plan_world.h"
-#include "sim/swarm/reach.h"
 
 namespace mcast::sim {
 

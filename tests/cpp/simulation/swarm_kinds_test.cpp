@@ -2,8 +2,8 @@
 // the product reacts, and no invariant is broken.
 #include <gtest/gtest.h>
 
+#include "base/coverage.h"
 #include "base/log.h"
-#include "base/reach.h"
 #include "sim/swarm/laws.h"
 
 namespace mcast::test {

@@ -21,8 +21,8 @@
 #include <random>
 #include <sstream>
 
+#include "base/coverage.h"
 #include "base/log.h"
-#include "base/reach.h"
 #include "sim/swarm/generate.h"
 #include "sim/swarm/laws.h"
 #include "sim/swarm/shrink.h"

@@ -3,7 +3,7 @@
 // may be held by a thread that it does not have.
 #include "support/reach.h"
 
-#include "base/reach.h"
+#include "base/coverage.h"
 
 #include <gtest/gtest.h>
 #include <pthread.h>

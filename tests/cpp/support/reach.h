@@ -1,5 +1,5 @@
-// Records which counters and points (base/reach.h) the tests reach. With MCAST_TEST_REACH=folder in
-// the environment, every process writes a file there when it ends: a line "name sum test" per
+// Records which counters and points (base/coverage.h) the tests reach. With MCAST_TEST_REACH=folder
+// in the environment, every process writes a file there when it ends: a line "name sum test" per
 // counter, where `test` is the first that raised it, and a line "point.name count test" per point.
 // tools/reach.py reads the files of all programs; a counter or point that is 0 in all of them
 // belongs to an event that no test causes.

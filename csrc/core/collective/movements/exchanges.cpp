@@ -11,7 +11,7 @@
 
 #include <cstring>
 
-#include "base/reach.h"
+#include "base/coverage.h"
 #include "collective/report.h"
 #include "protocol/early_frames.h"
 
@@ -72,7 +72,7 @@ bool Exchanges::send_pieces(Operation& op, Nanos now) {
   const auto can = [&](const BlockExchange::Piece& piece) {
     if (!run.readable(piece)) return false;
     if (g_.port.queued(piece.to, Channel::kReduce) >= kPeerQueueLimit) {
-      MCAST_REACH(exchange_queue_full);
+      MCAST_COVER(exchange_queue_full);
       return false;
     }
     return !piece.unasked || unasked_.room(piece.to, op.post.sequence, cost_of(piece), oldest);
@@ -92,7 +92,7 @@ bool Exchanges::send_pieces(Operation& op, Nanos now) {
     if (piece->offset > 0) continue;
     // A piece that has been granted meanwhile no longer waits for room in the account.
     const size_t cost = piece->unasked ? cost_of(*piece) : 0;
-    if (!piece->unasked) MCAST_REACH(exchange_granted_meanwhile);
+    if (!piece->unasked) MCAST_COVER(exchange_granted_meanwhile);
     unasked_.charge(piece->to, op.post.sequence, cost);
     run.unasked[piece->to] += cost;
   }

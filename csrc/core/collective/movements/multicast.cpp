@@ -14,7 +14,7 @@
 // so that a slow rank does not idle the chain. Roots of an operation follow those of earlier
 // operations of the group.
 #include "collective/movements/multicast.h"
-#include "base/reach.h"
+#include "base/coverage.h"
 
 #include <algorithm>
 
@@ -149,7 +149,7 @@ bool Multicast::my_turn(Operation& op, Nanos now) {
     patience_over = now >= op.own.turn_retry;
   }
   const bool mine = Chains::my_turn(ahead, near, may_open, patience_over);
-  if (mine && patience_over) MCAST_REACH(turn_passed_over);
+  if (mine && patience_over) MCAST_COVER(turn_passed_over);
   return mine;
 }
 

@@ -19,8 +19,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/coverage.h"
 #include "base/errors.h"
-#include "base/reach.h"
 #include "protocol/early_frames.h"
 #include "wire/aggregation.h"
 
@@ -118,7 +118,7 @@ void Reductions::send_contributions(Operation& op, bool& more, Nanos now) {
       return false;
     }
     const bool full = g_.port.queued(target(list), Channel::kReduce) >= kOwnerQueueLimit;
-    if (full) MCAST_REACH(contribution_queue_full);
+    if (full) MCAST_COVER(contribution_queue_full);
     return !full;
   };
   for (int i = 0;; i++) {
@@ -208,7 +208,7 @@ void Reductions::send_result(Operation& op, bool& more) {
   const uint64_t end = run.owner->final_bytes();
   for (int i = 0; run.to_root.sent < end; i++) {
     if (g_.port.queued(root, Channel::kReduce) >= kOwnerQueueLimit) {
-      MCAST_REACH(result_queue_full);
+      MCAST_COVER(result_queue_full);
       return;
     }
     if (i == kSegmentsPerTurn) {

@@ -1,7 +1,7 @@
 // The donating side of repair. Donors reply at once, from verified chunks only. A root collects
 // requests for its own block for a moment, and multicasts again chunks that several members lost.
 // Replies are sent as fast as the requester's connection accepts them.
-#include "base/reach.h"
+#include "base/coverage.h"
 #include "collective/movements/repair.h"
 
 #include <algorithm>
@@ -98,7 +98,7 @@ void Repair::serve_parked() {
       parked_.drop(asker);
       continue;
     }
-    if (g_.port.queued(asker, Channel::kRepair) >= kRepairQueue) MCAST_REACH(repair_queue_full);
+    if (g_.port.queued(asker, Channel::kRepair) >= kRepairQueue) MCAST_COVER(repair_queue_full);
     RepairQueue::Request part;
     while (g_.port.queued(asker, Channel::kRepair) < kRepairQueue &&
            parked_.next(asker, per_frame, part)) {
@@ -156,7 +156,7 @@ void Repair::serve(Operation& op, Nanos now) {
 Operation* Repair::revive(Sequence sequence) {
   const OperationQueue::Entry* const entry = g_.ops.entry(sequence);
   if (entry == nullptr || entry->kept.empty()) return nullptr;
-  MCAST_REACH(own_block_revived);
+  MCAST_COVER(own_block_revived);
   auto owned = std::make_unique<Operation>();
   Operation& op = *owned;
   op.post.sequence = sequence;

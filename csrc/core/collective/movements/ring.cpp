@@ -9,7 +9,7 @@
 // that the last member sends nothing). For an all-gather this is the ring algorithm, for a
 // broadcast a pipelined chain.
 #include "collective/movements/ring.h"
-#include "base/reach.h"
+#include "base/coverage.h"
 
 #include <algorithm>
 #include <cstring>
@@ -72,7 +72,7 @@ bool Ring::pump(Operation& op) {
   for (size_t idle = 0; idle < op.ring.turns.size();) {
     full = g_.port.queued(successor(), Channel::kRepair) >= kRingQueue;
     if (full) {
-      MCAST_REACH(ring_queue_full);
+      MCAST_COVER(ring_queue_full);
       break;
     }
     const uint32_t stream = op.ring.turns.front();

@@ -28,7 +28,7 @@ class Reach {
   void add(const RunEnd& run);
   // Pairs such as "cut+replay" that did not happen in one plan that ended.
   std::vector<std::string> missing_pairs() const;
-  // Counters that stayed at 0 and points of base/reach.h that this process never reached, except
+  // Counters that stayed at 0 and points of base/coverage.h that this process never reached, except
   // those that no plan can reach; also exceptions that were reached after all.
   std::vector<std::string> silent_counters() const;
   std::vector<std::string> silent_points() const;

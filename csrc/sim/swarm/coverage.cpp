@@ -1,9 +1,9 @@
 // A fault counts where it took effect, not where a plan names it.
-#include "sim/swarm/reach.h"
+#include "sim/swarm/coverage.h"
 
 #include <algorithm>
 
-#include "base/reach.h"
+#include "base/coverage.h"
 #include "collective/movements/repair.h"
 #include "collective/plan.h"
 

@@ -1,5 +1,5 @@
-// Names of the points, expanded from the one table in reach.h.
-#include "base/reach.h"
+// Names of the points, expanded from the one table in coverage.h.
+#include "base/coverage.h"
 
 namespace mcast::reach_points {
 

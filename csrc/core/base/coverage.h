@@ -69,4 +69,4 @@ const char* name(size_t point) noexcept;
 }  // namespace reach_points
 }  // namespace mcast
 
-#define MCAST_REACH(name) ::mcast::reach_points::hit(::mcast::ReachPoint::name)
+#define MCAST_COVER(name) ::mcast::reach_points::hit(::mcast::ReachPoint::name)
