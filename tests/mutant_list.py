@@ -292,7 +292,7 @@ MUTANTS = [
     ),
     Mutant(
         "ring-without-back-pressure",
-        "collective/movements/ring.cpp",
+        "collective/movements/unicast_ring.cpp",
         "    if (full) {\n      MCAST_COVER(ring_queue_full);\n      break;\n    }\n",
         "",
         "collective",

@@ -297,7 +297,7 @@ SECURITY = [
     ),
     Mutant(
         "digest-of-the-ring-not-compared",
-        "collective/movements/ring.cpp",
+        "collective/movements/unicast_ring.cpp",
         "  sources_.on_bytes(*op, *stream, op->ring.blocks[*stream].available);\n",
         "",
         "security",

@@ -13,13 +13,12 @@
 //   Reception         puts datagrams into memory or staging                 reception.h
 //   Placing           streams that a device writes into memory              placing.h
 //   Repair            lost chunks: requests, donors, reads, early repair    repair.h
-//   Multicast, Ring   sends this member's block on either path; credit      multicast.h, ring.h
-//   Reductions        contributions, grants, results                        reductions.h
-//   Exchanges         blocks from one rank to another                       exchanges.h
-//   Messages          sends and receives between two ranks                  messages.h
-//   ExternalFold      segments that a product outside of the core folds     external_fold.h
-//   CompletionReports operations complete here and everywhere               completion_reports.h
-//   Membership        members that are alive, left, gone                    membership.h
+//   Multicast, Ring   sends this member's block on either path; credit      multicast.h,
+//   unicast_ring.h Reductions        contributions, grants, results reductions.h Exchanges blocks
+//   from one rank to another                       exchanges.h Messages          sends and receives
+//   between two ranks                  messages.h ExternalFold      segments that a product outside
+//   of the core folds     external_fold.h CompletionReports operations complete here and everywhere
+//   completion_reports.h Membership        members that are alive, left, gone membership.h
 //   LateInquiry       finds the ranks that have not made a call             late_inquiry.h
 //   Excuses           reductions that complete without late ranks           excuses.h
 //   PathSwitch        whether multicast reaches all members: at creation,   path_probe.h
@@ -45,7 +44,7 @@
 #include "collective/movements/placing.h"
 #include "collective/movements/reductions.h"
 #include "collective/movements/repair.h"
-#include "collective/movements/ring.h"
+#include "collective/movements/unicast_ring.h"
 #include "collective/path_switch.h"
 #include "collective/reception.h"
 #include "collective/small_operations.h"
@@ -229,7 +228,7 @@ class GroupCore {
   Reception reception_;
   Repair repair_;
   Multicast multicast_;
-  Ring ring_;
+  UnicastRing ring_;
   Reductions reductions_;
   Exchanges exchanges_;
   Messages messages_;

@@ -8,7 +8,7 @@
 // Cost, n bytes in all, P members: every link sends and receives n - n / P (broadcast: n, except
 // that the last member sends nothing). For an all-gather this is the ring algorithm, for a
 // broadcast a pipelined chain.
-#include "collective/movements/ring.h"
+#include "collective/movements/unicast_ring.h"
 #include "base/coverage.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ constexpr size_t kRingQueue = 256u << 10;
 
 }  // namespace
 
-void Ring::start(Operation& op) {
+void UnicastRing::start(Operation& op) {
   op.ring.blocks.resize(op.plan.roots);
   if (op.own.stream) {
     op.ring.blocks[*op.own.stream].available = op.plan.block;
@@ -33,14 +33,14 @@ void Ring::start(Operation& op) {
 }
 
 // Lists the block, which has data to forward, unless the successor is its root.
-void Ring::list(Operation& op, uint32_t stream) const {
+void UnicastRing::list(Operation& op, uint32_t stream) const {
   RingBlock& block = op.ring.blocks[stream];
   if (block.listed || op.member_of(stream) == successor()) return;
   block.listed = true;
   op.ring.turns.push_back(stream);
 }
 
-bool Ring::forwarded(const Operation& op) const {
+bool UnicastRing::forwarded(const Operation& op) const {
   for (uint32_t stream = 0; stream < op.ring.blocks.size(); stream++) {
     if (op.member_of(stream) != successor() && op.ring.blocks[stream].forwarded < op.plan.block)
       return false;
@@ -48,7 +48,7 @@ bool Ring::forwarded(const Operation& op) const {
   return true;
 }
 
-void Ring::pass_on(Operation& op, uint32_t stream, uint64_t end) {
+void UnicastRing::pass_on(Operation& op, uint32_t stream, uint64_t end) {
   RingBlock& block = op.ring.blocks[stream];
   const size_t length = std::min<uint64_t>(kRingPiece, end - block.forwarded);
   wire::Writer head;
@@ -60,13 +60,13 @@ void Ring::pass_on(Operation& op, uint32_t stream, uint64_t end) {
   if (op.own.stream == stream) sources_.on_sent(op, block.forwarded);
 }
 
-void Ring::on_ready(Operation& op, const Frame& header) {
+void UnicastRing::on_ready(Operation& op, const Frame& header) {
   if (header.member != successor()) return g_.counters.add(Counter::malformed);
   op.ring.open = true;
   g_.ops.touch(op);
 }
 
-bool Ring::pump(Operation& op) {
+bool UnicastRing::pump(Operation& op) {
   if (!op.ring.open || op.local_complete) return false;
   bool full = false;
   for (size_t idle = 0; idle < op.ring.turns.size();) {
@@ -95,7 +95,7 @@ bool Ring::pump(Operation& op) {
   return full && g_.port.queued(successor(), Channel::kRepair) < kRingQueue;
 }
 
-void Ring::on_data(const Frame& header, ConstBytes body, Nanos now) {
+void UnicastRing::on_data(const Frame& header, ConstBytes body, Nanos now) {
   Operation* op = g_.find(header.sequence);
   wire::RingData data;
   const auto stream = op != nullptr && wire::parse_ring_data(body, data) && !op->ring.blocks.empty()

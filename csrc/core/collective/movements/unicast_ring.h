@@ -1,4 +1,4 @@
-// Ring: the unicast path, for networks that block multicast.
+// UnicastRing: the unicast path, for networks that block multicast.
 //
 // Threads: the lane's.
 #pragma once
@@ -8,9 +8,9 @@
 
 namespace mcast {
 
-class Ring {
+class UnicastRing {
  public:
-  Ring(GroupContext& context, SourceAuth& sources) : g_(context), sources_(sources) {}
+  UnicastRing(GroupContext& context, SourceAuth& sources) : g_(context), sources_(sources) {}
 
   void start(Operation& op);
   // Returns true if more can be sent at once.
