@@ -439,7 +439,7 @@ MUTANTS = [
     ),
     Mutant(
         "line-drawn-at-the-least-operation",
-        "collective/line.cpp",
+        "collective/cutover.cpp",
         "most_ = std::max(most_, header.argument);",
         "most_ = std::min(most_, header.argument);",
         "collective",

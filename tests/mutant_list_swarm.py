@@ -111,7 +111,7 @@ SWARM = [
     ),
     _planted(
         "line-drawn-by-the-top-s-own-count",
-        "collective/line.cpp",
+        "collective/cutover.cpp",
         "  most_ = std::max(most_, header.argument);\n",
         "",
     ),

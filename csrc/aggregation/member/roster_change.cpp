@@ -41,8 +41,8 @@ std::vector<std::byte> roster_body(const wire::StationRoster& roster) {
 RosterChange::RosterChange(GroupContext& context, Stations& stations)
     : g_(context),
       stations_(stations),
-      line_(context, {wire::FrameType::kRosterLine, wire::FrameType::kRosterReady,
-                      wire::FrameType::kRosterAt}) {}
+      cutover_(context, {wire::FrameType::kRosterLine, wire::FrameType::kRosterReady,
+                         wire::FrameType::kRosterAt}) {}
 
 void RosterChange::propose(std::vector<wire::StationEntry> stations) {
   if (stations.size() > wire::kMostStations) stations.resize(wire::kMostStations);
@@ -83,7 +83,7 @@ void RosterChange::propose_to_all(std::vector<wire::StationEntry> stations, Nano
 }
 
 void RosterChange::stop() {
-  line_.give_up();
+  cutover_.give_up();
   stage_ = Stage::kIdle;
   until_ = kNever;
   parting_ = true;
@@ -192,7 +192,7 @@ void RosterChange::draw(Nanos now) {
     if (stage_ != Stage::kTested) return;  // else no station is left to be tried
   }
   const std::vector<std::byte> version = version_body(roster_.version);
-  if (const auto first = line_.stop(0, version, version)) in_force(*first, now);
+  if (const auto first = cutover_.stop(0, version, version)) in_force(*first, now);
 }
 
 // The cut-over is set. The stations receive this frame before any other of this version, because
@@ -273,7 +273,7 @@ void RosterChange::on_frame(const Frame& header, ConstBytes body, Nanos now) {
   if (!is_current(body)) return;
   if (header.type == FrameType::kRosterLine) return on_line(header, body, now);
   const auto first =
-      header.type == FrameType::kRosterAt ? line_.on_at(header) : line_.on_ready(header);
+      header.type == FrameType::kRosterAt ? cutover_.on_at(header) : cutover_.on_ready(header);
   if (first) in_force(*first, now);
 }
 
@@ -290,7 +290,7 @@ bool RosterChange::is_current(ConstBytes body) {
 void RosterChange::on_roster(const Frame& header, ConstBytes body, Nanos now) {
   wire::StationRoster roster;
   if (!g_.from_parent(header.member) || !wire::parse_roster(body, roster) ||
-      roster.version <= roster_.version || line_.being_drawn()) {
+      roster.version <= roster_.version || cutover_.being_drawn()) {
     g_.counters.add(Counter::malformed);
     return;
   }
@@ -324,7 +324,7 @@ void RosterChange::on_line(const Frame& header, ConstBytes body, Nanos now) {
     g_.counters.add(Counter::malformed);
     return;
   }
-  if (const auto first = line_.stop(0, body, body)) in_force(*first, now);
+  if (const auto first = cutover_.stop(0, body, body)) in_force(*first, now);
 }
 
 }  // namespace mcast

@@ -1,6 +1,6 @@
 // RosterChange: all ranks of a group agree on its stations during its life. The top receives the
 // stations that aggregators have admitted, and all ranks try to reach them. Stations that all ranks
-// have reached are in force from a cut-over on (line.h, station_table.h); operations continue
+// have reached are in force from a cut-over on (cutover.h, station_table.h); operations continue
 // meanwhile. A station that is lost at any moment neither fails the group nor delays it.
 //
 // Threads: the lane's.
@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "collective/cutover.h"
 #include "collective/group_context.h"
-#include "collective/line.h"
 #include "wire/aggregation.h"
 
 namespace mcast {
@@ -100,7 +100,7 @@ class RosterChange {
   GroupContext& g_;
   Stations& stations_;
   RosterEvents events_;
-  Line line_;
+  Cutover cutover_;
   std::optional<std::vector<wire::StationEntry>> proposed_;
   bool rests_ = false;  // wanted state of the stations in force
 

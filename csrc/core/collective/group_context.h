@@ -31,7 +31,7 @@ enum class GroupState : uint8_t {
   kNew,      // the path is not decided and no probe has been sent
   kProbing,  // members join and test whether multicast reaches them
   kOpen,
-  kSwitching,  // no operation starts until all agree on a cut-over (line.h)
+  kSwitching,  // no operation starts until all agree on a cut-over (cutover.h)
   kFailed,
 };
 

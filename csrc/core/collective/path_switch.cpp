@@ -1,8 +1,8 @@
 // Changes from multicast to the ring during a group's life, and back. A member that receives no
 // multicast of another reports to the top, which queries all (path_check.cpp) and, if some do not
-// receive others, starts the change: all agree on a cut-over (line.h), and later operations use the
-// other path. Earlier ones end as they began, with repairs if needed. A reported flood (flood.h)
-// needs no check: probes may arrive where data does not.
+// receive others, starts the change: all agree on a cut-over (cutover.h), and later operations use
+// the other path. Earlier ones end as they began, with repairs if needed. A reported flood
+// (flood.h) needs no check: probes may arrive where data does not.
 #include "collective/path_switch.h"
 
 #include "base/log.h"
@@ -21,7 +21,7 @@ void PathSwitch::stop() {
   check_.reset();
   rates_.stop();
   flood_.stop();
-  line_.give_up();
+  cutover_.give_up();
 }
 
 void PathSwitch::judge(const Operation& op, Nanos now) {
@@ -77,13 +77,13 @@ void PathSwitch::stop_starting(bool to_ring, const std::string& why, Nanos now) 
   reason_ = why;
   wire::Writer body;
   body.put_text(why);
-  if (const auto first = line_.stop(to_ring ? 0 : 1, body.bytes(), {})) change(*first, now);
+  if (const auto first = cutover_.stop(to_ring ? 0 : 1, body.bytes(), {})) change(*first, now);
 }
 
 // The path stays the same; operations behind the cut-over wait for a test of rates.
 void PathSwitch::draw_for_rates(Nanos now) {
   rates_.begin();
-  if (const auto first = line_.stop(kForRates, {}, {})) change(*first, now);
+  if (const auto first = cutover_.stop(kForRates, {}, {})) change(*first, now);
 }
 
 void PathSwitch::change(Sequence first, Nanos now) {
@@ -115,9 +115,9 @@ void PathSwitch::on_switch_frame(const Frame& header, ConstBytes body, Nanos now
     if (header.argument == kForRates) return draw_for_rates(now);
     stop_starting(header.argument == 0, text, now);
   } else if (header.type == FrameType::kSwitchReady) {
-    if (const auto first = line_.on_ready(header)) change(*first, now);
+    if (const auto first = cutover_.on_ready(header)) change(*first, now);
   } else if (header.type == FrameType::kSwitchAt) {
-    if (const auto first = line_.on_at(header)) change(*first, now);
+    if (const auto first = cutover_.on_at(header)) change(*first, now);
   } else {
     g_.counters.add(Counter::malformed);
   }

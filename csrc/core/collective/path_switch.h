@@ -10,9 +10,9 @@
 #include <string>
 #include <utility>
 
+#include "collective/cutover.h"
 #include "collective/flood.h"
 #include "collective/group_context.h"
-#include "collective/line.h"
 #include "collective/membership.h"
 #include "collective/path_probe.h"
 #include "collective/rate_test.h"
@@ -29,8 +29,8 @@ class PathSwitch {
         reachability_(context.size),
         rates_(context),
         flood_(context),
-        line_(context, {wire::FrameType::kSwitch, wire::FrameType::kSwitchReady,
-                        wire::FrameType::kSwitchAt}) {}
+        cutover_(context, {wire::FrameType::kSwitch, wire::FrameType::kSwitchReady,
+                           wire::FrameType::kSwitchAt}) {}
 
   // Runs when the path changes.
   void set_listener(std::function<void(const std::string& path, const std::string& why)> listener) {
@@ -107,7 +107,7 @@ class PathSwitch {
   // Top member only: reports that a member does not receive multicast are ignored until then.
   Nanos doubts_from_ = 0;
   // A change that is being agreed: cut-over, direction, reason.
-  Line line_;
+  Cutover cutover_;
   bool to_ring_ = false;
   std::string reason_;
   std::function<void(const std::string& path, const std::string& why)> on_change_;

@@ -4,8 +4,8 @@
 //      datagrams would show neither the cost of losses and repair at a rate limiter, nor the
 //      limiter's rate once its burst is spent. This sends nothing.
 //   2. When such operations have been under way for a second, and are not near the rate of the link
-//      (if known), the top begins a cut-over (line.h). Operations before it end, later ones wait:
-//      repairs of dropped chunks may fill the links and their queues, so that a train among
+//      (if known), the top begins a cut-over (cutover.h). Operations before it end, later ones
+//      wait: repairs of dropped chunks may fill the links and their queues, so that a train among
 //      operations would only measure the remaining rate. Then every member sends a train of frames
 //      to its ring successor: all at once, as the ring would, on the ring's channel. Each reports
 //      the rate at which its predecessor's train arrived; the smallest counts. A train is limited

@@ -3,13 +3,13 @@
 // the largest number, S, and announces it: operations below S end as they began, and the change
 // applies from S on. No member starts an operation between its reply and the announcement, so all
 // members use the same cut-over, although some had posted further ahead than others.
-#include "collective/line.h"
+#include "collective/cutover.h"
 
 #include <algorithm>
 
 namespace mcast {
 
-std::optional<Sequence> Line::stop(uint32_t argument, ConstBytes body, ConstBytes name) {
+std::optional<Sequence> Cutover::stop(uint32_t argument, ConstBytes body, ConstBytes name) {
   g_.state = GroupState::kSwitching;
   drawing_ = true;
   waiting_ = g_.tree.children(g_.self);
@@ -20,19 +20,19 @@ std::optional<Sequence> Line::stop(uint32_t argument, ConstBytes body, ConstByte
   return answered();
 }
 
-void Line::give_up() {
+void Cutover::give_up() {
   if (!being_drawn()) return;
   drawing_ = false;
   g_.state = GroupState::kOpen;
 }
 
-std::optional<Sequence> Line::answered() {
+std::optional<Sequence> Cutover::answered() {
   if (g_.tree.is_top(g_.self)) return draw(most_);
   g_.send_frame(g_.tree.parent(g_.self), Channel::kControl, frames_.ready, 0, most_, name_);
   return std::nullopt;
 }
 
-std::optional<Sequence> Line::on_ready(const wire::FrameHeader& header) {
+std::optional<Sequence> Cutover::on_ready(const wire::FrameHeader& header) {
   if (!g_.tree.is_child(header.member, g_.self) || !being_drawn() || waiting_ == 0) {
     g_.counters.add(Counter::malformed);
     return std::nullopt;
@@ -42,7 +42,7 @@ std::optional<Sequence> Line::on_ready(const wire::FrameHeader& header) {
   return answered();
 }
 
-std::optional<Sequence> Line::on_at(const wire::FrameHeader& header) {
+std::optional<Sequence> Cutover::on_at(const wire::FrameHeader& header) {
   if (!g_.from_parent(header.member) || !being_drawn()) {
     g_.counters.add(Counter::malformed);
     return std::nullopt;
@@ -50,7 +50,7 @@ std::optional<Sequence> Line::on_at(const wire::FrameHeader& header) {
   return draw(header.sequence);
 }
 
-Sequence Line::draw(Sequence first) {
+Sequence Cutover::draw(Sequence first) {
   g_.send_to_children(frames_.at, first, 0, name_);
   drawing_ = false;
   g_.state = GroupState::kOpen;

@@ -1,4 +1,4 @@
-// Line: a cut-over. All members of a group agree on the operation from which a change applies:
+// Cutover: a cut-over. All members of a group agree on the operation from which a change applies:
 // another path (path_switch.h), other stations (roster_change.h). They stop starting operations,
 // the top collects how far any member has started, and sets the cut-over behind that. Only one
 // cut-over is pending at a time; the code at the top that begins one ensures it
@@ -15,13 +15,13 @@
 
 namespace mcast {
 
-class Line {
+class Cutover {
  public:
   // Frame types of one kind of cut-over: Stop goes down the tree, Ready up, At down.
   struct Frames {
     wire::FrameType stop, ready, at;
   };
-  Line(GroupContext& context, const Frames& frames) : g_(context), frames_(frames) {}
+  Cutover(GroupContext& context, const Frames& frames) : g_(context), frames_(frames) {}
 
   // Stops starting operations, here and below, until the cut-over is set. `argument` and `body` are
   // those of Stop; `name` is the body of Ready and At. Must not be called while a cut-over is
