@@ -80,7 +80,7 @@ RANKS = [
     ),
     Mutant(
         "results-that-wait-for-calls-without-bound",
-        "collective/excuses.cpp",
+        "collective/partial_reductions.cpp",
         "memory_ + descriptor.bytes <= g_.params.partial_memory;",
         "memory_ + g_.params.partial_memory != 0;",
         "collective",
@@ -88,7 +88,7 @@ RANKS = [
     ),
     Mutant(
         "memory-of-results-that-wait-not-given-back",
-        "collective/excuses.cpp",
+        "collective/partial_reductions.cpp",
         "    memory_ -= standing.descriptor.bytes;\n",
         "",
         "collective",

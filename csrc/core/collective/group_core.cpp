@@ -37,7 +37,7 @@ GroupCore::GroupCore(GroupParams params, Port& port, Counters& counters)
       messages_(g_, g_.message_facts(), reductions_.ingress()),
       fold_(g_.params.fold != nullptr ? g_.params.fold(g_, reductions_) : nullptr),
       inquiry_(g_, sources_),
-      excuses_(g_, reductions_),
+      partial_(g_, reductions_),
       early_(g_.size),
       completion_(g_) {
   g_.fold = fold_.get();
@@ -74,9 +74,9 @@ bool GroupCore::may_admit(const Post& post) const {
 
 void GroupCore::post(Post post, Nanos now) {
   const bool stands_in = post.reduce && post.reduce->excused;
-  if (!stands_in && excuses_.holds(post.sequence)) {
-    excuses_.adopt(std::move(post));
-    excuses_.collect();
+  if (!stands_in && partial_.holds(post.sequence)) {
+    partial_.adopt(std::move(post));
+    partial_.collect();
   } else if (!g_.failed() && (!g_.deferred.empty() || !may_admit(post))) {
     MCAST_COVER(post_waits_for_a_line);
     inquiry_.on_deferred(post);
@@ -288,14 +288,14 @@ void GroupCore::release(Sequence end, Nanos now) {
 bool GroupCore::deliver() {
   if (g_.ended.empty()) return false;
   for (const auto& [done, status] : std::exchange(g_.ended, {})) done(status);
-  excuses_.collect();
+  partial_.collect();
   return !g_.ended.empty();
 }
 
 AggregationReport GroupCore::aggregation_report(Nanos now) const {
   AggregationReport report;
   if (fold_) fold_->report(report, now);
-  report.partial = excuses_.report();
+  report.partial = partial_.report();
   return report;
 }
 

@@ -20,7 +20,7 @@
 //   of the core folds     external_fold.h CompletionReports operations complete here and everywhere
 //   completion_reports.h Membership        members that are alive, left, gone membership.h
 //   LateInquiry       finds the ranks that have not made a call             late_inquiry.h
-//   Excuses           reductions that complete without late ranks           excuses.h
+//   PartialReductions           reductions that complete without late ranks partial_reductions.h
 //   PathSwitch        whether multicast reaches all members: at creation,   path_probe.h
 //                     and later; to the ring and back                       path_switch.h
 #pragma once
@@ -33,7 +33,6 @@
 
 #include "collective/aggregation_report.h"
 #include "collective/completion_reports.h"
-#include "collective/excuses.h"
 #include "collective/external_fold.h"
 #include "collective/group_context.h"
 #include "collective/late_inquiry.h"
@@ -45,6 +44,7 @@
 #include "collective/movements/reductions.h"
 #include "collective/movements/repair.h"
 #include "collective/movements/unicast_ring.h"
+#include "collective/partial_reductions.h"
 #include "collective/path_switch.h"
 #include "collective/reception.h"
 #include "collective/small_operations.h"
@@ -234,7 +234,7 @@ class GroupCore {
   Messages messages_;
   std::unique_ptr<ExternalFold> fold_;
   LateInquiry inquiry_;
-  Excuses excuses_;
+  PartialReductions partial_;
   EarlyFrames early_;
   CompletionReports completion_;
 };

@@ -40,10 +40,10 @@ GroupCore::Handler GroupCore::handler(wire::FrameType type) {
     set({T::kQuery}, [](C& c, F& f, B, N n) { c.inquiry_.on_query(f, n); });
     set({T::kWhere}, [](C& c, F& f, B, N n) { c.inquiry_.on_where(f, n); });
     set({T::kExcuse}, [](C& c, F& f, B b, N n) {
-      if (auto stand_in = c.excuses_.on_excuse(f, b, n)) c.post(std::move(*stand_in), n);
+      if (auto stand_in = c.partial_.on_excuse(f, b, n)) c.post(std::move(*stand_in), n);
     });
-    set({T::kExcused}, [](C& c, F& f, B, N n) { c.excuses_.on_excused(f, n); });
-    set({T::kPartial}, [](C& c, F& f, B b, N n) { c.excuses_.on_partial(f, b, n); });
+    set({T::kExcused}, [](C& c, F& f, B, N n) { c.partial_.on_excused(f, n); });
+    set({T::kPartial}, [](C& c, F& f, B b, N n) { c.partial_.on_partial(f, b, n); });
     set({T::kProbeJoined, T::kProbeStart, T::kProbeStatus, T::kProbeDone},
         [](C& c, F& f, B b, N n) { c.path_.on_probe_frame(f, b, n); });
     set({T::kRateTrain, T::kRate}, [](C& c, F& f, B b, N n) { c.path_.rates().on_frame(f, b, n); });

@@ -17,7 +17,7 @@ bool GroupCore::active() const { return !g_.ops.empty() || path_.probing() || g_
 
 bool GroupCore::idle() const {
   if (!g_.ended.empty() || !g_.ops.empty() || !g_.deferred.empty()) return false;
-  if (messages_.unfinished() > 0 || !excuses_.idle()) return false;
+  if (messages_.unfinished() > 0 || !partial_.idle()) return false;
   return g_.failed() || (!active() && !path_.busy());
 }
 
@@ -63,8 +63,8 @@ std::span<const GroupCore::Timer> GroupCore::timers() {
        [](GroupCore& c, Nanos now, bool) { c.inquiry_.start_unconfirmed(now); }},
       {[](const GroupCore& c) { return c.inquiry_.deadline(); },
        [](GroupCore& c, Nanos now, bool) { c.inquiry_.check(now); }},
-      {[](const GroupCore& c) { return c.excuses_.deadline(); },
-       [](GroupCore& c, Nanos now, bool) { c.excuses_.drive(now); }},
+      {[](const GroupCore& c) { return c.partial_.deadline(); },
+       [](GroupCore& c, Nanos now, bool) { c.partial_.drive(now); }},
       {[](const GroupCore& c) { return c.messages_.deadline(); },
        [](GroupCore& c, Nanos now, bool drained) { c.messages_.drive(now, drained); }},
   };
@@ -72,7 +72,7 @@ std::span<const GroupCore::Timer> GroupCore::timers() {
 }
 
 bool GroupCore::progress(Nanos now, bool drained) {
-  excuses_.collect();
+  partial_.collect();
   if (g_.failed()) {
     g_.ops.clear();
     return false;

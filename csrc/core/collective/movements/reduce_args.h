@@ -15,7 +15,7 @@ struct ReduceArgs {
   double factor = 1;          // PREMUL_SUM: this rank's
   std::vector<Slice> inputs;  // reduce_scatter: by owner; otherwise one, the whole
   Slice output;  // reduce_scatter: this rank's block; otherwise the whole (reduce: root only)
-  // This rank takes part without its input (collective/excuses.h), which is never read.
+  // This rank takes part without its input (collective/partial_reductions.h), which is never read.
   bool excused = false;
 
   // All of the inputs can be read: none is still being copied from a device.

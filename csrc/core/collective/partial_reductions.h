@@ -1,8 +1,8 @@
-// Excuses: reductions that complete without late ranks (setting `partial`). When an operation has
-// waited for that long, member 0 asks all ranks about it. A rank that has not made the call takes
-// part without its input from then on: a stand-in post, with its own memory, does the rank's work.
-// The operation completes without the inputs of these ranks, with the same result everywhere. The
-// late call gets the same result.
+// PartialReductions: reductions that complete without late ranks (setting `partial`). When an
+// operation has waited for that long, member 0 asks all ranks about it. A rank that has not made
+// the call takes part without its input from then on: a stand-in post, with its own memory, does
+// the rank's work. The operation completes without the inputs of these ranks, with the same result
+// everywhere. The late call gets the same result.
 //
 // Only reductions whose owners fold them, where every rank contributes individually and all ranks
 // are in one rack. Other reductions wait as before.
@@ -24,9 +24,10 @@
 
 namespace mcast {
 
-class Excuses {
+class PartialReductions {
  public:
-  Excuses(GroupContext& context, Reductions& reductions) : g_(context), reductions_(reductions) {}
+  PartialReductions(GroupContext& context, Reductions& reductions)
+      : g_(context), reductions_(reductions) {}
 
   // Called by every progress(): starts an inquiry if an operation has waited for too long.
   void drive(Nanos now);

@@ -12,7 +12,7 @@
 //      (aggregation/fold/job.cpp). Folds continue without the excused ranks; AVG divides by the
 //      number of ranks that are left.
 // Cost: three trips through the tree for an operation that waits; none for others.
-#include "collective/excuses.h"
+#include "collective/partial_reductions.h"
 
 #include <algorithm>
 #include <cstring>
@@ -32,7 +32,7 @@ Slice scratch_of(size_t bytes) {
 }  // namespace
 
 // Reductions that owners fold, with a contribution of each rank.
-bool Excuses::served(const wire::Descriptor& d) const {
+bool PartialReductions::served(const wire::Descriptor& d) const {
   if (g_.params.partial == 0 || !g_.reductions.hosts.flat() || d.bytes == 0) return false;
   if (!g_.params.agreed.racks.flat()) return false;
   if (d.kind != wire::Kind::kAllreduce && d.kind != wire::Kind::kReduceScatter) return false;
@@ -43,7 +43,7 @@ bool Excuses::served(const wire::Descriptor& d) const {
   return way == ReduceWay::kScatter || way == ReduceWay::kGather;
 }
 
-const Operation* Excuses::oldest_incomplete() {
+const Operation* PartialReductions::oldest_incomplete() {
   Sequence& s = waits_.complete;
   for (s = std::max(s, g_.ops.base()); s < g_.ops.next(); s++) {
     const Operation* const op = g_.ops.find(s);
@@ -54,7 +54,7 @@ const Operation* Excuses::oldest_incomplete() {
 
 // The wait counts from the moment when all earlier operations are complete here: before, a rank
 // that was late for those has not had the time to make this call.
-void Excuses::drive(Nanos now) {
+void PartialReductions::drive(Nanos now) {
   if (g_.params.partial == 0) return;
   const Operation* const op = oldest_incomplete();
   if (op == nullptr) {
@@ -72,7 +72,7 @@ void Excuses::drive(Nanos now) {
   }
 }
 
-void Excuses::ask(const Operation& op, Nanos now) {
+void PartialReductions::ask(const Operation& op, Nanos now) {
   if (g_.tree.is_top(g_.self)) {
     (void)begin(op.post.sequence, op.post.descriptor, now);  // it has been posted here
     return;
@@ -83,7 +83,7 @@ void Excuses::ask(const Operation& op, Nanos now) {
                 op.plan.hash, body.bytes());
 }
 
-std::optional<Post> Excuses::on_excuse(const Frame& header, ConstBytes body, Nanos now) {
+std::optional<Post> PartialReductions::on_excuse(const Frame& header, ConstBytes body, Nanos now) {
   wire::Descriptor descriptor;
   const bool top = g_.tree.is_top(g_.self);
   if ((!top && !g_.from_parent(header.member)) || !wire::parse_descriptor(body, descriptor) ||
@@ -96,8 +96,8 @@ std::optional<Post> Excuses::on_excuse(const Frame& header, ConstBytes body, Nan
   return answer(header.sequence, descriptor, now);
 }
 
-std::optional<Post> Excuses::begin(Sequence sequence, const wire::Descriptor& descriptor,
-                                   Nanos now) {
+std::optional<Post> PartialReductions::begin(Sequence sequence, const wire::Descriptor& descriptor,
+                                             Nanos now) {
   if (inquiry_.open || sequence < std::max(inquiry_.next, g_.ops.base())) return std::nullopt;
   inquiry_.open = true;
   inquiry_.sequence = sequence;
@@ -113,8 +113,8 @@ std::optional<Post> Excuses::begin(Sequence sequence, const wire::Descriptor& de
 }
 
 // Yes is final: the stand-in is the rank's part in the operation.
-std::optional<Post> Excuses::answer(Sequence sequence, const wire::Descriptor& descriptor,
-                                    Nanos now) {
+std::optional<Post> PartialReductions::answer(Sequence sequence, const wire::Descriptor& descriptor,
+                                              Nanos now) {
   const bool excused =
       sequence == g_.next_sequence() && memory_ + descriptor.bytes <= g_.params.partial_memory;
   if (g_.tree.is_top(g_.self)) {
@@ -127,7 +127,7 @@ std::optional<Post> Excuses::answer(Sequence sequence, const wire::Descriptor& d
   return stand_in(sequence, descriptor, now);
 }
 
-Post Excuses::stand_in(Sequence sequence, const wire::Descriptor& descriptor, Nanos now) {
+Post PartialReductions::stand_in(Sequence sequence, const wire::Descriptor& descriptor, Nanos now) {
   StandIn& standing = stand_ins_[sequence];
   standing.descriptor = descriptor;
   standing.result = scratch_of(descriptor.bytes);
@@ -148,7 +148,7 @@ Post Excuses::stand_in(Sequence sequence, const wire::Descriptor& descriptor, Na
   return post;
 }
 
-void Excuses::on_excused(const Frame& header, Nanos now) {
+void PartialReductions::on_excused(const Frame& header, Nanos now) {
   if (!g_.tree.is_top(g_.self) || header.argument > 1) {
     return g_.counters.add(Counter::malformed);
   }
@@ -158,7 +158,7 @@ void Excuses::on_excused(const Frame& header, Nanos now) {
   on_answer(header.member, header.argument == 1, now);
 }
 
-void Excuses::on_answer(Member from, bool excused, Nanos now) {
+void PartialReductions::on_answer(Member from, bool excused, Nanos now) {
   inquiry_.answered[from] = true;
   if (excused) {
     inquiry_.partial.contributors--;
@@ -173,7 +173,7 @@ void Excuses::on_answer(Member from, bool excused, Nanos now) {
   apply(inquiry_.sequence, inquiry_.partial, now);
 }
 
-void Excuses::on_partial(const Frame& header, ConstBytes body, Nanos now) {
+void PartialReductions::on_partial(const Frame& header, ConstBytes body, Nanos now) {
   wire::PartialResult partial;
   const Operation* const op = g_.find(header.sequence);
   if (!g_.from_parent(header.member) || !wire::parse_partial(body, partial) ||
@@ -184,7 +184,7 @@ void Excuses::on_partial(const Frame& header, ConstBytes body, Nanos now) {
   apply(header.sequence, partial, now);
 }
 
-void Excuses::apply(Sequence sequence, const wire::PartialResult& partial, Nanos now) {
+void PartialReductions::apply(Sequence sequence, const wire::PartialResult& partial, Nanos now) {
   Operation* const op = g_.find(sequence);
   if (op == nullptr || !op->reduce || !op->reduce->owner || op->reduce->partial ||
       op->reduce->excused() != partial.is_excused(g_.self)) {
@@ -198,7 +198,7 @@ void Excuses::apply(Sequence sequence, const wire::PartialResult& partial, Nanos
   if (g_.fold != nullptr) g_.fold->tell_partial(*op);
 }
 
-void Excuses::note(const Operation& op, const wire::PartialResult& partial, Nanos now) {
+void PartialReductions::note(const Operation& op, const wire::PartialResult& partial, Nanos now) {
   const bool excused = partial.is_excused(g_.self);
   report_.operations++;
   report_.excused += excused ? 1 : 0;
@@ -211,7 +211,7 @@ void Excuses::note(const Operation& op, const wire::PartialResult& partial, Nano
       unsigned{op.post.sequence}, ranks_text(partial.ranks()).c_str());
 }
 
-void Excuses::adopt(Post call) {
+void PartialReductions::adopt(Post call) {
   StandIn& standing = stand_ins_.at(call.sequence);
   if (!call.descriptor.same(standing.descriptor)) {
     g_.fail(differs(call.sequence, g_.self, call.descriptor.to_string(), Tree::kTop,
@@ -222,7 +222,7 @@ void Excuses::adopt(Post call) {
 }
 
 // A call ends only when its input is no longer written either: a device may still be copying it.
-void Excuses::collect() {
+void PartialReductions::collect() {
   for (auto at = stand_ins_.begin(); at != stand_ins_.end();) {
     StandIn& standing = at->second;
     const bool failed = standing.over && (!standing.over->ok() || g_.failed());
@@ -239,7 +239,7 @@ void Excuses::collect() {
   }
 }
 
-void Excuses::hand_over(StandIn& standing) {
+void PartialReductions::hand_over(StandIn& standing) {
   const Post& call = *standing.call;
   std::memcpy(call.reduce->output.data(), standing.result.data(), standing.descriptor.bytes);
   call.note_contributors(standing.contributors);
