@@ -44,7 +44,7 @@ class StatusSocket {
   // Empty if it is not open.
   const std::string& path() const { return listener_.path(); }
 
-  // As in Door. `text` is called at most once.
+  // As in AdmissionListener. `text` is called at most once.
   void watch(std::vector<pollfd>& list);
   void serve(std::span<const pollfd> ready, Nanos now, const std::function<std::string()>& text);
   Nanos deadline() const;

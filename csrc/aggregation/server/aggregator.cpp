@@ -55,7 +55,7 @@ Aggregator::Aggregator(const Options& options, std::shared_ptr<const AskGuard> g
 
 Result<std::unique_ptr<Aggregator>> Aggregator::start(const Options& options, DealWork deal) {
   Options actual = options;
-  Door trial;
+  AdmissionListener trial;
   if (Status status = trial.open(options.host, options.port); !status.ok()) return status;
   if (actual.config.interface.empty()) {
     actual.config.interface = interface_with(trial.address().address);

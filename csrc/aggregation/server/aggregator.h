@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "aggregation/server/door.h"
+#include "aggregation/server/admission_listener.h"
 #include "aggregation/server/jobs.h"
 #include "aggregation/server/options.h"
 #include "base/log.h"
@@ -58,7 +58,7 @@ class Aggregator {
   void wake() noexcept;
 
   const Options options_;
-  Door door_;
+  AdmissionListener door_;
   Jobs jobs_;
   StatusSocket status_;
   Fd wake_;

@@ -1,5 +1,5 @@
 // The interface to the connections by which groups ask to be served: sockets in the product
-// (door.h).
+// (admission_listener.h).
 #pragma once
 
 #include <cstdint>

@@ -21,7 +21,7 @@ class DrainSocket {
   // LocalListener.
   Status open(const std::string& engine, bool replace);
 
-  // As in Door. `drain` receives the requested limit and returns the one that applies.
+  // As in AdmissionListener. `drain` receives the requested limit and returns the one that applies.
   void watch(std::vector<pollfd>& list);
   void serve(std::span<const pollfd> ready, Nanos now, const std::function<Nanos(Nanos)>& drain);
 

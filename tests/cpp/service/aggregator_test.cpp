@@ -179,7 +179,7 @@ TEST_F(AggregatorTest, HalfAnAskIsWaitedForAFewSecondsOnly) {
   const Nanos before = monotonic_now();
   ASSERT_TRUE(half.send_raw(wire::framed(encode(some_ask(3))).substr(0, 100)));
   EXPECT_TRUE(half.closed());
-  EXPECT_GE(monotonic_now() - before, Door::kAskPatience - 100 * kMilli);
+  EXPECT_GE(monotonic_now() - before, AdmissionListener::kAskPatience - 100 * kMilli);
   EXPECT_EQ(refused(Refusal::malformed), 1u);
 }
 
@@ -189,14 +189,14 @@ TEST_F(AggregatorTest, SilentConnectionsGiveWay) {
   start(test::loopback_options());
   const uint64_t before = descriptor_use().open;
   std::vector<Asker> silent;
-  for (size_t i = 0; i < 2 * Door::kMostAsking; i++) {
+  for (size_t i = 0; i < 2 * AdmissionListener::kMostAsking; i++) {
     silent.emplace_back(aggregator_->port());
     if (i % 2 == 0) {
       ASSERT_TRUE(silent.back().send_raw(wire::framed(encode(some_ask(3))).substr(0, 20)));
     }
   }
   const uint64_t ours = silent.size();
-  EXPECT_LE(descriptor_use().open, before + ours + Door::kMostAsking + 8);
+  EXPECT_LE(descriptor_use().open, before + ours + AdmissionListener::kMostAsking + 8);
   Asker a = asker();
   EXPECT_TRUE(acceptance(a, some_ask(3)));
   EXPECT_TRUE(silent.front().closed());

@@ -7,7 +7,7 @@
 #include <poll.h>
 #include <sys/resource.h>
 
-#include "aggregation/server/door.h"
+#include "aggregation/server/admission_listener.h"
 #include "base/clock.h"
 #include "base/descriptors.h"
 #include "crypto/signed_text.h"
@@ -40,7 +40,7 @@ class JobsTest : public ::testing::Test {
   }
 
   Options options_;
-  Door door_;
+  AdmissionListener door_;
   Ranks ranks_{2};
   Nanos now_ = monotonic_now();
   Jobs jobs_{options_, door_, on_threads(options_, test::simple_deal(), [] {})};
@@ -179,7 +179,7 @@ TEST_F(JobsTest, RequestsFailWhileItDrains) {
 
 TEST(JobsAtADoor, JobWithoutAskerLivesWhileItsRanksSend) {
   Options options = test::loopback_options();
-  Door door;
+  AdmissionListener door;
   ASSERT_TRUE(door.open("127.0.0.1", 0).ok());
   Jobs jobs(options, door, on_threads(options, test::simple_deal(), [] {}));
   Nanos now = monotonic_now();
@@ -232,7 +232,7 @@ TEST(JobsDeathTest, DescriptorsOfOtherJobsAreTaken) {
     const rlim_t most = 128 + each + each / 2;  // 128: of the process
     const struct rlimit limit = {most, most};
     if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return 2;
-    Door door;
+    AdmissionListener door;
     Jobs jobs(options, door, on_threads(options, test::simple_deal(), [] {}));
     for (LinkId link = 1; link <= 2; link++) {
       jobs.on_record(link, kLocalhost, encode(ranks.ask()), monotonic_now());

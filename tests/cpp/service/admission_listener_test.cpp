@@ -1,6 +1,6 @@
 // Connections without any proof at the listeners of daemons. The time does not advance here, so no
 // outcome depends on a limit.
-#include "aggregation/server/door.h"
+#include "aggregation/server/admission_listener.h"
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -15,7 +15,7 @@
 namespace mcast::test {
 namespace {
 
-using service::Door;
+using service::AdmissionListener;
 using service::LinkId;
 
 constexpr HalfOpenRules kRules{8, 2, 4};
@@ -78,22 +78,22 @@ class DoorTest : public testing::Test {
 
   static constexpr uint32_t kStranger = INADDR_LOOPBACK + 1, kHost = INADDR_LOOPBACK + 2;
   Guests guests_;
-  Door door_;
+  AdmissionListener door_;
 };
 
 TEST_F(DoorTest, OneHostsIdleConnectionsKeepNobodyOut) {
   std::vector<Fd> idle;
   for (int i = 0; i < 260; i++) idle.push_back(connect_from(kStranger));
-  EXPECT_LE(door_.links(), Door::kRules.per_stranger);
+  EXPECT_LE(door_.links(), AdmissionListener::kRules.per_stranger);
   EXPECT_TRUE(heard(kHost));
   EXPECT_TRUE(heard(kStranger)) << "it has its share";
-  EXPECT_GE(guests_.ended, 260 - Door::kRules.per_stranger) << "whose end is told";
+  EXPECT_GE(guests_.ended, 260 - AdmissionListener::kRules.per_stranger) << "whose end is told";
 }
 
 // Without a host it listens over both versions of IP, and tells IPv4 addresses as such.
 TEST(DoorOfAllAddresses, TakesBothVersions) {
   Guests guests;
-  Door door;
+  AdmissionListener door;
   ASSERT_TRUE(door.open("", 0).ok());
   EXPECT_FALSE(door.address().address.known());
   std::vector<IpAddress> expected;
@@ -117,11 +117,13 @@ TEST(DoorOfAllAddresses, TakesBothVersions) {
 TEST_F(DoorTest, ManyHostsIdleConnectionsLeaveHalfToKnownHosts) {
   std::vector<Fd> idle;
   for (uint32_t i = 0; i < 260; i++) idle.push_back(connect_from(kHost + 1 + i % 200));
-  EXPECT_LE(door_.links(), Door::kRules.strangers);
+  EXPECT_LE(door_.links(), AdmissionListener::kRules.strangers);
   guests_.known = IpAddress::v4(kHost);
   std::vector<Fd> known;
-  for (size_t i = 0; i < Door::kMostAsking / 2; i++) known.push_back(connect_from(kHost));
-  EXPECT_EQ(guests_.ended, 260 - Door::kRules.strangers) << "none had to go for a known one";
+  for (size_t i = 0; i < AdmissionListener::kMostAsking / 2; i++)
+    known.push_back(connect_from(kHost));
+  EXPECT_EQ(guests_.ended, 260 - AdmissionListener::kRules.strangers)
+      << "none had to go for a known one";
   EXPECT_TRUE(heard(kHost));
 }
 

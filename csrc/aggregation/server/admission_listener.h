@@ -24,7 +24,7 @@
 
 namespace mcast::service {
 
-class Door final : public Links {
+class AdmissionListener final : public Links {
  public:
   // Maximum number of connections without a grant; when a further one arrives, one is ended by RST
   // (base/half_open_rules.h).

@@ -1,7 +1,7 @@
 // Closing is done in three steps, since a close() with unread input makes the kernel send RST,
 // which could destroy the refusal that is being sent: send, shut our side, read until the other
 // side has closed or the time limit has passed.
-#include "aggregation/server/door.h"
+#include "aggregation/server/admission_listener.h"
 
 #include <sys/socket.h>
 
@@ -23,7 +23,7 @@ constexpr Nanos kFinishPatience = 2 * kSecond;
 
 }  // namespace
 
-Status Door::open(const std::string& host, uint16_t port) {
+Status AdmissionListener::open(const std::string& host, uint16_t port) {
   address_ = {{}, port};
   if (!host.empty()) {
     const auto found = resolve_host(host, port);
@@ -36,7 +36,7 @@ Status Door::open(const std::string& host, uint16_t port) {
   return {};
 }
 
-void Door::make_room(const IpAddress& host, bool known, Visitor& visitor) {
+void AdmissionListener::make_room(const IpAddress& host, bool known, Visitor& visitor) {
   std::vector<HalfOpenSeat<IpAddress>> seats;
   std::vector<LinkId> whose;
   for (const auto& [id, link] : links_) {
@@ -53,7 +53,7 @@ void Door::make_room(const IpAddress& host, bool known, Visitor& visitor) {
   if (asked) visitor.on_link_end(whose[*goes], true);
 }
 
-void Door::watch(std::vector<pollfd>& list) {
+void AdmissionListener::watch(std::vector<pollfd>& list) {
   watched_.clear();
   listening_ = listener_.valid() && accept_from_ == 0;
   if (listening_) list.push_back({listener_.get(), POLLIN, 0});
@@ -64,7 +64,7 @@ void Door::watch(std::vector<pollfd>& list) {
   }
 }
 
-void Door::serve(std::span<const pollfd> ready, Nanos now, Visitor& visitor) {
+void AdmissionListener::serve(std::span<const pollfd> ready, Nanos now, Visitor& visitor) {
   size_t at = listening_ ? 1 : 0;
   for (const LinkId id : watched_) {
     const short events = ready[at++].revents;
@@ -77,7 +77,7 @@ void Door::serve(std::span<const pollfd> ready, Nanos now, Visitor& visitor) {
   if (listening_ && ready[0].revents != 0) accept_all(now, visitor);
 }
 
-void Door::accept_all(Nanos now, Visitor& visitor) {
+void AdmissionListener::accept_all(Nanos now, Visitor& visitor) {
   for (size_t i = 0; i < kMostAsking; i++) {
     Accepted next = accept_connection(listener_.get(), kMostAsking);
     if (!next.fd.valid()) {
@@ -104,7 +104,7 @@ void Door::accept_all(Nanos now, Visitor& visitor) {
   }
 }
 
-void Door::read(LinkId id, Link& link, Nanos now, Visitor& visitor) {
+void AdmissionListener::read(LinkId id, Link& link, Nanos now, Visitor& visitor) {
   char bytes[kReadBytes];
   const ssize_t got = ::recv(link.fd.get(), bytes, sizeof bytes, MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
@@ -125,7 +125,7 @@ void Door::read(LinkId id, Link& link, Nanos now, Visitor& visitor) {
   }
 }
 
-void Door::write(Link& link) {
+void AdmissionListener::write(Link& link) {
   while (!link.out.empty()) {
     const ssize_t sent =
         ::send(link.fd.get(), link.out.data(), link.out.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -139,7 +139,7 @@ void Door::write(Link& link) {
   (void)::shutdown(link.fd.get(), SHUT_WR);
 }
 
-void Door::expire(Nanos now, Visitor& visitor) {
+void AdmissionListener::expire(Nanos now, Visitor& visitor) {
   if (now >= accept_from_) accept_from_ = 0;
   for (auto& [id, link] : links_) {
     if (link.state == State::kEnded || now < link.until) continue;
@@ -149,27 +149,27 @@ void Door::expire(Nanos now, Visitor& visitor) {
   }
 }
 
-Nanos Door::deadline() const {
+Nanos AdmissionListener::deadline() const {
   Nanos next = accept_from_ == 0 ? kNever : accept_from_;
   for (const auto& [id, link] : links_) next = std::min(next, link.until);
   return next;
 }
 
-void Door::keep(LinkId id) {
+void AdmissionListener::keep(LinkId id) {
   const auto link = links_.find(id);
   if (link == links_.end() || link->second.state != State::kAsking) return;
   link->second.state = State::kServed;
   link->second.until = kNever;
 }
 
-void Door::send_text(LinkId id, const std::string& text) {
+void AdmissionListener::send_text(LinkId id, const std::string& text) {
   const auto link = links_.find(id);
   if (link == links_.end() || link->second.state > State::kServed) return;
   link->second.out += wire::framed(text);
   write(link->second);
 }
 
-void Door::finish(LinkId id, Nanos now) {
+void AdmissionListener::finish(LinkId id, Nanos now) {
   const auto link = links_.find(id);
   if (link == links_.end() || link->second.state > State::kServed) return;
   link->second.state = State::kFinishing;
