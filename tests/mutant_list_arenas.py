@@ -245,7 +245,7 @@ ARENAS = [
     ),
     Mutant(
         "engine-goes-anywhere",
-        "host_engine/server/reach.cpp",
+        "host_engine/server/reach_policy.cpp",
         "if (includes(to.address) && to.port >= kLeastPort) return {};",
         "if (to.port >= kLeastPort) return {};",
         "service",

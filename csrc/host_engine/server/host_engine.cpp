@@ -180,8 +180,9 @@ void HostEngine::serve_stores(Nanos now) {
   if (drains || stores_.server) return;
   const auto& allowed = options_.store_allow;
   auto started = StoreServer::start(
-      options_.store_port, [reach = allowed.empty() ? reach_ : std::make_shared<Reach>(allowed)](
-                               const IpAddress& from) { return reach->includes(from); });
+      options_.store_port,
+      [reach = allowed.empty() ? reach_ : std::make_shared<ReachPolicy>(allowed)](
+          const IpAddress& from) { return reach->includes(from); });
   if (started.ok()) {
     stores_.server = std::move(started).value();
   } else if (news_.stores.allow(now)) {

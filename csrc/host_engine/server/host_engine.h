@@ -18,7 +18,7 @@
 #include "daemon/status_socket.h"
 #include "host_engine/server/drain_socket.h"
 #include "host_engine/server/engine_security.h"
-#include "host_engine/server/reach.h"
+#include "host_engine/server/reach_policy.h"
 #include "host_engine/server/store_relay.h"
 #include "host_engine/server/store_server.h"
 #include "host_engine/server/tenant.h"
@@ -34,13 +34,13 @@ struct HostEngineOptions {
   uint32_t clients = 64;                  // maximum at the same time, per user
   uint32_t threads = 768;                 // for all clients of one user
   std::map<uid_t, uint32_t> weights;      // of users' jobs in sharing the link; default 1
-  std::vector<IpNetwork> peers;           // networks in which members of groups may be; see Reach
-  uint16_t store_port = 0;                // of jobs' stores, on all engines; 0: no stores are kept
-  std::vector<IpNetwork> store_allow;     // networks of their clients; empty: as `peers`
-  EngineSecurityOptions security;         // of clients' groups
-  TenantLimits limits;                    // of each client
-  Nanos goodbye = 10 * kSecond;           // time that clients have to leave, after SIGTERM
-  bool guardian = true;                   // of the program: a second process supervises this one
+  std::vector<IpNetwork> peers;  // networks in which members of groups may be; see ReachPolicy
+  uint16_t store_port = 0;       // of jobs' stores, on all engines; 0: no stores are kept
+  std::vector<IpNetwork> store_allow;  // networks of their clients; empty: as `peers`
+  EngineSecurityOptions security;      // of clients' groups
+  TenantLimits limits;                 // of each client
+  Nanos goodbye = 10 * kSecond;        // time that clients have to leave, after SIGTERM
+  bool guardian = true;                // of the program: a second process supervises this one
   // Incremented as long as the engine's thread runs; null: not supervised.
   std::atomic<uint64_t>* beats = nullptr;
 };
@@ -110,7 +110,7 @@ class HostEngine {
   HostEngine(HostEngineOptions options, std::shared_ptr<const EngineSecurity> security)
       : options_(std::move(options)),
         security_(std::move(security)),
-        reach_(std::make_shared<Reach>(options_.peers)) {}
+        reach_(std::make_shared<ReachPolicy>(options_.peers)) {}
   Status open();
   Status listen();
   void run();
@@ -134,7 +134,7 @@ class HostEngine {
 
   const HostEngineOptions options_;
   const std::shared_ptr<const EngineSecurity> security_;
-  const std::shared_ptr<Reach> reach_;
+  const std::shared_ptr<ReachPolicy> reach_;
   StatusSocket status_;  // used by the thread only, as are the next ones
   DrainSocket drain_;
   LocalListener listener_;

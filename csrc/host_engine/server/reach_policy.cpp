@@ -1,6 +1,6 @@
 // Interfaces come and go, so they are listed again, at most once a second: a group of a thousand
 // ranks makes two thousand checks.
-#include "host_engine/server/reach.h"
+#include "host_engine/server/reach_policy.h"
 
 #include <algorithm>
 
@@ -16,7 +16,7 @@ constexpr Nanos kFresh = kSecond;
 }  // namespace
 
 // If the networks are given, only the addresses of the interfaces count, and loopback.
-void Reach::look(Nanos now) {
+void ReachPolicy::look(Nanos now) {
   if (looked_ != kNever && now - looked_ < kFresh) return;
   looked_ = now;
   allowed_ = networks_;
@@ -31,14 +31,14 @@ void Reach::look(Nanos now) {
   }
 }
 
-bool Reach::includes(const IpAddress& address) {
+bool ReachPolicy::includes(const IpAddress& address) {
   const std::lock_guard<std::mutex> held(mutex_);
   look(monotonic_now());
   return std::any_of(allowed_.begin(), allowed_.end(),
                      [&address](const IpNetwork& n) { return n.contains(address); });
 }
 
-Status Reach::may_one(const Endpoint& to) {
+Status ReachPolicy::may_one(const Endpoint& to) {
   if (includes(to.address) && to.port >= kLeastPort) return {};
   return Status(Code::kInvalidArgument,
                 "the engine does not go to " + to.text() + ": only to " +
@@ -47,7 +47,7 @@ Status Reach::may_one(const Endpoint& to) {
                     ", ports from " + std::to_string(kLeastPort) + " on");
 }
 
-Status Reach::may(const std::string& host, uint16_t port) {
+Status ReachPolicy::may(const std::string& host, uint16_t port) {
   const auto endpoints = stripe_endpoints({0, host, port});
   if (!endpoints.ok()) return Status(Code::kInvalidArgument, "'" + host + "' is no address");
   for (const Endpoint& one : *endpoints) {

@@ -1,6 +1,6 @@
 // The addresses to which an engine connects for its clients, and the client settings that it
 // accepts.
-#include "host_engine/server/reach.h"
+#include "host_engine/server/reach_policy.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace mcast::test {
 namespace {
 
-using service::Reach;
+using service::ReachPolicy;
 using testing::HasSubstr;
 
 std::vector<IpNetwork> networks(const std::string& text) {
@@ -20,7 +20,7 @@ std::vector<IpNetwork> networks(const std::string& text) {
 }
 
 TEST(ReachTest, NetworksOfTheInterfacesByDefault) {
-  Reach reach({});
+  ReachPolicy reach({});
   EXPECT_TRUE(reach.may("127.0.0.1", 40000).ok());
   EXPECT_TRUE(reach.may("127.1.2.3", 1024).ok());
   EXPECT_TRUE(reach.may("::1", 1024).ok());
@@ -34,7 +34,7 @@ TEST(ReachTest, NetworksOfTheInterfacesByDefault) {
 }
 
 TEST(ReachTest, OnlyGivenNetworksAndThisHost) {
-  Reach reach(networks("192.0.2.0/25, 198.51.100.9"));
+  ReachPolicy reach(networks("192.0.2.0/25, 198.51.100.9"));
   EXPECT_TRUE(reach.may("192.0.2.7", 40000).ok());
   EXPECT_TRUE(reach.may("198.51.100.9", 40000).ok());
   EXPECT_TRUE(reach.may("127.0.0.1", 40000).ok());
@@ -44,14 +44,14 @@ TEST(ReachTest, OnlyGivenNetworksAndThisHost) {
 }
 
 TEST(ReachTest, PortsOfHostsServicesAreNotForClients) {
-  Reach reach(networks("192.0.2.0/24"));
+  ReachPolicy reach(networks("192.0.2.0/24"));
   EXPECT_FALSE(reach.may("127.0.0.1", 22).ok());
   EXPECT_FALSE(reach.may("192.0.2.1", 1023).ok());
   EXPECT_FALSE(reach.may("192.0.2.1", 0).ok());
 }
 
 TEST(ReachTest, EveryAddressOfAStripe) {
-  Reach reach(networks("192.0.2.0/24"));
+  ReachPolicy reach(networks("192.0.2.0/24"));
   EXPECT_TRUE(reach.may("192.0.2.1+192.0.2.2:5000+192.0.2.3:5001", 4000).ok());
   EXPECT_FALSE(reach.may("192.0.2.1+203.0.113.1:5000", 4000).ok());
   EXPECT_FALSE(reach.may("192.0.2.1+192.0.2.2:22", 4000).ok());

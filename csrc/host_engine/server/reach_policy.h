@@ -14,12 +14,12 @@
 namespace mcast::service {
 
 // Thread-safe.
-class Reach {
+class ReachPolicy {
  public:
   static constexpr uint16_t kLeastPort = 1024;  // lower ports are services of hosts
 
   // Allowed in addition to this host's own addresses; empty: the networks of its interfaces.
-  explicit Reach(std::vector<IpNetwork> networks) : networks_(std::move(networks)) {}
+  explicit ReachPolicy(std::vector<IpNetwork> networks) : networks_(std::move(networks)) {}
 
   // `host`: as in a StreamAddress, one address or several joined by '+', of which all but the first
   // have a port of their own. kInvalidArgument names the address that is out of reach.
