@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "collective/report.h"
+#include "collective/error_text.h"
 
 namespace mcast {
 

@@ -5,7 +5,7 @@
 #include <array>
 
 #include "base/coverage.h"
-#include "collective/report.h"
+#include "collective/error_text.h"
 #include "crypto/datagram_guard.h"
 
 namespace mcast {

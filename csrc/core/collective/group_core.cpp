@@ -10,7 +10,7 @@
 
 #include "base/coverage.h"
 #include "base/streaming_copy.h"
-#include "collective/report.h"
+#include "collective/error_text.h"
 
 namespace mcast {
 namespace {

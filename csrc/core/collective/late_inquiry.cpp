@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/errors.h"
-#include "collective/report.h"
+#include "collective/error_text.h"
 
 namespace mcast {
 namespace {

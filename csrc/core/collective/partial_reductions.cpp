@@ -18,7 +18,7 @@
 #include <cstring>
 
 #include "base/reduce_kernels.h"
-#include "collective/report.h"
+#include "collective/error_text.h"
 
 namespace mcast {
 namespace {

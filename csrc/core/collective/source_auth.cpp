@@ -9,7 +9,7 @@
 #include <algorithm>
 
 #include "base/errors.h"
-#include "collective/report.h"
+#include "collective/error_text.h"
 #include "crypto/hash.h"
 
 namespace mcast {

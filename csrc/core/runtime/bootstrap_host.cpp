@@ -5,7 +5,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "collective/report.h"
+#include "collective/error_text.h"
 #include "runtime/bootstrap.h"
 
 namespace mcast {

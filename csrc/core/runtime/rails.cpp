@@ -10,7 +10,7 @@
 #include <mutex>
 #include <utility>
 
-#include "collective/report.h"
+#include "collective/error_text.h"
 
 namespace mcast {
 namespace {

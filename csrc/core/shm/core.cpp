@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "base/fence.h"
-#include "collective/report.h"
+#include "collective/error_text.h"
 #include "shm/failure_record.h"
 
 namespace mcast {

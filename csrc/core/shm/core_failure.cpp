@@ -4,7 +4,7 @@
 
 #include "base/errors.h"
 #include "collective/closing.h"
-#include "collective/report.h"
+#include "collective/error_text.h"
 #include "shm/core.h"
 #include "shm/failure_record.h"
 

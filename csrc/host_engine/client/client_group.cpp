@@ -15,7 +15,7 @@
 #include "base/errors.h"
 #include "base/log.h"
 #include "base/own_pid.h"
-#include "collective/report.h"
+#include "collective/error_text.h"
 #include "host_engine/client/client_feed.h"
 #include "host_engine/client/client_messages.h"
 #include "host_engine/ipc/stats_record.h"

@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #include "base/units.h"
-#include "collective/report.h"
+#include "collective/error_text.h"
 #include "wire/text_record.h"
 
 namespace mcast {

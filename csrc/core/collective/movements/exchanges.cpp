@@ -12,7 +12,7 @@
 #include <cstring>
 
 #include "base/coverage.h"
-#include "collective/report.h"
+#include "collective/error_text.h"
 #include "protocol/early_frames.h"
 
 namespace mcast {

@@ -17,7 +17,7 @@
 #include <cstring>
 
 #include "base/streaming_copy.h"
-#include "collective/report.h"
+#include "collective/error_text.h"
 #include "shm/algorithms/algorithms.h"
 
 namespace mcast {

@@ -1,5 +1,5 @@
 // Error texts in one place, so that users read the same on every path.
-#include "collective/report.h"
+#include "collective/error_text.h"
 
 #include "base/errors.h"
 
