@@ -61,7 +61,7 @@ aggregation::JobParams params_of(const wire::Ask& ask) {
 
 }  // namespace
 
-const char* refusal_name(Refusal why) noexcept {
+const char* ask_refusal_name(AskRefusal why) noexcept {
   static constexpr const char* kNames[] = {
 #define MCAST_REFUSAL_NAME(name, help) #name,
       MCAST_REFUSALS(MCAST_REFUSAL_NAME)
@@ -75,7 +75,7 @@ std::optional<Rejection> other_version(const wire::Ask& heading) {
   if (!known || (heading.version == version() && heading.protocol == kProtocolVersion)) {
     return std::nullopt;
   }
-  return Rejection{Refusal::version,
+  return Rejection{AskRefusal::version,
                    "the aggregator has " + version_text(version(), kProtocolVersion) +
                        ", the group " + version_text(heading.version, heading.protocol)};
 }
@@ -83,12 +83,12 @@ std::optional<Rejection> other_version(const wire::Ask& heading) {
 std::variant<wire::Ask, Rejection> read_ask(std::string_view record) {
   wire::Admission decoded;
   if (const Status status = wire::decode_admission(record, decoded); !status.ok()) {
-    return Rejection{Refusal::malformed, status.message()};
+    return Rejection{AskRefusal::malformed, status.message()};
   }
   wire::Ask* const ask = std::get_if<wire::Ask>(&decoded);
-  if (ask == nullptr) return Rejection{Refusal::malformed, "the first record is no ask"};
+  if (ask == nullptr) return Rejection{AskRefusal::malformed, "the first record is no ask"};
   if (const std::string why = impossible(*ask); !why.empty()) {
-    return Rejection{Refusal::malformed, "an ask with impossible " + why};
+    return Rejection{AskRefusal::malformed, "an ask with impossible " + why};
   }
   return std::move(*ask);
 }
@@ -104,8 +104,8 @@ uint32_t station_capacity(uint64_t rate, uint64_t link_rate, uint32_t stations) 
 std::variant<Grant, Rejection> admit(const wire::Ask& ask, const Options& options,
                                      const InUse& used, uint64_t most_descriptors) {
   if (used.jobs >= options.jobs) {
-    return Rejection{Refusal::jobs, std::to_string(used.jobs) + " jobs of at most " +
-                                        std::to_string(options.jobs) + " are served"};
+    return Rejection{AskRefusal::jobs, std::to_string(used.jobs) + " jobs of at most " +
+                                           std::to_string(options.jobs) + " are served"};
   }
   Grant grant;
   grant.params = params_of(ask);
@@ -113,21 +113,21 @@ std::variant<Grant, Rejection> admit(const wire::Ask& ask, const Options& option
   const uint64_t station = std::max(bound, ask.memory);
   grant.quota = station > options.job_quota() ? station : station * options.lanes;
   if (grant.quota > options.job_quota()) {
-    return Rejection{Refusal::quota, "quota per job " + size_text(options.job_quota()) + ", " +
-                                         std::to_string(options.lanes) + " station(s) of " +
-                                         std::to_string(station) + " bytes asked for"};
+    return Rejection{AskRefusal::quota, "quota per job " + size_text(options.job_quota()) + ", " +
+                                            std::to_string(options.lanes) + " station(s) of " +
+                                            std::to_string(station) + " bytes asked for"};
   }
   if (grant.quota > options.quota - used.quota) {
-    return Rejection{Refusal::quota, "quota " + size_text(options.quota) + ", " +
-                                         std::to_string(used.quota) + " bytes in use, " +
-                                         std::to_string(grant.quota) + " asked for"};
+    return Rejection{AskRefusal::quota, "quota " + size_text(options.quota) + ", " +
+                                            std::to_string(used.quota) + " bytes in use, " +
+                                            std::to_string(grant.quota) + " asked for"};
   }
   grant.descriptors =
       options.lanes * (kDescriptorsPerStation + kDescriptorsPerRank * ask.uids.size() +
                        (ask.racks.empty() ? 0 : kDescriptorsOfTree));
   const uint64_t taken = used.descriptors + kDescriptorsOfProcess;
   if (taken + grant.descriptors > most_descriptors) {
-    return Rejection{Refusal::descriptors,
+    return Rejection{AskRefusal::descriptors,
                      "its stations may come to need " + std::to_string(grant.descriptors) +
                          " file descriptors, " + std::to_string(taken) + " of at most " +
                          std::to_string(most_descriptors) + " are set aside (ulimit -Hn)"};

@@ -25,17 +25,17 @@ namespace mcast::service {
   X(draining, "this aggregator is about to end")                 \
   X(system, "threads or sockets could not be had")
 
-enum class Refusal : uint8_t {
+enum class AskRefusal : uint8_t {
 #define MCAST_REFUSAL_ENUM(name, help) name,
   MCAST_REFUSALS(MCAST_REFUSAL_ENUM)
 #undef MCAST_REFUSAL_ENUM
       kCount
 };
-inline constexpr size_t kRefusals = static_cast<size_t>(Refusal::kCount);
-const char* refusal_name(Refusal why) noexcept;
+inline constexpr size_t kRefusals = static_cast<size_t>(AskRefusal::kCount);
+const char* ask_refusal_name(AskRefusal why) noexcept;
 
 struct Rejection {
-  Refusal why = Refusal::malformed;
+  AskRefusal why = AskRefusal::malformed;
   std::string text;
 };
 

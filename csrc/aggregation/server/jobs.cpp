@@ -52,12 +52,13 @@ void Jobs::on_link(LinkId link) {
 
 std::optional<Rejection> Jobs::distrust(LinkId link, const wire::Ask& heading,
                                         std::string_view record) const {
-  if (heading.version.empty()) return Rejection{Refusal::malformed, "the first record is no ask"};
+  if (heading.version.empty())
+    return Rejection{AskRefusal::malformed, "the first record is no ask"};
   const std::string theirs = heading.security.empty() ? "off" : heading.security;
   const std::string ours = here_.guard ? here_.guard->mode : "off";
   if (theirs != ours) {
-    return Rejection{Refusal::security, "the aggregator runs with security=" + ours +
-                                            ", the group with security=" + theirs};
+    return Rejection{AskRefusal::security, "the aggregator runs with security=" + ours +
+                                               ", the group with security=" + theirs};
   }
   if (!here_.guard || crypto::without_mac(here_.guard->key(), crypto::said_over(nonce(link), "ask"),
                                           std::string(record))) {
@@ -65,7 +66,7 @@ std::optional<Rejection> Jobs::distrust(LinkId link, const wire::Ask& heading,
   }
   // (Without the id of its secret: a peer that has proved nothing could use it to test guesses of
   // the secret.)
-  return Rejection{Refusal::security,
+  return Rejection{AskRefusal::security,
                    "the group's proof is wrong: the aggregator has the role of another secret"};
 }
 
@@ -90,13 +91,13 @@ void Jobs::on_link_end(LinkId link, bool nonsense) {
   if (Job* const job = job_of(link)) {
     job->link = 0;
   } else if (nonsense) {
-    refused_[static_cast<size_t>(Refusal::malformed)]++;
+    refused_[static_cast<size_t>(AskRefusal::malformed)]++;
   }
 }
 
 void Jobs::ask(LinkId link, const IpAddress& host, std::string_view record, Nanos now) {
   if (!options_.allows(host)) {
-    return refuse(link, {Refusal::network, host.text() + " is not in --allow"}, host, now);
+    return refuse(link, {AskRefusal::network, host.text() + " is not in --allow"}, host, now);
   }
   const wire::Ask heading = wire::ask_heading(record);
   if (const auto no = other_version(heading)) return refuse(link, *no, host, now);
@@ -105,7 +106,7 @@ void Jobs::ask(LinkId link, const IpAddress& host, std::string_view record, Nano
   if (const auto* const no = std::get_if<Rejection>(&read)) return refuse(link, *no, host, now);
   const auto& asked = std::get<wire::Ask>(read);
   if (draining_) {
-    return refuse(link, {Refusal::draining, "the aggregator is about to end"}, host, now);
+    return refuse(link, {AskRefusal::draining, "the aggregator is about to end"}, host, now);
   }
   auto let_in = admit(asked, options_, used(), here_.most_descriptors());
   if (const auto* const no = std::get_if<Rejection>(&let_in)) return refuse(link, *no, host, now);
@@ -157,10 +158,10 @@ std::variant<std::vector<std::unique_ptr<StationRunner>>, Rejection> Jobs::start
     spec.on_end = here_.wake;
     try {
       Result<std::unique_ptr<StationRunner>> station = here_.run(std::move(spec));
-      if (!station.ok()) return Rejection{Refusal::transport, station.status().message()};
+      if (!station.ok()) return Rejection{AskRefusal::transport, station.status().message()};
       stations.push_back(std::move(station).value());
     } catch (const std::exception& error) {  // no memory, or no thread
-      return Rejection{Refusal::system, std::string("a station cannot start: ") + error.what()};
+      return Rejection{AskRefusal::system, std::string("a station cannot start: ") + error.what()};
     }
   }
   return stations;
@@ -180,10 +181,10 @@ wire::Accept Jobs::acceptance(const Job& job, const Grant& grant) const {
 
 void Jobs::refuse(LinkId link, const Rejection& rejection, const IpAddress& host, Nanos now) {
   refused_[static_cast<size_t>(rejection.why)]++;
-  links_.send(link, wire::Refuse{refusal_name(rejection.why), rejection.text});
+  links_.send(link, wire::Refuse{ask_refusal_name(rejection.why), rejection.text});
   links_.finish(link, now);
   if (!refusal_log_.allow(now)) return;
-  log(LogLevel::kWarn, "refused %s (%s): %s", host.text().c_str(), refusal_name(rejection.why),
+  log(LogLevel::kWarn, "refused %s (%s): %s", host.text().c_str(), ask_refusal_name(rejection.why),
       rejection.text.c_str());
 }
 

@@ -71,7 +71,7 @@ std::string json_text(const Report& report) {
   json.field("lanes", report.lanes).field("rate", report.rate).close('}');
   json.field("quota_used", report.quota_used).key("refused").open('{');
   for (size_t i = 0; i < kRefusals; i++) {
-    json.field(refusal_name(static_cast<Refusal>(i)), report.refused[i]);
+    json.field(ask_refusal_name(static_cast<AskRefusal>(i)), report.refused[i]);
   }
   json.close('}').key("jobs").open('[');
   for (const JobReport& job : report.jobs) put_job(json, job, report.now);

@@ -17,13 +17,13 @@ constexpr uint64_t kPlenty = 1 << 20;
 
 Rejection rejected(const std::variant<Grant, Rejection>& result) {
   const auto* const no = std::get_if<Rejection>(&result);
-  return no != nullptr ? *no : Rejection{Refusal::kCount, "granted"};
+  return no != nullptr ? *no : Rejection{AskRefusal::kCount, "granted"};
 }
 Rejection unread(const std::string& record) {
   if (const auto no = other_version(wire::ask_heading(record))) return *no;
   const auto read = read_ask(record);
   const auto* const no = std::get_if<Rejection>(&read);
-  return no != nullptr ? *no : Rejection{Refusal::kCount, "read"};
+  return no != nullptr ? *no : Rejection{AskRefusal::kCount, "read"};
 }
 
 TEST(Admission, AnAskIsRead) {
@@ -36,24 +36,24 @@ TEST(Admission, AnotherVersionIsRefusedNamingBoth) {
   wire::Ask ask = some_ask(3);
   ask.version = "9.8.7";
   Rejection no = unread(encode(ask));
-  EXPECT_EQ(no.why, Refusal::version);
+  EXPECT_EQ(no.why, AskRefusal::version);
   EXPECT_THAT(no.text, HasSubstr("9.8.7"));
   EXPECT_THAT(no.text, HasSubstr("the aggregator has torch-mcast " + some_ask(3).version));
   ask = some_ask(3);
   ask.protocol += 1;
-  EXPECT_EQ(unread(encode(ask)).why, Refusal::version);
+  EXPECT_EQ(unread(encode(ask)).why, AskRefusal::version);
   // Holds also if the rest of the record cannot be read.
-  EXPECT_EQ(unread("record=ask\nversion=9.8.7\nprotocol=99\n").why, Refusal::version);
+  EXPECT_EQ(unread("record=ask\nversion=9.8.7\nprotocol=99\n").why, AskRefusal::version);
 }
 
 TEST(Admission, ImpossibleAsksAreRefused) {
-  EXPECT_EQ(unread("noise").why, Refusal::malformed);
+  EXPECT_EQ(unread("noise").why, AskRefusal::malformed);
   EXPECT_THAT(unread(encode(wire::Bye{})).text, HasSubstr("no ask"));
   const auto text = [](auto change) {
     wire::Ask ask = some_ask(3);
     change(ask);
     const Rejection no = unread(encode(ask));
-    return no.why == Refusal::malformed ? no.text : "not malformed";
+    return no.why == AskRefusal::malformed ? no.text : "not malformed";
   };
   EXPECT_THAT(text([](wire::Ask& a) { a.uids[1] = a.uids[2]; }), HasSubstr("uids"));
   EXPECT_THAT(text([](wire::Ask& a) { a.uids[1] = 0; }), HasSubstr("uids"));
@@ -72,7 +72,7 @@ TEST(Admission, ImpossibleAsksAreRefused) {
 TEST(Admission, JobsQuotaAndDescriptorsAreBounded) {
   Options options;
   const wire::Ask ask = some_ask(8);
-  EXPECT_EQ(rejected(admit(ask, options, {.jobs = 16}, kPlenty)).why, Refusal::jobs);
+  EXPECT_EQ(rejected(admit(ask, options, {.jobs = 16}, kPlenty)).why, AskRefusal::jobs);
   EXPECT_THAT(rejected(admit(ask, options, {.jobs = 16}, kPlenty)).text, HasSubstr("at most 16"));
 
   const auto granted = admit(ask, options, {}, kPlenty);
@@ -85,18 +85,18 @@ TEST(Admission, JobsQuotaAndDescriptorsAreBounded) {
 
   const Rejection full =
       rejected(admit(ask, options, {.jobs = 1, .quota = options.quota - 1000}, kPlenty));
-  EXPECT_EQ(full.why, Refusal::quota);
+  EXPECT_EQ(full.why, AskRefusal::quota);
   EXPECT_THAT(full.text, HasSubstr("quota 512M"));
   options.quota_per_job = 1 << 20;
-  EXPECT_EQ(rejected(admit(ask, options, {}, kPlenty)).why, Refusal::quota);
+  EXPECT_EQ(rejected(admit(ask, options, {}, kPlenty)).why, AskRefusal::quota);
   options.quota_per_job = 0;
   wire::Ask greedy = ask;
   greedy.memory = UINT64_MAX;
-  EXPECT_EQ(rejected(admit(greedy, options, {}, kPlenty)).why, Refusal::quota);
+  EXPECT_EQ(rejected(admit(greedy, options, {}, kPlenty)).why, AskRefusal::quota);
   greedy.memory = 50 << 20;
   EXPECT_EQ(std::get<Grant>(admit(greedy, options, {}, kPlenty)).quota, 50u << 20);
   EXPECT_EQ(rejected(admit(ask, options, {.jobs = 1, .quota = 0, .descriptors = 1000}, 1024)).why,
-            Refusal::descriptors);
+            AskRefusal::descriptors);
 }
 
 TEST(Admission, CapacityIsAShareOfARanksLink) {

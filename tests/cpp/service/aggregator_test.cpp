@@ -69,7 +69,9 @@ class AggregatorTest : public ::testing::Test {
     const Report report = aggregator_->report();
     return report.ended.empty() ? "none" : report.ended.back().why;
   }
-  uint64_t refused(Refusal why) { return aggregator_->report().refused[static_cast<size_t>(why)]; }
+  uint64_t refused(AskRefusal why) {
+    return aggregator_->report().refused[static_cast<size_t>(why)];
+  }
 
   std::unique_ptr<Aggregator> aggregator_;
 };
@@ -124,8 +126,9 @@ TEST_F(AggregatorTest, AsksAreRefusedByNameAndTheConnectionEnds) {
   Asker served = asker();
   ASSERT_TRUE(acceptance(served, some_ask(3)));
   EXPECT_THAT(refuses(some_ask(3)), HasSubstr("jobs: 1 jobs of at most 1 are served"));
-  for (const Refusal why : {Refusal::version, Refusal::quota, Refusal::transport, Refusal::jobs}) {
-    EXPECT_EQ(refused(why), 1u) << refusal_name(why);
+  for (const AskRefusal why :
+       {AskRefusal::version, AskRefusal::quota, AskRefusal::transport, AskRefusal::jobs}) {
+    EXPECT_EQ(refused(why), 1u) << ask_refusal_name(why);
   }
   EXPECT_TRUE(served.send(wire::Bye{}));
   EXPECT_TRUE(this->served(0));
@@ -157,7 +160,7 @@ TEST_F(AggregatorTest, GarbageIsTurnedAwayAndTheNextAskIsServed) {
     ASSERT_TRUE(a.send_raw(wire::framed("record=nonsense\n")));
     EXPECT_EQ(refusal(a).code, "malformed");
   }
-  EXPECT_EQ(refused(Refusal::malformed), 4u);
+  EXPECT_EQ(refused(AskRefusal::malformed), 4u);
   Asker a = asker();
   EXPECT_TRUE(acceptance(a, some_ask(3)));
 }
@@ -180,7 +183,7 @@ TEST_F(AggregatorTest, HalfAnAskIsWaitedForAFewSecondsOnly) {
   ASSERT_TRUE(half.send_raw(wire::framed(encode(some_ask(3))).substr(0, 100)));
   EXPECT_TRUE(half.closed());
   EXPECT_GE(monotonic_now() - before, AdmissionListener::kAskPatience - 100 * kMilli);
-  EXPECT_EQ(refused(Refusal::malformed), 1u);
+  EXPECT_EQ(refused(AskRefusal::malformed), 1u);
 }
 
 // Connections that send half a record or nothing are limited in number and time, and do not keep
@@ -255,8 +258,8 @@ TEST_F(AggregatorTest, NothingOfAGuardedAskCountsBeforeItsProof) {
     ASSERT_TRUE(a.send_raw(wire::framed(record)));
     EXPECT_THAT(refusal(a).text, HasSubstr(why)) << record;
   }
-  EXPECT_EQ(refused(Refusal::security), 3u);
-  EXPECT_EQ(refused(Refusal::malformed), 1u);
+  EXPECT_EQ(refused(AskRefusal::security), 3u);
+  EXPECT_EQ(refused(AskRefusal::malformed), 1u);
 }
 
 TEST_F(AggregatorTest, AStationCountsWhomItRefusesByCause) {

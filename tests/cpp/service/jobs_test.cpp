@@ -100,7 +100,7 @@ class GuardedJobs : public ::testing::Test {
   uint64_t refused() {
     Report report;
     jobs_.describe(report);
-    return report.refused[static_cast<size_t>(Refusal::security)];
+    return report.refused[static_cast<size_t>(AskRefusal::security)];
   }
 
   Options options_;
@@ -167,14 +167,14 @@ TEST_F(JobsTest, GuardedGroupIsRefusedByAnUnguardedAggregator) {
   ask.security = "sealed";
   for (size_t r = 0; r < ask.uids.size(); r++) ask.keys.emplace_back().fill(std::byte{9});
   jobs_.on_record(kLink + 1, kLocalhost, encode(ask), now_);
-  EXPECT_EQ(report().refused[static_cast<size_t>(Refusal::security)], 1u);
+  EXPECT_EQ(report().refused[static_cast<size_t>(AskRefusal::security)], 1u);
 }
 
 TEST_F(JobsTest, RequestsFailWhileItDrains) {
   jobs_.drain();
   jobs_.on_record(kLink + 1, kLocalhost, encode(ranks_.ask()), now_);
   EXPECT_EQ(report().jobs.size(), 1u);
-  EXPECT_EQ(report().refused[static_cast<size_t>(Refusal::draining)], 1u);
+  EXPECT_EQ(report().refused[static_cast<size_t>(AskRefusal::draining)], 1u);
 }
 
 TEST(JobsAtADoor, JobWithoutAskerLivesWhileItsRanksSend) {
@@ -239,7 +239,7 @@ TEST(JobsDeathTest, DescriptorsOfOtherJobsAreTaken) {
     }
     Report report;
     jobs.describe(report);
-    const bool refused = report.refused[static_cast<size_t>(Refusal::descriptors)] == 1;
+    const bool refused = report.refused[static_cast<size_t>(AskRefusal::descriptors)] == 1;
     return report.jobs.size() == 1 && refused ? 0 : 1;
   };
   EXPECT_EXIT(std::_Exit(second_is_let_in()), ::testing::ExitedWithCode(0), "");
