@@ -18,10 +18,10 @@
 
 #include "base/types.h"
 #include "crypto/aead.h"
-#include "crypto/exchange.h"
 #include "crypto/filter.h"
 #include "crypto/hash.h"
 #include "crypto/key.h"
+#include "crypto/key_pair.h"
 #include "crypto/modes.h"
 
 namespace mcast::crypto {

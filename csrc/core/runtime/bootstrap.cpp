@@ -91,7 +91,7 @@ Status Bootstrap::exchange_all() {
   if (!status.ok() || !roster_.again) return status;
   const TransportType& better = *find_transport(roster_.transport);
   agreed_round_ = better.name;
-  Round again(store_, better.name, spec_.rank, spec_.size);
+  StoreRound again(store_, better.name, spec_.rank, spec_.size);
   return exchange_on(better, again, records);
 }
 
@@ -125,7 +125,7 @@ Status Bootstrap::change_network(const TransportType& type, std::vector<RankReco
   mine_.place.addresses.clear();
   records.clear();
   agreed_round_ = kNetworkRound;
-  Round again(store_, kNetworkRound, spec_.rank, spec_.size);
+  StoreRound again(store_, kNetworkRound, spec_.rank, spec_.size);
   return exchange_on(type, again, records);
 }
 
@@ -136,7 +136,7 @@ void Bootstrap::describe_interface() {
 }
 
 // Makes lanes over this transport, and exchanges the addresses of all ranks.
-Status Bootstrap::exchange_on(const TransportType& type, Round& round,
+Status Bootstrap::exchange_on(const TransportType& type, StoreRound& round,
                               std::vector<RankRecord>& records) {
   Result<Lanes> made = Status(Code::kUnavailable, mine_.problem_of(type.name));
   if (mine_.problem_of(type.name).empty()) {

@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "runtime/exchange.h"
 #include "runtime/group.h"
 #include "runtime/host_group.h"
 #include "runtime/network_group.h"
@@ -13,6 +12,7 @@
 #include "runtime/resources.h"
 #include "runtime/security.h"
 #include "runtime/split.h"
+#include "runtime/store_round.h"
 #include "shm/attachment.h"
 
 namespace mcast {
@@ -35,7 +35,8 @@ class Bootstrap {
   void offer_memory();
   void describe_self();
   Status exchange_all();
-  Status exchange_on(const TransportType& type, Round& round, std::vector<RankRecord>& records);
+  Status exchange_on(const TransportType& type, StoreRound& round,
+                     std::vector<RankRecord>& records);
   // Steps of exchange_all(): the interface to begin with, and the one that rank 0 has chosen.
   void guess_interface(const TransportType& type);
   Status change_network(const TransportType& type, std::vector<RankRecord>& records);
@@ -67,7 +68,7 @@ class Bootstrap {
   KeyValueStore& store_;
   SecureCreation* const security_;
   const Nanos deadline_;
-  Round records_;                             // for the records of all ranks
+  StoreRound records_;                        // for the records of all ranks
   std::string agreed_round_ = kRecordsRound;  // the last round of records
   Config lane_config_;           // spec.config, with an address of this host as interface
   std::vector<OwnAddress> own_;  // the addresses to choose from

@@ -62,7 +62,7 @@ Result<std::vector<HostAddress>> Bootstrap::addresses_near(const std::vector<uin
   for (size_t r = 0; r < host_of.size(); r++) {
     if (host_of[r] == host_of[spec_.rank]) near.push_back(static_cast<Member>(r));
   }
-  Round agreed(store_, agreed_round_, spec_.rank, spec_.size);
+  StoreRound agreed(store_, agreed_round_, spec_.rank, spec_.size);
   Result<std::vector<std::string>> texts = agreed.answers(near, deadline_ - monotonic_now());
   if (!texts.ok()) return texts.status();
   std::vector<HostAddress> addresses(host_of.size());
@@ -84,7 +84,7 @@ Result<std::vector<HostAddress>> Bootstrap::addresses_near(const std::vector<uin
 // Publishes the result of the attachment on this rank, and returns the conclusion for all.
 Result<std::string> Bootstrap::exchange_verdicts(const std::string& prefix,
                                                  const std::string& doing, Nanos deadline) {
-  Round round(store_, prefix, spec_.rank, spec_.size);
+  StoreRound round(store_, prefix, spec_.rank, spec_.size);
   if (Status status = round.say(attachment_->verdict()); !status.ok()) return status;
   const auto unite = [](const std::vector<std::string>& verdicts) -> Result<std::string> {
     PeerMemory least = PeerMemory::kSlots;

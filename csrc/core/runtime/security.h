@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "crypto/datagram_guard.h"
-#include "crypto/exchange.h"
 #include "crypto/handshake.h"
 #include "crypto/kdf.h"
+#include "crypto/key_pair.h"
 #include "crypto/secret.h"
 #include "runtime/context.h"
 #include "runtime/group.h"

@@ -6,9 +6,9 @@
 #include "base/rng.h"
 #include "crypto/aead.h"
 #include "crypto/bytes.h"
-#include "crypto/exchange.h"
 #include "crypto/filter.h"
 #include "crypto/hash.h"
+#include "crypto/key_pair.h"
 #include "crypto/library.h"
 
 namespace mcast::crypto {

@@ -1,6 +1,6 @@
 // How ranks find each other through the store: how much each one reads, and the error on all ranks
 // if one is missing or does not match. The store is a map whose waits return at once.
-#include "runtime/exchange.h"
+#include "runtime/store_round.h"
 
 #include <gtest/gtest.h>
 
@@ -73,7 +73,7 @@ RankRecord record_of(Member rank, uint32_t per_host = 8) {
 }
 
 Result<Roster> run(KeyValueStore& store, const GroupSpec& spec, const RankRecord& record) {
-  Round round(store, "rank", spec.rank, spec.size);
+  StoreRound round(store, "rank", spec.rank, spec.size);
   std::vector<RankRecord> records;
   return exchange_records(spec, round, record, 0, 0, records);
 }
@@ -82,7 +82,7 @@ Result<Roster> run(KeyValueStore& store, const GroupSpec& spec, const RankRecord
 void publish(KeyValueStore& store, uint32_t size) {
   for (uint32_t r = 1; r < size; r++) {
     const auto rank = static_cast<Member>(r);
-    ASSERT_TRUE(Round(store, "rank", rank, size).say(record_of(rank).encode()).ok());
+    ASSERT_TRUE(StoreRound(store, "rank", rank, size).say(record_of(rank).encode()).ok());
   }
 }
 
@@ -113,7 +113,7 @@ MulticastAddress address_of_pair(JobStore& job, uint32_t first) {
     r.external.uid = r.loopback.uid = mix64(first + rank);
     return r;
   };
-  EXPECT_TRUE(Round(store, "rank", 1, 2).say(record(1).encode()).ok());
+  EXPECT_TRUE(StoreRound(store, "rank", 1, 2).say(record(1).encode()).ok());
   const auto roster = run(store, spec_of(0, 2), record(0));
   EXPECT_TRUE(roster.ok()) << roster.status().to_string();
   return roster.ok() ? roster->address : MulticastAddress{};
@@ -223,7 +223,7 @@ TEST(Exchange, RankZerosErrorIsRefusedByAll) {
   publish(store, 4);
   RankRecord odd = record_of(2);
   odd.agreed = "eager=7";
-  ASSERT_TRUE(Round(store, "rank", 2, 4).say(odd.encode()).ok());
+  ASSERT_TRUE(StoreRound(store, "rank", 2, 4).say(odd.encode()).ok());
   for (Member rank = 0; rank < 4; rank++) {
     const auto roster = run(store, spec_of(rank, 4), rank == 2 ? odd : record_of(rank));
     ASSERT_FALSE(roster.ok());
@@ -273,7 +273,7 @@ TEST(Exchange, SecondRoundDecidesIfAllHaveVerbs) {
       r.problems["verbs"] = good ? "" : "no locked memory";
       if (verbs && good) r.external.port = 7;
       if (verbs && good) r.transport = "verbs";
-      Round now(store, prefix, rank, 3);
+      StoreRound now(store, prefix, rank, 3);
       return exchange_records(spec_of(rank, 3), now, r, 0, 0, known[rank]);
     };
     for (const Member rank : {1, 2, 0, 1, 2}) {

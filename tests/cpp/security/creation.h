@@ -17,9 +17,9 @@
 #include "base/clock.h"
 #include "base/hex.h"
 #include "crypto/signed_text.h"
-#include "runtime/exchange.h"
 #include "runtime/guarded_store.h"
 #include "runtime/security.h"
+#include "runtime/store_round.h"
 #include "support/secret_text.h"
 #include "support/temporary_folder.h"
 
@@ -166,7 +166,7 @@ class Creation : public ::testing::Test {
       EXPECT_TRUE(security.describe(lanes, mine).ok());
       mine.external.uid += 1000;
     }
-    Round again(store, "verbs", spec.rank, spec.size);
+    StoreRound again(store, "verbs", spec.rank, spec.size);
     const Nanos now = monotonic_now();
     return exchange_records(spec, again, mine, now, now + spec.timeout, records, &security);
   }
@@ -187,7 +187,7 @@ class Creation : public ::testing::Test {
 
   // The exchange in which ranks of one host agree on how they share memory.
   Status agree_later(const GroupSpec& spec, KeyValueStore& guarded) const {
-    Round round(guarded, "shared", spec.rank, spec.size);
+    StoreRound round(guarded, "shared", spec.rank, spec.size);
     if (Status said = round.say("direct"); !said.ok()) return said;
     const auto unite = [this](const std::vector<std::string>&) -> Result<std::string> {
       return shared_;
@@ -204,7 +204,7 @@ class Creation : public ::testing::Test {
     std::vector<RankRecord> records;
     Outcome out;
     if (spec.config.security == "off") {
-      Round round(store, "rank", spec.rank, spec.size);
+      StoreRound round(store, "rank", spec.rank, spec.size);
       out.status = exchange_records(spec, round, mine, now, deadline, records).status();
       return out;
     }
@@ -221,7 +221,7 @@ class Creation : public ::testing::Test {
     out.identity = *multicast;
     out.status = (*security)->describe({*multicast, *reduce}, mine);
     GuardedStore guarded(store, spec, **security);
-    Round round(guarded, "rank", spec.rank, spec.size);
+    StoreRound round(guarded, "rank", spec.rank, spec.size);
     if (!out.status.ok()) return out;
     auto roster = exchange_records(spec, round, mine, now, deadline, records, security->get());
     SecureCreation::Identities used{*multicast, *reduce};

@@ -8,9 +8,9 @@
 #include "base/config.h"
 #include "base/status.h"
 #include "crypto/budget.h"
-#include "crypto/exchange.h"
 #include "crypto/handshake.h"
 #include "crypto/kdf.h"
+#include "crypto/key_pair.h"
 #include "crypto/secret.h"
 
 namespace mcast {

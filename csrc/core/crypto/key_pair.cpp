@@ -1,6 +1,6 @@
 // The library itself refuses a result of zeros; it is checked here again, since a later version
 // might leave that to callers.
-#include "crypto/exchange.h"
+#include "crypto/key_pair.h"
 
 #include <algorithm>
 

@@ -22,10 +22,10 @@ namespace mcast {
 bool describe_lanes(const Lanes& lanes, RankRecord& record);
 
 // One question to all ranks: call say() once, then hear() until it returns something but kTimeout.
-class Round {
+class StoreRound {
  public:
   // Answers are under "<prefix>/<rank>", the conclusion under "<prefix>/all".
-  Round(KeyValueStore& store, std::string prefix, Member rank, uint32_t size)
+  StoreRound(KeyValueStore& store, std::string prefix, Member rank, uint32_t size)
       : store_(store), prefix_(std::move(prefix)), rank_(rank), size_(size) {}
 
   Status say(const std::string& answer) { return store_.set(key(rank_), answer); }
@@ -63,7 +63,7 @@ class Round {
 // detected whatever else differs. `records`: on rank 0, receives all records, for the second round.
 // `security`: for a guarded group, whose store is a GuardedStore. `reaches`: for choose_network();
 // null: no network is chosen.
-Result<Roster> exchange_records(const GroupSpec& spec, Round& round, const RankRecord& mine,
+Result<Roster> exchange_records(const GroupSpec& spec, StoreRound& round, const RankRecord& mine,
                                 Nanos start, Nanos deadline, std::vector<RankRecord>& records,
                                 SecureCreation* security = nullptr,
                                 const Reaches& reaches = nullptr);

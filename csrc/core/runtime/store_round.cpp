@@ -1,7 +1,7 @@
 // Lanes are queried on their own threads, one round trip each. Only rank 0 reads all answers from
 // the store, in one call, which returns when the last rank has published; the others wait for rank
 // 0. Only when the time is over do all ranks look which ranks are missing, to name them.
-#include "runtime/exchange.h"
+#include "runtime/store_round.h"
 
 #include <algorithm>
 #include <charconv>
@@ -63,7 +63,7 @@ Result<std::vector<RankRecord>> decode_all(const std::vector<std::string>& texts
 // Chooses a port of the address that no group with other members has, as far as the store knows:
 // datagrams for those groups then never reach a socket of this group. After kTries taken ports it
 // uses a shared one, where the tag separates datagrams.
-void take_port(Round& round, Roster& roster) {
+void take_port(StoreRound& round, Roster& roster) {
   constexpr uint32_t kTries = 64;
   const std::string owner = std::to_string(roster.members);
   const std::string address = std::to_string(roster.address.group) + "/";
@@ -128,13 +128,13 @@ bool describe_lanes(const Lanes& lanes, RankRecord& record) {
   });
 }
 
-std::vector<std::string> Round::all_keys() const {
+std::vector<std::string> StoreRound::all_keys() const {
   std::vector<std::string> keys;
   for (uint32_t r = 0; r < size_; r++) keys.push_back(key(static_cast<Member>(r)));
   return keys;
 }
 
-Result<std::string> Round::hear(Nanos timeout, const Conclude& conclude) {
+Result<std::string> StoreRound::hear(Nanos timeout, const Conclude& conclude) {
   const std::string all = prefix_ + "/all";
   const bool first = rank_ == kConcluder;
   Result<std::vector<std::string>> heard =
@@ -153,7 +153,7 @@ Result<std::string> Round::hear(Nanos timeout, const Conclude& conclude) {
   return conclusion;
 }
 
-Status Round::give_up(const Status& why, const std::string& doing) {
+Status StoreRound::give_up(const Status& why, const std::string& doing) {
   const bool late = why.code() == Code::kTimeout;
   if (rank_ != kConcluder) return (late ? missing() : why).with_context(doing);
   const Status full = why.with_context(doing);
@@ -165,19 +165,19 @@ Status Round::give_up(const Status& why, const std::string& doing) {
   return full;
 }
 
-Result<std::vector<std::string>> Round::answers(const std::vector<Member>& of, Nanos timeout) {
+Result<std::vector<std::string>> StoreRound::answers(const std::vector<Member>& of, Nanos timeout) {
   std::vector<std::string> keys;
   for (const Member m : of) keys.push_back(key(m));
   return store_.multi_get(keys, timeout);
 }
 
-Status Round::missing() {
+Status StoreRound::missing() {
   Result<std::vector<std::string>> all = store_.multi_get(all_keys(), 0);
   if (!all.ok()) return all.status();
   return Status(Code::kTimeout, "rank 0 has not said what follows from the answers of all ranks");
 }
 
-Result<Roster> exchange_records(const GroupSpec& spec, Round& round, const RankRecord& mine,
+Result<Roster> exchange_records(const GroupSpec& spec, StoreRound& round, const RankRecord& mine,
                                 Nanos start, Nanos deadline, std::vector<RankRecord>& records,
                                 SecureCreation* security, const Reaches& reaches) {
   const auto left = [deadline] { return std::max<Nanos>(0, deadline - monotonic_now()); };
