@@ -5,7 +5,7 @@ from mutant import Mutant
 TORCH_DEVICE = [
     Mutant(
         "device-input-copied-when-overwritten",
-        "csrc/torch/device/transfer.cpp",
+        "csrc/torch/device/device_plan.cpp",
         """    plain = plain.clone();
     source = bytes_of(plain);
 """,
@@ -15,7 +15,7 @@ TORCH_DEVICE = [
     ),
     Mutant(
         "device-all-reduce-loses-the-tail",
-        "csrc/torch/device/transfer.cpp",
+        "csrc/torch/device/device_plan.cpp",
         "const size_t share = (count + members - 1) / members * element;",
         "const size_t share = count / members * element;",
         "pytest",
@@ -23,7 +23,7 @@ TORCH_DEVICE = [
     ),
     Mutant(
         "device-factor-ignored-in-a-group-of-one",
-        "csrc/torch/device/transfer.cpp",
+        "csrc/torch/device/device_plan.cpp",
         "if (how.reduction != Reduction::kPremulSum || input.nbytes() == 0) {",
         "if (how.factor == how.factor || input.nbytes() == 0) {",
         "pytest",

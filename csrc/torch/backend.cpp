@@ -361,7 +361,7 @@ WorkPtr ProcessGroupMcast::allgather_into_tensor_coalesced(Tensors& outputs, Ten
   auto back = std::make_shared<CopyBacks>();
   if (!inputs.empty() && !inputs[0].device().is_cpu()) {
     devices_.check(op, inputs[0].device());
-    std::vector<Transfer> transfers;
+    std::vector<DevicePlan> transfers;
     for (size_t i = 0; i < inputs.size(); ++i) {
       transfers.push_back(plan_transfer(inputs[i], outputs[i], rank_, size_, *back));
     }
@@ -395,7 +395,7 @@ WorkPtr ProcessGroupMcast::allgather_coalesced(std::vector<Tensors>& outputs, Te
   auto back = std::make_shared<CopyBacks>();
   if (!inputs.empty() && !inputs[0].device().is_cpu()) {
     devices_.check(op, inputs[0].device());
-    std::vector<Transfer> transfers;
+    std::vector<DevicePlan> transfers;
     for (size_t i = 0; i < inputs.size(); ++i) {
       transfers.push_back(plan_transfer(inputs[i], columns[i], rank_, *back));
     }

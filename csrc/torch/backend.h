@@ -177,8 +177,9 @@ class ProcessGroupMcast final : public c10d::Backend {
                        std::vector<Tensors> outputs, std::shared_ptr<CopyBacks> back,
                        const CallOptions& call);
   // Device tensors (device/post.cpp). `back` as in plan_gather().
-  WorkPtr post_device(Op op, c10d::OpType type, const char* title, std::vector<Transfer> transfers,
-                      Tensors inputs, std::vector<Tensors> outputs, std::shared_ptr<CopyBacks> back,
+  WorkPtr post_device(Op op, c10d::OpType type, const char* title,
+                      std::vector<DevicePlan> transfers, Tensors inputs,
+                      std::vector<Tensors> outputs, std::shared_ptr<CopyBacks> back,
                       std::chrono::milliseconds timeout);
   void check_gather_lists(const char* op, const Tensors& outputs, const at::Tensor& input) const;
 
@@ -221,7 +222,7 @@ class ProcessGroupMcast final : public c10d::Backend {
   // Whether the engine reduces this tensor.
   bool reduces(const at::Tensor& tensor) const;
   // Device tensors: one transfer per output, made by plan(index, how, copies back).
-  using PlanCopies = std::function<Transfer(size_t, const Reducing&, CopyBacks&)>;
+  using PlanCopies = std::function<DevicePlan(size_t, const Reducing&, CopyBacks&)>;
   WorkPtr reduce_device(Op op, c10d::OpType type, const char* title, const Tensors& inputs,
                         const Tensors& outputs, const c10d::ReduceOp& reduce,
                         const PlanCopies& plan, std::chrono::milliseconds timeout);

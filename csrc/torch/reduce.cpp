@@ -170,7 +170,7 @@ WorkPtr ProcessGroupMcast::reduce_device(Op op, c10d::OpType type, const char* t
   }
   devices_.check(op, inputs[0].device());
   auto back = std::make_shared<CopyBacks>();
-  std::vector<Transfer> transfers;
+  std::vector<DevicePlan> transfers;
   for (size_t i = 0; i < outputs.size(); ++i) {
     transfers.push_back(plan(i, reducing(name, outputs[i].scalar_type(), reduce), *back));
   }

@@ -57,7 +57,7 @@ WorkPtr ProcessGroupMcast::gather_uneven(const Tensors& outputs, const at::Tenso
     devices_.check(op, input.device());
     const bool in_place = same_memory(input, outputs[own]);
     const at::Tensor source = !in_place && overlap(input, outputs[own]) ? input.clone() : input;
-    std::vector<Transfer> transfers;
+    std::vector<DevicePlan> transfers;
     for (size_t r = 0; r < outputs.size(); ++r) {
       const at::Tensor& tensor = r == own ? source : outputs[r];
       transfers.push_back(plan_broadcast(tensor, static_cast<Member>(r), r == own, *back));
@@ -97,7 +97,7 @@ WorkPtr ProcessGroupMcast::scatter_uneven(const at::Tensor& output, const Tensor
   auto back = std::make_shared<CopyBacks>();
   if (!output.device().is_cpu()) {
     devices_.check(op, output.device());
-    std::vector<Transfer> transfers;
+    std::vector<DevicePlan> transfers;
     for (size_t r = 0; r < inputs.size(); ++r) {
       at::Tensor tensor = inputs[r];
       if (r == own) {  // the reduction takes its place

@@ -44,7 +44,7 @@ void DeviceCopies::enqueue_poison() {
   const at::Tensor failed =
       at::empty({1}, at::TensorOptions().dtype(at::kBool).device(streams_.in.device()));
   failed.copy_(host_view(CopyPlan::kFailedWord * sizeof(uint32_t), 1).view(at::kBool), true);
-  for (const Transfer& transfer : transfers()) {
+  for (const DevicePlan& transfer : transfers()) {
     for (const DeviceBytes& range : adjoining(transfer.targets)) {
       at::Tensor elements = spread_elements(range, transfer.dtype);
       if (elements.numel() > 0) elements.masked_fill_(failed, -1);

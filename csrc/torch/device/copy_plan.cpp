@@ -18,12 +18,12 @@ namespace {
 // Each piece costs some microseconds of the posting thread, so large operations have larger pieces.
 constexpr size_t kMostPieces = 64;
 
-using Kind = Transfer::Kind;
+using Kind = DevicePlan::Kind;
 
 size_t aligned(size_t bytes) { return rounded(bytes, kAlign); }
 
 // Size in pinned memory, bytes.
-size_t host_bytes(const Transfer& transfer) {
+size_t host_bytes(const DevicePlan& transfer) {
   switch (transfer.kind) {
     case Kind::gather:
       return transfer.block * transfer.targets.size();
@@ -42,10 +42,10 @@ bool follows(const DeviceBytes& a, size_t a_to, const DeviceBytes& b, size_t b_f
 
 }  // namespace
 
-CopyPlan::CopyPlan(std::vector<Transfer> transfers, int rank, size_t piece, size_t unit)
+CopyPlan::CopyPlan(std::vector<DevicePlan> transfers, int rank, size_t piece, size_t unit)
     : transfers_(std::move(transfers)), rank_(rank) {
   size_t bytes = 0;
-  for (const Transfer& transfer : transfers_) {
+  for (const DevicePlan& transfer : transfers_) {
     bytes += host_bytes(transfer);
     if (transfer.kind != Kind::send && transfer.kind != Kind::receive) continue;
     message_ = transfer.kind;
@@ -55,20 +55,20 @@ CopyPlan::CopyPlan(std::vector<Transfer> transfers, int rank, size_t piece, size
   plan_out();
   plan_in();
   bytes_ = aligned(words_ * sizeof(uint32_t));
-  for (const Transfer& transfer : transfers_) {
+  for (const DevicePlan& transfer : transfers_) {
     blocks_.push_back(bytes_);
     bytes_ += aligned(host_bytes(transfer));
   }
 }
 
 size_t CopyPlan::source_at(size_t transfer, size_t source) const {
-  const Transfer& t = transfers_[transfer];
+  const DevicePlan& t = transfers_[transfer];
   const size_t place = t.gather() ? static_cast<size_t>(rank_) : source;
   return blocks_[transfer] + place * t.block;
 }
 
 size_t CopyPlan::target_at(size_t transfer, size_t target) const {
-  const Transfer& t = transfers_[transfer];
+  const DevicePlan& t = transfers_[transfer];
   const size_t first = blocks_[transfer];
   switch (t.kind) {
     case Kind::gather:
@@ -88,7 +88,7 @@ size_t CopyPlan::target_at(size_t transfer, size_t target) const {
 void CopyPlan::plan_out() {
   size_t unsignalled = 0;
   for (size_t t = 0; t < transfers_.size(); ++t) {
-    const Transfer& transfer = transfers_[t];
+    const DevicePlan& transfer = transfers_[t];
     const size_t count = transfer.sources.size();
     for (size_t at = 0; at < transfer.block; at += piece_) {
       for (size_t i = 0; i < count; ++i) {
@@ -113,7 +113,7 @@ void CopyPlan::plan_in() {
     bytes = targets = 0;
   };
   for (size_t t = 0; t < transfers_.size(); ++t) {
-    const Transfer& transfer = transfers_[t];
+    const DevicePlan& transfer = transfers_[t];
     targets_.emplace_back(transfer.targets.size());
     for (size_t i = 0; i < transfer.targets.size(); ++i) {
       const size_t length = transfer.targets[i].length;

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "device/transfer.h"
+#include "device/device_plan.h"
 
 namespace mcast::pg {
 
@@ -50,15 +50,15 @@ class CopyPlan {
   static constexpr size_t kFirstTargetWord = 3;
 
   // `rank` is this rank. Pieces have `piece` bytes, or a larger multiple of `unit`.
-  CopyPlan(std::vector<Transfer> transfers, int rank, size_t piece, size_t unit);
+  CopyPlan(std::vector<DevicePlan> transfers, int rank, size_t piece, size_t unit);
 
-  const std::vector<Transfer>& transfers() const { return transfers_; }
+  const std::vector<DevicePlan>& transfers() const { return transfers_; }
   // Plans of one message: the only transfer.
-  bool sends() const { return message_ == Transfer::Kind::send; }
-  bool receives() const { return message_ == Transfer::Kind::receive; }
+  bool sends() const { return message_ == DevicePlan::Kind::send; }
+  bool receives() const { return message_ == DevicePlan::Kind::receive; }
   bool from_any() const { return from_any_; }
   // Releases the device memory. Afterwards words(), piece() and target_words() may still be called.
-  std::vector<Transfer> take_transfers() { return std::exchange(transfers_, {}); }
+  std::vector<DevicePlan> take_transfers() { return std::exchange(transfers_, {}); }
 
   size_t piece() const { return piece_; }
   size_t words() const { return words_; }  // at the head of the pinned memory
@@ -82,9 +82,9 @@ class CopyPlan {
   void plan_out();
   void plan_in();
 
-  std::vector<Transfer> transfers_;
+  std::vector<DevicePlan> transfers_;
   const int rank_;
-  std::optional<Transfer::Kind> message_;  // send or receive
+  std::optional<DevicePlan::Kind> message_;  // send or receive
   bool from_any_ = false;
   size_t piece_;
   size_t words_ = kFirstTargetWord;

@@ -41,7 +41,7 @@ using Plan = CopyPlan;
 
 }  // namespace
 
-DeviceCopies::DeviceCopies(std::vector<Transfer> transfers, std::shared_ptr<CopyBacks> backs,
+DeviceCopies::DeviceCopies(std::vector<DevicePlan> transfers, std::shared_ptr<CopyBacks> backs,
                            int rank, const SideStreams& streams,
                            std::shared_ptr<FailurePolicy> policy, const Pinned& pinned)
     : plan_(std::move(transfers), rank, streams.piece, streams.unit),
@@ -54,7 +54,7 @@ DeviceCopies::DeviceCopies(std::vector<Transfer> transfers, std::shared_ptr<Copy
   std::memset(pinned_->data(), 0, plan_.words() * sizeof(uint32_t));
   sources_.resize(plan_.transfers().size());
   for (size_t t = 0; t < plan_.transfers().size(); ++t) {
-    const Transfer& transfer = plan_.transfers()[t];
+    const DevicePlan& transfer = plan_.transfers()[t];
     if (transfer.block == 0) continue;
     // (Receivers of a broadcast have no input, but one region for the slice that is written.)
     for (size_t i = 0; i < std::max<size_t>(1, transfer.sources.size()); ++i) {
@@ -80,7 +80,7 @@ DeviceCopies::Listener DeviceCopies::Listener::of(c10::intrusive_ptr<McastWork> 
 }
 
 // Events are destroyed with it, which calls the device: not on a lane.
-std::shared_ptr<DeviceCopies> DeviceCopies::make(std::vector<Transfer> transfers,
+std::shared_ptr<DeviceCopies> DeviceCopies::make(std::vector<DevicePlan> transfers,
                                                  std::shared_ptr<CopyBacks> backs, int rank,
                                                  const SideStreams& streams,
                                                  std::shared_ptr<FailurePolicy> policy,
@@ -96,22 +96,22 @@ std::shared_ptr<DeviceCopies> DeviceCopies::make(std::vector<Transfer> transfers
 }
 
 DeviceCopies::Slices DeviceCopies::slices(size_t i) const {
-  const Transfer& transfer = transfers()[i];
+  const DevicePlan& transfer = transfers()[i];
   Slices out;
   const size_t block = transfer.block;
-  const bool apart = transfer.kind == Transfer::Kind::scatter;
+  const bool apart = transfer.kind == DevicePlan::Kind::scatter;
   out.inputs.resize(apart ? static_cast<size_t>(std::max<size_t>(transfer.sources.size(), 1)) : 1);
   out.outputs.resize(transfer.gather() ? transfer.targets.size() : 1);
   if (block == 0) return out;
   for (size_t s = 0; s < out.inputs.size(); ++s) out.inputs[s] = {sources_[i][s], 0, block};
   switch (transfer.kind) {
-    case Transfer::Kind::broadcast:
-    case Transfer::Kind::receive:
+    case DevicePlan::Kind::broadcast:
+    case DevicePlan::Kind::receive:
       out.outputs[0] = out.inputs[0];
       break;
-    case Transfer::Kind::send:
+    case DevicePlan::Kind::send:
       break;
-    case Transfer::Kind::gather: {
+    case DevicePlan::Kind::gather: {
       const auto all = std::make_shared<Region>(host(plan_.target_at(i, 0)),
                                                 block * transfer.targets.size(), pinned_);
       for (size_t target = 0; target < out.outputs.size(); ++target) {
@@ -120,7 +120,7 @@ DeviceCopies::Slices DeviceCopies::slices(size_t i) const {
       break;
     }
     default:
-      if (transfer.kind == Transfer::Kind::reduce && transfer.targets[0].length == 0) break;
+      if (transfer.kind == DevicePlan::Kind::reduce && transfer.targets[0].length == 0) break;
       // A separate region: the source's readable end does not apply to the output.
       out.outputs[0] = {std::make_shared<Region>(host(plan_.target_at(i, 0)), block, pinned_), 0,
                         block};
@@ -235,7 +235,7 @@ at::Tensor DeviceCopies::host_view(size_t offset, size_t length) const {
 // On the in stream: copies piece `i` and those copied with it. Returns the next piece.
 size_t DeviceCopies::copy_in(size_t i) {
   const Plan::InPiece& piece = plan_.ins()[i];
-  const Transfer& transfer = transfers()[piece.transfer];
+  const DevicePlan& transfer = transfers()[piece.transfer];
   const size_t end = plan_.in_run(i);
   size_t length = 0;
   for (; i < end; ++i) length += plan_.ins()[i].length;

@@ -67,7 +67,7 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
  public:
   // Takes pinned memory for all transfers from `pinned`. `rank` is this rank.
   using Pinned = std::function<std::shared_ptr<PinnedBuffer>(size_t bytes)>;
-  static std::shared_ptr<DeviceCopies> make(std::vector<Transfer> transfers,
+  static std::shared_ptr<DeviceCopies> make(std::vector<DevicePlan> transfers,
                                             std::shared_ptr<CopyBacks> backs, int rank,
                                             const SideStreams& streams,
                                             std::shared_ptr<FailurePolicy> policy,
@@ -75,7 +75,7 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
   DeviceCopies(const DeviceCopies&) = delete;
   DeviceCopies& operator=(const DeviceCopies&) = delete;
 
-  const std::vector<Transfer>& transfers() const { return plan_.transfers(); }
+  const std::vector<DevicePlan>& transfers() const { return plan_.transfers(); }
   // The slices to post for transfer `i`.
   struct Slices {
     std::vector<Slice> inputs;   // inputs of a gather or reduction; the data of a send
@@ -134,7 +134,7 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
   bool over() const { return over_.load(std::memory_order_relaxed); }
 
  private:
-  DeviceCopies(std::vector<Transfer> transfers, std::shared_ptr<CopyBacks> backs, int rank,
+  DeviceCopies(std::vector<DevicePlan> transfers, std::shared_ptr<CopyBacks> backs, int rank,
                const SideStreams& streams, std::shared_ptr<FailurePolicy> policy,
                const Pinned& pinned);
   ~DeviceCopies() = default;

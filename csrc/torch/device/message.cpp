@@ -17,7 +17,7 @@ WorkPtr ProcessGroupMcast::PointToPoint::post_device(c10d::OpType type, const Te
   const bool receives = op != Op::send;
   const Member other = peer < 0 ? kNoMember : static_cast<Member>(peer);
   auto back = std::make_shared<CopyBacks>();
-  std::vector<Transfer> transfers;
+  std::vector<DevicePlan> transfers;
   transfers.push_back(receives ? plan_receive(tensor, other, *back) : plan_send(tensor, other));
   const c10::impl::VirtualGuardImpl guard(tensor.device().type());
   SideStreams streams = pg.devices_.streams_of_messages(guard.getStream(tensor.device()));

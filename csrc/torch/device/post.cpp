@@ -9,12 +9,12 @@
 namespace mcast::pg {
 namespace {
 
-Request request_of(const Transfer& transfer, DeviceCopies::Slices slices, Member rank) {
+Request request_of(const DevicePlan& transfer, DeviceCopies::Slices slices, Member rank) {
   Request request{transfer.request_kind(), std::move(slices.inputs), std::move(slices.outputs),
                   transfer.root, transfer.how};
   const bool root = transfer.root == rank;
-  if (transfer.kind == Transfer::Kind::broadcast && root) request.inputs.swap(request.outputs);
-  if (transfer.kind == Transfer::Kind::reduce && !root) request.outputs.clear();
+  if (transfer.kind == DevicePlan::Kind::broadcast && root) request.inputs.swap(request.outputs);
+  if (transfer.kind == DevicePlan::Kind::reduce && !root) request.outputs.clear();
   return request;
 }
 
@@ -43,7 +43,7 @@ std::shared_ptr<PinnedBuffer> ProcessGroupMcast::pinned(Op op, size_t bytes, Nan
 }
 
 WorkPtr ProcessGroupMcast::post_device(Op op, c10d::OpType type, const char* title,
-                                       std::vector<Transfer> transfers, Tensors inputs,
+                                       std::vector<DevicePlan> transfers, Tensors inputs,
                                        std::vector<Tensors> outputs,
                                        std::shared_ptr<CopyBacks> back,
                                        std::chrono::milliseconds timeout) {
@@ -61,7 +61,7 @@ WorkPtr ProcessGroupMcast::post_device(Op op, c10d::OpType type, const char* tit
   work->set_copies(copies);
   uint64_t bytes = 0;
   for (size_t i = 0; i < count; ++i) {
-    const Transfer& transfer = copies->transfers()[i];
+    const DevicePlan& transfer = copies->transfers()[i];
     bytes += transfer.block * (transfer.gather() ? transfer.targets.size() : 1);
     PostOptions options = post_options(op, *work, {timeout}, transfer.dtype);
     copies->hook(i, *work, options);

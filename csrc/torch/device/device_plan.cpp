@@ -4,7 +4,7 @@
 // Outputs that overlap need no temporaries here, unlike on the CPU: they are written from host
 // memory in rank order on one stream, so the last rank's bytes stay. An input that shares bytes
 // with another rank's output is copied first, since it is read while outputs are being written.
-#include "device/transfer.h"
+#include "device/device_plan.h"
 
 #include <ATen/ATen.h>
 
@@ -49,8 +49,8 @@ bool overlap(const DeviceBytes& a, const DeviceBytes& b) {
   return first < other + b.length && other < first + a.length;
 }
 
-void set_source(Transfer& transfer, const at::Tensor& input, int rank) {
-  transfer.kind = Transfer::Kind::gather;
+void set_source(DevicePlan& transfer, const at::Tensor& input, int rank) {
+  transfer.kind = DevicePlan::Kind::gather;
   transfer.block = input.nbytes();
   transfer.dtype = input.scalar_type();
   if (transfer.block == 0) return;
@@ -83,8 +83,8 @@ void set_apart(DeviceBytes& source, const DeviceBytes& target) {
 }
 
 // A reduction of one contribution: a copy on the device.
-Transfer alone(const at::Tensor& input, const at::Tensor& output, const Reducing& how,
-               CopyBacks& back) {
+DevicePlan alone(const at::Tensor& input, const at::Tensor& output, const Reducing& how,
+                 CopyBacks& back) {
   if (how.reduction != Reduction::kPremulSum || input.nbytes() == 0) {
     return plan_transfer(input, output, 0, 1, back);
   }
@@ -92,10 +92,10 @@ Transfer alone(const at::Tensor& input, const at::Tensor& output, const Reducing
   return plan_transfer(input.mul(how.factor), output, 0, 1, back);
 }
 
-Transfer scatter_blocks(std::vector<DeviceBytes> blocks, const at::Tensor& output,
-                        const Reducing& how, int rank, CopyBacks& back) {
-  Transfer transfer;
-  transfer.kind = Transfer::Kind::scatter;
+DevicePlan scatter_blocks(std::vector<DeviceBytes> blocks, const at::Tensor& output,
+                          const Reducing& how, int rank, CopyBacks& back) {
+  DevicePlan transfer;
+  transfer.kind = DevicePlan::Kind::scatter;
   transfer.block = output.nbytes();
   transfer.dtype = output.scalar_type();
   transfer.how = how;
@@ -159,8 +159,8 @@ at::Tensor spread_elements(const DeviceBytes& range, at::ScalarType type) {
   return elements;
 }
 
-Transfer plan_broadcast(const at::Tensor& tensor, Member root, bool is_root, CopyBacks& back) {
-  Transfer transfer;
+DevicePlan plan_broadcast(const at::Tensor& tensor, Member root, bool is_root, CopyBacks& back) {
+  DevicePlan transfer;
   transfer.root = root;
   transfer.block = tensor.nbytes();
   transfer.dtype = tensor.scalar_type();
@@ -174,9 +174,9 @@ Transfer plan_broadcast(const at::Tensor& tensor, Member root, bool is_root, Cop
   return transfer;
 }
 
-Transfer plan_transfer(const at::Tensor& input, const at::Tensor& output, int rank, int size,
-                       CopyBacks& back) {
-  Transfer transfer;
+DevicePlan plan_transfer(const at::Tensor& input, const at::Tensor& output, int rank, int size,
+                         CopyBacks& back) {
+  DevicePlan transfer;
   transfer.targets.resize(static_cast<size_t>(size));
   if (input.nbytes() > 0) {
     const DeviceBytes all = bytes_of(writable_on_device(output, back));
@@ -188,9 +188,9 @@ Transfer plan_transfer(const at::Tensor& input, const at::Tensor& output, int ra
   return transfer;
 }
 
-Transfer plan_transfer(const at::Tensor& input, const std::vector<at::Tensor>& outputs, int rank,
-                       CopyBacks& back) {
-  Transfer transfer;
+DevicePlan plan_transfer(const at::Tensor& input, const std::vector<at::Tensor>& outputs, int rank,
+                         CopyBacks& back) {
+  DevicePlan transfer;
   transfer.targets.resize(outputs.size());
   for (size_t i = 0; i < outputs.size() && input.nbytes() > 0; ++i) {
     transfer.targets[i] = bytes_of(writable_on_device(outputs[i], back));
@@ -199,8 +199,8 @@ Transfer plan_transfer(const at::Tensor& input, const std::vector<at::Tensor>& o
   return transfer;
 }
 
-Transfer plan_scatter(const at::Tensor& input, const at::Tensor& output, const Reducing& how,
-                      int rank, int size, CopyBacks& back) {
+DevicePlan plan_scatter(const at::Tensor& input, const at::Tensor& output, const Reducing& how,
+                        int rank, int size, CopyBacks& back) {
   if (size == 1) return alone(input, output, how, back);
   const DeviceBytes all = bytes_of(readable_on_device(input));
   const size_t block = output.nbytes();
@@ -211,18 +211,19 @@ Transfer plan_scatter(const at::Tensor& input, const at::Tensor& output, const R
   return scatter_blocks(std::move(blocks), output, how, rank, back);
 }
 
-Transfer plan_scatter(const std::vector<at::Tensor>& inputs, const at::Tensor& output,
-                      const Reducing& how, int rank, CopyBacks& back) {
+DevicePlan plan_scatter(const std::vector<at::Tensor>& inputs, const at::Tensor& output,
+                        const Reducing& how, int rank, CopyBacks& back) {
   if (inputs.size() == 1) return alone(inputs[0], output, how, back);
   std::vector<DeviceBytes> blocks;
   for (const at::Tensor& input : inputs) blocks.push_back(bytes_of(readable_on_device(input)));
   return scatter_blocks(std::move(blocks), output, how, rank, back);
 }
 
-Transfer plan_allreduce(const at::Tensor& tensor, const Reducing& how, int size, CopyBacks& back) {
+DevicePlan plan_allreduce(const at::Tensor& tensor, const Reducing& how, int size,
+                          CopyBacks& back) {
   if (size == 1) return alone(tensor, tensor, how, back);
-  Transfer transfer;
-  transfer.kind = Transfer::Kind::all_reduce;
+  DevicePlan transfer;
+  transfer.kind = DevicePlan::Kind::all_reduce;
   transfer.block = tensor.nbytes();
   transfer.dtype = tensor.scalar_type();
   transfer.how = how;
@@ -241,11 +242,11 @@ Transfer plan_allreduce(const at::Tensor& tensor, const Reducing& how, int size,
   return transfer;
 }
 
-Transfer plan_reduce(const at::Tensor& tensor, Member root, const Reducing& how, int rank, int size,
-                     CopyBacks& back) {
+DevicePlan plan_reduce(const at::Tensor& tensor, Member root, const Reducing& how, int rank,
+                       int size, CopyBacks& back) {
   if (size == 1) return alone(tensor, tensor, how, back);
-  Transfer transfer;
-  transfer.kind = Transfer::Kind::reduce;
+  DevicePlan transfer;
+  transfer.kind = DevicePlan::Kind::reduce;
   transfer.root = root;
   transfer.block = tensor.nbytes();
   transfer.dtype = tensor.scalar_type();
@@ -261,16 +262,16 @@ Transfer plan_reduce(const at::Tensor& tensor, Member root, const Reducing& how,
   return transfer;
 }
 
-Transfer plan_send(const at::Tensor& tensor, Member peer) {
+DevicePlan plan_send(const at::Tensor& tensor, Member peer) {
   CopyBacks none;
-  Transfer transfer = plan_broadcast(tensor, peer, true, none);
-  transfer.kind = Transfer::Kind::send;
+  DevicePlan transfer = plan_broadcast(tensor, peer, true, none);
+  transfer.kind = DevicePlan::Kind::send;
   return transfer;
 }
 
-Transfer plan_receive(const at::Tensor& tensor, Member peer, CopyBacks& back) {
-  Transfer transfer = plan_broadcast(tensor, peer, false, back);
-  transfer.kind = Transfer::Kind::receive;
+DevicePlan plan_receive(const at::Tensor& tensor, Member peer, CopyBacks& back) {
+  DevicePlan transfer = plan_broadcast(tensor, peer, false, back);
+  transfer.kind = DevicePlan::Kind::receive;
   return transfer;
 }
 

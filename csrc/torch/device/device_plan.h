@@ -34,7 +34,7 @@ std::vector<DeviceBytes> adjoining(const std::vector<DeviceBytes>& ranges);
 at::Tensor spread_elements(const DeviceBytes& range, at::ScalarType type);
 
 // One operation of the engine, or one message.
-struct Transfer {
+struct DevicePlan {
   enum class Kind { broadcast, gather, scatter, all_reduce, reduce, send, receive };
   Kind kind = Kind::broadcast;
   Member root = 0;   // broadcast, reduce: the root; message: the other rank, kNoMember: any
@@ -71,22 +71,22 @@ struct Transfer {
   }
 };
 
-Transfer plan_broadcast(const at::Tensor& tensor, Member root, bool is_root, CopyBacks& back);
+DevicePlan plan_broadcast(const at::Tensor& tensor, Member root, bool is_root, CopyBacks& back);
 // As plan_gather() in tensors.h.
-Transfer plan_transfer(const at::Tensor& input, const at::Tensor& output, int rank, int size,
-                       CopyBacks& back);
-Transfer plan_transfer(const at::Tensor& input, const std::vector<at::Tensor>& outputs, int rank,
-                       CopyBacks& back);
+DevicePlan plan_transfer(const at::Tensor& input, const at::Tensor& output, int rank, int size,
+                         CopyBacks& back);
+DevicePlan plan_transfer(const at::Tensor& input, const std::vector<at::Tensor>& outputs, int rank,
+                         CopyBacks& back);
 // Reductions. `how` is for elements of the tensors' type. A group of one rank only copies.
-Transfer plan_scatter(const at::Tensor& input, const at::Tensor& output, const Reducing& how,
-                      int rank, int size, CopyBacks& back);
-Transfer plan_scatter(const std::vector<at::Tensor>& inputs, const at::Tensor& output,
-                      const Reducing& how, int rank, CopyBacks& back);
-Transfer plan_allreduce(const at::Tensor& tensor, const Reducing& how, int size, CopyBacks& back);
-Transfer plan_reduce(const at::Tensor& tensor, Member root, const Reducing& how, int rank, int size,
-                     CopyBacks& back);
+DevicePlan plan_scatter(const at::Tensor& input, const at::Tensor& output, const Reducing& how,
+                        int rank, int size, CopyBacks& back);
+DevicePlan plan_scatter(const std::vector<at::Tensor>& inputs, const at::Tensor& output,
+                        const Reducing& how, int rank, CopyBacks& back);
+DevicePlan plan_allreduce(const at::Tensor& tensor, const Reducing& how, int size, CopyBacks& back);
+DevicePlan plan_reduce(const at::Tensor& tensor, Member root, const Reducing& how, int rank,
+                       int size, CopyBacks& back);
 // A message to or from `peer`.
-Transfer plan_send(const at::Tensor& tensor, Member peer);
-Transfer plan_receive(const at::Tensor& tensor, Member peer, CopyBacks& back);
+DevicePlan plan_send(const at::Tensor& tensor, Member peer);
+DevicePlan plan_receive(const at::Tensor& tensor, Member peer, CopyBacks& back);
 
 }  // namespace mcast::pg
