@@ -120,7 +120,7 @@ class ProcessGroupMcast final : public c10d::Backend {
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const c10d::ReduceScatterOptions& opts) override;
 
-  // Engine for CPU tensors, else fallback (store_round.cpp).
+  // Engine for CPU tensors, else fallback (exchange.cpp).
   WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs,
                  const c10d::GatherOptions& opts) override;
   WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,

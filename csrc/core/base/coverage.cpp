@@ -5,9 +5,9 @@ namespace mcast::reach_points {
 
 const char* name(size_t point) noexcept {
   static constexpr const char* kNames[] = {
-#define MCAST_REACH_POINT(name, help) #name,
-      MCAST_REACH_POINTS(MCAST_REACH_POINT)
-#undef MCAST_REACH_POINT
+#define MCAST_COVER_POINT(name, help) #name,
+      MCAST_COVER_POINTS(MCAST_COVER_POINT)
+#undef MCAST_COVER_POINT
   };
   return kNames[point];
 }

@@ -12,7 +12,7 @@
 namespace mcast {
 
 // name, description of the event.
-#define MCAST_REACH_POINTS(X)                                                                     \
+#define MCAST_COVER_POINTS(X)                                                                     \
   X(post_waits_for_a_line, "a post is deferred until a line is drawn or there is room")           \
   X(abort_by_datagram, "the multicast abort was here before that of a stream")                    \
   X(abort_brings_the_release, "news of a failure says which operations were complete")            \
@@ -45,17 +45,17 @@ namespace mcast {
   X(frame_without_its_group, "a frame whose group never came is dropped")
 
 enum class ReachPoint : uint8_t {
-#define MCAST_REACH_POINT(name, help) name,
-  MCAST_REACH_POINTS(MCAST_REACH_POINT)
-#undef MCAST_REACH_POINT
+#define MCAST_COVER_POINT(name, help) name,
+  MCAST_COVER_POINTS(MCAST_COVER_POINT)
+#undef MCAST_COVER_POINT
 };
-#define MCAST_REACH_POINT(name, help) +1
-inline constexpr size_t kReachPoints = MCAST_REACH_POINTS(MCAST_REACH_POINT);
-#undef MCAST_REACH_POINT
+#define MCAST_COVER_POINT(name, help) +1
+inline constexpr size_t kCoverPoints = MCAST_COVER_POINTS(MCAST_COVER_POINT);
+#undef MCAST_COVER_POINT
 
 namespace reach_points {
 
-inline std::array<std::atomic<uint64_t>, kReachPoints> counts{};
+inline std::array<std::atomic<uint64_t>, kCoverPoints> counts{};
 
 inline void hit(ReachPoint point) noexcept {
   std::atomic<uint64_t>& count = counts[static_cast<size_t>(point)];

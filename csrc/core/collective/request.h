@@ -60,10 +60,6 @@ constexpr LaneId lane_of(wire::Kind kind) noexcept {
 // Number of inputs and outputs of a request. A slice of an exchange may be empty.
 struct RequestShape {
   size_t inputs = 0, outputs = 0;
-
-  bool fits(const Request& request) const {
-    return request.inputs.size() == inputs && request.outputs.size() == outputs;
-  }
 };
 constexpr RequestShape shape_of(wire::Kind kind, size_t ranks, bool is_root) noexcept {
   switch (kind) {

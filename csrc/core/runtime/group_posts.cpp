@@ -23,11 +23,6 @@ std::optional<Sequence> awaited(const PostOptions& options, Sequence sequence) {
   return options.waited ? std::optional(sequence) : std::nullopt;
 }
 
-Status no_lists(const std::string& op, const char* what, size_t count) {
-  return Status(Code::kInvalidArgument,
-                op + ": " + std::to_string(count) + " " + what + "s, not 1");
-}
-
 // A reduction of one contribution, in pieces: its scratch memory does not grow with the tensor.
 void reduce_alone(const ReduceArgs& args, const Slice& input) {
   constexpr size_t kAlonePiece = size_t{64} << 10;  // bytes of accumulators
@@ -99,13 +94,17 @@ Result<Sequence> GroupBase::post(Request call, PostOptions options) {
   return Status(Code::kInternal, "");  // all kinds are handled above
 }
 
-// Lists are checked with their blocks' lengths.
+// The lengths of lists are checked with those of their blocks.
 Status GroupBase::Posting::check_shape(const Request& call, const PostOptions& options) const {
-  const RequestShape wants = shape_of(call.kind, g_.size_, call.root == g_.rank_);
-  const bool lists = call.kind == wire::Kind::kAllgather ||
-                     call.kind == wire::Kind::kReduceScatter || wire::is_exchange(call.kind);
-  if (lists || wants.fits(call)) return {};
-  return Status(Code::kInvalidArgument, name_of(options, wire::kind_name(call.kind)) + ": " +
+  const wire::Kind kind = call.kind;
+  const RequestShape wants = shape_of(kind, g_.size_, call.root == g_.rank_);
+  const bool lists_in = kind == wire::Kind::kReduceScatter || wire::is_exchange(kind);
+  const bool lists_out = kind == wire::Kind::kAllgather || wire::is_exchange(kind);
+  if ((lists_in || call.inputs.size() == wants.inputs) &&
+      (lists_out || call.outputs.size() == wants.outputs)) {
+    return {};
+  }
+  return Status(Code::kInvalidArgument, name_of(options, wire::kind_name(kind)) + ": " +
                                             std::to_string(call.inputs.size()) + " inputs and " +
                                             std::to_string(call.outputs.size()) + " outputs, not " +
                                             std::to_string(wants.inputs) + " and " +
@@ -219,7 +218,6 @@ Result<Sequence> GroupBase::Posting::broadcast(Request call, PostOptions options
 
 Result<Sequence> GroupBase::Posting::allgather(Request call, PostOptions options) {
   const std::string name = name_of(options, "all_gather");
-  if (call.inputs.size() != 1) return no_lists(name, "input", call.inputs.size());
   Slice input = std::move(call.inputs[0]);
   std::vector<Slice> outputs = std::move(call.outputs);
   if (outputs.size() != g_.size_) {
@@ -290,7 +288,6 @@ Result<Sequence> GroupBase::Posting::reduction(wire::Kind kind, Member root, uin
 
 Result<Sequence> GroupBase::Posting::reduce_scatter(Request call, PostOptions options) {
   const std::string name = name_of(options, "reduce_scatter");
-  if (call.outputs.size() != 1) return no_lists(name, "output", call.outputs.size());
   std::vector<Slice> inputs = std::move(call.inputs);
   Slice output = std::move(call.outputs[0]);
   const Reducing how = call.how;

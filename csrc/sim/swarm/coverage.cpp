@@ -142,7 +142,7 @@ std::vector<std::string> Reach::silent_counters() const {
 
 std::vector<std::string> Reach::silent_points() const {
   std::vector<std::string> silent;
-  for (size_t p = 0; p < kReachPoints; p++) {
+  for (size_t p = 0; p < kCoverPoints; p++) {
     const char* const name = reach_points::name(p);
     if (reach_points::count(p) == 0 && !excepted(name)) silent.emplace_back(name);
   }
@@ -155,7 +155,7 @@ std::vector<std::string> Reach::refuted() const {
     const char* const name = counter_name(static_cast<Counter>(c));
     if (counters_[c] > 0 && excepted(name)) reached.emplace_back(name);
   }
-  for (size_t p = 0; p < kReachPoints; p++) {
+  for (size_t p = 0; p < kCoverPoints; p++) {
     const char* const name = reach_points::name(p);
     if (reach_points::count(p) > 0 && excepted(name)) reached.emplace_back(name);
   }

@@ -30,7 +30,7 @@ struct Reached {
 struct Reach {
   std::mutex lock;  // groups of a process may end on any thread
   std::array<Reached, kCounterCount> counters;
-  std::array<const testing::TestInfo*, kReachPoints> points{};  // first test to reach each
+  std::array<const testing::TestInfo*, kCoverPoints> points{};  // first test to reach each
 };
 
 Reach& reach() {
@@ -55,7 +55,7 @@ class WhoCameThere final : public testing::EmptyTestEventListener {
   void OnTestEnd(const testing::TestInfo& test) override {
     Reach& all = reach();
     const std::scoped_lock hold(all.lock);
-    for (size_t p = 0; p < kReachPoints; p++) {
+    for (size_t p = 0; p < kCoverPoints; p++) {
       if (all.points[p] == nullptr && reach_points::count(p) > 0) all.points[p] = &test;
     }
   }
@@ -105,7 +105,7 @@ void write_reach() {
     std::fprintf(out, "%s %llu %s\n", counter_name(static_cast<Counter>(c)),
                  static_cast<unsigned long long>(one.sum), name_of(one.test).c_str());
   }
-  for (size_t p = 0; p < kReachPoints; p++) {
+  for (size_t p = 0; p < kCoverPoints; p++) {
     std::fprintf(out, "point.%s %llu %s\n", reach_points::name(p),
                  static_cast<unsigned long long>(reach_points::count(p)),
                  name_of(all.points[p]).c_str());

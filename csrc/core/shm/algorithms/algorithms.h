@@ -95,7 +95,7 @@ HostPlan plan_pulled_all_reduce(size_t bytes, uint32_t members);
 bool fill_pulled_all_reduce(HostTools& tools, HostOperation& op, uint32_t index);
 Taken take_pulled_all_reduce(HostTools& tools, HostOperation& op, uint32_t index, bool large);
 
-// store_round.cpp
+// exchange.cpp
 HostPlan plan_exchange(uint32_t members, PeerMemory memory);
 // kMismatch: the block that `from`, whose round `index` is published, has for this rank does not
 // have the expected length.
