@@ -164,7 +164,7 @@ test-cpp: build-tests
 	$(PYTHON) tools/reach.py build/reach
 
 # A check of one minute after an edit of the core: unit tests, simulated seeds and two real ranks.
-SLOWER := _auth|_sealed|offload|engine|service|simulation|dpa|big_endian
+SLOWER := _auth|_sealed|offload|aggregation|runtime|host_engine|sim|dpa|big_endian
 quick: export MCAST_JOIN ?= 8
 quick: build-tests
 	MCAST_TEST_SEEDS=10 ctest --test-dir build/cpp -j $(AT_ONCE) --output-on-failure -E "$(SLOWER)"

@@ -131,7 +131,7 @@ MUTANTS = [
         "runtime/lane_early.cpp",
         "  if (others_.closed(tag)) {\n    seen_.late++;\n    return;\n  }\n",
         "",
-        "engine",
+        "runtime",
         "Sequences*",
     ),
     Mutant(
@@ -140,7 +140,7 @@ MUTANTS = [
         "    early.frames.push_back({tag, {frame.begin(), frame.end()}, now_});\n"
         "    early.bytes += cost;\n",
         "",
-        "engine",
+        "runtime",
         "Sequences*",
     ),
     *LOSS_AND_REPAIR,

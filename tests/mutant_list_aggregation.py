@@ -9,7 +9,7 @@ RANKS = [
         "aggregation/member/stations.cpp",
         "  g_.flood(wire::FrameType::kAggGone, 0, 0, body.bytes(), told_by);\n",
         "",
-        "collective",
+        "aggregation",
         "Stations*",
     ),
     Mutant(
@@ -19,7 +19,7 @@ RANKS = [
       g_.ops.touch(*op);
 """,
         "",
-        "collective",
+        "aggregation",
         "Stations.OneRank*",
     ),
     Mutant(
@@ -27,7 +27,7 @@ RANKS = [
         "aggregation/member/stations.cpp",
         "if (set.stations[j].out) drop(",
         "if (set.stations[j].member == kNoMember) drop(",
-        "collective",
+        "aggregation",
         "Stations*",
     ),
     Mutant(
@@ -35,7 +35,7 @@ RANKS = [
         "aggregation/member/stations.cpp",
         "const Member silent = drained ? watch_.silent(now) : kNoMember;",
         "const Member silent = drained && now == kNever ? watch_.silent(now) : kNoMember;",
-        "collective",
+        "aggregation",
         "Stations.StopAndGoOn",
     ),
     Mutant(
@@ -43,7 +43,7 @@ RANKS = [
         "aggregation/member/stations.cpp",
         "if (op->reduce->dealt->off[station]) {",
         "if (op->reduce->dealt->off.empty()) {",
-        "collective",
+        "aggregation",
         "Stations*",
     ),
     Mutant(
@@ -51,7 +51,7 @@ RANKS = [
         "aggregation/member/stations.cpp",
         "static_cast<size_t>(ahead - dealt_.begin()) >= kMostOpen) return;",
         "ahead == dealt_.end()) return;",
-        "collective",
+        "aggregation",
         "Stations*",
     ),
     Mutant(
@@ -59,7 +59,7 @@ RANKS = [
         "aggregation/member/stations.cpp",
         """  if (entry.owner != g_.self) return "a result that is another rank's";\n""",
         "",
-        "collective",
+        "aggregation",
         "Stations.ProtocolViolation*",
     ),
     Mutant(
@@ -67,7 +67,7 @@ RANKS = [
         "aggregation/member/stations.cpp",
         "result.contributors != contributors) {",
         "(result.contributors != contributors && contributors == 0)) {",
-        "collective",
+        "aggregation",
         "Stations.ProtocolViolation*",
     ),
     Mutant(
@@ -75,7 +75,7 @@ RANKS = [
         "aggregation/member/roster_change.cpp",
         "if (!reach.connected[i]) connected_[i] = false;",
         "if (!reach.connected[i] && children_.empty()) connected_[i] = false;",
-        "collective",
+        "aggregation",
         "Roster*",
     ),
     Mutant(
@@ -99,7 +99,7 @@ RANKS = [
         "aggregation/member/roster_change.cpp",
         "StationSet set{roster_.version, from, roster_.resting, {}};",
         "StationSet set{roster_.version, g_.ops.next(), roster_.resting, {}};",
-        "collective",
+        "aggregation",
         "Roster*",
     ),
     Mutant(
@@ -107,7 +107,7 @@ RANKS = [
         "aggregation/member/roster_change.cpp",
         "if (contact != nullptr && contact->down.ok() && contact->answered) continue;",
         "if (contact != nullptr && contact->down.ok()) continue;",
-        "collective",
+        "aggregation",
         "Roster*",
     ),
     Mutant(
@@ -115,7 +115,7 @@ RANKS = [
         "aggregation/member/roster_change.cpp",
         "if (!parting_ || (latest != nullptr && g_.ops.base() < latest->from)) return;",
         "if (!parting_) return;",
-        "collective",
+        "aggregation",
         "Roster*:Stations.Gone*",
     ),
     Mutant(
@@ -123,7 +123,7 @@ RANKS = [
         "aggregation/member/roster_change.cpp",
         "if (tried || used || !std::exchange(station.met, false)) continue;",
         "if (tried || used || !station.met) continue;",
-        "collective",
+        "aggregation",
         "Roster*",
     ),
     Mutant(
@@ -131,7 +131,7 @@ RANKS = [
         "aggregation/plan/station_table.cpp",
         "    early_.push_back(loss);\n",
         "",
-        "collective",
+        "aggregation",
         "StationTable*:RosterSchedules*",
     ),
     Mutant(
@@ -139,7 +139,7 @@ RANKS = [
         "aggregation/plan/station_table.cpp",
         "sets_[1].from <= base",
         "sets_[1].from <= base + 1",
-        "collective",
+        "aggregation",
         "StationTable*",
     ),
 ]
@@ -150,7 +150,7 @@ SERVICE = [
         "aggregation/member/registrar_core.cpp",
         "if (row.admission.answer_is_late(now)) {",
         "if (row.admission.answer_is_late(now) && now == 0) {",
-        "engine",
+        "aggregation",
         "RegistrarTest.OneThatHangs*",
     ),
     Mutant(
@@ -158,7 +158,7 @@ SERVICE = [
         "aggregation/member/registrar_core.cpp",
         "  if (entry.offered && uids == entry.last_offer) return;\n",
         "",
-        "engine",
+        "aggregation",
         "RegistrarTest.AConnectionThatEnds*",
     ),
     Mutant(
@@ -169,7 +169,7 @@ SERVICE = [
       }
 """,
         "",
-        "engine",
+        "aggregation",
         "RegistrarTest.AsksOffers*",
     ),
     Mutant(
@@ -177,7 +177,7 @@ SERVICE = [
         "aggregation/member/registrar_core.cpp",
         "    row.admission.lost(why, now);\n",
         "    if (why.empty()) row.admission.lost(why, now);\n",
-        "engine",
+        "aggregation",
         "RegistrarTest.OneThatIsLost*",
     ),
     Mutant(
@@ -185,7 +185,7 @@ SERVICE = [
         "aggregation/server/admission.cpp",
         "if (grant.quota > options.quota - used.quota) {",
         "if (grant.quota > options.quota) {",
-        "service",
+        "aggregation",
         "Admission*",
     ),
     Mutant(
@@ -193,7 +193,7 @@ SERVICE = [
         "aggregation/server/jobs.cpp",
         "    return job.ending && std::all_of(job.stations.begin(), job.stations.end(),",
         "    return job.number == 0 && std::all_of(job.stations.begin(), job.stations.end(),",
-        "service",
+        "aggregation",
         "AggregatorTest.EveryEndOfAJob*",
     ),
     Mutant(
@@ -201,7 +201,7 @@ SERVICE = [
         "aggregation/server/jobs.cpp",
         "    used.descriptors += job.descriptors;\n",
         "",
-        "service",
+        "aggregation",
         "Jobs*",
     ),
     Mutant(
@@ -209,7 +209,7 @@ SERVICE = [
         "aggregation/server/jobs.cpp",
         "if (!options_.allows(host)) {",
         "if (!options_.allows(host) && host == 0) {",
-        "service",
+        "aggregation",
         "AggregatorTest.Hosts*",
     ),
     Mutant(
@@ -217,7 +217,7 @@ SERVICE = [
         "aggregation/server/jobs.cpp",
         "why && !job.ending) end(job, *why, now);",
         "why && !job.ending && why->empty()) end(job, *why, now);",
-        "service",
+        "aggregation",
         "AggregatorTest.ABadRoster*",
     ),
     Mutant(
@@ -225,7 +225,7 @@ SERVICE = [
         "aggregation/server/jobs.cpp",
         "if (job.link != 0 || job.last.in > job.before.in) job.heard = now;",
         "if (job.link != 0) job.heard = now;",
-        "service",
+        "aggregation",
         "JobsAtADoor*",
     ),
     Mutant(
@@ -233,16 +233,16 @@ SERVICE = [
         "aggregation/server/station_planner.cpp",
         "if (known && at->roster.stations == roster.stations) return {};",
         "if (known) return {};",
-        "service",
-        "*",
+        "aggregation",
+        "Aggregator*:DealWork*:Jobs*",
     ),
     Mutant(
         "roster-of-anybodys-name-taken",
         "aggregation/server/station_loop.cpp",
         "!wire::verify_frame(frame) || header.member != from ||",
         "!wire::verify_frame(frame) ||",
-        "service",
-        "*",
+        "aggregation",
+        "Aggregator*:DealWork*:Jobs*",
     ),
 ]
 

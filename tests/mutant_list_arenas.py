@@ -8,7 +8,7 @@ ARENAS = [
         "shm/segment.cpp",
         "if (seals < 0 || (seals & kSeals) != kSeals || ",
         "if (seals < 0 || ",
-        "host",
+        "shm",
         "Segment*",
     ),
     Mutant(
@@ -16,7 +16,7 @@ ARENAS = [
         "shm/arena_pool.cpp",
         "if (lost != private_.end() && lost->first < at + bytes) return std::nullopt;",
         "",
-        "host",
+        "shm",
         "ArenaPool*",
     ),
     Mutant(
@@ -24,7 +24,7 @@ ARENAS = [
         "shm/arena_pool.cpp",
         "if (lost != private_.end() && lost->first < at + bytes) {",
         "if (false && lost != private_.end()) {",
-        "host",
+        "shm",
         "ArenaPool*",
     ),
     Mutant(
@@ -32,7 +32,7 @@ ARENAS = [
         "shm/arena_pool.cpp",
         "MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE",
         "MAP_SHARED | MAP_FIXED | MAP_NORESERVE",
-        "host",
+        "shm",
         "ArenaPool*",
     ),
     Mutant(
@@ -40,7 +40,7 @@ ARENAS = [
         "host_engine/client/client_group.cpp",
         "if (!flight->staging->withdraw(may_run)) flight->staging->keep_outputs();",
         "",
-        "engine",
+        "host_engine",
         "ClientGroup.MemoryIs*",
     ),
     Mutant(
@@ -56,7 +56,7 @@ ARENAS = [
         "shm/plan.h",
         "algorithm == HostAlgorithm::kPulledAllReduce || algorithm == HostAlgorithm::kExchange;",
         "algorithm == HostAlgorithm::kExchange;",
-        "host",
+        "shm",
         "HostRounds*:HostSchedules*",
     ),
     Mutant(
@@ -64,7 +64,7 @@ ARENAS = [
         "host_engine/server/tenant.cpp",
         "if (link_->waiting() > 2 * size_t{limits_.operations} + kSpareCompletions)",
         "if (false)",
-        "engine",
+        "host_engine",
         "EngineLimits.ClientThatReadsNo*",
     ),
     Mutant(
@@ -72,7 +72,7 @@ ARENAS = [
         "host_engine/client/client_staging.cpp",
         "if (takes) m.outputs",
         "if (takes && post.reduce->output.length > 0) m.outputs",
-        "engine",
+        "host_engine",
         "ClientGroup.TheSuiteOf*",
     ),
     Mutant(
@@ -80,7 +80,7 @@ ARENAS = [
         "host_engine/server/tenant_group.cpp",
         "if (run.base + reach > memory->size()) return false;",
         "",
-        "engine",
+        "host_engine",
         "EngineLimits.ASlice*",
     ),
     Mutant(
@@ -88,7 +88,7 @@ ARENAS = [
         "host_engine/server/tenant.cpp",
         '    link_->tell(refusal(message.call, being_replaced()));\n    return "";',
         "",
-        "engine",
+        "host_engine",
         "EngineDrain.AJob*:EngineDrain.NewClientIs*",
     ),
     Mutant(
@@ -96,7 +96,7 @@ ARENAS = [
         "host_engine/client/client_link.cpp",
         "if (!drain_limit_ || !ears_.empty() || ",
         "if (!drain_limit_ || ",
-        "engine",
+        "host_engine",
         "EngineDrain.AJob*:EngineDrain.NewClientIs*",
     ),
     Mutant(
@@ -104,7 +104,7 @@ ARENAS = [
         "host_engine/client/client_link.cpp",
         "if (!lost().ok() || leave()) return;",
         "if (!lost().ok()) return;",
-        "engine",
+        "host_engine",
         "EngineDrain.NewClientIs*",
     ),
     Mutant(
@@ -112,7 +112,7 @@ ARENAS = [
         "base/local_socket.cpp",
         "if (file() == File::kOwn) (void)::unlink(path_.c_str());",
         "(void)::unlink(path_.c_str());",
-        "host",
+        "shm",
         "LocalListeners*",
     ),
     Mutant(
@@ -120,7 +120,7 @@ ARENAS = [
         "host_engine/server/guardian.cpp",
         "still_ += std::min(now - looked_, step_);",
         "still_ += now - looked_;",
-        "service",
+        "host_engine",
         "StillWatch*",
     ),
     Mutant(
@@ -136,7 +136,7 @@ ARENAS = [
         "shm/published.cpp",
         " || length > range.end - address) continue;",
         ") continue;",
-        "host",
+        "shm",
         "Published*",
     ),
     Mutant(
@@ -144,7 +144,7 @@ ARENAS = [
         "shm/published.cpp",
         "if (auto owner = range.owner.lock()) return owner;",
         "if (!range.owner.expired()) return std::make_shared<int>(0);",
-        "host",
+        "shm",
         "Published*",
     ),
     Mutant(
@@ -152,7 +152,7 @@ ARENAS = [
         "shm/attachment.cpp",
         "if ((directory_ != nullptr) != (address.token_here != 0)) {",
         "if (directory_ == nullptr && address.token_here != 0) {",
-        "host",
+        "shm",
         "EngineAttachment*",
     ),
     Mutant(
@@ -160,7 +160,7 @@ ARENAS = [
         "shm/directory.cpp",
         "if (entry.group != asked.group || entry.rank != asked.rank || entry.size != asked.size) {",
         "if (entry.rank != asked.rank || entry.size != asked.size) {",
-        "host",
+        "shm",
         "HostDirectory*",
     ),
     Mutant(
@@ -168,7 +168,7 @@ ARENAS = [
         "shm/directory.cpp",
         "if (!it->second.found_by.insert(by).second) {",
         "if (false) {",
-        "host",
+        "shm",
         "HostDirectory*",
     ),
     Mutant(
@@ -176,7 +176,7 @@ ARENAS = [
         "shm/arena_pool.cpp",
         "if (!alone(at, bytes)) return false;",
         "",
-        "host",
+        "shm",
         "ArenaPool*",
     ),
     Mutant(
@@ -184,7 +184,7 @@ ARENAS = [
         "runtime/egress_share.cpp",
         "if (served < from) job.served.fetch_add(from - served, std::memory_order_relaxed);",
         "(void)served, (void)from;",
-        "engine",
+        "runtime",
         "EgressShareTest*",
     ),
     Mutant(
@@ -192,7 +192,7 @@ ARENAS = [
         "runtime/egress_share.cpp",
         "return wanted != kNever && now - wanted <= patience_;",
         "return wanted != kNever && now >= 0;",
-        "engine",
+        "runtime",
         "EgressShareTest*",
     ),
     Mutant(
@@ -200,7 +200,7 @@ ARENAS = [
         "runtime/egress_share.cpp",
         "return served <= all + kAheadServed;",
         "return true;",
-        "engine",
+        "runtime",
         "EgressShareTest*",
     ),
     Mutant(
@@ -208,7 +208,7 @@ ARENAS = [
         "host_engine/server/store_table.cpp",
         "stores_.erase(member.store);",
         "",
-        "service",
+        "host_engine",
         "StoreTableTest*",
     ),
     Mutant(
@@ -216,7 +216,7 @@ ARENAS = [
         "host_engine/server/store_table.cpp",
         "if (!wire::store_record_fits(parts, bytes)) {",
         "if (false) {",
-        "service",
+        "host_engine",
         "StoreTableTest*",
     ),
     Mutant(
@@ -224,7 +224,7 @@ ARENAS = [
         "host_engine/server/store_table.cpp",
         "return StoreTable::kEntryBytes + key.size() + value.size();",
         "return key.size() + value.size();",
-        "service",
+        "host_engine",
         "StoreTableTest*",
     ),
     Mutant(
@@ -232,7 +232,7 @@ ARENAS = [
         "host_engine/server/store_table.cpp",
         "__builtin_add_overflow(before, sum, &sum)",
         "(__builtin_add_overflow(before, sum, &sum), false)",
-        "service",
+        "host_engine",
         "StoreTableTest*",
     ),
     Mutant(
@@ -240,7 +240,7 @@ ARENAS = [
         "host_engine/server/store_server.cpp",
         "c.in.waiting() != 0 || ",
         "",
-        "engine",
+        "host_engine",
         "StoreServerTest*",
     ),
     Mutant(
@@ -248,7 +248,7 @@ ARENAS = [
         "host_engine/server/reach_policy.cpp",
         "if (includes(to.address) && to.port >= kLeastPort) return {};",
         "if (to.port >= kLeastPort) return {};",
-        "service",
+        "host_engine",
         "ReachTest*",
     ),
     Mutant(
@@ -256,7 +256,7 @@ ARENAS = [
         "runtime/bootstrap.cpp",
         "if (Status may = may_reach(peer.host, peer.port); !may.ok()) {",
         "if (Status may = may_reach(peer.host, peer.port); false) {",
-        "engine",
+        "host_engine",
         "EngineReach*",
     ),
     Mutant(
@@ -264,7 +264,7 @@ ARENAS = [
         "aggregation/member/member_aggregation.cpp",
         "if (may.ok()) reachable.push_back(one);",
         "reachable.push_back(one);",
-        "engine",
+        "host_engine",
         "EngineReach*",
     ),
     Mutant(
@@ -280,7 +280,7 @@ ARENAS = [
         "runtime/lane_group.cpp",
         "may_reach ? may_reach(address.host, address.port) : Status()",
         "may_reach ? Status() : Status()",
-        "collective",
+        "aggregation",
         "Roster.UnreachableStation*",
     ),
 ]

@@ -8,7 +8,7 @@ COPIES = [
         "host_engine/server/client_memory.cpp",
         "if (moved == bytes && (!pull || seen == cookie_.cookie)) return Moved::kAll;",
         "if (moved == bytes) return Moved::kAll;",
-        "engine",
+        "host_engine",
         "ClientMemory.*",
     ),
     Mutant(
@@ -16,7 +16,7 @@ COPIES = [
         "host_engine/server/client_memory.cpp",
         "} else if (!is_client()) {",
         "} else if (count == 0) {",
-        "engine",
+        "host_engine",
         "ClientMemory.*",
     ),
     Mutant(
@@ -24,7 +24,7 @@ COPIES = [
         "host_engine/server/client_memory.cpp",
         """if (!name.ends_with("/mem")) {""",
         "if (name.empty()) {",
-        "engine",
+        "host_engine",
         "ClientMemory.*",
     ),
     Mutant(
@@ -32,7 +32,7 @@ COPIES = [
         "host_engine/server/mover.cpp",
         "if (!t.ended || t.finished || (held && !hangs_)) return;",
         "if (!t.ended || t.finished) return;",
-        "engine",
+        "host_engine",
         "MoverTest.*",
     ),
     Mutant(
@@ -40,7 +40,7 @@ COPIES = [
         "host_engine/server/mover.cpp",
         "const bool writes = held && call_->way == Transfer::kPush;",
         "const bool writes = false;",
-        "engine",
+        "host_engine",
         "MoverTest.*:ClientCopy.APage*",
     ),
     Mutant(
@@ -48,7 +48,7 @@ COPIES = [
         "host_engine/client/client_group.cpp",
         "if (done->held) flight->staging->keep_outputs();",
         "",
-        "engine",
+        "host_engine",
         "ClientCopy.APage*",
     ),
     Mutant(
@@ -56,7 +56,7 @@ COPIES = [
         "host_engine/server/mover.cpp",
         "if (!over && !std::exchange(hangs_, true)) pool_->account().add_hung(1);",
         "",
-        "engine",
+        "host_engine",
         "Mover.*",
     ),
     Mutant(
@@ -64,7 +64,7 @@ COPIES = [
         "host_engine/server/transfer.cpp",
         "if (outcome.ok() && part != kNoPart) pushes_.raise(part, bytes);",
         "if (outcome.ok() && part != kNoPart) pushes_.raise(part, UINT64_MAX);",
-        "engine",
+        "host_engine",
         "MoverTest.*",
     ),
     Mutant(
@@ -72,7 +72,7 @@ COPIES = [
         "base/join_ranges.h",
         "if (!ranges.empty() && range.begin <= ranges.back().end) {",
         "if (ranges.size() > wanted.size()) {",
-        "engine",
+        "host_engine",
         "MoverTest.*",
     ),
     Mutant(
@@ -80,7 +80,7 @@ COPIES = [
         "host_engine/server/bounce.cpp",
         "for (BouncePool* const pool : pools_) pool->drop_kept();",
         "",
-        "engine",
+        "host_engine",
         "Bounce.*",
     ),
     Mutant(
@@ -88,7 +88,7 @@ COPIES = [
         "host_engine/server/transfer.cpp",
         "if (p.done < p.until) due_.push_back(copied.part);",
         "",
-        "engine",
+        "host_engine",
         "CopyList.*",
     ),
 ]

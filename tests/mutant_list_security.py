@@ -226,7 +226,7 @@ SECURITY = [
         "runtime/rendezvous.cpp",
         "  other.group = second << 16 | (address.group & 0xffff);\n",
         "  (void)second;\n",
-        "engine",
+        "runtime",
         "Agree.AddressesStay*",
     ),
     Mutant(
@@ -276,7 +276,7 @@ SECURITY = [
         "aggregation/server/jobs.cpp",
         "if (const auto no = distrust(link, heading, record)) return refuse(link, *no, host, now);",
         "",
-        "service",
+        "aggregation",
         "AggregatorTest.NothingOfAGuardedAsk*:GuardedJobs*",
     ),
     Mutant(

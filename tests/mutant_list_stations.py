@@ -196,7 +196,7 @@ STATIONS = [
         "aggregation/fold/job_tree.cpp",
         "sum.contributors != racks.members(leaf.who.rack).size()) {",
         "racks.members(leaf.who.rack).empty()) {",
-        "collective",
+        "aggregation",
         "StationTree*",
     ),
     Mutant(
@@ -263,7 +263,7 @@ DEALING = [
         "aggregation/plan/placement.cpp",
         "const Wide most = 9 * links.reduced(0, kept, false);",
         "const Wide most = 90 * links.reduced(0, kept, false);",
-        "protocol",
+        "aggregation",
         "Placement*",
     ),
     Mutant(
@@ -271,7 +271,7 @@ DEALING = [
         "aggregation/plan/placement.cpp",
         "    placement.stations[j] = cumulative - dealt;\n",
         "    placement.stations[j] = cumulative > dealt ? cumulative - dealt - 1 : 0;\n",
-        "protocol",
+        "aggregation",
         "Placement*",
     ),
     Mutant(
@@ -279,7 +279,7 @@ DEALING = [
         "aggregation/plan/station_deal.cpp",
         "return agreed.fold == FoldOrder::kTurn && !wider ?",
         "return agreed.fold != FoldOrder::kTurn && !wider ?",
-        "collective",
+        "aggregation",
         "StationDeals*",
     ),
     Mutant(
@@ -287,7 +287,7 @@ DEALING = [
         "aggregation/fold/station_list.cpp",
         "static_cast<uint32_t>(bytes), deal_.kept};",
         "static_cast<uint32_t>(bytes), false};",
-        "collective",
+        "aggregation",
         "StationDeals*:Stations*",
     ),
     Mutant(
@@ -303,7 +303,7 @@ DEALING = [
         "aggregation/member/station_trial.cpp",
         "if (worth() == resting_) {",
         "if (worth() != resting_) {",
-        "protocol",
+        "aggregation",
         "StationTrial*",
     ),
     Mutant(
@@ -311,7 +311,7 @@ DEALING = [
         "aggregation/member/stations.cpp",
         "if (set != nullptr && set->resting && deal.deal) {",
         "if (set != nullptr && set->resting && deal.deal && sequence == 0) {",
-        "collective",
+        "aggregation",
         "StationsCompared*",
     ),
     Mutant(

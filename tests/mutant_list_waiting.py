@@ -24,7 +24,7 @@ WAITING = [
         "shm/lane.cpp",
         "patience_.on_yield(after, after - before);",
         "patience_.on_yield(after, 0);",
-        "host",
+        "shm",
         "HostLaneTest*",
     ),
     Mutant(
@@ -32,7 +32,7 @@ WAITING = [
         "shm/peer_registry.cpp",
         "ranks_ = std::max({ranks_, ranks, launched_ranks()});",
         "ranks_ = ranks;",
-        "host",
+        "shm",
         "HostLaneTest*",
     ),
     Mutant(
@@ -40,7 +40,7 @@ WAITING = [
         "shm/lane.cpp",
         "} else if (busy) {",
         "} else if (busy && next == Next::kThread) {",
-        "host",
+        "shm",
         "HostLaneTest*",
         limit=90,
     ),
@@ -49,7 +49,7 @@ WAITING = [
         "shm/lane.cpp",
         "awaited && core_.newest() == awaited ? Next::kCaller",
         "awaited ? Next::kCaller",
-        "host",
+        "shm",
         "HostLaneTest*",
     ),
     Mutant(
@@ -57,7 +57,7 @@ WAITING = [
         "shm/lane.cpp",
         "next = Next::kThread;  // who put it there",
         "// who put it there",
-        "host",
+        "shm",
         "HostLaneTest*",
     ),
 ]

@@ -199,7 +199,7 @@ def imports(tree: Tree, report: Report) -> None:
 SUITE = re.compile(r'^    \("(\w+)", "(\S+)", ', re.M)
 DRAWS = re.compile(r"^(?:TEST(?:_[FP])?|TYPED_TEST)\((\w+), (\w+)\)|[^\w](seeds\()", re.M)
 # Tests over real sockets or between processes.
-NOT_SIMULATED = {"engine", "transport", "verbs"}
+NOT_SIMULATED = {"host_engine", "runtime", "transport", "verbs"}
 
 
 def seeds(tree: Tree, report: Report) -> None:

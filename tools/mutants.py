@@ -63,8 +63,8 @@ SETTINGS = (
     "-DCMAKE_CXX_FLAGS_DEBUG=-O1",  # without debug information: quick to compile and to link
 )
 PROGRAMS = (
-    "base", "wire", "ipc", "protocol", "crypto", "transport", "verbs", "aggregation", "collective",
-    "security", "host", "engine", "service", "dpa", "offload",
+    "base", "wire", "protocol", "crypto", "transport", "verbs", "aggregation", "collective",
+    "security", "shm", "runtime", "daemon", "host_engine", "dpa", "offload",
 )  # fmt: skip
 # The same in every run, and few seeds: most faults show with any seed.
 ENVIRONMENT = {"MCAST_TEST_BASE": "1", "MCAST_TEST_SEEDS": "25"}

@@ -92,7 +92,7 @@ def test_other_openings_are_not_odd(text):
         ("csrc/host_engine/ipc/ring.h", "csrc/host_engine"),
         ("csrc/core/transport/udp/udp_transport.h", "csrc/core/transport"),
         ("csrc/torch/device/copy.h", "csrc/torch"),
-        ("tests/cpp/ipc/ring_test.cpp", "tests/cpp"),
+        ("tests/cpp/host_engine/ring_test.cpp", "tests/cpp"),
         ("torch_mcast/bench/__init__.py", "torch_mcast"),
     ],
 )

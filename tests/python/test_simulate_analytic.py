@@ -1,5 +1,5 @@
 """The closed forms of the paper's figures: as published, by the script's own count, and exact. The
-simulator's topologies have the same numbers of edges (tests/cpp/simulation/topology_test.cpp)."""
+simulator's topologies have the same numbers of edges (tests/cpp/sim/topology_test.cpp)."""
 
 import pytest
 

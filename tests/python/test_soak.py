@@ -50,8 +50,8 @@ def test_a_failed_run_is_stored_with_its_seed(tmp_path, script, end):
     assert code == 1 and files, said
     for text in files:
         assert end in text and "MCAST_TEST_SEED=77" in text, text
-        assert re.match(r"MCAST_TEST_BASE=\d+ mcast_test_host --gtest_filter='\S+'\n", text), text
-    again = re.findall(r"^  MCAST_TEST_SEED=77 mcast_test_host --gtest_filter='\S+'$", said, re.M)
+        assert re.match(r"MCAST_TEST_BASE=\d+ mcast_test_shm --gtest_filter='\S+'\n", text), text
+    again = re.findall(r"^  MCAST_TEST_SEED=77 mcast_test_shm --gtest_filter='\S+'$", said, re.M)
     assert len(again) == len(files) == int(re.search(r"(\d+) failed$", said, re.M)[1]), said
 
 
@@ -60,5 +60,5 @@ def test_a_plan_of_the_swarm_is_kept(tmp_path):
     code, said, files = soak(tmp_path, script, bad="simulation")
     kept = tmp_path / "out" / "swarm-77.plan"
     assert code == 1 and files and kept.read_text() == "hosts 3\n", said
-    again = f"MCAST_SWARM_PLAN={kept} mcast_test_simulation --gtest_filter='Swarm.APlan'"
+    again = f"MCAST_SWARM_PLAN={kept} mcast_test_sim --gtest_filter='Swarm.APlan'"
     assert again in said, said

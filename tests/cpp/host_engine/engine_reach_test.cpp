@@ -1,0 +1,71 @@
+// A host engine connects only to the addresses that its owner allows, whatever its clients request.
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/clock.h"
+#include "engine_process.h"
+#include "runtime/rendezvous.h"
+#include "runtime/resources.h"
+#include "support/ranks/programs.h"
+#include "support/until.h"
+
+namespace mcast::test {
+namespace {
+
+using testing::HasSubstr;
+
+// The store of a hostile job, whose rank publishes a wrong address.
+class Misplaced final : public KeyValueStore {
+ public:
+  Misplaced(KeyValueStore& store, std::string host) : store_(store), host_(std::move(host)) {}
+  Status set(const std::string& key, const std::string& value) override {
+    auto record = RankRecord::decode(value);
+    if (!record.ok()) return store_.set(key, value);
+    record->external.host = record->loopback.host = host_;
+    return store_.set(key, record->encode());
+  }
+  Result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys,
+                                             Nanos timeout) override {
+    return store_.multi_get(keys, timeout);
+  }
+
+ private:
+  KeyValueStore& store_;
+  const std::string host_;
+};
+
+TEST(EngineReach, MembersElsewhereAreNotGoneTo) {
+  EngineProcess engine;
+  expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
+    auto spec =
+        group_spec("far", rank, 2, {{"engine", engine.setting()}, {"shared_memory", "off"}});
+    if (!spec) return false;
+    spec->timeout = rank == 0 ? 30 * kSecond : kSecond;
+    Misplaced misplaced(store, "240.0.0.7");
+    KeyValueStore& own = rank == 1 ? static_cast<KeyValueStore&>(misplaced) : store;
+    const auto made = Engine::instance().create_group(*spec, own);
+    EXPECT_FALSE(made.ok());
+    if (rank == 1) return true;
+    EXPECT_THAT(made.status().message(), HasSubstr("rank 1: the engine does not go to 240.0.0.7:"));
+    return made.status().code() == Code::kInvalidArgument;
+  }));
+}
+
+TEST(EngineReach, AggregatorsElsewhereAreNotAsked) {
+  const auto refuse = [](const std::string& host, uint16_t port) {
+    return Status(Code::kInvalidArgument, "not to " + host + ":" + std::to_string(port));
+  };
+  Resources resources(EngineContext{{}, {}, {}, refuse});
+  Registrar::Job job;
+  job.aggregators = {{"127.0.0.1", 7117}};
+  job.offer = [](const std::vector<wire::StationEntry>&) {};
+  ASSERT_TRUE(resources.registrar().enter(1, std::move(job)).ok());
+  const auto reason = [&] { return resources.registrar().stats(1).at(0).reason; };
+  EXPECT_TRUE(until([&] { return !reason().empty(); }, "the reason why it is not reached"));
+  EXPECT_THAT(reason(), HasSubstr("not to 127.0.0.1:7117"));
+  resources.registrar().stop();
+}
+
+}  // namespace
+}  // namespace mcast::test
