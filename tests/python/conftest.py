@@ -14,10 +14,9 @@ import host_engine
 import own_network
 import pairwise
 import pytest
+from lab_fixtures import strict
 from ranks import Pool, free_port
 from xdist.scheduler import LoadScopeScheduling
-
-from torch_mcast.lab.pytest_plugin import strict
 
 # Tests run side by side (pytest-xdist) unless they share something: a folder or module listed here
 # runs in one process, in order, since its tests share a lab, virtual machines, or something that is

@@ -5,14 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import lab_fixtures
 import pytest
-
-from torch_mcast.lab import pytest_plugin
 
 # Loaded by name: pytest takes plugins from the top-level conftest only, and this folder also runs
 # alone.
-_clusters, lab = pytest_plugin._clusters, pytest_plugin.lab
-lab_rights, loopback = pytest_plugin.lab_rights, pytest_plugin.loopback
+_clusters, lab = lab_fixtures._clusters, lab_fixtures.lab
+lab_rights, loopback = lab_fixtures.lab_rights, lab_fixtures.loopback
 
 TRAFFIC = [sys.executable, str(Path(__file__).with_name("traffic.py"))]
 

@@ -9,13 +9,13 @@ import subprocess
 import sys
 
 import pytest
+from lab_fixtures import skip_or_fail
 from ranks import free_port
 from waiting import until
 
 from torch_mcast.bench import openmpi
 from torch_mcast.bench.formulas import OPS
 from torch_mcast.lab import Lab, LabSpec
-from torch_mcast.lab.pytest_plugin import skip_or_fail
 from torch_mcast.lab.system import LabError, package_root
 
 BENCH = [sys.executable, "-m", "torch_mcast.bench"]

@@ -10,9 +10,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from lab_fixtures import skip_or_fail
 
 from torch_mcast.lab import Lab, LabError, LabSpec, build, state, system, topology
-from torch_mcast.lab.pytest_plugin import skip_or_fail
 from torch_mcast.lab.system import package_root, python_argv
 
 pytestmark = pytest.mark.usefixtures("lab_rights")

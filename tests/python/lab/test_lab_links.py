@@ -5,9 +5,9 @@ import sys
 import time
 
 import pytest
+from lab_fixtures import skip_or_fail
 
 from torch_mcast.lab import BitErrors, Lab, LabSpec, Loss
-from torch_mcast.lab.pytest_plugin import skip_or_fail
 
 pytestmark = pytest.mark.usefixtures("lab_rights")
 GROUP = "239.7.7.7"

@@ -9,12 +9,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import lab_fixtures
 from job import Job
 from moved_clock import MovedClock
 
-from torch_mcast.lab import pytest_plugin
-
-lab_rights = pytest_plugin.lab_rights
+lab_rights = lab_fixtures.lab_rights
 
 
 @pytest.fixture

@@ -6,18 +6,18 @@ from __future__ import annotations
 
 import contextlib
 
+import lab_fixtures
 import programs
 import pytest
 
-from torch_mcast.lab import pytest_plugin
 from torch_mcast.lab.pool import Pool
 
 # Loaded by name: pytest takes plugins from the top-level conftest only, and this folder also runs
 # alone.
 _clusters, lab, lab_rights = (
-    pytest_plugin._clusters,
-    pytest_plugin.lab,
-    pytest_plugin.lab_rights,
+    lab_fixtures._clusters,
+    lab_fixtures.lab,
+    lab_fixtures.lab_rights,
 )
 
 RATE = "1gbit"

@@ -6,6 +6,7 @@ Tests with two hosts come first, so that the lab of four is built once."""
 import os
 import time
 
+import lab_fixtures
 import programs
 import pytest
 import reductions
@@ -13,7 +14,7 @@ from seeds import seed_of
 from test_multihost_failures import LIMIT, others, raised_by
 from wire import again_by_host, moved
 
-from torch_mcast.lab import Loss, pytest_plugin, system, topology
+from torch_mcast.lab import Loss, system, topology
 from torch_mcast.lab.units import parse_rate
 
 all_tier = pytest.mark.all_tier
@@ -34,7 +35,7 @@ def test_each_lane_has_its_nic_queue(hosts, record_property):
     other's by another. Links are not shaped: data that a shaper queues leaves later, on other CPUs.
     """
     if len(os.sched_getaffinity(0)) < 2:
-        pytest_plugin.skip_or_fail("one CPU")
+        lab_fixtures.skip_or_fail("one CPU")
     cluster = hosts(2, rate=None, tx_queues=2)
     lanes = ("all_gather", "reduce_scatter")
     env = {"MCAST_PIN": "1"}

@@ -1,16 +1,15 @@
 """A lab with one host more than the job has ranks: the attacker's."""
 
 import attackers
+import lab_fixtures
 import pytest
-
-from torch_mcast.lab import pytest_plugin
 
 # Loaded by name: pytest takes plugins from the top-level conftest only, and this folder also runs
 # alone.
 _clusters, lab, lab_rights = (
-    pytest_plugin._clusters,
-    pytest_plugin.lab,
-    pytest_plugin.lab_rights,
+    lab_fixtures._clusters,
+    lab_fixtures.lab,
+    lab_fixtures.lab_rights,
 )
 
 

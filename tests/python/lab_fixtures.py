@@ -1,7 +1,5 @@
 """pytest fixtures: `lab` (multi-host) and `loopback` (one host), with workers kept alive.
 
-    pytest_plugins = ["torch_mcast.lab.pytest_plugin"]      # in conftest.py
-
     def test_sum(lab):
         cluster = lab(hosts=4, rate="1gbit", preload=["torch"])
         assert cluster.run(function, argument) == [...]  # function(context, argument), each rank
