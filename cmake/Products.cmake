@@ -2,7 +2,7 @@
 # them are built.
 #
 # Sets: mcast_assembly, and if their options are on, mcast_aggregation, mcast_aggregation_server, mcast_host_client,
-# mcast_host_server, mcast_sim, and the programs.
+# mcast_host_server, mcast_sim, and the programs. MCAST_PRODUCTS lists the libraries that link all others. mcast_sim_network is for tests, too.
 
 # mcast_product(NAME FOLDERS... LINKS...): a library of the sources below these folders of csrc.
 function(mcast_product name)
@@ -34,6 +34,7 @@ function(mcast_program name)
   endif()
 endfunction()
 
+set(MCAST_PRODUCTS "")
 if(MCAST_SIMULATOR AND NOT MCAST_AGGREGATION)
   message(FATAL_ERROR "MCAST_SIMULATOR needs MCAST_AGGREGATION, which it simulates")
 endif()
@@ -47,6 +48,7 @@ endif()
 if(MCAST_AGGREGATION)
   mcast_product(mcast_aggregation FOLDERS aggregation/plan aggregation/member)
   mcast_product(mcast_aggregation_server FOLDERS aggregation/fold aggregation/server LINKS mcast_aggregation mcast_daemon)
+  list(APPEND MCAST_PRODUCTS mcast_aggregation_server)
   target_compile_definitions(mcast_assembly PUBLIC MCAST_AGGREGATION)
   target_link_libraries(mcast_assembly PUBLIC mcast_aggregation)
   mcast_program(aggregator SOURCES csrc/programs/aggregator.cpp LINKS mcast_aggregation_server)
@@ -54,12 +56,19 @@ endif()
 if(MCAST_HOST_ENGINE)
   mcast_product(mcast_host_client FOLDERS host_engine/ipc host_engine/client)
   mcast_product(mcast_host_server FOLDERS host_engine/server LINKS mcast_host_client mcast_daemon)
+  list(APPEND MCAST_PRODUCTS mcast_host_server)
   target_compile_definitions(mcast_assembly PUBLIC MCAST_HOST_ENGINE)
   target_link_libraries(mcast_assembly PUBLIC mcast_host_client)
   mcast_program(engine SOURCES csrc/programs/engine.cpp LINKS mcast_host_server mcast_assembly)
 endif()
+# The core's own tests need the network.
+mcast_product(mcast_sim_network FOLDERS sim/network)
+if(MCAST_BUILD_FUZZ)
+  target_compile_options(mcast_sim_network PRIVATE -fno-sanitize-coverage=trace-cmp)
+endif()
 if(MCAST_SIMULATOR)
-  mcast_product(mcast_sim FOLDERS sim/network sim/world sim/swarm LINKS mcast_aggregation_server)
+  list(APPEND MCAST_PRODUCTS mcast_sim)
+  mcast_product(mcast_sim FOLDERS sim/world sim/swarm LINKS mcast_sim_network mcast_aggregation_server)
   if(MCAST_BUILD_FUZZ)
     target_compile_options(mcast_sim PRIVATE -fno-sanitize-coverage=trace-cmp)
   endif()

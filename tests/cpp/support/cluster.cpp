@@ -156,7 +156,9 @@ Cluster::Cluster(const ClusterOptions& options)
 }
 
 Cluster::~Cluster() {
+#ifdef MCAST_AGGREGATION
   for (const auto& station : stations_) add_reach(station->counters());
+#endif
   for (const auto& counters : counters_) add_reach(*counters);
   for (const auto& lane : lanes_) {
     add_reach(Counter::foreign, lane->foreign());
@@ -177,7 +179,9 @@ size_t Cluster::add_group(const GroupParams& base, Nanos limit) {
   for (Member r = 0; r < options_.ranks; r++) {
     GroupParams params = base;
     params.self = r;
+#ifdef MCAST_AGGREGATION
     params.fold = &Stations::make;
+#endif
     params.tag = base.tag + g + 1;
     if (options_.problem) params.multicast.problem = options_.problem(r);
     params.agreed.members = options_.ranks;
@@ -217,6 +221,7 @@ size_t Cluster::add_group(const GroupParams& base, Nanos limit) {
   return g;
 }
 
+#ifdef MCAST_AGGREGATION
 size_t Cluster::make_stations(const std::vector<uint32_t>& capacities, uint32_t version,
                               Sequence from, const std::vector<std::string>& racks) {
   const size_t first = stations_.size();
@@ -255,6 +260,7 @@ size_t Cluster::add_stations(const std::vector<uint32_t>& capacities, uint32_t v
   for (Member r = 0; r < options_.ranks; r++) install(r);
   return first;
 }
+#endif
 
 void Cluster::join(Member r, size_t g, GroupParams params, const MulticastAddress& address,
                    std::function<void(const Status&)> ready) {
@@ -423,9 +429,11 @@ Nanos Cluster::next_time() const {
     const Nanos due = lanes_[r]->deadline(clock(static_cast<Member>(r)));
     if (due != kNever) next = std::min(next, due - ahead_[r]);
   }
+#ifdef MCAST_AGGREGATION
   for (size_t j = 0; j < stations_.size(); j++) {
     if (!stopped_stations_[j]) next = std::min(next, std::max(now_, stations_[j]->deadline()));
   }
+#endif
   return next;
 }
 
@@ -461,11 +469,13 @@ void Cluster::step(Nanos latest) {
     spins_[r] = overdue ? spins_[r] + 1 : 0;
     most_spins_ = std::max(most_spins_, spins_[r]);
   }
+#ifdef MCAST_AGGREGATION
   for (size_t j = 0; j < stations_.size(); j++) {
     if (stopped_stations_[j]) continue;
     busy_ = stations_[j]->poll(now_) || busy_;
     if (stations_[j]->spent() || stations_[j]->station().closed()) kill_station(j);
   }
+#endif
 }
 
 uint64_t Cluster::total(Counter c, size_t g) const {

@@ -9,14 +9,17 @@
 #include <string>
 #include <vector>
 
-#include "aggregation/member/stations.h"
 #include "crypto/datagram_guard.h"
 #include "runtime/lane.h"
 #include "sim/network/content.h"
 #include "sim/network/expected.h"
 #include "sim/network/sim_network.h"
 #include "support/lent_memory.h"
+
+#ifdef MCAST_AGGREGATION
+#include "aggregation/member/stations.h"
 #include "support/station_node.h"
+#endif
 
 namespace mcast::test {
 
@@ -130,6 +133,7 @@ class Cluster {
   // `limit` has passed.
   size_t add_group(const GroupParams& params, Nanos limit = 60 * kSecond);
 
+#ifdef MCAST_AGGREGATION
   // Adds stations to group 0, in force from its operation `from` on, and returns the number of the
   // first. Capacities are in 1/65536 of a rank's link. The group's lane must be 1. `racks` has one
   // rack per station.
@@ -149,6 +153,7 @@ class Cluster {
   }
   bool stopped(size_t j) const { return stopped_stations_[j]; }
   void stop_station(size_t j, bool stopped) { stopped_stations_[j] = stopped; }
+#endif
 
   std::shared_ptr<OpRun> broadcast(Member rank, Member root, size_t bytes, uint64_t id,
                                    Nanos timeout = kNever, size_t g = 0);
@@ -221,10 +226,12 @@ class Cluster {
   std::unique_ptr<Surroundings> surroundings_;
   std::map<std::pair<Member, size_t>, Status> made_;  // by lane; set before the lanes go
   std::vector<std::unique_ptr<Lane>> lanes_;
+#ifdef MCAST_AGGREGATION
   std::vector<std::unique_ptr<StationNode>> stations_;
   std::vector<bool> stopped_stations_;
   StationSet set_;  // the latest set
   std::vector<StreamAddress> set_at_;
+#endif
   std::vector<std::vector<LaneGroup*>> groups_;
   std::vector<std::shared_ptr<Counters>> counters_;  // of all groups ever made
   std::vector<bool> paused_, killed_;
