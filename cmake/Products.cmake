@@ -2,7 +2,8 @@
 # them are built.
 #
 # Sets: mcast_assembly, and if their options are on, mcast_aggregation, mcast_aggregation_server, mcast_host_client,
-# mcast_host_server, mcast_sim, and the programs. MCAST_PRODUCTS lists the libraries that link all others. mcast_sim_network is for tests, too.
+# mcast_host_server, mcast_sim, and the programs. MCAST_PRODUCTS lists the libraries that together link all others.
+# mcast_sim_network is for tests, too.
 
 # mcast_product(NAME FOLDERS... LINKS...): a library of the sources below these folders of csrc.
 function(mcast_product name)
