@@ -51,7 +51,7 @@ BENCH := $(BIN)/python -m torch_mcast.bench
 RESULTS := benchmarks/results
 
 .PHONY: bench bench-setup frameworks-setup test-frameworks release-check demo test test-beside test-all test-cpp wheel wheel-setup test-python \
-  test-python-alone test-torch test-torch-guarded headers quick soak sanitize fuzz \
+  test-core test-python-alone test-torch test-torch-guarded headers quick soak sanitize fuzz \
   fuzz-long mutants \
   aarch64 dpa-count format lint setup build build-tests build-python-tests docs docs-setup docs-test browser-setup \
   clean
@@ -108,7 +108,7 @@ test-beside:
 	@$(TIMED) "C++ tests" $(STEP) test-cpp
 
 # These take hours, so a step that fails does not keep the others from being run.
-AFTER_TEST := test-python-alone headers sanitize dpa-count aarch64 fuzz test-torch-guarded mutants
+AFTER_TEST := test-core test-python-alone headers sanitize dpa-count aarch64 fuzz test-torch-guarded mutants
 test-all: export MCAST_TEST_ALL = 1
 test-all: bench-setup frameworks-setup wheel-setup browser-setup docs
 	@failed=; $(STEP) test || failed=test; \
@@ -162,6 +162,15 @@ test-cpp: build-tests
 	MCAST_TEST_REACH="$(CURDIR)/build/reach" \
 	  ctest --test-dir build/cpp -j $(AT_ONCE) --output-on-failure --output-junit ctest.xml
 	$(PYTHON) tools/reach.py build/reach
+
+# The core without any product: warnings are errors, all its C++ tests, and two ranks over both paths.
+ALONE := -DMCAST_AGGREGATION=OFF -DMCAST_HOST_ENGINE=OFF -DMCAST_SIMULATOR=OFF -DMCAST_VERBS=OFF
+test-core: setup
+	$(CMAKE) -B build/core $(ALONE) -DMCAST_BUILD_RARE_TESTS=OFF -DMCAST_BUILD_TORCH=ON \
+	  -DPython3_EXECUTABLE=$(CURDIR)/$(BIN)/python "-DMCAST_EXTENSION_DIR=$(CURDIR)/build/core/torch_mcast"
+	cmake --build build/core -j $(JOBS)
+	ctest --test-dir build/core -j $(AT_ONCE) --output-on-failure
+	$(BIN)/python tools/core_alone.py build/core
 
 # A check of one minute after an edit of the core: unit tests, simulated seeds and two real ranks.
 SLOWER := _auth|_sealed|offload|aggregation|runtime|host_engine|sim|dpa|big_endian

@@ -38,6 +38,9 @@ endif()
 
 option(MCAST_TORCH_QUICK "The extension in parts with torch's headers compiled once, not optimised: edits build fast" OFF)
 file(GLOB MCAST_TORCH_SOURCES CONFIGURE_DEPENDS csrc/torch/*.cpp csrc/torch/device/*.cpp)
+if(NOT MCAST_HOST_ENGINE)
+  list(FILTER MCAST_TORCH_SOURCES EXCLUDE REGEX "/engine_store\\.cpp$")
+endif()
 # Joined into one source, since most of the time goes into torch's headers.
 set(joined 0)
 if(MCAST_TORCH_QUICK)
@@ -73,7 +76,7 @@ target_include_directories(mcast_torch_code PRIVATE ${CMAKE_SOURCE_DIR}/csrc/cor
 target_include_directories(mcast_torch_code SYSTEM PRIVATE ${MCAST_TORCH_ROOT}/include
                            ${MCAST_TORCH_ROOT}/include/torch/csrc/api/include)
 target_compile_definitions(mcast_torch_code PRIVATE TORCH_API_INCLUDE_EXTENSION_H USE_DISTRIBUTED
-                           USE_C10D_GLOO)
+                           USE_C10D_GLOO $<$<BOOL:${MCAST_HOST_ENGINE}>:MCAST_HOST_ENGINE>)
 target_link_directories(mcast_torch PRIVATE ${MCAST_TORCH_ROOT}/lib)
 # Without a run path: torch is imported first, which loads these libraries.
 target_link_libraries(mcast_torch PRIVATE mcast_assembly mcast_core mcast_flags c10 torch_cpu torch_python)

@@ -51,6 +51,11 @@ def rendezvous(
     names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT")
     name = parsed.path.strip("/") or "|".join(os.environ.get(n, "") for n in names)
     _made += 1
+    if not hasattr(extension(), "EngineStore"):
+        raise RuntimeError(
+            "this build of torch-mcast has no engine of the host (MCAST_HOST_ENGINE), which keeps "
+            "stores of mcast://"
+        )
     yield (
         extension().EngineStore(
             _socket(),

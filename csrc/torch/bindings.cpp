@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "arena.h"
+#include "assembly/assembly.h"
 #include "backend.h"
 #include "background.h"
 #include "base/test_clock.h"
@@ -20,11 +21,14 @@
 #include "bindings.h"
 #include "device/completion_poller.h"
 #include "device/failure_policy.h"
-#include "engine_store.h"
 #include "gil.h"
 #include "nccl_options.h"
 #include "runtime/transport_choice.h"
 #include "transport/udp/netif.h"
+
+#ifdef MCAST_HOST_ENGINE
+#include "engine_store.h"
+#endif
 
 namespace py = pybind11;
 
@@ -423,7 +427,8 @@ void bind_backend(py::module_& module) {
           "The settings this group was made with.");
 }
 
-void bind_store(py::module_& module) {
+void bind_store([[maybe_unused]] py::module_& module) {
+#ifdef MCAST_HOST_ENGINE
   py::class_<EngineStore, c10d::Store, c10::intrusive_ptr<EngineStore>>(module, "EngineStore")
       .def(py::init([](std::string engine, std::string host, uint16_t port, std::string name,
                        std::chrono::milliseconds timeout, std::string user) {
@@ -434,6 +439,7 @@ void bind_store(py::module_& module) {
            }),
            py::arg("engine"), py::arg("host"), py::arg("port"), py::arg("name"), py::arg("timeout"),
            py::arg("user") = "", py::call_guard<py::gil_scoped_release>());
+#endif
 }
 
 void bind_test_clock(py::module_& module) {
