@@ -1,3 +1,5 @@
+// Rank 0 has its aggregators asked, and each rank's reduce lane agrees on the admitted stations. The
+// creation waits a moment for the first roster (NetworkGroup), so that the first operations can use it.
 #include "aggregation/member/station_requests.h"
 
 #include <algorithm>
@@ -7,6 +9,7 @@
 #include "base/log.h"
 #include "base/net_address.h"
 #include "base/version.h"
+#include "runtime/lane.h"
 #include "wire/protocol_version.h"
 
 namespace mcast {
