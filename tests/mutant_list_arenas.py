@@ -264,8 +264,8 @@ ARENAS = [
         "aggregation/member/member_aggregation.cpp",
         "if (may.ok()) reachable.push_back(one);",
         "reachable.push_back(one);",
-        "host_engine",
-        "EngineReach*",
+        "aggregation",
+        "RegistrarReach*",
     ),
     Mutant(
         "a-client-s-path-is-opened",

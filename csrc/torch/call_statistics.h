@@ -52,7 +52,7 @@ inline constexpr wire::Kind kOpKinds[] = {
 #undef MCAST_OP_KIND
 };
 constexpr LaneId lane_of(Op op) {
-  return point_to_point(op) ? LaneId::kReduce : lane_of(kOpKinds[static_cast<size_t>(op)]);
+  return point_to_point(op) ? LaneId::kReduce : mcast::lane_of(kOpKinds[static_cast<size_t>(op)]);
 }
 
 struct CallCounts {

@@ -11,24 +11,6 @@
 namespace mcast {
 namespace {
 
-// Addresses of aggregators come from the client, too.
-NameLookup::Resolve resolve_within(const MayReach& may_reach) {
-  if (!may_reach) return resolve;
-  return [may_reach](const NetAddress& address) -> NameLookup::Addresses {
-    NameLookup::Addresses found = resolve(address);
-    if (!found.ok()) return found;
-    Status why(Code::kInvalidArgument, "no address of " + address.host);
-    std::vector<Endpoint> reachable;
-    for (const Endpoint& one : *found) {
-      const Status may = may_reach(one.address.text(), one.port);
-      if (may.ok()) reachable.push_back(one);
-      if (!may.ok()) why = may;
-    }
-    if (reachable.empty()) return why;
-    return reachable;
-  };
-}
-
 class MemberAggregation final : public Aggregation {
  public:
   explicit MemberAggregation(const MayReach& may_reach) : registrar_(resolve_within(may_reach)) {}
@@ -51,6 +33,23 @@ class MemberAggregation final : public Aggregation {
 };
 
 }  // namespace
+
+NameLookup::Resolve resolve_within(const MayReach& may_reach) {
+  if (!may_reach) return resolve;
+  return [may_reach](const NetAddress& address) -> NameLookup::Addresses {
+    NameLookup::Addresses found = resolve(address);
+    if (!found.ok()) return found;
+    Status why(Code::kInvalidArgument, "no address of " + address.host);
+    std::vector<Endpoint> reachable;
+    for (const Endpoint& one : *found) {
+      const Status may = may_reach(one.address.text(), one.port);
+      if (may.ok()) reachable.push_back(one);
+      if (!may.ok()) why = may;
+    }
+    if (reachable.empty()) return why;
+    return reachable;
+  };
+}
 
 std::unique_ptr<Aggregation> make_aggregation(const MayReach& may_reach) {
   return std::make_unique<MemberAggregation>(may_reach);

@@ -226,7 +226,7 @@ DatagramVerdict GroupCore::on_guarded(const wire::GuardedHeader& header, ConstBy
   if (verdict == DatagramVerdict::kMalformed) g_.counters.add(Counter::malformed);
   if (verdict != DatagramVerdict::kVerified) return verdict;
   GuardVerifier verifier(guard, header, datagram, now);
-  const DatagramVerdict verdict = take_datagram(header.inner, verifier, datagram.size(), now);
+  const DatagramVerdict taken = take_datagram(header.inner, verifier, datagram.size(), now);
   if (const Member worn = guard.worn_out(); worn != kNoMember && !g_.failed()) {
     g_.fail(
         Status(Code::kPeerLost, "too many datagrams were forged in the name of rank " +
@@ -234,7 +234,7 @@ DatagramVerdict GroupCore::on_guarded(const wire::GuardedHeader& header, ConstBy
         worn);
     settle(now);
   }
-  return verdict;
+  return taken;
 }
 
 size_t GroupCore::on_placed(const SliceName& name, uint32_t word, uint64_t bits, Nanos now) {

@@ -313,7 +313,7 @@ struct Forged {
 Forged forged_results(Cluster& c, const wire::Descriptor& d) {
   const GroupCore& rank = c.group(3).core();
   const StationDeal dealt =
-      deal_out(d, rank.params().agreed, rank.params().tag, w.fold(0).table().of(0)->stations);
+      deal_out(d, rank.params().agreed, rank.params().tag, c.fold(0).table().of(0)->stations);
   Forged out;
   out.segment = dealt.segment;
   for (uint32_t n = 0; n < dealt.deal->length(0); n++) {

@@ -6,9 +6,7 @@
 #include "base/clock.h"
 #include "engine_process.h"
 #include "runtime/rendezvous.h"
-#include "runtime/resources.h"
 #include "support/ranks/programs.h"
-#include "support/until.h"
 
 namespace mcast::test {
 namespace {
@@ -50,21 +48,6 @@ TEST(EngineReach, MembersElsewhereAreNotGoneTo) {
     EXPECT_THAT(made.status().message(), HasSubstr("rank 1: the engine does not go to 240.0.0.7:"));
     return made.status().code() == Code::kInvalidArgument;
   }));
-}
-
-TEST(EngineReach, AggregatorsElsewhereAreNotAsked) {
-  const auto refuse = [](const std::string& host, uint16_t port) {
-    return Status(Code::kInvalidArgument, "not to " + host + ":" + std::to_string(port));
-  };
-  Resources resources(EngineContext{{}, {}, {}, refuse});
-  Registrar::Job job;
-  job.aggregators = {{"127.0.0.1", 7117}};
-  job.offer = [](const std::vector<wire::StationEntry>&) {};
-  ASSERT_TRUE(resources.registrar().enter(1, std::move(job)).ok());
-  const auto reason = [&] { return resources.registrar().stats(1).at(0).reason; };
-  EXPECT_TRUE(until([&] { return !reason().empty(); }, "the reason why it is not reached"));
-  EXPECT_THAT(reason(), HasSubstr("not to 127.0.0.1:7117"));
-  resources.registrar().stop();
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include "transport/udp/tcp_connection.h"
 
 #include <linux/sockios.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
