@@ -80,13 +80,13 @@ def main() -> int:
                 said = process.communicate(timeout=300)[0]
                 if process.returncode:
                     wrong.append(f"rank {rank} over {path}: {said}")
-        for setting, part in (
+        for settings, part in (
             ({"MCAST_ENGINE": "host"}, "this build has no engine of the host"),
             ({"MCAST_AGGREGATORS": "127.0.0.1:7117"}, "this build has no aggregation"),
         ):
-            said = run(package, REFUSED, **setting).communicate(timeout=300)[0]
+            said = run(package, REFUSED, **settings).communicate(timeout=300)[0]
             if part not in said:
-                wrong.append(f"{setting}: {said}")
+                wrong.append(f"{settings}: {said}")
     print("\n".join(wrong) or "the core is alone")
     return bool(wrong)
 

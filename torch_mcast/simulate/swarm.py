@@ -25,7 +25,7 @@ _AT_ONCE = 25  # seeds per process if they are counted: about a second
 _UNMET = {
     "missing_pairs": "kinds that never happened in one plan",
     "silent_counters": "counters that stayed at 0",
-    "silent_points": "branches (csrc/core/base/reach.h) that were never taken",
+    "silent_points": "branches (csrc/core/base/coverage.h) that were never taken",
 }
 _REFUTED = "refuted_exceptions"
 _DEADLY = "ended the process"
@@ -53,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--require-reach",
         action="store_true",
-        help="also exit with code 1 if no plan reached some point of base/reach.h",
+        help="also exit with code 1 if no plan reached some point of base/coverage.h",
     )
     add("--out", type=Path, default=Path("."), metavar="DIR", help="folder for plans [.]")
     return parser

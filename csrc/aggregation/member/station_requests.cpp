@@ -1,5 +1,6 @@
-// Rank 0 has its aggregators asked, and each rank's reduce lane agrees on the admitted stations. The
-// creation waits a moment for the first roster (NetworkGroup), so that the first operations can use it.
+// Rank 0 has its aggregators asked, and each rank's reduce lane agrees on the admitted stations.
+// The creation waits a moment for the first roster (NetworkGroup), so that the first operations can
+// use it.
 #include "aggregation/member/station_requests.h"
 
 #include <algorithm>
