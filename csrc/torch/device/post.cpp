@@ -13,7 +13,9 @@ Request request_of(const DevicePlan& transfer, DeviceCopies::Slices slices, Memb
   Request request{transfer.request_kind(), std::move(slices.inputs), std::move(slices.outputs),
                   transfer.root, transfer.how};
   const bool root = transfer.root == rank;
-  if (transfer.kind == DevicePlan::Kind::broadcast && root) request.inputs.swap(request.outputs);
+  // (A broadcast's slice is its input and its output.)
+  if (transfer.kind == DevicePlan::Kind::broadcast)
+    (root ? request.outputs : request.inputs).clear();
   if (transfer.kind == DevicePlan::Kind::reduce && !root) request.outputs.clear();
   return request;
 }
