@@ -206,7 +206,7 @@ def _tell_reach(swarm: _Swarm) -> bool:
     """Returns whether the plans together have reached everything that plans can reach; prints what
     is missing."""
     texts = {what: swarm.unmet.get(name, set()) for name, what in _UNMET.items()}
-    texts["met, though exceptions (csrc/sim/swarm/reach.cpp)"] = swarm.refuted
+    texts["met, though exceptions (csrc/sim/swarm/coverage.cpp)"] = swarm.refuted
     for what, names in texts.items():
         if names:
             print(f"{what}: {', '.join(sorted(names))}")
