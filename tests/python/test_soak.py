@@ -15,7 +15,7 @@ PROGRAMS = sorted({program for program, _ in SUITES})
 NOTE = 'echo "MCAST_TEST_SEED=77 --gtest_filter=A.B" > "$MCAST_TEST_NOTE"\n'
 
 
-def soak(folder, script, limit_s=60, bad="host"):
+def soak(folder, script, limit_s=60, bad="shm"):
     """Returns exit status, output and remaining files of a run in which the program `bad` is this
     script."""
     for program in PROGRAMS:
@@ -57,7 +57,7 @@ def test_a_failed_run_is_stored_with_its_seed(tmp_path, script, end):
 
 def test_a_plan_of_the_swarm_is_kept(tmp_path):
     script = "echo hosts 3 > swarm-77.plan; echo a law is broken; exit 1"
-    code, said, files = soak(tmp_path, script, bad="simulation")
+    code, said, files = soak(tmp_path, script, bad="sim")
     kept = tmp_path / "out" / "swarm-77.plan"
     assert code == 1 and files and kept.read_text() == "hosts 3\n", said
     again = f"MCAST_SWARM_PLAN={kept} mcast_test_sim --gtest_filter='Swarm.APlan'"
