@@ -74,8 +74,9 @@ def backlog(count: int) -> int:
 
 
 def test_a_backlog_waits_for_its_budget(either):
-    for peak in either(2, backlog, 100):
-        assert FITS * 2 * SIZE <= peak <= BUDGET
+    waited, other = either(2, backlog, 100)
+    assert FITS * 2 * SIZE <= waited <= BUDGET
+    assert 0 < other <= BUDGET  # rank 1's operations may be over as soon as they are posted
 
 
 def larger_than_the_budget() -> None:
