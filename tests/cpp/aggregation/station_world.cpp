@@ -62,7 +62,7 @@ bool any(const std::vector<uint64_t>& mask) {
   return std::any_of(mask.begin(), mask.end(), [](uint64_t word) { return word != 0; });
 }
 
-double factor_of(uint32_t host) { return 1.0 + host / 4.0; }
+double host_factor(uint32_t host) { return 1.0 + host / 4.0; }
 
 }  // namespace
 
@@ -166,7 +166,7 @@ wire::Writer StationWorld::contribution(Member rank, Sequence op, uint32_t numbe
   const ListEntry& e = c.list[number];
   const uint32_t host = params_.hosts.host_of(rank);
   wire::Writer body;
-  wire::put_reduce_head(body, number, factor_of(host));
+  wire::put_reduce_head(body, number, host_factor(host));
   const std::byte* const from =
       c.inputs[host].data() + e.owner * c.share + size_t{e.segment} * options_.segment;
   const auto element = static_cast<Element>(c.descriptor.element);
@@ -363,7 +363,7 @@ std::vector<std::byte> StationWorld::expected(const Call& c, const ListEntry& e)
   for (const uint32_t h : order) {
     const std::byte* const from =
         c.inputs[h].data() + e.owner * c.share + size_t{e.segment} * options_.segment;
-    (first ? fold_first : fold_next)(element, reduction, factor_of(h), from, sum.data(), count);
+    (first ? fold_first : fold_next)(element, reduction, host_factor(h), from, sum.data(), count);
     first = false;
   }
   if (e.own_kept) return sum;

@@ -33,23 +33,24 @@ using service::Transfer;
 using testing::HasSubstr;
 
 constexpr uid_t kUser = 4242;  // the user of the accounts
-constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr uint64_t kMebibyte = uint64_t{1} << 20;
 
 const std::array<uint64_t, 2> kCookie{0x1234567890abcdef, 0xfedcba0987654321};
 
 ipc::MemoryOffer offer() { return {reinterpret_cast<uint64_t>(kCookie.data()), kCookie}; }
-ClientMemory::Client same_user(pid_t pid = getpid()) { return {pid, geteuid()}; }
-ClientMemory::Client other_user() { return {getpid(), geteuid() + 1}; }
+ClientMemory::Client client_of_this_user(pid_t pid = getpid()) { return {pid, geteuid()}; }
+ClientMemory::Client client_of_another_user() { return {getpid(), geteuid() + 1}; }
 Fd own_memory(int how = O_RDWR) { return Fd(open("/proc/self/mem", how | O_CLOEXEC)); }
 uint64_t address(const void* at) { return reinterpret_cast<uint64_t>(at); }
 
-std::shared_ptr<BouncePool> pool_of(uint64_t limit = 64 * kMiB) {
+std::shared_ptr<BouncePool> pool_of(uint64_t limit = 64 * kMebibyte) {
   return std::make_shared<BouncePool>(BounceAccount::of(kUser), limit);
 }
 
 TEST(ClientMemory, IsCopiedBothWays) {
   for (const bool vm : {true, false}) {
-    auto memory = ClientMemory::open(offer(), vm ? same_user() : other_user(), own_memory());
+    auto memory = ClientMemory::open(offer(), vm ? client_of_this_user() : client_of_another_user(),
+                                     own_memory());
     ASSERT_TRUE(memory.ok()) << memory.status().to_string();
     EXPECT_EQ((*memory)->road(), vm ? ipc::MemoryRoad::kVm : ipc::MemoryRoad::kDescriptor);
     std::vector<std::byte> client(100'000, std::byte{7}), engine(100'000);
@@ -98,7 +99,7 @@ TEST(ClientMemory, TheDescriptorMustBeTheSendersMemory) {
       {own_memory(O_RDONLY), "not for reading and writing"},
   };
   for (Sent& one : cases) {
-    const auto memory = ClientMemory::open(offer(), other_user(), std::move(one.file));
+    const auto memory = ClientMemory::open(offer(), client_of_another_user(), std::move(one.file));
     ASSERT_FALSE(memory.ok()) << one.why;
     EXPECT_THAT(memory.status().message(), HasSubstr(one.why));
     EXPECT_THAT(memory.status().message(), HasSubstr("runs as another user"));
@@ -106,9 +107,9 @@ TEST(ClientMemory, TheDescriptorMustBeTheSendersMemory) {
   // The memory of another process, which has other bytes there.
   ipc::MemoryOffer lie = offer();
   lie.cookie = changed;
-  const auto strange = ClientMemory::open(lie, other_user(), own_memory());
+  const auto strange = ClientMemory::open(lie, client_of_another_user(), own_memory());
   EXPECT_THAT(strange.status().message(), HasSubstr("of another process"));
-  const auto wrong = ClientMemory::open(lie, same_user(), Fd());
+  const auto wrong = ClientMemory::open(lie, client_of_this_user(), Fd());
   EXPECT_THAT(wrong.status().message(), HasSubstr("another process has its number"));
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
@@ -162,7 +163,8 @@ TEST(ClientMemory, LeadsNowhereAfterAnExecOrTheEnd) {
 // pid.
 TEST(ClientMemory, NothingIsCopiedOfAProcessThatIsAnother) {
   static std::array<uint64_t, 2> cookie = kCookie;
-  auto memory = ClientMemory::open({address(cookie.data()), cookie}, same_user(), own_memory());
+  auto memory =
+      ClientMemory::open({address(cookie.data()), cookie}, client_of_this_user(), own_memory());
   ASSERT_TRUE(memory.ok());
   uint64_t there = 1, here = 2;
   const ClientMemory::Span span[] = {
@@ -224,27 +226,27 @@ TEST(CopyList, ACallHasAMostOfSpans) {
 }
 
 TEST(Bounce, WhatIsKeptServesAgainAndGoesBeforeAnybodyIsRefused) {
-  auto pool = pool_of(8 * kMiB), other = pool_of(8 * kMiB);
+  auto pool = pool_of(8 * kMebibyte), other = pool_of(8 * kMebibyte);
   const auto account = BounceAccount::of(kUser);
   EXPECT_EQ(account.get(), &pool->account());
   std::byte* first = nullptr;
   {
-    const auto block = pool->take(5 * kMiB);
+    const auto block = pool->take(5 * kMebibyte);
     ASSERT_TRUE(block.ok());
     first = block->get();
-    EXPECT_EQ(account->used(), 6 * kMiB);
+    EXPECT_EQ(account->used(), 6 * kMebibyte);
   }
-  EXPECT_EQ(pool->bytes(), 6 * kMiB);  // kept
-  EXPECT_EQ(pool->take(5 * kMiB)->get(), first);
-  EXPECT_NE(pool->take(kMiB)->get(), first) << "too small for it";
-  const auto theirs = other->take(7 * kMiB);
+  EXPECT_EQ(pool->bytes(), 6 * kMebibyte);  // kept
+  EXPECT_EQ(pool->take(5 * kMebibyte)->get(), first);
+  EXPECT_NE(pool->take(kMebibyte)->get(), first) << "too small for it";
+  const auto theirs = other->take(7 * kMebibyte);
   ASSERT_TRUE(theirs.ok());
   EXPECT_EQ(pool->bytes(), 0u);
-  const Status refused = pool->take(kMiB).status();
+  const Status refused = pool->take(kMebibyte).status();
   EXPECT_EQ(refused.code(), Code::kResourceExhausted);
   EXPECT_THAT(refused.message(), HasSubstr("engine's limit of 8M for copies of user 4242's"));
   EXPECT_FALSE(pool->take(UINT64_MAX - 100).ok());
-  EXPECT_EQ(account->used(), 8 * kMiB);
+  EXPECT_EQ(account->used(), 8 * kMebibyte);
 }
 
 // A mover of this process's own memory, and the ends of operations.
@@ -252,7 +254,7 @@ class MoverTest : public testing::Test {
  protected:
   void SetUp() override {
     std::promise<Result<ipc::Memory>> opened;
-    auto started = Mover::start(offer(), same_user(), own_memory(), pool_of(),
+    auto started = Mover::start(offer(), client_of_this_user(), own_memory(), pool_of(),
                                 [&](const Result<ipc::Memory>& how) { opened.set_value(how); });
     ASSERT_TRUE(started.ok());
     mover_ = *started;
@@ -481,7 +483,8 @@ TEST(Mover, OneThatHangsIsLeftToItselfAndCounted) {
     if (!pages.back()->hangs()) GTEST_SKIP() << "no userfaultfd here";
     // The check of the offer itself hangs.
     const ipc::MemoryOffer hung{address(pages.back()->data()), kCookie};
-    auto mover = Mover::start(hung, same_user(), Fd(), std::make_shared<BouncePool>(account, kMiB),
+    auto mover = Mover::start(hung, client_of_this_user(), Fd(),
+                              std::make_shared<BouncePool>(account, kMebibyte),
                               [](const Result<ipc::Memory>& how) { EXPECT_FALSE(how.ok()); });
     ASSERT_TRUE(mover.ok());
     EXPECT_EQ((*mover)->usable().code(), Code::kInvalidArgument);
