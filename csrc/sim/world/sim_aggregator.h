@@ -1,5 +1,6 @@
-// An aggregator's process in a simulated world: the real jobs and stations (csrc/aggregation/server),
-// with an endpoint of the network as its listener and simulated turns as its threads. Threads: one.
+// An aggregator's process in a simulated world: the real jobs and stations
+// (csrc/aggregation/server), with an endpoint of the network as its listener and simulated turns as
+// its threads. Threads: one.
 #pragma once
 
 #include <map>
