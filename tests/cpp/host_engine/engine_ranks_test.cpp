@@ -154,6 +154,7 @@ void a_stopped_rank(const Settings& more) {
   EngineProcess engine;
   expect_all_good(run_ranks(kRanks, 60, [&](Member rank, DirectoryStore& store) {
     Settings settings = at(engine);
+    settings["liveness_limit"] = "20000";  // of the engine, which may get no CPU for a second
     for (const auto& [name, value] : more) settings[name] = value;
     if (settings["engine_memory"] == "map") new_in_arenas();
     auto group = make_group("stopped", rank, kRanks, store, settings);
