@@ -18,11 +18,13 @@ target_include_directories(mcast_test_extensions SYSTEM PRIVATE ${MCAST_TORCH_RO
 target_link_directories(mcast_test_extensions PRIVATE ${MCAST_TORCH_ROOT}/lib)
 target_link_libraries(mcast_test_extensions PRIVATE mcast_flags c10 torch_cpu torch torch_python)
 
+add_custom_target(mcast_python_tests DEPENDS mcast_test_extensions)
 # The planner of aggregation, for test_cost_model.py.
-add_executable(mcast_placement_rows tests/python/placement_rows.cpp)
-set_target_properties(mcast_placement_rows PROPERTIES OUTPUT_NAME placement_rows
-                      RUNTIME_OUTPUT_DIRECTORY ${MCAST_PYTHON_TESTS_DIR})
-target_compile_options(mcast_placement_rows PRIVATE -O0 -g0)
-target_link_libraries(mcast_placement_rows PRIVATE mcast_aggregation mcast_flags)
-
-add_custom_target(mcast_python_tests DEPENDS mcast_test_extensions mcast_placement_rows)
+if(MCAST_AGGREGATION)
+  add_executable(mcast_placement_rows tests/python/placement_rows.cpp)
+  set_target_properties(mcast_placement_rows PROPERTIES OUTPUT_NAME placement_rows
+                        RUNTIME_OUTPUT_DIRECTORY ${MCAST_PYTHON_TESTS_DIR})
+  target_compile_options(mcast_placement_rows PRIVATE -O0 -g0)
+  target_link_libraries(mcast_placement_rows PRIVATE mcast_aggregation mcast_flags)
+  add_dependencies(mcast_python_tests mcast_placement_rows)
+endif()
