@@ -27,6 +27,13 @@ Settings at(const EngineProcess& engine, const std::string& shared_memory = "aut
       {"engine", engine.setting()}, {"shared_memory", shared_memory}, {"liveness_limit", "1000"}};
 }
 
+// As at(), for an engine that may get no CPU for a second.
+Settings patient(const EngineProcess& engine) {
+  Settings settings = at(engine);
+  settings["liveness_limit"] = "20000";
+  return settings;
+}
+
 // Waits for all ranks, so that the end of one does not disturb another's creation.
 bool all_here(DirectoryStore& store, const std::string& what, Member rank, uint32_t ranks) {
   std::vector<std::string> keys;
@@ -153,9 +160,8 @@ void a_stopped_rank(const Settings& more) {
   constexpr Member kRanks = 4;
   EngineProcess engine;
   expect_all_good(run_ranks(kRanks, 60, [&](Member rank, DirectoryStore& store) {
-    Settings settings = at(engine);
-    settings["liveness_limit"] = "20000";  // of the engine, which may get no CPU for a second
-    for (const auto& [name, value] : more) settings[name] = value;
+    Settings settings = more;
+    settings.merge(patient(engine));
     if (settings["engine_memory"] == "map") new_in_arenas();
     auto group = make_group("stopped", rank, kRanks, store, settings);
     if (!group || !work(*group, 1000, 2)) return false;
