@@ -151,8 +151,9 @@ void Stations::open(Operation& op) {
 // Sends to all stations that fold for the operation.
 void Stations::tell(const Operation& op, wire::FrameType type, ConstBytes body) {
   const FoldShare& share = *op.reduce->dealt;
-  for (size_t j = 0; j < set_of(op).stations.size(); j++) {
-    const Station& station = set_of(op).stations[j];
+  const StationSet& set = set_of(op);
+  for (size_t j = 0; j < set.stations.size(); j++) {
+    const Station& station = set.stations[j];
     const bool idle = !share.leaves.any() && share.deal.length(static_cast<uint16_t>(j)) == 0;
     if (station.out || idle) continue;
     g_.send_frame(station.member, Channel::kReduce, type, op.post.sequence, op.plan.hash, body);
@@ -165,8 +166,9 @@ void Stations::drop(Operation& op, uint16_t j, const std::string& why) {
   FoldShare& share = *op.reduce->dealt;
   if (!share.leaves.any()) return reductions_.drop_station(op, j);
   if (share.broken) return;
+  const StationSet& set = set_of(op);
   share.broken = why;
-  for (size_t i = 0; i < set_of(op).stations.size(); i++) {
+  for (size_t i = 0; i < set.stations.size(); i++) {
     reductions_.drop_station(op, static_cast<uint16_t>(i));
   }
   if (share.opened) tell_broken(op);
