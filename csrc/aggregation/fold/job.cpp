@@ -255,7 +255,7 @@ bool Job::excuse(const Operation& op, RackFold& fold) const {
   return good;
 }
 
-// PartialReductions contributors in the blocks of the owner's segments that exist already.
+// Excuses contributors in the blocks of the owner's segments that exist already.
 bool Job::excuse_blocks(const Operation& op, Member owner) {
   for (uint32_t i = 0; i < table_.capacity(); i++) {
     const BlockRecord* const there = table_.at(i);

@@ -6,23 +6,25 @@
 // start_probe or adopt_path, then any of on_*/post/progress. Results are queued; user code (`done`
 // callbacks) runs in deliver() only, which the lane calls after it has progressed its groups.
 //
-//   part              task                                                  file
-//   GroupContext      operations, path, sending                             group_context.h
-//   SourceAuth        checks that a block is the one that its root sent     source_auth.h
-//   SmallOperations   sends small operations; tracks positions of roots     small_operations.h
-//   Reception         puts datagrams into memory or staging                 reception.h
-//   Placing           streams that a device writes into memory              placing.h
-//   Repair            lost chunks: requests, donors, reads, early repair    repair.h
-//   Multicast, Ring   sends this member's block on either path; credit      multicast.h,
-//   unicast_ring.h Reductions        contributions, grants, results reductions.h Exchanges blocks
-//   from one rank to another                       exchanges.h Messages          sends and receives
-//   between two ranks                  messages.h ExternalFold      segments that a product outside
-//   of the core folds     external_fold.h CompletionReports operations complete here and everywhere
-//   completion_reports.h Membership        members that are alive, left, gone membership.h
-//   LateInquiry       finds the ranks that have not made a call             late_inquiry.h
-//   PartialReductions           reductions that complete without late ranks partial_reductions.h
-//   PathSwitch        whether multicast reaches all members: at creation,   path_probe.h
-//                     and later; to the ring and back                       path_switch.h
+//   part              task                                                 file
+//   GroupContext      operations, path, sending                            group_context.h
+//   SourceAuth        checks that a block is the one that its root sent    source_auth.h
+//   SmallOperations   sends small operations; tracks positions of roots    small_operations.h
+//   Reception         puts datagrams into memory or staging                reception.h
+//   Placing           streams that a device writes into memory             movements/placing.h
+//   Repair            lost chunks: requests, donors, reads, early repair   movements/repair.h
+//   Multicast         sends this member's block by multicast; credit       movements/multicast.h
+//   UnicastRing       sends blocks around a ring by unicast                movements/unicast_ring.h
+//   Reductions        contributions, grants, results                       movements/reductions.h
+//   Exchanges         blocks from one rank to another                      movements/exchanges.h
+//   Messages          sends and receives between two ranks                 messages.h
+//   ExternalFold      segments that a product outside of the core folds    external_fold.h
+//   CompletionReports operations complete here and everywhere              completion_reports.h
+//   Membership        members that are alive, left, gone                   membership.h
+//   LateInquiry       finds the ranks that have not made a call            late_inquiry.h
+//   PartialReductions reductions that complete without late ranks          partial_reductions.h
+//   PathSwitch        whether multicast reaches all members: at creation   path_probe.h
+//                     and later; to the ring and back                      path_switch.h
 #pragma once
 
 #include <functional>
