@@ -52,9 +52,11 @@ def symbols(file: Path) -> list[str]:
 
 
 def run(package: Path, script: str, *arguments: str, **env: str) -> subprocess.Popen[str]:
+    """In `package`, since Python looks for torch_mcast in the current folder first."""
     return subprocess.Popen(
         [sys.executable, "-c", script, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, env={**os.environ, "PYTHONPATH": str(package), "MCAST_SOCKET_IFNAME": "=lo", **env},
+        text=True, cwd=package,
+        env={**os.environ, "PYTHONPATH": str(package), "MCAST_SOCKET_IFNAME": "=lo", **env},
     )  # fmt: skip
 
 
