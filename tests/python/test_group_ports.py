@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -26,18 +27,18 @@ def job_store() -> dist.Store:
 
 
 def receiving() -> set[tuple[str, int]]:
-    """Returns the multicast addresses (as the kernel prints them) and ports of this process's sockets."""
-    inodes = set()
+    """Returns the multicast addresses and ports of this process's sockets.
+
+    Each socket is asked: a read of /proc/net/udp leaves sockets out where others of this host close.
+    """
+    found = set()
     for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # the descriptor of the listing
-            inodes.add(os.readlink(entry).removeprefix("socket:[").removesuffix("]"))
-    found = set()
-    for line in Path("/proc/net/udp").read_text().splitlines()[1:]:
-        fields = line.split()
-        address, _, port = fields[1].partition(":")
-        if fields[9] in inodes and address.endswith("EF"):  # 239.
-            found.add((address, int(port, 16)))
-    return found
+            if os.readlink(entry).startswith("socket:"):
+                with socket.socket(fileno=os.dup(int(entry.name))) as one:
+                    if (one.family, one.type) == (socket.AF_INET, socket.SOCK_DGRAM):
+                        found.add(one.getsockname())
+    return {(address, port) for address, port in found if address.startswith("239.")}
 
 
 def gather(group: dist.ProcessGroup) -> None:
@@ -86,7 +87,7 @@ def where_ports_are_taken() -> tuple[set[int], int]:
     store = job_store()
     if dist.get_rank() == 0:
         address, port = min(before, key=lambda at: at[1])  # of lane 0
-        group = int.from_bytes(bytes.fromhex(address)[::-1], "big") & 0xFFFFFF
+        group = int.from_bytes(socket.inet_aton(address), "big") & 0xFFFFFF
         assert store.check([f"mcast/port/{group}/{port}"]), "the default group has claimed its own"
         for taken in range(20000, 30000, 4):
             store.compare_set(f"mcast/port/{group}/{taken}", "", "another")
