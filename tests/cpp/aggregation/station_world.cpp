@@ -87,6 +87,7 @@ Sequence StationWorld::call(wire::Kind kind, Element element, Reduction reductio
   const size_t size = element_size(element), ranks = options_.ranks;
   c.share = kind == wire::Kind::kReduceScatter ? bytes : (bytes / size + ranks - 1) / ranks * size;
   const uint64_t total = kind == wire::Kind::kReduceScatter ? bytes * ranks : bytes;
+  c.segment = options_.segment / (wide(c) ? accumulator_ratio(element) : 1);
   Rng rng(seed);
   for (uint32_t h = 0; h < params_.hosts.count(); h++) {
     c.inputs.push_back(some_elements(element, total, rng));
@@ -103,31 +104,36 @@ void StationWorld::deal_all(Call& c, uint64_t total) const {
   for (uint32_t m = 0; m < options_.ranks; m++) {
     const uint64_t at = std::min(m * c.share, total);
     const uint64_t length = std::min(c.share, total - at);
-    shape.segments.push_back(
-        static_cast<uint32_t>((length + options_.segment - 1) / options_.segment));
+    shape.segments.push_back(static_cast<uint32_t>((length + c.segment - 1) / c.segment));
   }
   const Deal deal(shape);
   for (uint32_t number = 0; number < deal.length(0); number++) {
     const Deal::Entry entry = deal.entry(0, number);
     const uint64_t end = std::min((entry.owner + 1) * c.share, total);
-    const uint64_t at = entry.owner * c.share + uint64_t{entry.segment} * options_.segment;
-    const auto length = static_cast<uint32_t>(std::min<uint64_t>(options_.segment, end - at));
+    const uint64_t at = entry.owner * c.share + uint64_t{entry.segment} * c.segment;
+    const auto length = static_cast<uint32_t>(std::min<uint64_t>(c.segment, end - at));
     c.list.push_back({entry.segment, entry.owner, length, options_.keep && kept(c, entry.owner)});
   }
 }
 
 void StationWorld::deal_in_turn(Call& c, uint64_t total) const {
-  const auto rows = static_cast<uint32_t>((c.share + options_.segment - 1) / options_.segment);
+  const auto rows = static_cast<uint32_t>((c.share + c.segment - 1) / c.segment);
   for (uint32_t i = 0; i < rows; i++) {
     for (uint32_t place = 0; place < options_.ranks; place++) {
       const auto m = static_cast<Member>((i + place) % options_.ranks);
       const uint64_t end = std::min((m + 1) * c.share, total);
-      const uint64_t at = m * c.share + uint64_t{i} * options_.segment;
+      const uint64_t at = m * c.share + uint64_t{i} * c.segment;
       if (at >= end || (i + m) % 3 >= options_.share) continue;
-      const auto length = static_cast<uint32_t>(std::min<uint64_t>(options_.segment, end - at));
+      const auto length = static_cast<uint32_t>(std::min<uint64_t>(c.segment, end - at));
       c.list.push_back({i, m, length, kept(c, m)});
     }
   }
+}
+
+bool StationWorld::wide(const Call& call) const {
+  return !params_.hosts.flat() &&
+         contributes_wide(static_cast<Element>(call.descriptor.element),
+                          static_cast<Reduction>(call.descriptor.reduction));
 }
 
 bool StationWorld::kept(const Call& call, Member owner) const {
@@ -168,11 +174,10 @@ wire::Writer StationWorld::contribution(Member rank, Sequence op, uint32_t numbe
   wire::Writer body;
   wire::put_reduce_head(body, number, host_factor(host));
   const std::byte* const from =
-      c.inputs[host].data() + e.owner * c.share + size_t{e.segment} * options_.segment;
+      c.inputs[host].data() + e.owner * c.share + size_t{e.segment} * c.segment;
   const auto element = static_cast<Element>(c.descriptor.element);
   std::vector<std::byte> payload(from, from + e.bytes);
-  if (!params_.hosts.flat() &&
-      contributes_wide(element, static_cast<Reduction>(c.descriptor.reduction))) {
+  if (wide(c)) {
     const size_t count = e.bytes / element_size(element);
     payload.resize(count * accumulator_size(element));
     fold_first(element, Reduction::kSum, 1, from, payload.data(), count);
@@ -362,7 +367,7 @@ std::vector<std::byte> StationWorld::expected(const Call& c, const ListEntry& e)
   bool first = true;
   for (const uint32_t h : order) {
     const std::byte* const from =
-        c.inputs[h].data() + e.owner * c.share + size_t{e.segment} * options_.segment;
+        c.inputs[h].data() + e.owner * c.share + size_t{e.segment} * c.segment;
     (first ? fold_first : fold_next)(element, reduction, host_factor(h), from, sum.data(), count);
     first = false;
   }

@@ -98,6 +98,7 @@ class StationWorld : private aggregation::Outlet, private aggregation::Planner {
   struct Call {
     wire::Descriptor descriptor;
     uint64_t share = 0;  // bytes of a shard
+    size_t segment = 0;  // bytes of a block's segment: its contribution has StationOptions::segment
     std::vector<aggregation::ListEntry> list;
     std::vector<std::vector<std::byte>> inputs;  // by host: all shards in order
     bool refused = false;
@@ -115,6 +116,8 @@ class StationWorld : private aggregation::Outlet, private aggregation::Planner {
                                                             size_t room) const override;
 
   bool speaks(Member rank, const aggregation::ListEntry& entry) const;
+  // Contributions are in accumulators: hosts of several ranks have folded them.
+  bool wide(const Call& call) const;
   bool kept(const Call& call, Member owner) const;
   void deal_all(Call& call, uint64_t total) const;
   void deal_in_turn(Call& call, uint64_t total) const;
