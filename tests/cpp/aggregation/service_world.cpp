@@ -22,7 +22,7 @@
 namespace mcast::test {
 namespace {
 
-constexpr Nanos kPatience = 20 * kSecond;
+constexpr Nanos kPatience = 60 * kSecond;
 constexpr uint32_t kRoster = 1;
 
 class SimpleList final : public aggregation::WorkList {

@@ -26,7 +26,7 @@ std::shared_ptr<Group> member_of(const EngineProcess* engine, Member rank, uint3
                                  KeyValueStore& store, const std::string& memory = "slots") {
   const std::string where = engine == nullptr ? "inproc" : engine->setting();
   return make_group("hosted", rank, ranks, store,
-                    {{"engine", where}, {"engine_memory", memory}, {"liveness_limit", "1000"}});
+                    {{"engine", where}, {"engine_memory", memory}, {"liveness_limit", "20000"}});
 }
 
 bool all_at(DirectoryStore& store, const std::string& where, Member rank, uint32_t ranks) {
@@ -319,7 +319,7 @@ void expect_messages_refused(const WrongMessages& wrong) {
       return store.set("named", "").ok();
     }
     auto spec =
-        group_spec("hosted", 0, 2, {{"engine", engine.setting()}, {"liveness_limit", "1000"}});
+        group_spec("hosted", 0, 2, {{"engine", engine.setting()}, {"liveness_limit", "20000"}});
     auto link = ClientLink::connect(engine.path(), 5 * kSecond);
     if (!link.ok()) return false;
     const auto made = (*link)->make_group(*spec, store);

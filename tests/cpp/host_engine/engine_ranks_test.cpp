@@ -24,14 +24,7 @@ using Settings = std::map<std::string, std::string>;
 
 Settings at(const EngineProcess& engine, const std::string& shared_memory = "auto") {
   return {
-      {"engine", engine.setting()}, {"shared_memory", shared_memory}, {"liveness_limit", "1000"}};
-}
-
-// As at(), for an engine that may get no CPU for a second.
-Settings patient(const EngineProcess& engine) {
-  Settings settings = at(engine);
-  settings["liveness_limit"] = "20000";
-  return settings;
+      {"engine", engine.setting()}, {"shared_memory", shared_memory}, {"liveness_limit", "20000"}};
 }
 
 // Waits for all ranks, so that the end of one does not disturb another's creation.
@@ -161,7 +154,7 @@ void a_stopped_rank(const Settings& more) {
   EngineProcess engine;
   expect_all_good(run_ranks(kRanks, 60, [&](Member rank, DirectoryStore& store) {
     Settings settings = more;
-    settings.merge(patient(engine));
+    settings.merge(at(engine));
     if (settings["engine_memory"] == "map") new_in_arenas();
     auto group = make_group("stopped", rank, kRanks, store, settings);
     if (!group || !work(*group, 1000, 2)) return false;
