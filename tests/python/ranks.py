@@ -193,6 +193,11 @@ class Worker:
         return f"no stack available\n{said}"
 
 
+# Workers that wait for another call. A pytest process has several pools, and one worker holds up to
+# 300 MB that the others do not share.
+KEPT_WORKERS = 8
+
+
 class Pool:
     def __init__(self, env: dict[str, str] | None = None) -> None:
         self._env = dict(env or {})
@@ -248,6 +253,8 @@ class Pool:
             raise RankError(
                 "\n".join(f"--- rank {rank} of {world}\n{text}" for rank, text in failed.items())
             )
+        for rank in range(KEPT_WORKERS, world):
+            self._workers.pop(rank).kill()
         return [answers[rank][1] for rank in range(world)]
 
     def _collect(self, workers: list[Worker], limit_s: float) -> dict[int, tuple[bool, Any]]:
