@@ -35,13 +35,18 @@ def test_restart_then_interrupt(tmp_path, shared_memory, path):
     folder = str(tmp_path)
     with open(tmp_path / "log", "wb") as log:
         process = subprocess.Popen(
-            [*torchrun(2), "--max-restarts", "1", "--monitor-interval", "0.1", str(SCRIPT), folder, path],
+            [*torchrun(2), "--max-restarts", "1", "--monitor-interval", "0.1", "--redirects", "3",
+             "--log-dir", str(tmp_path / "ranks"), str(SCRIPT), folder, path],
             stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
             env={**os.environ, "MCAST_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo",
                  "OMP_NUM_THREADS": "1", "MCAST_SHARED_MEMORY": shared_memory,
                  "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )  # fmt: skip
-    text = (tmp_path / "log").read_text
+
+    def text() -> str:
+        """Returns what the ranks have written. (torchrun itself may abort when it is interrupted.)"""
+        return "".join(file.read_text() for file in (tmp_path / "ranks").rglob("std*.log"))
+
     try:
         good = [tmp_path / f"good{rank}" for rank in (0, 1)]
         until(lambda: all(file.exists() for file in good), text, process=process)
