@@ -205,6 +205,7 @@ def test_equal_experiments_are_equal_in_two_processes():
         assert state["top"]["idle"] > state["leaf"]["idle"]  # stores its children
 
 
+@pytest.mark.alone  # takes up to 4 GiB
 @pytest.mark.all_tier
 @pytest.mark.parametrize(
     ("text", "events"),

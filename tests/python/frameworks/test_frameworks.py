@@ -91,10 +91,12 @@ def ray_folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.alone  # Ray starts some ten processes, which have limits of their own
 def test_ray_train_losses_equal_gloo(ray_folder):
     compare(ray_folder)
 
 
+@pytest.mark.alone
 def test_ray_collective_groups(ray_folder):
     made = json.loads((ray_folder / "groups.json").read_text())
     both = {

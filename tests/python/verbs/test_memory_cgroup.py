@@ -14,6 +14,7 @@ KILLED = 128 + 9
 CASES = ["2:1", "4:01", "8:0", "16:1", "24:01", "200:01"]
 
 
+@pytest.mark.alone  # its ranks have 10 s to make a group
 @pytest.mark.all_tier  # an emulated machine takes half a minute for it
 def test_ranks_in_a_memory_cgroup(driver, machines):
     script = "tests/python/verbs/limited.sh"

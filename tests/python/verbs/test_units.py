@@ -56,6 +56,7 @@ def check_step(step: dict, engine: bool, aggregator: bool) -> None:
     assert (step[AGGREGATOR]["ActiveState"] == "active") == aggregator, step[AGGREGATOR]
 
 
+@pytest.mark.alone  # what it waits for has a minute
 @pytest.mark.all_tier  # an emulated machine, and some twenty Python processes in it
 def test_both_units_under_systemd(machines, tmp_path):
     missing = vm_image.missing_tools() + ([] if shutil.which("systemctl") else ["systemd"])
