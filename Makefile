@@ -217,8 +217,9 @@ CLANGS = $(shell sed -n 's/^CLANGS="\(.*\)"/\1/p' tools/setup.sh)
 CLANG_VERSION = $(shell for n in $(CLANGS); do command -v clang++-$$n > /dev/null && echo $$n && break; done)
 CLANG = -DCMAKE_CXX_COMPILER=clang++-$(CLANG_VERSION) -DCMAKE_C_COMPILER=clang-$(CLANG_VERSION)
 # For ASan, Clang compiles in half of GCC's time; for TSan, in the same time.
-ASAN = -DMCAST_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=Debug $(CLANG)
-TSAN := -DMCAST_SANITIZE=thread -DCMAKE_BUILD_TYPE=Debug
+ASAN = -DMCAST_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=Debug -DMCAST_BUILD_RARE_TESTS=ON $(CLANG)
+# Without dpa and offload, which have one thread: TSan refuses the fences of the kernel.
+TSAN := -DMCAST_SANITIZE=thread -DCMAKE_BUILD_TYPE=Debug -DMCAST_BUILD_RARE_TESTS=OFF
 # Tests with memory that is mapped twice in one process: the sanitizer sees neither that it is the same memory nor what
 # orders the accesses. The last but one writes during a copy on purpose. In the last one a hostile client has several
 # operations write to the same bytes of its own.
