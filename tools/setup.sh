@@ -74,9 +74,9 @@ absent() { # of these packages
 open(os.path.join(s.get_path('include'), 'Python.h'))" 2>/dev/null; then
         missing=$(echo "$missing" | sed 's/ python3-dev//')
     fi
-    # Likewise a compiler.
+    # Likewise a compiler. (Not g++-aarch64-linux-gnu.)
     if command -v c++ >/dev/null; then
-        missing=$(echo "$missing" | sed 's/ g++//')
+        missing=$(echo "$missing" | sed -e 's/ g++$//' -e 's/ g++ / /')
     fi
     echo "$missing"
 }

@@ -28,7 +28,9 @@ TEST(Ageing, ReportsAnIdleBlockSoonAfterItsDeadline) {
         EXPECT_EQ(*key, idle);
         told = now;
       }
-      if (told == 0) EXPECT_LE(ageing.next(), now + kDeadline / 16);
+      if (told == 0) {
+        EXPECT_LE(ageing.next(), now + kDeadline / 16);
+      }
     }
     EXPECT_GE(told - since, kDeadline);
     EXPECT_LE(told - since, kDeadline + kDeadline / 16 + 3 * kMilli);  // polls are up to 3 ms late

@@ -125,7 +125,9 @@ TEST_F(PatienceTest, TheShareOfTimeLostToAnotherProgramIsBounded) {
     }
     now_ += 100 * kMicro;  // time of an operation
     patience_.end();
-    if (now_ < begin + 500 * kMilli) EXPECT_LE(lost, 2 * kSlice);
+    if (now_ < begin + 500 * kMilli) {
+      EXPECT_LE(lost, 2 * kSlice);
+    }
   }
   EXPECT_LE(lost, 7 * kSlice);
 }

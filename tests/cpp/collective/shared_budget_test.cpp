@@ -73,7 +73,9 @@ void expect_within_half(uint32_t groups, Nanos apart, bool all_gather) {
   // If roots take turns, those that have not begun may use half as much in addition.
   const size_t most = kQueueBytes / 4 * (all_gather ? 3 : 2);
   EXPECT_LE(queued, most + groups * kLeastWindow * kDatagramBytes);
-  if (!all_gather) EXPECT_GE(queued, kQueueBytes / 4) << "the budget is not left unused";
+  if (!all_gather) {
+    EXPECT_GE(queued, kQueueBytes / 4) << "the budget is not left unused";
+  }
   finish(c, runs);
   EXPECT_EQ(c.net().totals().overflowed_data, 0u);
 }

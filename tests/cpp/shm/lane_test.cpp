@@ -318,7 +318,9 @@ TEST_F(HostLaneTest, RegistryCountsTheRanksOfTheJob) {
   EXPECT_FALSE(registry_->core_each());
   registry_->note_ranks(2);
   EXPECT_FALSE(registry_->core_each()) << "the group of many is still there";
-  if (std::getenv("LOCAL_WORLD_SIZE") == nullptr) EXPECT_TRUE(before);
+  if (std::getenv("LOCAL_WORLD_SIZE") == nullptr) {
+    EXPECT_TRUE(before);
+  }
 }
 
 // A caller that posts and waits polls itself, so peers do not wake anyone for it in between.

@@ -4,6 +4,7 @@
 // host could not reach each other.
 #include "transport/udp/source_filter.h"
 
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <algorithm>
