@@ -43,9 +43,12 @@ def test_restart_then_interrupt(tmp_path, shared_memory, path):
                  "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )  # fmt: skip
 
-    def text() -> str:
-        """Returns what the ranks have written. (torchrun itself may abort when it is interrupted.)"""
+    def said() -> str:
+        """Returns what the ranks have written."""
         return "".join(file.read_text() for file in (tmp_path / "ranks").rglob("std*.log"))
+
+    def text() -> str:
+        return said() + (tmp_path / "log").read_text()
 
     try:
         good = [tmp_path / f"good{rank}" for rank in (0, 1)]
@@ -58,4 +61,5 @@ def test_restart_then_interrupt(tmp_path, shared_memory, path):
         if alive(process.pid):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait(GUARD_S)
-    assert "terminate called" not in text() and "Segmentation" not in text(), text()
+    # (torchrun itself, which does not load the extension, may abort when it is interrupted.)
+    assert "terminate called" not in said() and "Segmentation" not in text(), text()
