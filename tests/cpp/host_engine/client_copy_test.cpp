@@ -31,7 +31,7 @@ using testing::HasSubstr;
 
 std::map<std::string, std::string> copied(const EngineProcess& engine,
                                           const std::string& memory = "copy") {
-  return {{"engine", engine.setting()}, {"engine_memory", memory}, {"liveness_limit", "20000"}};
+  return {{"engine", engine.setting()}, {"engine_memory", memory}};
 }
 
 // The status report of the engine about its clients.

@@ -27,8 +27,7 @@ using testing::HasSubstr;
 
 std::shared_ptr<Group> hosted(const EngineProcess& engine, Member rank, uint32_t ranks,
                               KeyValueStore& store) {
-  return make_group("hosted", rank, ranks, store,
-                    {{"engine", engine.setting()}, {"liveness_limit", "20000"}});
+  return make_group("hosted", rank, ranks, store, {{"engine", engine.setting()}});
 }
 
 // Does some work that is over on all ranks, so that later events do not disturb its end.

@@ -25,8 +25,7 @@ using testing::HasSubstr;
 std::shared_ptr<Group> member_of(const EngineProcess* engine, Member rank, uint32_t ranks,
                                  KeyValueStore& store, const std::string& memory = "slots") {
   const std::string where = engine == nullptr ? "inproc" : engine->setting();
-  return make_group("hosted", rank, ranks, store,
-                    {{"engine", where}, {"engine_memory", memory}, {"liveness_limit", "20000"}});
+  return make_group("hosted", rank, ranks, store, {{"engine", where}, {"engine_memory", memory}});
 }
 
 bool all_at(DirectoryStore& store, const std::string& where, Member rank, uint32_t ranks) {
@@ -318,8 +317,7 @@ void expect_messages_refused(const WrongMessages& wrong) {
       EXPECT_THAT(s.message(), HasSubstr(wrong.text));
       return store.set("named", "").ok();
     }
-    auto spec =
-        group_spec("hosted", 0, 2, {{"engine", engine.setting()}, {"liveness_limit", "20000"}});
+    auto spec = group_spec("hosted", 0, 2, {{"engine", engine.setting()}});
     auto link = ClientLink::connect(engine.path(), 5 * kSecond);
     if (!link.ok()) return false;
     const auto made = (*link)->make_group(*spec, store);

@@ -23,8 +23,7 @@ using testing::HasSubstr;
 using Settings = std::map<std::string, std::string>;
 
 Settings at(const EngineProcess& engine, const std::string& shared_memory = "auto") {
-  return {
-      {"engine", engine.setting()}, {"shared_memory", shared_memory}, {"liveness_limit", "20000"}};
+  return {{"engine", engine.setting()}, {"shared_memory", shared_memory}};
 }
 
 // Waits for all ranks, so that the end of one does not disturb another's creation.
