@@ -17,20 +17,21 @@ MARK = re.compile(rb"/([ -~]*mcast_monitored/[ -~]*?)(\d+)/1(?![ -~])")
 
 
 def marks_of_an_absent_rank() -> str:
-    """Rank 1 does not call the second monitored_barrier(); an attacker writes its mark to the store."""
+    """Rank 1 does not call the second monitored_barrier(); an attacker writes its mark to the store.
+    Only the attacker reads the store's file, which then holds the forged marks too."""
     backend = backend_of()
     dist.barrier()
     backend.monitored_barrier()
     store = dist.distributed_c10d._get_default_store()
     while isinstance(store, dist.PrefixStore):
         store = store.underlying_store
-    prefix, number = MARK.findall(Path(store.path).read_bytes())[-1]
-    marks = [f"{prefix.decode()}{int(number) + more}/1" for more in range(1, 5)]
     if dist.get_rank() == 1:
-        for mark in marks:
-            store.set(mark, "here")
+        prefix, number = MARK.findall(Path(store.path).read_bytes())[-1]
+        for more in range(1, 5):
+            store.set(f"{prefix.decode()}{int(number) + more}/1", "here")
+        store.set("forged", "all")
         return ""
-    store.wait(marks)
+    store.wait(["forged"])
     with pytest.raises(RuntimeError) as refused:
         backend.monitored_barrier(timedelta(seconds=3))
     return str(refused.value)
