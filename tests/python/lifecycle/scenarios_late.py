@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -73,10 +72,10 @@ def prove_service(group: Any) -> None:
 
 def leaves(link: Any, what: str, how: str, backend: str = "mcast") -> None:
     """The other ranks destroy the group or end without it; if it is a subgroup, they continue. The
-    time limit is far off: the clock is moved by up to 40 s and also runs by itself."""
+    group's time limit is far off, as that of a subgroup (torch's default): the clock is moved by up
+    to 40 s and also runs by itself."""
     join(link, FAR_LIMIT_S, backend=backend)
-    limit = timedelta(seconds=FAR_LIMIT_S)
-    group = dist.new_group(timeout=limit, backend=backend) if how == "subgroup" else None
+    group = dist.new_group(backend=backend) if how == "subgroup" else None
     if os.environ.get("MCAST_AGGREGATORS"):
         prove_service(group)
     dist.barrier()
