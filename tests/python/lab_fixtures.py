@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from waiting import GUARD_S
 
 from torch_mcast.lab.call import Call
 from torch_mcast.lab.network import Lab
@@ -54,7 +55,7 @@ class Cluster:
         self,
         function: Callable[..., Any],
         *args: Any,
-        timeout_s: float = 120.0,
+        timeout_s: float = GUARD_S + 20,
         env: dict[str, str] | None = None,
     ) -> list[Any]:
         """Runs a function as Pool.run does."""

@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from waiting import GUARD_S
+
 VARIABLE = "MCAST_TEST_CLOCK"  # names the file to `use`; engines and aggregators read it themselves
-GUARD_S = 60.0
 # Not more than the engine counts per tick as silence of another rank in shared memory: 0.2 s.
 STEP_S = 0.2
 # Number of times that a thread sleeps in each step: a ping that is due is sent before the first

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import launch
+from waiting import GUARD_S
 
 # The network path, on loopback; tests of shared memory set another one.
 _LOOPBACK = {
@@ -162,10 +163,11 @@ class Worker:
     def __init__(self, folder: Path, number: int, env: dict[str, str]) -> None:
         self.stacks, self._log = folder / f"stacks{number}", folder / f"log{number}"
         here, there = socket.socketpair()
-        # Imports may read the pool's own environment, so the process does them itself.
+        # Imports read variables of torch and of CUDA: then the process does them itself.
+        ours = all(name.startswith(("MCAST_", "FAKE_")) for name in env)
         self.process = launch.fork(
             "ranks:serve", str(self.stacks), env,
-            channel=there.fileno(), log=self._log, env=env, preload=() if env else launch.MODULES,
+            channel=there.fileno(), log=self._log, env=env, preload=launch.MODULES if ours else (),
         )  # fmt: skip
         there.close()
         self.connection = Connection(here.detach())
@@ -224,8 +226,8 @@ class Pool:
         *args: Any,
         backend: str = "mcast",
         options: dict[str, Any] | None = None,
-        timeout_s: float = 60,
-        limit_s: float = 75,
+        timeout_s: float = GUARD_S,
+        limit_s: float = GUARD_S + 20,
         store: str = "file",
         env: dict[str, str] | None = None,
     ) -> list[Any]:

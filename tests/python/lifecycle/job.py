@@ -25,9 +25,8 @@ from typing import Any
 
 import launch
 from moved_clock import MovedClock
-from waiting import until
+from waiting import GUARD_S, until
 
-GUARD_S = 60.0
 _PRELOAD = ("torch.distributed", "preloaded")
 _ENV = {
     "MCAST_SOCKET_IFNAME": "lo",

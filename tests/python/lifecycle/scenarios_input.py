@@ -163,7 +163,6 @@ def works(link: Any, size: int, options: dict[str, Any]) -> None:
     second = dist.new_group(backend="mcast")
     dist.barrier(group=second)
     stats = torch_mcast.stats()
-    link.say(
-        "stats", **{key: stats[key] for key in ("transport", "path", "chunk", "window", "counters")}
-    )
+    told = ("transport", "path", "reason", "chunk", "window", "counters")
+    link.say("stats", **{key: stats[key] for key in told})
     dist.destroy_process_group()

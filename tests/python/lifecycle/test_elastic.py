@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 from ranks import free_port
 from torchrun import LOCAL
-from waiting import until
+from waiting import GUARD_S, until
 
 SCRIPT = Path(__file__).with_name("elastic.py")
-GUARD_S = 120
 
 
 class Node:

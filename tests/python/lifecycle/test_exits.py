@@ -73,7 +73,7 @@ def test_a_callback_waits(job, what):
         it.ranks[0].expect("posted")
         it.ranks[1].order("post")
         it.ranks[0].expect("ends")
-        it.ranks[0].code()
+        it.ranks[0].code(60)
         it.ranks[1].order("go")
         it.end()
         named = "callbacks of mcast barrier #1 on rank 0" in it.ranks[0].output()
@@ -83,7 +83,7 @@ def test_a_callback_waits(job, what):
 def test_time_limits_of_many_groups_do_not_add_up(job):
     with job(2, "scenarios_exit.waits_at_exit", 30) as it:
         it.ranks[0].expect("ends")
-        it.ranks[0].code()
+        it.ranks[0].code(60)
         it.ranks[1].order("go")
         it.end()
 

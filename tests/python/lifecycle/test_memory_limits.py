@@ -7,7 +7,7 @@ import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from job import GUARD_S
+from waiting import GUARD_S
 
 KIB, MIB = 1 << 10, 1 << 20
 

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 from torchrun import torchrun
-from waiting import until
+from waiting import GUARD_S, until
 
 SCRIPT = Path(__file__).with_name("restarted.py")
-GUARD_S = 120
 
 
 def alive(session: int) -> list[str]:

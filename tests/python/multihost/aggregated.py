@@ -11,6 +11,7 @@ import programs
 import torch
 import torch.distributed as dist
 from test_reduce import contribution, fold, fold_in_turn, reduce_op, same_bits
+from waiting import GUARD_S
 
 import torch_mcast
 
@@ -187,7 +188,7 @@ class Known:
         check()
 
 
-def join(ctx, number: int = 0, timeout_s: float = 60.0, **options) -> None:
+def join(ctx, number: int = 0, timeout_s: float = GUARD_S, **options) -> None:
     """Joins as programs.join does; `number` is the group's name, in which two jobs may differ."""
     dist.distributed_c10d._world.group_count = number
     options = torch_mcast.Options(**{**PAYS, **options})
@@ -199,7 +200,7 @@ def rounds_once_served(
     check: Callable[[int], None],
     count: int,
     options: dict | None = None,
-    limit_s: float = 60.0,
+    limit_s: float = GUARD_S,
 ) -> dict:
     """Calls check(0), check(1), ...: one round each, on the driver's "go". Before them it runs a
     round of which aggregators have folded a part for every rank, since they serve a job only after
@@ -278,7 +279,7 @@ def until_served(ctx, served: int) -> dict:
     return prove_service(served)
 
 
-def prove_service(served: int, limit_s: float = 60.0) -> dict:
+def prove_service(served: int, limit_s: float = GUARD_S) -> dict:
     """Runs reductions until `served` aggregators have been admitted for a while, and three
     reductions in a row had parts that aggregators folded for every rank."""
     known, until = Known(), time.monotonic() + limit_s

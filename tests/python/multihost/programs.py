@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 from contents import compare
+from waiting import GUARD_S
 
 import torch_mcast
 
@@ -31,7 +32,7 @@ def pattern(size: int, rank: int, salt: int) -> torch.Tensor:
     return words.view(torch.uint8)[:size]
 
 
-def join(ctx, timeout_s: float = 60.0, **options) -> None:
+def join(ctx, timeout_s: float = GUARD_S, **options) -> None:
     # The default group's name is a count of groups, including those whose creation failed in an
     # earlier call; it must be the same in new workers.
     dist.distributed_c10d._world.group_count = 0
@@ -123,7 +124,7 @@ def rounds(ctx, size, count, options=None) -> dict:
     return torch_mcast.stats()
 
 
-def until_told(ctx, size, options=None, timeout_s=60.0, root=None, watch="") -> dict:
+def until_told(ctx, size, options=None, timeout_s=GUARD_S, root=None, watch="") -> dict:
     """Runs operations without pause until the driver sends stop; every byte is checked. Rank 0
     receives the driver's signal and passes it on by a broadcast in each round. Broadcasts come from
     `root` alone if one is given (and there are no all-gathers then), else from every rank in turn.

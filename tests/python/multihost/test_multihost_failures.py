@@ -5,11 +5,11 @@ import time
 
 import programs
 import pytest
+from waiting import GUARD_S
 
 all_tier = pytest.mark.all_tier
 # Long enough that no running rank is silent for it, however busy the machine is.
 LIMIT = {"liveness_limit": 6000}
-GUARD_S = 60
 SIZE = 4 << 20  # four of them take 0.14 s of the link: signals arrive in the middle
 
 
@@ -21,7 +21,7 @@ def running(cluster, *args, **fields):
 
 def survives(call):
     call.signal("stop")
-    stats = call.results(60)
+    stats = call.results(GUARD_S)
     assert all(not row["failure"] and row["counters"]["ops_failed"] == 0 for row in stats)
     assert len({row["rounds"] for row in stats}) == 1
     return stats
