@@ -1,7 +1,9 @@
-// A barrier for a device: all work that a rank has given to its device is done before the other
-// ranks continue. c10d passes the numbers that the caller gave (device_ids), otherwise a device
-// type of the group: "cpu" if the group serves that too. As with NCCL, such a barrier is then for
-// the device to which the group is bound, otherwise for the device of its last operation.
+// A barrier for a device: each rank posts the barrier once this group's collectives on device
+// tensors and everything on the device's current stream have finished. It does not wait for other
+// streams, nor for messages unless the current stream waits for them. c10d passes the numbers that
+// the caller gave (device_ids), otherwise a device type of the group: "cpu" if the group serves
+// that too. As with NCCL, such a barrier is then for the device to which the group is bound,
+// otherwise for the device of its last operation.
 #include <ATen/DeviceAccelerator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
