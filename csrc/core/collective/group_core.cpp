@@ -2,7 +2,7 @@
 // arrived early. Datagrams and frames then advance it until it is complete locally: all data
 // received, and the caller's memory no longer needed for sending. Small operations end then,
 // because their root keeps a copy for repair, and release their machines. Large ones keep theirs
-// until the completion tree has released them, so that every rank can serve as a donor. Released
+// until the control tree has released them, so that every rank can serve as a donor. Released
 // operations leave the front of the queue in order. An operation that ends queues its callback.
 #include "collective/group_core.h"
 

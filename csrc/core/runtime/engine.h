@@ -22,7 +22,8 @@ class Engine {
   // one; groups of the parent are dead there (every call returns kClosed).
   static Engine& instance();
 
-  // Blocks until all ranks have called it, multicast has been probed and the path is agreed.
+  // Blocks until all ranks have called it and the path is agreed: multicast is probed first, unless
+  // the path is set or all ranks share a host.
   Result<std::shared_ptr<Group>> create_group(const GroupSpec& spec, KeyValueStore& store);
 
   // Waits until the ends of all groups are confirmed (Group::close_in_order()) and stops the lanes.

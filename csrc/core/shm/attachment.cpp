@@ -1,7 +1,7 @@
 // Rank 0's record names the descriptor of a new segment; every record names its process's mailbox.
-// Each rank maps them through /proc, verifies that they contain the announced tokens, and reads a
-// word of every peer's private memory; then all exchange their verdicts, and the worst one applies
-// to all. Ranks that an engine of the host runs name a token instead, for which the engine's
+// Each rank maps them through /proc, verifies that each mailbox contains the announced token, and
+// reads the copy of the token in the peer's private memory; then all exchange their verdicts, and the
+// worst one applies to all. Ranks that an engine of the host runs name a token instead, for which the engine's
 // directory gives the same facts: they find each other in one process.
 #include "shm/attachment.h"
 

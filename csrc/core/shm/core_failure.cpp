@@ -139,10 +139,7 @@ bool HostCore::fail_for_leavers() {
   const Sequence wanted = ops_[std::min(consuming_, ops_.size() - 1)]->post.sequence;
   for (const auto& [m, called] : leavers) {
     if (called > wanted || !contains(who, m)) continue;
-    fail(Status(Code::kClosed, "rank " + std::to_string(m) +
-                                   " left the group without calling operation " +
-                                   std::to_string(wanted)),
-         m);
+    fail(make_error<ErrorId::rank_left_before>(m, wanted), m);
     return true;
   }
   return false;

@@ -4,7 +4,7 @@
 //   2. Each root sends its block once, within its window and its turn: in a large all-gather roots
 //      take turns in chains; otherwise roots that send at once are kept in step
 //      (protocol/skew_limiter.h).
-//   3. Losses are repaired (repair.h); the completion tree reports when all members have all data.
+//   3. Losses are repaired (repair.h); the control tree reports when all members have all data.
 // Cost, n bytes in all, P members: a root's link sends its own block, n / P (broadcast: n), and
 // every link receives n - n / P (broadcast: n); the switch makes the copies. Memory traffic per
 // byte: one copy at the sender, one at the receiver.
