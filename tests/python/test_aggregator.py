@@ -16,6 +16,7 @@ import pytest
 import unit_files
 from waiting import until
 
+import torch_mcast
 from torch_mcast.aggregator import NoAggregator, find_program, read, socket_paths
 from torch_mcast.aggregator.cli import main
 from torch_mcast.aggregator.table import job_rows, show, station_rows, summary
@@ -120,7 +121,10 @@ def test_an_interface_that_is_not_there_ends_with_1():
     """It ends at the start, not at the first group's request."""
     wrong = run("--listen", "127.0.0.1:0", "--interface", "=nosuch0")
     assert wrong.returncode == 1
-    assert "nosuch0" in wrong.stderr
+    found = torch_mcast.read_error(wrong.stderr)
+    assert (found["error"], found["fields"]["pattern"]) == ("no_interface", "=nosuch0"), (
+        wrong.stderr
+    )
 
 
 @pytest.mark.parametrize("level, told", [(None, True), ("", True), ("warn", False)])

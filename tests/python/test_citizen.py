@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from contents import assert_same
+from named_errors import raises_error
 from torch.distributed import ProcessGroupGloo, distributed_c10d
 
 import torch_mcast
@@ -331,7 +332,7 @@ def failed_batch() -> None:
         for _ in range(2):
             dist.broadcast(torch.zeros(3), 1, group=group, async_op=True)
     backend_of(group).abort()
-    with pytest.raises(dist.DistBackendError, match=r"abort\(\) on rank 0"):
+    with raises_error(dist.DistBackendError, "aborted", rank=0, reason="abort() on rank 0"):
         manager.wait()
     store.set("rank 0 has seen the error", "1")
 
@@ -421,7 +422,10 @@ def shrunk(flags: int) -> float:
     parent = backend_of()
     group = distributed_c10d.shrink_group([1], shrink_flags=flags)
     if flags == distributed_c10d.SHRINK_ABORT:
-        assert "abort() on rank" in parent._stats()["failure"]
+        failure = torch_mcast.read_error(parent._stats()["failure"])
+        who = failure["fields"]["rank"]
+        assert failure["error"] == "aborted" and who in (0, 2), failure
+        assert failure["fields"]["reason"] == f"abort() on rank {who}", failure
     assert dist.group.WORLD is group and dist.get_world_size() == 2
     assert dist.get_rank() == (0 if rank == 0 else 1)
     tensor = torch.full((100_000,), float(rank))

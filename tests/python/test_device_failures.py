@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from contents import content
 from device_ranks import PIECES, backend, check, device, new_group, ops, store, upload
+from named_errors import check_error, raises_error
 from ranks import RankError
 from waiting import until
 
@@ -99,7 +100,8 @@ def lost(op: str, policy: str, dtype: torch.dtype, how: str, file: str) -> None:
         torch_mcast.clear_failure(device())
     dist.broadcast(good, 0, group=healthy)
     until(work.is_completed, "the device's part has not ended")
-    assert not work.is_success() and "rank 1" in str(work.exception())
+    assert not work.is_success()
+    check_error(work.exception(), "rank_lost", rank=1)
 
 
 def assert_poisoned(data: torch.Tensor) -> None:
@@ -125,7 +127,8 @@ def refused(output: torch.Tensor, good: torch.Tensor, healthy: Any) -> None:
         with pytest.raises(dist.DistBackendError, match="left undefined outputs: mcast ") as caught:
             call()
         assert f"clear_failure('{device()}:0')" in str(caught.value)
-        assert "rank 1" in str(caught.value) and "on rank 0 of 2" in str(caught.value)
+        assert "on rank 0 of 2" in str(caught.value)
+        check_error(caught.value, "rank_lost", rank=1)
 
 
 OPS = ["all_gather", "list", "broadcast", "strided", "all_reduce", "recv"]
@@ -187,7 +190,7 @@ def before_wait(policy: str) -> None:
         store().set("rank 0 has posted", "1")
         # (The group's failure shows before that of its operations.)
         until(work.is_completed, "the operation goes on")
-        with pytest.raises(dist.DistBackendError, match="aborted by rank 1"):
+        with raises_error(dist.DistBackendError, "aborted", rank=1, reason="abort() on rank 1"):
             work.wait()
     if rank != 1:
         tensor = torch.full((SIZE,), rank + 1.0).to(device())

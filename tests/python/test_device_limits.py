@@ -3,6 +3,7 @@ that block, a graph that is being captured, many groups. On the devices of devic
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -26,6 +27,7 @@ from device_ranks import (
     upload_held,
 )
 from fake_device import TO_DEVICE, TO_HOST
+from named_errors import check_error
 from ranks import Pool
 from waiting import until
 
@@ -35,6 +37,7 @@ pytest_generate_tests = device_ranks.pytest_generate_tests
 device_pools, library = device_ranks.device_pools, device_ranks.library
 either, gated = device_ranks.either, device_ranks.gated
 DEPTH = 1024  # commands that a stream can hold: runtime.h
+FAILED = re.compile("the device failed: ").match  # the reason of an abort
 
 
 def apart(flat: torch.Tensor, sizes: list[int]) -> list[torch.Tensor]:
@@ -129,7 +132,7 @@ def test_fault(either):
     texts = either(2, fault, timeout_s=60)
     assert "mcast all_gather_into_tensor #1 on rank 0 of 2" in texts[0]
     assert "the device failed: fake device: a kernel has faulted" in texts[0]
-    assert "aborted by rank 0: the device failed: " in texts[1]
+    check_error(texts[1], "aborted", rank=0, reason=FAILED)
     for text in texts:
         assert "frame #" not in text and "stacktrace" not in text, text
 
@@ -165,7 +168,7 @@ if device_ranks.GPU and torch.cuda.device_count():  # the fake device has test_f
             )  # fmt: skip
         finally:
             pool.close()
-        assert "aborted by rank 1: the device failed: " in told[0][0]
+        check_error(told[0][0], "aborted", rank=1, reason=FAILED)
         assert "failed earlier" in told[0][1]
         assert "device-side assert" in told[1][0] and "frame #" not in str(told), told
 

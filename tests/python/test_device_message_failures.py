@@ -4,6 +4,7 @@ or die, devices that fail."""
 from __future__ import annotations
 
 import os
+import re
 from datetime import timedelta
 
 import device_ranks
@@ -14,6 +15,7 @@ from contents import content
 from device_ranks import AFTER, backend, new_group, ops, store, upload
 from fake_device import TO_DEVICE, TO_HOST
 from limits import limit
+from named_errors import check_error
 from ranks import RankError
 from test_device_messages import SOME, until, zeros
 
@@ -98,7 +100,8 @@ def peer_fails(how: str, gate: bool) -> str:
 @pytest.mark.parametrize("policy", ["raise", "log"])
 def test_peer_aborts(either, policy):
     texts = either(2, peer_fails, "aborts", either.gate, options={"device_failure": policy})
-    assert all("abort" in text for text in texts)
+    for text in texts:
+        check_error(text, "aborted", rank=1, reason="abort() on rank 1")
 
 
 @pytest.mark.parametrize("policy", ["raise", "log"])
@@ -147,4 +150,6 @@ def test_fault(either, side):
     failed = 0 if side == "sender" else 1
     assert "the device failed: fake device: a kernel has faulted" in texts[failed]
     assert f"on rank {failed} of 2" in texts[failed]
-    assert f"aborted by rank {failed}: the device failed: " in texts[1 - failed]
+    check_error(
+        texts[1 - failed], "aborted", rank=failed, reason=re.compile("the device failed: ").match
+    )

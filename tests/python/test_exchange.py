@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from contents import DTYPES, GLOO_DTYPES, assert_same, content
 from limits import limit
+from named_errors import by_rank, check_error
 
 import torch_mcast
 
@@ -321,19 +322,18 @@ def ranks_differ(kind: str) -> str:
 
 
 def test_ranks_that_differ_in_lengths(ranks):
-    texts = ranks(3, ranks_differ, "lengths")
-    pairs = [
-        "rank 1 has 24 bytes for rank 2, which expects 20",
-        "rank 2 has 20 bytes for rank 1, which expects 24",
-    ]
-    for text in texts:
-        assert any(pair in text for pair in pairs), text
-        assert "all_to_all_single" in text
+    for text in ranks(3, ranks_differ, "lengths"):
+        fields = check_error(text, "lengths_differ", sequence=0, operation="all_to_all_single")
+        found = tuple(fields[name] for name in ("rank", "sent", "other", "expected"))
+        assert found in ((1, 24, 2, 20), (2, 20, 1, 24)), text
 
 
 def test_ranks_that_differ_in_calls(ranks):
     for text in ranks(3, ranks_differ, "calls"):
-        assert "gather(20 bytes" in text and "gather(16 bytes" in text, text
+        calls = by_rank(check_error(text, "operation_differs", sequence=0), "call")
+        assert calls.pop(2).startswith("gather(20 bytes"), text
+        (call,) = calls.values()
+        assert call.startswith("gather(16 bytes"), text
 
 
 def late_rank() -> str:
@@ -354,7 +354,8 @@ def late_rank() -> str:
 def test_a_late_rank_is_named(ranks):
     texts = ranks(3, late_rank)
     for text in (texts[0], texts[2]):
-        assert "mcast all_to_all_single #1 on rank" in text and "rank(s) 1 " in text, text
+        assert "mcast all_to_all_single #1 on rank" in text, text
+        check_error(text, "ranks_late", ranks=1)
 
 
 def counted() -> None:

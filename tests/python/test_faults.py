@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import re
 import time
 
 import pytest
 import torch
 import torch.distributed as dist
 from contents import assert_same, content
+from named_errors import check_error
 
 import torch_mcast
 
@@ -93,7 +93,7 @@ def late(limit_ms: int) -> str:
 
 def test_late_rank_is_named(ranks):
     text = ranks(2, late, 1500)[0]
-    assert re.search(r"timeout: .*rank\(s\) 1 have not called it", text), text
+    check_error(text, "ranks_late", ranks=1)
 
 
 def more_than_a_second() -> dict:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from named_errors import raises_error
 
 import torch_mcast
 
@@ -157,7 +158,7 @@ def after_an_abort(folder: str) -> None:
     backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
     if member.number == 1:
         backend.abort()
-    with pytest.raises(Exception, match="abort"):
+    with raises_error(dist.DistBackendError, "aborted", rank=1, reason="abort() on rank 1"):
         while True:
             dist.all_reduce(torch.ones(1))
     assert str(backend.get_error()) != "ErrorType.SUCCESS"
@@ -234,7 +235,8 @@ try:
     while True:
         dist.all_reduce(torch.ones(100_000))
 except dist.DistBackendError as error:
-    assert "rank 1" in str(error), error
+    found = torch_mcast.read_error(error)
+    assert found["error"] in ("rank_ended", "rank_lost") and found["fields"]["rank"] == 1, error
 dist._reconfigure(2, handles(2, (0, 2))).wait()
 total = torch.full((100_000,), float(number))
 dist.all_reduce(total)

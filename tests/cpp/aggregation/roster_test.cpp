@@ -4,6 +4,7 @@
 
 #include "aggregation/roster_world.h"
 #include "base/rng.h"
+#include "support/errors.h"
 #include "support/program.h"
 #include "support/seeds.h"
 
@@ -293,7 +294,8 @@ TEST(Roster, ARankThatHasLeftHoldsUpNoCall) {
       w.c.group(2).core().leave(w.c.clock(2));
     }
     ASSERT_TRUE(w.run([&] { return all_done(runs); }, kSecond));
-    EXPECT_TRUE(has(runs[0]->status, "rank 2 has left the group")) << runs[0]->status.to_string();
+    EXPECT_TRUE(
+        is_error(runs[0]->status, ErrorId::rank_left, {{"rank", "2"}, {"operations", "0"}}));
   }
 }
 
@@ -311,7 +313,7 @@ TEST(Roster, RankThatDiesDuringTheCutoverFailsTheGroup) {
   Runs runs;
   runs.push_back(w.c.allgather(0, 1000, 1));
   ASSERT_TRUE(w.run([&] { return all_done(runs); }, 10 * kSecond));
-  EXPECT_TRUE(has(runs[0]->status, "rank 2")) << runs[0]->status.to_string();
+  EXPECT_TRUE(is_error(runs[0]->status, ErrorId::rank_lost, {{"rank", "2"}}));
 }
 
 // Unexpected frames are counted and change nothing.

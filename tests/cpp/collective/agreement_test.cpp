@@ -2,6 +2,7 @@
 // made, ranks that leave. Each case has one outcome, the same on all ranks.
 #include <gtest/gtest.h>
 
+#include "support/errors.h"
 #include "support/program.h"
 
 namespace mcast::test {
@@ -58,9 +59,7 @@ TEST_P(Mismatch, IsRaisedOnAllRanksWithBothDescriptions) {
         EXPECT_EQ(r->id, 1u) << "the barrier completed though calls differed";
         continue;
       }
-      EXPECT_EQ(r->status.code(), Code::kMismatch) << r->status.to_string();
-      EXPECT_TRUE(has(r->status, d.usual.to_string()) && has(r->status, d.odd.to_string()))
-          << r->status.to_string();
+      EXPECT_TRUE(calls_differ(r->status, 0, d.usual.to_string(), odd, d.odd.to_string()));
     }
     for (Member r = 0; r < n; r++) EXPECT_TRUE(c.group(r).core().failed()) << "rank " << r;
   }
@@ -75,14 +74,17 @@ INSTANTIATE_TEST_SUITE_P(Of, Mismatch,
                                   (std::get<2>(p.param) ? "_ring" : "");
                          });
 
+std::string broadcast_text(uint64_t bytes, Member root) {
+  return Descriptor{Kind::kBroadcast, 6, root, bytes, ""}.to_string();
+}
+
 TEST(Agreement, EachTakesTheOtherForTheRoot) {
   // No data flows here, so only the pings can reveal the mismatch.
   Cluster c(ranks(2));
   Runs runs = {c.broadcast(0, 1, 100, 1), c.broadcast(1, 0, 100, 1)};
   ASSERT_TRUE(c.run([&] { return all_done(runs); }, kLiveness + 2 * kSecond));
   for (const auto& r : runs) {
-    EXPECT_EQ(r->status.code(), Code::kMismatch);
-    EXPECT_TRUE(has(r->status, "root 0") && has(r->status, "root 1")) << r->status.to_string();
+    EXPECT_TRUE(calls_differ(r->status, 0, broadcast_text(100, 1), 1, broadcast_text(100, 0)));
   }
 }
 
@@ -91,9 +93,7 @@ TEST(Agreement, TwoChildrenDifferBeforeTheirParentHasCalled) {
   Runs runs = {c.broadcast(1, 1, 0, 1), c.broadcast(2, 2, 0, 1), c.barrier(1), c.barrier(2)};
   ASSERT_TRUE(c.run([&] { return runs[2]->done() && runs[3]->done(); }, kLiveness));
   for (size_t i = 2; i < 4; i++) {
-    EXPECT_EQ(runs[i]->status.code(), Code::kMismatch);
-    EXPECT_TRUE(has(runs[i]->status, "root 1") && has(runs[i]->status, "root 2"))
-        << runs[i]->status.to_string();
+    EXPECT_TRUE(calls_differ(runs[i]->status, 0, broadcast_text(0, 1), 2, broadcast_text(0, 2)));
   }
   c.run_for(100 * kMilli);
   const auto late = c.barrier(0);
@@ -116,9 +116,7 @@ TEST_P(LateRank, IsNamedOnAllRanksAtTheTimeLimit) {
     const Nanos posted = c.now();
     ASSERT_TRUE(c.run([&] { return all_done(runs); }, 20 * kSecond));
     for (const auto& r : runs) {
-      EXPECT_EQ(r->status.code(), Code::kTimeout);
-      EXPECT_TRUE(has(r->status, "rank(s) " + std::to_string(late) + " have not called it"))
-          << r->status.to_string();
+      EXPECT_TRUE(is_error(r->status, ErrorId::ranks_late, {{"ranks", std::to_string(late)}}));
       EXPECT_TRUE(has(r->status, "all_gather (sequence 0) of group 'job'"))
           << r->status.to_string();
       EXPECT_GE(r->done_at, posted + 5 * kSecond);
@@ -142,8 +140,10 @@ TEST(Agreement, LateAndSilentTogether) {
   for (Member r = 0; r < 2; r++) runs.push_back(c.barrier(r, 30 * kSecond));
   c.pause(3, true);
   ASSERT_TRUE(c.run([&] { return all_done(runs); }, kLiveness + 2 * kSecond));
-  for (const auto& r : runs)
-    EXPECT_TRUE(has(r->status, "rank 3 has been silent")) << r->status.message();
+  for (const auto& r : runs) {
+    EXPECT_TRUE(is_error(r->status, ErrorId::rank_silent,
+                         {{"rank", "3"}, {"limit", seconds_text(kLiveness)}}));
+  }
 }
 
 // The last rank calls just when the time of the others is up: either all succeed or all fail, and a
@@ -171,7 +171,7 @@ TEST(Agreement, DeadlineOfOneOfManyOps) {
   ASSERT_TRUE(c.run([&] { return all_done(runs); }, 10 * kSecond));
   for (size_t i = 0; i < 3; i++) EXPECT_TRUE(runs[i]->status.ok());
   for (size_t i = 3; i < 5; i++) {
-    EXPECT_TRUE(has(runs[i]->status, "rank(s) 2 have not called it")) << runs[i]->status.message();
+    EXPECT_TRUE(is_error(runs[i]->status, ErrorId::ranks_late, {{"ranks", "2"}}));
   }
 }
 
@@ -191,8 +191,7 @@ TEST(Agreement, LimitDuringAnInquiryNamesTheRanksThatAreLate) {
   c.at(start + 5 * kSecond + 500 * kMilli, [&] { c.pause(1, false); });
   ASSERT_TRUE(c.run([&] { return second->done(); }, 20 * kSecond));
   expect_good(first, 3);
-  EXPECT_EQ(second->status.code(), Code::kTimeout);
-  EXPECT_TRUE(has(second->status, "rank(s) 0, 1 have not called it")) << second->status.message();
+  EXPECT_TRUE(is_error(second->status, ErrorId::ranks_late, {{"ranks", "0, 1"}}));
   EXPECT_LE(c.spins(), 3u);
 }
 
@@ -224,10 +223,9 @@ TEST(Agreement, DeferredOperationKeepsItsTimeLimit) {
     ASSERT_TRUE(c.run([&] { return failed.size() == kDeferred; }, 60 * kSecond));
     EXPECT_GE(c.now(), posted + 10 * kSecond);
     EXPECT_LE(c.now(), posted + 13 * kSecond);
-    const std::string who = caller == 0 ? "rank(s) 1, 2 have" : "rank(s) 0, 1 have";
+    const Fields who{{"ranks", caller == 0 ? "1, 2" : "0, 1"}};
     for (const Status& status : failed) {
-      EXPECT_EQ(status.code(), Code::kTimeout);
-      EXPECT_TRUE(has(status, who + " not called it")) << status.message();
+      EXPECT_TRUE(is_error(status, ErrorId::ranks_late, who));
     }
     EXPECT_EQ(c.spins(), spins);
   }
@@ -254,8 +252,11 @@ TEST_P(Leaver, FailsWhatItNeverCalled) {
     if (before) post();
     ASSERT_TRUE(c.run([&] { return all_done(runs); }, kSecond));
     for (const auto& r : runs) {
-      EXPECT_EQ(r->status.code(), Code::kClosed) << r->status.message();
-      EXPECT_TRUE(has(r->status, "rank " + std::to_string(leaver) + " ")) << r->status.message();
+      const std::string who = std::to_string(leaver);
+      EXPECT_TRUE(
+          before
+              ? is_error(r->status, ErrorId::rank_left, {{"rank", who}, {"operations", "1"}})
+              : is_error(r->status, ErrorId::rank_left_before, {{"rank", who}, {"sequence", "1"}}));
     }
   }
 }
@@ -408,7 +409,7 @@ TEST(Agreement, DeathWhileNothingIsInFlightFailsOnlyTheNextPost) {
   for (const Member r : {0, 1, 3}) runs.push_back(c.allgather(r, 5000, 2));
   for (const auto& r : runs) {
     EXPECT_TRUE(r->done());
-    EXPECT_TRUE(has(r->status, "rank 2 is lost")) << r->status.message();
+    EXPECT_TRUE(is_error(r->status, ErrorId::rank_lost, {{"rank", "2"}}));
   }
 }
 
@@ -433,8 +434,7 @@ TEST(Agreement, DeathBeforeTheConfirmationIsNotWaitedFor) {
     for (const Member r : {1, 2}) {
       const auto later = c.barrier(r);
       EXPECT_TRUE(later->done());
-      EXPECT_TRUE(has(later->status, "rank " + std::to_string(dead) + " is lost"))
-          << later->status.message();
+      EXPECT_TRUE(is_error(later->status, ErrorId::rank_lost, {{"rank", std::to_string(dead)}}));
     }
   }
 }

@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "support/errors.h"
 #include "support/program.h"
 
 namespace mcast::test {
@@ -216,8 +217,10 @@ TEST(Creation, ARankThatIsLostWhileOthersWaitForAnotherIsNamed) {
     const size_t g = c.add_group(o.group, 20 * kSecond);
     for (const Member r : {0, 1, 2, 4, 5}) {
       ASSERT_TRUE(c.group(r, g).core().failed()) << "rank " << r;
-      EXPECT_TRUE(has(c.group(r, g).core().failure(), "rank 3 "))
-          << c.group(r, g).core().failure().to_string();
+      const Status& why = c.group(r, g).core().failure();
+      EXPECT_TRUE(dead ? is_error(why, ErrorId::rank_lost, {{"rank", "3"}})
+                       : is_error(why, ErrorId::rank_silent,
+                                  {{"rank", "3"}, {"limit", seconds_text(kLiveness)}}));
     }
   }
 }

@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "support/errors.h"
 #include "support/program.h"
 
 namespace mcast::test {
@@ -171,14 +172,15 @@ TEST(Hosts, MemoryThatWasGivenBackIsNotTakenForGood) {
   for (const Member r : {Member{0}, Member{1}, Member{3}, Member{4}}) post(r);
   c.run_for(5 * kMilli);
   quiet = true;
-  c.group(0).core().fail(Status(Code::kAborted, "given up by rank 0"), 0, c.now());
+  c.group(0).core().fail(make_error<ErrorId::aborted>(0, "enough"), 0, c.now());
   post(2);
   ASSERT_TRUE(c.run([&] { return all_done(runs); }, 60 * kSecond));
   for (const auto& run : runs) {
     ASSERT_FALSE(run->status.ok()) << run->rank << " " << run->check(5);
-    const std::string want =
-        run->rank == 0 ? "given up by rank 0" : "rank 0 is lost (its memory cannot be read)";
-    EXPECT_NE(run->status.message().find(want), std::string::npos) << run->status.to_string();
+    EXPECT_TRUE(run->rank == 0
+                    ? is_error(run->status, ErrorId::aborted, {{"rank", "0"}, {"reason", "enough"}})
+                    : is_error(run->status, ErrorId::rank_lost,
+                               {{"rank", "0"}, {"why", "its memory cannot be read"}}));
   }
 }
 

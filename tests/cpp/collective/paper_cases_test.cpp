@@ -8,6 +8,7 @@
 #include <set>
 #include <tuple>
 
+#include "support/errors.h"
 #include "support/program.h"
 
 namespace mcast::test {
@@ -276,10 +277,7 @@ TEST(PaperCases, DeadRankEndsTheOpEverywhere) {
     c.kill(dead);
     ASSERT_TRUE(c.run([&] { return all_done(runs); }, kSecond));
     for (const auto& r : runs) {
-      EXPECT_EQ(r->status.code(), Code::kPeerLost);
-      EXPECT_NE(r->status.message().find("rank " + std::to_string(dead) + " is lost"),
-                std::string::npos)
-          << r->status.message();
+      EXPECT_TRUE(is_error(r->status, ErrorId::rank_lost, {{"rank", std::to_string(dead)}}));
     }
   }
 }

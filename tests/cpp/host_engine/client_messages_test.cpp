@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "engine_process.h"
 #include "host_engine/server/drain_socket.h"
+#include "support/errors.h"
 #include "support/ranks/message_ranks.h"
 
 namespace mcast::test {
@@ -292,10 +293,15 @@ class MessageEar final : public ClientEar {
 // name.
 struct WrongMessages {
   std::function<std::vector<ipc::MessageRecord>(const ipc::MessageRecord& good)> records;
-  size_t ended = 0;       // how many of its messages the engine ends
-  const char* own = "";   // text of the last of these ends
-  const char* text = "";  // error text at rank 1
+  size_t ended = 0;         // how many of its messages the engine ends
+  const char* own = "";     // text of the last of these ends
+  const char* text = "";    // error text at rank 1
+  std::string reason = "";  // of the abort by rank 0 that rank 1 is notified of, if any
 };
+
+std::string no_other_rank(Member peer) {
+  return "rank " + std::to_string(peer) + " is no other rank of group 'hosted' (size 2)";
+}
 
 void expect_messages_refused(const WrongMessages& wrong) {
   EngineProcess engine;
@@ -315,6 +321,9 @@ void expect_messages_refused(const WrongMessages& wrong) {
       const Status s = post_one(*group, true, 0, 77, 10, 0)->end.get();
       EXPECT_FALSE(s.ok());
       EXPECT_THAT(s.message(), HasSubstr(wrong.text));
+      if (!wrong.reason.empty()) {
+        EXPECT_TRUE(is_error(s, ErrorId::aborted, {{"rank", "0"}, {"reason", wrong.reason}}));
+      }
       return store.set("named", "").ok();
     }
     auto spec = group_spec("hosted", 0, 2, {{"engine", engine.setting()}});
@@ -380,8 +389,8 @@ TEST(ClientMessages, APeerIsAnotherRank) {
                                nobody.peer = peer;
                                return std::vector{nobody};
                              },
-                             1, "is no other rank of group 'hosted' (size 2)",
-                             "aborted by rank 0: send: rank "});
+                             1, "is no other rank of group 'hosted' (size 2)", "",
+                             "send: " + no_other_rank(peer)});
   }
 }
 
@@ -403,7 +412,7 @@ TEST(ClientMessages, TheSameMemoryTwiceHarmsNobodyElse) {
                              all.push_back(gone);
                              return all;
                            },
-                           4, "", "aborted by rank 0: send: rank 0 is no other rank"});
+                           4, "", "", "send: " + no_other_rank(0)});
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "crypto/secret.h"
 #include "engine_process.h"
 #include "host_engine/client/client_link.h"
+#include "support/errors.h"
 #include "support/ranks/programs.h"
 #include "support/secret_text.h"
 
@@ -48,7 +50,10 @@ class GuardedEngine : public testing::Test {
   static Settings by(const EngineProcess& engine, const std::string& mode) {
     return {{"engine", engine.setting()}, {"security", mode}, {"job", "tests"}};
   }
-  // Ranks with these settings fail soon, and rank r's error contains texts[r].
+  using Check = std::function<void(Member rank, const Status& status)>;
+  // Ranks with these settings fail soon; `check` gets their errors.
+  static void refused(const std::vector<Settings>& settings, const Check& check);
+  // As above; rank r's error contains texts[r].
   static void refused(const std::vector<Settings>& settings, const std::vector<std::string>& texts);
 
   const TemporaryFolder folder_;
@@ -71,17 +76,23 @@ class ScopedStore final : public KeyValueStore {
   KeyValueStore& store_;
 };
 
-void GuardedEngine::refused(const std::vector<Settings>& settings,
-                            const std::vector<std::string>& texts) {
+void GuardedEngine::refused(const std::vector<Settings>& settings, const Check& check) {
   const auto ranks = static_cast<uint32_t>(settings.size());
   expect_all_good(run_ranks(ranks, 60, [&](Member rank, DirectoryStore& store) {
     const auto spec = group_spec("refused", rank, ranks, settings[rank]);
     if (!spec) return false;
     const auto made = Engine::instance().create_group(*spec, store);
     EXPECT_FALSE(made.ok()) << rank;
-    EXPECT_THAT(made.status().message(), HasSubstr(texts[rank])) << rank;
+    check(rank, made.status());
     return !made.ok();
   }));
+}
+
+void GuardedEngine::refused(const std::vector<Settings>& settings,
+                            const std::vector<std::string>& texts) {
+  refused(settings, [&](Member rank, const Status& status) {
+    EXPECT_THAT(status.message(), HasSubstr(texts[rank])) << rank;
+  });
 }
 
 bool runs_in_engine(const Group& group) {
@@ -173,15 +184,25 @@ TEST_F(GuardedEngine, AnotherModeThanTheEnginesIsNamedByAll) {
   EngineProcess engine(with('a', {"auth"}));
   refused({by(engine, "sealed"), in_process("sealed", 'a')},
           {"serves security=auth, this group asks for security=sealed", "serves security=auth"});
-  refused({by(engine, "auth"), in_process("sealed", 'a')},
-          {"rank 1 runs with security=sealed", "rank 0 runs with security=auth"});
+  const std::string modes[] = {"auth", "sealed"};
+  refused({by(engine, modes[0]), in_process(modes[1], 'a')},
+          [&](Member rank, const Status& status) {
+            const Member other = 1 - rank;
+            EXPECT_TRUE(is_error(status, ErrorId::security_differs,
+                                 {{"rank", std::to_string(other)},
+                                  {"security", modes[other]},
+                                  {"other", std::to_string(rank)},
+                                  {"other_security", modes[rank]}}));
+          });
 }
 
 TEST_F(GuardedEngine, AnotherSecretIsNamedByAll) {
   EngineProcess ours(with('a')), theirs(with('b'));
   refused({by(ours, "sealed"), by(theirs, "sealed"), in_process("sealed", 'a')},
-          {"rank 1 has another secret than rank ", "has another secret than rank ",
-           "rank 1 has another secret than rank "});
+          [](Member rank, const Status& status) {
+            EXPECT_TRUE(is_error(status, ErrorId::secret_differs,
+                                 rank == 1 ? Fields{{"other", "1"}} : Fields{{"rank", "1"}}));
+          });
 }
 
 // First an engine without a secret, then one with another secret, then one with the ranks' own.

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/errors.h"
 #include "base/rng.h"
 #include "runtime/group_base.h"
 
@@ -44,7 +45,7 @@ class CopyGroup final : public GroupBase {
 
  private:
   Status push(LaneId, Post post) override {
-    if (refuses) return Status(Code::kPeerLost, "rank 1 is lost");
+    if (refuses) return make_error<ErrorId::rank_lost>(1, "it was killed");
     seen.push_back(post.descriptor);
     posts.push_back(std::move(post));
     return {};

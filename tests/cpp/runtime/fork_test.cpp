@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "runtime/group_base.h"
+#include "support/errors.h"
 
 namespace mcast::test {
 namespace {
@@ -59,8 +60,7 @@ TEST(ForkedGroup, APostIsRefusedWhateverTheParentWasDoing) {
   const Slice half{slice.region, 0, 4}, other{slice.region, 4, 4};
   const Reducing sum{Element::kInt32, Reduction::kSum};
   const auto refused = [](const Result<Sequence>& posted) {
-    return posted.status().code() == Code::kClosed &&
-           posted.status().message().find("belongs to the parent process") != std::string::npos;
+    return bool(is_error(posted.status(), ErrorId::group_of_parent, {{"group", "forked"}}));
   };
   EXPECT_TRUE(in_forked_child([&](GroupBase& g) { return refused(g.post_barrier({})); }));
   EXPECT_TRUE(

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/errors.h"
 #include "runtime/copy_group.h"
 #include "support/seeds.h"
 
@@ -169,7 +170,7 @@ TEST(Rails, AFailureEndsAllPartsOnce) {
     world.post(0, call(wire::Kind::kAllgather, kNoMember, 2 << 20), 1, false);
     EXPECT_EQ(world.troubles.size(), refused ? 1u : 0u);
     EXPECT_EQ(world.ended[0], 0);
-    world.ranks[0]->fail(Status(Code::kPeerLost, "rank 2 is lost"));
+    world.ranks[0]->fail(make_error<ErrorId::rank_lost>(2, "it was killed"));
     EXPECT_EQ(world.troubles.size(), 1u);
     EXPECT_EQ(world.ended[0], 1);
     EXPECT_EQ(world.arrived[0], 0);

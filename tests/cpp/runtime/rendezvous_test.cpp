@@ -6,12 +6,15 @@
 
 #include <set>
 
+#include "support/errors.h"
 #include "wire/datagram.h"
 #include "wire/guarded_datagram.h"
 #include "wire/protocol_version.h"
 
 namespace mcast {
 namespace {
+
+using test::is_error;
 
 RankRecord record(uint64_t uid, const std::string& host) {
   RankRecord r;
@@ -44,7 +47,7 @@ Result<Agreement> agreed(const std::vector<RankRecord>& records, Member self,
   return agreement_of(*roster, self, config);
 }
 
-void expect_refused(std::vector<RankRecord> records, Code code,
+void expect_refused(const std::vector<RankRecord>& records, Code code,
                     const std::vector<std::string>& texts) {
   for (Member self = 0; self < records.size(); self++) {
     auto result = agreed(records, self);
@@ -54,6 +57,15 @@ void expect_refused(std::vector<RankRecord> records, Code code,
       EXPECT_NE(result.status().message().find(text), std::string::npos)
           << "rank " << self << " lacks \"" << text << "\": " << result.status().message();
     }
+  }
+}
+
+// As above, for an error of the table; `advice` follows it.
+void expect_refused(const std::vector<RankRecord>& records, ErrorId id, const test::Fields& fields,
+                    const std::string& advice) {
+  expect_refused(records, row_of(id).code, {advice});
+  for (Member self = 0; self < records.size(); self++) {
+    EXPECT_TRUE(is_error(agreed(records, self).status(), id, fields)) << "rank " << self;
   }
 }
 
@@ -141,12 +153,20 @@ TEST(RankRecord, RefusesWhatItCannotRead) {
 TEST(Agree, DifferentVersionsAreRefusedOnAllRanks) {
   auto records = three();
   records[2].version = "1.2.4";
-  expect_refused(records, Code::kMismatch,
-                 {"the version of torch_mcast", "has \"1.2.3\"", "has \"1.2.4\"", "rank 2",
-                  "install the same on all hosts"});
+  expect_refused(records, ErrorId::version_differs,
+                 {{"rank", "0"}, {"version", "1.2.3"}, {"other", "2"}, {"other_version", "1.2.4"}},
+                 "install the same on all hosts");
   records = three();
   records[0].protocol = kProtocolVersion + 1;
-  expect_refused(records, Code::kMismatch, {"the version of torch_mcast", "rank 0"});
+  const auto build = [](uint32_t protocol) {
+    return "1.2.3, protocol " + std::to_string(protocol);
+  };
+  expect_refused(records, ErrorId::version_differs,
+                 {{"rank", "0"},
+                  {"version", build(kProtocolVersion + 1)},
+                  {"other", "1"},
+                  {"other_version", build(kProtocolVersion)}},
+                 "install the same on all hosts");
 }
 
 TEST(Agree, DifferentTransportsAreRefused) {
@@ -159,9 +179,12 @@ TEST(Agree, DifferentTransportsAreRefused) {
 TEST(Agree, DifferentSettingsAreRefusedWithBothSides) {
   auto records = three();
   records[1].agreed = "eager=1 window=3";
-  expect_refused(records, Code::kMismatch,
-                 {"ranks differ in settings", "\"eager=1 window=2\"", "\"eager=1 window=3\"",
-                  "rank 1", "give all ranks the same Options and MCAST_* variables"});
+  expect_refused(records, ErrorId::settings_differ,
+                 {{"rank", "0"},
+                  {"settings", "eager=1 window=2"},
+                  {"other", "1"},
+                  {"other_settings", "eager=1 window=3"}},
+                 "give all ranks the same Options and MCAST_* variables");
 }
 
 TEST(Agree, DifferentIPVersionsAreRefusedByName) {

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "base/errors.h"
 #include "base/reduce_kernels.h"
 #include "support/reach.h"
 
@@ -412,7 +413,7 @@ void HostWorld::watch() {
     node->core->check({});
     for (const Member m : node->core->awaited()) {
       if (nodes_[m]->killed) {
-        node->core->fail(Status(Code::kPeerLost, "rank " + std::to_string(m) + " is lost"), m);
+        node->core->fail(make_error<ErrorId::rank_lost>(m, "it was killed"), m);
         break;
       }
     }

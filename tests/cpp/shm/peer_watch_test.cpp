@@ -4,13 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "support/errors.h"
 #include "support/reach.h"
 
 namespace mcast::test {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 constexpr Nanos kLimit = 8 * kSecond;  // one request per second
@@ -57,9 +57,8 @@ TEST_F(PeerWatchTest, SilenceAddsUpToTheLimit) {
     ASSERT_TRUE(look(kHostTick).ok()) << silent;
     EXPECT_EQ(watch_.unresponsive().size(), silent >= kSecond ? 1u : 0u) << silent;
   }
-  const Status lost = look(kHostTick);
-  EXPECT_EQ(lost.code(), Code::kPeerLost);
-  EXPECT_THAT(lost.message(), HasSubstr("rank 1 has been silent for"));
+  EXPECT_TRUE(is_error(look(kHostTick), ErrorId::rank_silent,
+                       {{"rank", "1"}, {"limit", seconds_text(kLimit)}}));
   EXPECT_EQ(peer_.mailbox().asked.load(), 1u) << "one question at a time";
 }
 

@@ -2,6 +2,7 @@
 // other run.
 #include <gtest/gtest.h>
 
+#include "base/errors.h"
 #include "sim/swarm/laws.h"
 
 namespace mcast::test {
@@ -41,7 +42,7 @@ TEST(SwarmLaws, SpeakUp) {
     const std::vector<Finding> findings = sim::break_laws(plan, run);
     return findings.empty() ? std::string("none") : findings[0].law;
   };
-  const Status lost(Code::kPeerLost, "rank 1 has been silent");
+  const Status lost = make_error<ErrorId::rank_silent>(1, "3.0 s", "2.0 s");
   EXPECT_EQ(law([](auto& run) { run.calls[0].ends = 2; }), "once");
   EXPECT_EQ(law([](auto& run) { run.calls[2].wrong = "wrong byte 7"; }), "bytes");
   EXPECT_EQ(law([](auto& run) { run.calls[0].posted = run.calls[2].done + 1; }), "agreement");

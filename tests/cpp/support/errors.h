@@ -15,9 +15,9 @@ namespace mcast::test {
 using Fields = std::vector<std::pair<std::string, std::string>>;
 
 // Succeeds if `status` is this error and the given fields have these values.
-inline testing::AssertionResult is_error(const Status& status, ErrorId id,
-                                         const Fields& fields = {}) {
-  const auto wrong = [&] { return testing::AssertionFailure() << status.to_string() << ": "; };
+inline ::testing::AssertionResult is_error(const Status& status, ErrorId id,
+                                           const Fields& fields = {}) {
+  const auto wrong = [&] { return ::testing::AssertionFailure() << status.to_string() << ": "; };
   const auto found = find_error(status.message());
   if (!found || found->id != id) return wrong() << "expected " << row_of(id).name;
   if (status.code() != row_of(id).code) return wrong() << "expected " << code_name(row_of(id).code);
@@ -27,7 +27,21 @@ inline testing::AssertionResult is_error(const Status& status, ErrorId id,
       return wrong() << "expected " << field.first << " " << field.second;
     }
   }
-  return testing::AssertionSuccess();
+  return ::testing::AssertionSuccess();
+}
+
+// Succeeds if rank `odd` called `odd_call` as operation `sequence` and another rank `call`,
+// whichever of the two is named first.
+inline ::testing::AssertionResult calls_differ(const Status& status, Sequence sequence,
+                                               const std::string& call, Member odd,
+                                               const std::string& odd_call) {
+  const std::string number = std::to_string(sequence), rank = std::to_string(odd);
+  const auto second =
+      is_error(status, ErrorId::operation_differs,
+               {{"sequence", number}, {"call", call}, {"other", rank}, {"other_call", odd_call}});
+  if (second) return second;
+  return is_error(status, ErrorId::operation_differs,
+                  {{"sequence", number}, {"rank", rank}, {"call", odd_call}, {"other_call", call}});
 }
 
 }  // namespace mcast::test

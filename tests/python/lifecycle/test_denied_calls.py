@@ -5,11 +5,11 @@ reports the missing feature, or an error names the call. Each call alone, and al
 from __future__ import annotations
 
 import errno
-import re
 import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from named_errors import SECONDS, check_error
 
 SETSOCKOPT, GETSOCKOPT = "setsockopt", "getsockopt"
 SOL_SOCKET, SO_SNDBUFFORCE, SO_RCVBUFFORCE = 1, 32, 33
@@ -128,18 +128,15 @@ def test_a_call_that_is_needed_is_named(network_job, path, error):
 
 # Without pidfd, kill() shows whether a process has died; without kill(), only its silence.
 DEATHS = {
-    "by kill": ([PIDFD], r"rank 2 is lost \(its process \d+ has ended\)"),
-    "by silence": (
-        [PIDFD, KILL],
-        r"rank 2 has been silent for \d+\.\d s \(liveness limit 10\.0 s\)",
-    ),
+    "by kill": ([PIDFD], "rank_ended", {}),
+    "by silence": ([PIDFD, KILL], "rank_silent", {"silence": SECONDS, "limit": "10.0 s"}),
 }
 
 
 @pytest.mark.parametrize("how", DEATHS)
 @pytest.mark.parametrize("error", ERRORS, ids=ids)
 def test_a_death_is_seen_without_pidfd(network_job, clock, error, how):
-    calls, reason = DEATHS[how]
+    calls, name, fields = DEATHS[how]
     env = {"MCAST_SHARED_MEMORY": "auto", **clock.env}
     with network_job(3, "scenarios_denied.dies", calls, error, env=env) as it:
         it.expect("ready")
@@ -148,9 +145,10 @@ def test_a_death_is_seen_without_pidfd(network_job, clock, error, how):
             rank.order("go")
         if how == "by silence":
             it.pass_time(clock, "error", it.others(2))
+        if how == "by kill":
+            fields = {"pid": it.ranks[2].pid}
         for rank in it.others(2):
-            text = rank.expect("error")["text"]
-            assert re.search(reason, text), text
+            check_error(rank.expect("error")["text"], name, rank=2, **fields)
             rank.expect("again")
             rank.expect("destroyed")
         it.end(0, 0, -signal.SIGKILL)

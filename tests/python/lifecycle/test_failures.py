@@ -7,6 +7,7 @@ import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from named_errors import LOST, by_rank, check_error
 
 
 @pytest.mark.parametrize(
@@ -17,19 +18,20 @@ def test_late_rank_is_named_at_the_timeout(job, victim, op):
         for rank in it.ranks:
             row = rank.expect("error")  # checking on the other ranks takes a second
             text = row["text"]
+            check_error(text, "ranks_late", ranks=victim)
             assert re.search(
                 rf"operation \d+ \({op}.*\) passed its time limit of 1\.5 s: "
-                rf"rank\(s\) {victim} have not called it; check that all ranks make the same calls",
+                ".*; check that all ranks make the same calls",
                 text,
             ), text
-            assert ": timeout: " in text and "Hint: look at the ranks named here" in text
+            assert "Hint: look at the ranks named here" in text
             if rank.number != victim:
                 assert re.search(
                     rf"{op} \(sequence 0\) of group '\d+' failed on rank \d after \d+\.\d s "
                     r"\(limit 1\.5 s\): ",
                     text,
                 )
-            assert f"rank(s) {victim} have not called it" in rank.expect("again")["text"]
+            check_error(rank.expect("again")["text"], "ranks_late", ranks=victim)
         it.expect("good")
         it.end()
 
@@ -53,31 +55,30 @@ def test_late_rank_is_waited_for(job, clock):
         it.end()
 
 
-# Case: the calls of two ranks, as the error shows them.
+# Case: the calls of ranks 0 and 2, and of rank 1, as the error shows them.
 MISMATCHES = {
     "size": [r"all_gather_into_tensor\(300000 bytes", r"all_gather_into_tensor\(300064 bytes"],
     "small size": [r"broadcast\(8 bytes", r"broadcast\(9 bytes"],
     "dtype": [r"element type 3\)", r"element type 6\)"],
     "op": [r"all_gather_into_tensor\(", r"broadcast\(.*, root 0\)"],
     "barrier": [r"broadcast\(.*, root 0\)", "barrier"],
-    "root": [r"broadcast\(.*, root [01]\)", r"broadcast\(.*, root [12]\)"],
-    "list length": [r"all_gather_into_tensor_coalesced\(", "barrier"],
+    "root": [r"broadcast\(.*, root [02]\)", r"broadcast\(.*, root 1\)"],
+    "list length": ["barrier", r"all_gather_into_tensor_coalesced\("],
 }
 
 
 def test_mismatch(job):
     def one(case: str) -> None:
-        first, second = MISMATCHES[case]
+        theirs, its = MISMATCHES[case]
+        sequence = 2 if case == "list length" else 1  # rank 1's list is the longer one
         with job(3, "scenarios_failure.differ", case) as it:
             for row in it.expect("error"):
                 text = row["text"]
-                assert re.search(
-                    r"mismatch: .*operation \d+ differs between ranks: "
-                    rf"rank \d called (.*{first}.*, rank \d called .*{second}"
-                    rf"|.*{second}.*, rank \d called .*{first})"
-                    ".* Hint: all ranks must make the same calls",
-                    text,
-                ), f"{case}: {text}"
+                calls = by_rank(check_error(text, "operation_differs", sequence=sequence), "call")
+                for rank, call in calls.items():
+                    assert re.search(its if rank == 1 else theirs, call), f"{case}: {text}"
+                assert len(set(calls.values())) == 2, f"{case}: {text}"
+                assert " Hint: all ranks must make the same calls" in text, f"{case}: {text}"
             it.expect("again")
             it.expect("destroyed")
             it.end()
@@ -87,23 +88,21 @@ def test_mismatch(job):
 
 
 @pytest.mark.parametrize(
-    ("by_rank", "env", "texts"),
+    ("options", "env", "other", "setting", "values"),
     [
-        ([{"eager": 4096}, {}, {}], {}, ["eager=4096", "eager=32768"]),
-        ([{}] * 3, {1: {"MCAST_ARITY": "4"}}, ["arity=4", "arity=32"]),
-        (
-            [{}] * 3,
-            {2: {"MCAST_LIVENESS_LIMIT": "3000"}},
-            ["liveness_limit=3000", "liveness_limit=20000"],
-        ),
+        ([{"eager": 4096}, {}, {}], {}, 1, "eager", ["4096", "32768"]),
+        ([{}] * 3, {1: {"MCAST_ARITY": "4"}}, 1, "arity", ["32", "4"]),
+        ([{}] * 3, {2: {"MCAST_LIVENESS_LIMIT": "3000"}}, 2, "liveness_limit", ["20000", "3000"]),
     ],
 )
-def test_settings_differ(job, by_rank, env, texts):
-    with job(3, "scenarios_failure.options_differ", by_rank, by_rank=env) as it:
+def test_settings_differ(job, options, env, other, setting, values):
+    """`values`: of rank 0 and of the first rank that differs from it, `other`."""
+    with job(3, "scenarios_failure.options_differ", options, by_rank=env) as it:
         for row in it.expect("error"):
-            assert "mismatch: group '" in row["text"] and "ranks differ in settings" in row["text"]
-            for text in texts:
-                assert text in row["text"], row["text"]
+            fields = check_error(row["text"], "settings_differ", rank=0, other=other)
+            assert "mismatch: group '" in row["text"], row["text"]
+            for settings, value in zip(by_rank(fields, "settings").values(), values, strict=True):
+                assert re.search(rf"\b{setting}={value}\b", settings), row["text"]
         it.expect("good")
         it.end()
 
@@ -113,7 +112,7 @@ def test_abort_from_a_thread(job):
         for rank in it.ranks:
             for _ in range(5 if rank.number == 0 else 1):
                 text = rank.expect("error")["text"]
-                assert "aborted by rank 0: abort() on rank 0" in text, text
+                check_error(text, "aborted", rank=0, reason="abort() on rank 0")
         for _ in range(2):
             it.expect("again")
             it.expect("worked")
@@ -132,7 +131,7 @@ def test_begin_again_after_silence(job, clock, abort_first, algorithm):
         it.pass_time(clock, "error", it.others(2))
         for rank in it.others(2):
             text = rank.expect("error")["text"]
-            assert "rank 2 has been silent" in text or "rank 2 is lost" in text
+            check_error(text, {"rank_silent", *LOST}, rank=2)
             print(text)
         it.ranks[2].signal(signal.SIGCONT)
         it.ranks[2].order("continued")
@@ -148,7 +147,7 @@ def test_begin_again_after_broken_connections(network_job):
         it.expect("ready")
         it.order("go")
         for rank in it.ranks:
-            assert "is lost" in rank.expect("error")["text"]
+            check_error(rank.expect("error")["text"], "rank_lost", rank={0, 1, 2})
         for row in it.expect("used"):  # the lanes of the failed group are gone
             (fds, threads), (fds2, threads2) = row["before"], row["after"]
             print(row)
@@ -160,7 +159,7 @@ def test_begin_again_after_broken_connections(network_job):
 def test_survivors_begin_again(job):
     with job(3, "scenarios_failure.replaced") as it:
         for rank in it.others(2):
-            assert "rank 2 is lost" in rank.expect("error")["text"]
+            check_error(rank.expect("error")["text"], LOST, rank=2)
         for rank in it.others(2):
             rank.expect("good")
         it.end(0, 0, -signal.SIGKILL)
@@ -168,16 +167,18 @@ def test_survivors_begin_again(job):
 
 def test_destroy_with_work_in_flight(job):
     with job(3, "scenarios_failure.in_flight") as it:
-        late = "passed its time limit of 1.0 s: rank(s) 1, 2 have not called it"
-        assert late in it.ranks[0].expect("error")["text"]
+        texts = [it.ranks[0].expect("error")["text"]]
         for rank in it.others(0):
             rank.order("go")
-            assert late in rank.expect("error")["text"]
+            texts.append(rank.expect("error")["text"])
         it.expect("good")
         it.end()
-        assert re.search(
-            rf"closed: timeout: operation 1 \(barrier.*\) {re.escape(late)}", it.output()
-        )
+        late = r"operation 1 \(barrier.*\) passed its time limit of 1\.0 s: .*"
+        warned = re.search(f"closed: timeout: {late}", it.output())
+        assert warned, it.output()
+        for text in (*texts, warned[0]):
+            assert re.search(late, text), text
+            check_error(text, "ranks_late", ranks="1, 2")
 
 
 @pytest.mark.parametrize("store", ["file", "tcp"])
@@ -187,7 +188,10 @@ def test_creation_again_on_the_same_store(job, why, store):
     attempt, under the same keys, is not affected by it."""
     with job(3, "scenarios_failure.fails_before_the_others", why, store) as it:
         text = it.ranks[1].expect("error")["text"]
-        assert ("MCAST_EAGER is not valid" if why == "setting" else "no usable interface") in text
+        if why == "setting":
+            assert "MCAST_EAGER is not valid" in text, text
+        else:
+            check_error(text, "no_interface", pattern="nope0")
         for rank in it.others(1):
             text = rank.expect("error")["text"]
             assert "1 of 3 keys missing (rank/1)" in text and "(limit 2.0 s)" in text, text
@@ -219,6 +223,7 @@ def test_errors_of_a_subgroup_tell_global_ranks(job):
                 r"\(group rank=global rank: 0=1, 1=3\): aborted: ",
                 text,
             ), text
+            check_error(text, "aborted", rank=0, reason="abort() on rank 0")
         it.expect("good")
         it.end()
 

@@ -4,29 +4,34 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
+from job import Rank
 from moved_clock import MovedClock
+from named_errors import SECONDS, is_error
 from scenarios import OPS
 
 # On a clock that the test moves: in real time no rank is silent for so long.
 LIMIT_MS = 10_000
 LIMITS = {"liveness_limit": LIMIT_MS, "timeout_s": 600}
 PHASES = ["before", "middle", "waiting"]
+Reason = Callable[[str], bool]  # returns True if a text is the expected error
 
 
-def check_error(row: dict, op: str, rank: int, world: int, reason: str, posted: bool) -> None:
+def check_first(row: dict, op: str, rank: int, world: int, reason: Reason, posted: bool) -> None:
     """Checks that one text names operation, sequence, group, culprit, elapsed time, limit and hint.
 
     A rank that had not posted may find the group failed already: then there is no elapsed time.
     """
     text = row["text"]
-    assert row["kind"] == "DistBackendError", text
+    assert row["kind"] == "DistBackendError" and reason(text), text
     failed = rf"{op} \(sequence \d+\) of group '0' failed on rank {rank} after \d+\.\d s"
-    failed += rf" \(limit 600\.0 s\): {reason}"
-    earlier = rf"{op}: group '0' failed earlier and cannot be used: {reason}.*; destroy it and make"
+    failed += r" \(limit 600\.0 s\): "
+    earlier = rf"{op}: group '0' failed earlier and cannot be used: .*; destroy it and make"
     for pattern in (
         rf"^mcast {op} #2 on rank {rank} of {world} in group '0': peer_lost: ",
         failed if posted else f"({failed}|{earlier})",
@@ -35,34 +40,42 @@ def check_error(row: dict, op: str, rank: int, world: int, reason: str, posted: 
         assert re.search(pattern, text), f"{pattern}\n{text}"
 
 
-def check_again(row: dict, op: str, reason: str) -> None:
+def check_again(row: dict, op: str, reason: Reason) -> None:
+    text = row["text"]
     assert re.search(
-        rf"peer_lost: {op}: group '0' failed earlier and cannot be used: {reason}.*"
+        rf"peer_lost: {op}: group '0' failed earlier and cannot be used: .*"
         "; destroy it and make a new one",
-        row["text"],
-    ), row["text"]
+        text,
+    ), text
+    assert reason(text), text
 
 
 # RST instead of FIN if the dead rank had unread input; EPIPE for a write after that.
-LOST = (
-    r"is lost \((peer 127\.0\.0\.1:\d+ closed its connection without a goodbye"
-    r"|connection to peer 127\.0\.0\.1:\d+ broke: (Connection reset by peer|Broken pipe)"
-    r"|its process \d+ has ended)"
-    r"( in the middle of a frame)?\); look at its log for the first error"
+BROKEN = (
+    r"(peer 127\.0\.0\.1:\d+ closed its connection without a goodbye"
+    r"|connection to peer 127\.0\.0\.1:\d+ broke: (Connection reset by peer|Broken pipe))"
+    r"( in the middle of a frame)?"
+)
+UNANSWERED = (
+    r"peer 127\.0\.0\.1:\d+ did not answer a connection attempt "
+    r"\(its log tells if it is out of descriptors\)"
 )
 
 
-def silent(limit_ms: int) -> str:
-    """Returns the error for a silent rank. It also does not accept a connection that is needed only
-    then."""
-    return (
-        rf"(has been silent for \d+\.\d s \(liveness limit {limit_ms / 1000:.1f} s\); its process is stopped"
-        r"|is lost \(peer 127\.0\.0\.1:\d+ did not answer a connection attempt "
-        r"\(its log tells if it is out of descriptors\)\))"
+def is_lost(text: str, rank: Rank, why: str = BROKEN) -> bool:
+    return is_error(text, "rank_ended", rank=rank.number, pid=rank.pid) or is_error(
+        text, "rank_lost", rank=rank.number, why=re.compile(why).fullmatch
     )
 
 
-SILENT = silent(LIMIT_MS)
+def is_silent(text: str, rank: Rank, limit_ms: int = LIMIT_MS) -> bool:
+    """Returns True if the error is that of a silent rank. Such a rank also does not accept a
+    connection that is needed only then."""
+    if is_error(text, "rank_lost", rank=rank.number, why=re.compile(UNANSWERED).fullmatch):
+        return True
+    limit = f"{limit_ms / 1000:.1f} s"
+    silent = is_error(text, "rank_silent", rank=rank.number, silence=SECONDS, limit=limit)
+    return silent and "; its process is stopped" in text
 
 
 def strike(job, folder: Path, op: str, phase: str, number: int, world: int) -> None:
@@ -70,8 +83,9 @@ def strike(job, folder: Path, op: str, phase: str, number: int, world: int) -> N
     if op == "broadcast" and phase == "waiting":
         victim = 0  # the root, else the wait is short
     clock = MovedClock(folder / op)
-    reason = f"rank {victim} " + (SILENT if number == signal.SIGSTOP else LOST)
     with job(world, "scenarios.struck", victim, op, phase, LIMITS, env=clock.env) as it:
+        is_due = is_silent if number == signal.SIGSTOP else is_lost
+        reason = partial(is_due, rank=it.ranks[victim])
         it.expect("ready")
         at = it.ranks[victim].signal(number)
         survivors = it.others(victim)
@@ -82,7 +96,7 @@ def strike(job, folder: Path, op: str, phase: str, number: int, world: int) -> N
         for rank in survivors:
             row = rank.expect("error")
             print(f"{op} {phase} {number}: rank {rank.number} after {row['at'] - at:.2f} s")
-            check_error(row, op, rank.number, world, reason, phase != "before")
+            check_first(row, op, rank.number, world, reason, phase != "before")
             check_again(rank.expect("again"), op, reason)
         for rank in survivors:
             rank.expect("destroyed")
@@ -94,8 +108,8 @@ def strike(job, folder: Path, op: str, phase: str, number: int, world: int) -> N
             back.signal(signal.SIGCONT)
             back.order("go")
             it.pass_time(clock, "error", [back])
-            row = back.expect("error")
-            assert re.search(rf"{reason}|rank \d closed its connections", row["text"]), row["text"]
+            text = back.expect("error")["text"]
+            assert reason(text) or re.search(r"rank \d closed its connections", text), text
             back.expect("again")
             back.expect("destroyed")
         else:
@@ -130,21 +144,32 @@ def test_struck(job, tmp_path, number, phase):
 
 # In the case of a rank that has not published its address, no rank listens yet while the group is
 # created; and a connection may be refused before it is established.
-REFUSED = LOST.replace(r"is lost \((", r"is lost \((cannot connect to peer .*|")
+REFUSED = rf"cannot connect to peer .*|{BROKEN}"
+
+
+def is_reason(text: str, victim: Rank, number: int, phase: str) -> bool:
+    """Returns True if the error of a failed creation is the one for this signal in this phase."""
+    if phase == "rendezvous":
+        missing = (
+            r"waiting for the addresses of all ranks, for \d+\.\d s \(limit 2\.0 s\): "
+            rf"rendezvous: 1 of 3 keys missing \(rank/{victim.number}\)"
+        )
+        return bool(re.search(missing, text))
+    # Refused connections are retried: the liveness limit may pass before they are given up. A rank
+    # that is stopped before it has joined counts as late until the time is over.
+    if is_silent(text, victim, 3000):
+        return True
+    if number != signal.SIGSTOP:
+        return is_lost(text, victim, REFUSED)
+    waited = re.compile(r"rank \d waited too long for the group to be made: ").match
+    return f"rank(s) {victim.number} have not joined" in text and (
+        is_error(text, "creation_late", group=0, elapsed=SECONDS, limit="6.0 s")
+        or is_error(text, "aborted", rank={0, 1}, reason=waited)
+    )
 
 
 def strike_creation(job, number: int, phase: str) -> None:
     world, victim = 3, 2
-    seconds = r"\d+\.\d s"
-    reason = {
-        "rendezvous": rf"waiting for the addresses of all ranks, for {seconds} \(limit 2\.0 s\): "
-        rf"rendezvous: 1 of 3 keys missing \(rank/{victim}\)",
-        # Refused connections are retried: the liveness limit may pass before they are given up. A
-        # rank that is stopped before it has joined counts as late until the time is over.
-        "probe": rf"rank {victim} ({silent(3000)}|{REFUSED})"
-        if number != signal.SIGSTOP
-        else rf"rank {victim} {silent(3000)}|rank\(s\) {victim} have not joined",
-    }[phase]
     with job(world, "scenarios.struck_in_creation", victim, phase) as it:
         it.ranks[victim].expect("ready")
         at = it.ranks[victim].signal(number)
@@ -154,7 +179,7 @@ def strike_creation(job, number: int, phase: str) -> None:
             text = row["text"]
             head = f"mcast: rank {rank.number} of 3 could not make group '0'"
             assert row["kind"] == "DistBackendError" and text.startswith(head), text
-            assert re.search(reason, text) and " Hint: " in text, text
+            assert is_reason(text, it.ranks[victim], number, phase) and " Hint: " in text, text
         codes = [0] * world
         if number == signal.SIGSTOP:
             back = it.ranks[victim]

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from named_errors import by_rank, check_error
 
 import torch_mcast
 
@@ -82,10 +83,9 @@ def test_all_ranks_are_told_who_has_which(other_site, tmp_path, other):
         version = OTHER if rank == other else OURS
         assert f"version {version} of {sites[rank]}" in text, text
         assert f"rank {rank} of {RANKS} could not make group '0': mismatch: " in text, text
-        assert "ranks differ in the version of torch_mcast: " in text, text
-        said = dict(re.findall(r'rank (\d) has "([^"]*)"', text))
-        assert set(said.values()) == {OURS, OTHER} and "0" in said, text
-        assert all(has == (OTHER if int(r) == other else OURS) for r, has in said.items()), text
+        said = by_rank(check_error(text, "version_differs"), "version")
+        assert set(said.values()) == {OURS, OTHER} and 0 in said, text
+        assert all(has == (OTHER if r == other else OURS) for r, has in said.items()), text
 
 
 def test_ranks_of_the_other_install_alone_make_a_group(other_site, tmp_path):

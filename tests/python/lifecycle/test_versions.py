@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
+from named_errors import by_rank, check_error
 from scenarios_version import OTHER
 
 import torch_mcast
@@ -21,15 +20,14 @@ def test_two_versions_in_one_job(job, other, what):
             text = rank.expect("error")["text"]
             head = f"mcast: rank {rank.number} of 3 could not make group '0': mismatch: "
             assert text.startswith(head), text
-            assert "ranks differ in the version of torch_mcast: " in text, text
-            said = dict(re.findall(r'rank (\d) has "([^"]*)"', text))
-            assert len(said) == 2 and "0" in said, text
+            said = by_rank(check_error(text, "version_differs"), "version")
+            assert len(said) == 2 and 0 in said, text
             mine, theirs = OURS, OTHER
             if what == "protocol":
                 number = min(int(text.rpartition(" ")[2]) for text in said.values())
                 mine, theirs = (f"{OURS}, protocol {n}" for n in (number, number + 1))
             assert set(said.values()) == {mine, theirs}, text
             if rank.number != other:  # that rank compares the others in the same way
-                assert said.get(str(other)) == theirs, text
+                assert said.get(other) == theirs, text
         it.expect("good")
         it.end()

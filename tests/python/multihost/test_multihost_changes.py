@@ -8,6 +8,7 @@ import time
 import changes
 import programs
 import pytest
+from named_errors import blames
 
 from torch_mcast.lab import faults, system
 from torch_mcast.lab.pool import Pool
@@ -40,10 +41,8 @@ def all_raise(cluster, call, victim=None):
     Without a victim, each names some rank."""
     ranks = range(cluster.world_size)
     for rank, (_, text) in zip(ranks, call.wait("raised", ranks, 60), strict=True):
-        who = r"\d" if victim is None or rank == victim else victim
-        assert re.search(rf"rank {who} (is lost|has been silent|closed its)", text), (
-            f"{rank}: {text}"
-        )
+        who = set(ranks) if victim is None or rank == victim else {victim}
+        assert blames(text, who, "6.0 s"), f"{rank}: {text}"
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from aggregated import rounds_once_served
+from named_errors import check_error
 
 import torch_mcast
 from torch_mcast.lab import Loss, system
@@ -128,7 +129,9 @@ def test_a_network_or_an_address_names_the_interface(six):
             assert not isinstance(stats, str), stats
             assert uses(stats, "IPv6"), stats["transport"]
     for text in six.run(by_network, "fd98::/64"):
-        assert 'pattern "fd98::/64" matches no' in text and "eth0 fd99::" in text, text
+        fields = check_error(text, "no_interface", pattern="fd98::/64")
+        assert fields["why"].startswith("matches no "), text
+        assert "eth0 fd99::" in fields["interfaces"], text
 
 
 def test_allowed_networks_pass_the_kernel_s_filter(six):

@@ -3,12 +3,14 @@
 import contextlib
 import dataclasses
 import os
+import re
 import socket
 
 import programs
 import pytest
 import torch
 import torch.distributed as dist
+from named_errors import check_error
 
 import torch_mcast
 from torch_mcast.lab import system
@@ -33,7 +35,9 @@ def test_blocked_multicast_is_an_error_if_multicast_is_a_must(four):
     four.lab.set_multicast("blocked")
     outcomes = four.start(programs.every_op, [1], (), {"algorithm": "multicast"}).outcomes(60)
     for outcome in outcomes:
-        assert outcome.state == "error" and "multicast does not reach all ranks" in outcome.text
+        assert outcome.state == "error", outcome
+        deaf = re.compile(r"rank \d does not hear rank \d").match
+        check_error(outcome.text, "multicast_unreachable", why=deaf)
 
 
 def test_snooping_with_a_querier_keeps_multicast(four):

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from contents import compare
+from named_errors import by_rank, check_error
 from test_multihost_failures import (
     LIMIT,
     SIZE,
@@ -140,11 +141,12 @@ def disagrees(ctx, what):
 
 
 CALLS = {
-    "size": "mismatch: ",
-    "op": "mismatch: ",
-    "late": "passed its time limit of 8.0 s: rank(s) 3 ",
-    "abort": "aborted by rank 3",
+    "size": ("operation_differs", {"sequence": 1}),
+    "op": ("operation_differs", {"sequence": 1}),
+    "late": ("ranks_late", {"ranks": 3}),
+    "abort": ("aborted", {"rank": 3, "reason": "abort() on rank 3"}),
 }
+CALLS_OF_3 = {"size": f"all_gather_into_tensor({SIZE // 2} bytes", "op": "broadcast("}
 
 
 @pytest.mark.parametrize("what", CALLS)
@@ -154,8 +156,12 @@ def test_calls_that_differ_fail_on_all(hosts, what):
     told = call.wait("over", [0, 1, 2], 60)
     call.signal("go")
     call.results(60)
+    name, fields = CALLS[what]
     for text in told:
-        assert CALLS[what] in text, text
+        found = check_error(text, name, **fields)
+        if what in CALLS_OF_3:
+            assert by_rank(found, "call")[3].startswith(CALLS_OF_3[what]), text
+        assert ("passed its time limit of 8.0 s: " in text) == (what == "late"), text
 
 
 def leaves_in_flight(ctx):

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from conforming import conforms
 from limits import limit
+from named_errors import check_error
 
 import torch_mcast
 from torch_mcast.lab import Lab, LabSpec
@@ -93,8 +94,8 @@ def times_out(ctx) -> str:
 def test_the_error_names_it(ranks):
     for rank, text in enumerate(ranks.run(times_out)):
         if rank != LATE:
-            assert f"rank(s) {LATE} have not called it; aggregators are waiting for" in text
-            assert f"waiting for rank(s) {LATE}: " in text
+            check_error(text, "ranks_late", ranks=LATE)
+            assert f"; aggregators are waiting for rank(s) {LATE}: " in text, text
 
 
 def test_the_plan_says_that_there_is_no_station(ranks):

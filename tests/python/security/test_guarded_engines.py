@@ -10,6 +10,7 @@ import pytest
 import torch
 from guarded import MODES
 from host_engine import end, start
+from named_errors import check_error
 from ranks import RankError
 from test_guarded_jobs import guarded_well
 
@@ -129,7 +130,8 @@ def test_another_secret_is_named_by_all(hosts, tmp_path):
     call.wait("ended", ranks, timeout_s=90)
     call.signal("all have ended", None, ranks)
     for row in call.results():
-        assert "has another secret than " in row["error"] and row["after"] < 30, row
+        fields = check_error(row["error"], "secret_differs")
+        assert ranks[-1] in (fields["rank"], fields["other"]) and row["after"] < 30, row
 
 
 def nothing() -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from attackers import RANKS
 from guarded import MODES
+from named_errors import by_rank, check_error
 
 import torch_mcast
 from torch_mcast.secret import new
@@ -176,21 +177,27 @@ def refused(segment, choices, how=""):
 def test_another_secret_is_named_by_all(segment, secret):
     ours, theirs = options("sealed", secret), options("sealed", lambda: secret("other"))
     for error in refused(segment, [ours, ours, theirs]):
-        assert "has another secret than rank " in error and "MCAST_SECRET_FILE" in error
+        fields = check_error(error, "secret_differs")
+        assert 2 in (fields["rank"], fields["other"]), error
+        assert "MCAST_SECRET_FILE" in error
 
 
 @pytest.mark.parametrize("other", ["off", "auth"])
 def test_another_mode_is_named_by_all(segment, secret, other):
     ours, theirs = options("sealed", secret), options(other, secret)
     for error in refused(segment, [ours, theirs, ours]):
-        assert "runs with security=" in error and "MCAST_SECURITY" in error
+        modes = by_rank(check_error(error, "security_differs"), "security")
+        assert modes[1] == other and set(modes.values()) == {"sealed", other}, error
+        assert "MCAST_SECURITY" in error
 
 
 def test_another_source_auth_is_named_by_all(segment, secret):
     ours, theirs = options("auth", secret, source_auth=1), options("auth", secret)
     for error in refused(segment, [ours, ours, theirs]):
-        assert "ranks differ in settings" in error
-        assert "source_auth=1" in error and "source_auth=0" in error
+        settings = by_rank(check_error(error, "settings_differ"), "settings")
+        assert "source_auth=0" in settings.pop(2), error
+        (ours,) = settings.values()
+        assert "source_auth=1" in ours, error
 
 
 def test_source_auth_without_security_is_refused():
@@ -210,13 +217,20 @@ def test_a_rank_without_a_secret_is_named_by_all(segment, secret):
     [
         ("address", "the record of rank 1 was changed in the store"),
         pytest.param("another key", "the record of rank 1 was changed", marks=all_tier),
-        ("stripped", "rank 1 runs with security=off"),
-        pytest.param("mode", "rank 1 runs with security=auth", marks=all_tier),
     ],
 )
 def test_a_changed_record_is_named_by_all(segment, secret, how, text):
     for error in refused(segment, [options("sealed", secret)] * RANKS, how):
         assert text in error
+
+
+@pytest.mark.parametrize(
+    ("how", "mode"), [("stripped", "off"), pytest.param("mode", "auth", marks=all_tier)]
+)
+def test_a_changed_mode_is_named_by_all(segment, secret, how, mode):
+    for error in refused(segment, [options("sealed", secret)] * RANKS, how):
+        modes = by_rank(check_error(error, "security_differs"), "security")
+        assert modes[1] == mode and set(modes.values()) == {"sealed", mode}, error
 
 
 def test_verbs_without_a_device_are_refused_as_in_any_group(segment, secret):
