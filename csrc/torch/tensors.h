@@ -1,5 +1,6 @@
 // CPU tensors as the engine sees them: ranges of bytes of some storage. Checks (of all tensors),
-// the choice between direct use and a copy, and the copies back. Device tensors: device/device_plan.h.
+// the choice between direct use and a copy, and the copies back. Device tensors:
+// device/device_plan.h.
 //
 // "Plain" = on the CPU, strided, contiguous, neither conjugated nor negated lazily: its bytes are
 // its content and the engine works on them in place. Any other tensor goes through a plain copy.

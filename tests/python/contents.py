@@ -39,7 +39,8 @@ def content(
         count *= extent
     generator = torch.Generator().manual_seed(1000 * salt + rank)
     size = dtype.itemsize
-    words = torch.empty((count * size + 7) // 8, dtype=torch.int64)  # bytes would take six times as long
+    # Drawing bytes would take six times as long.
+    words = torch.empty((count * size + 7) // 8, dtype=torch.int64)
     words.random_(-(1 << 63), None, generator=generator)
     raw = words.view(torch.uint8)[: count * size]
     if dtype == torch.bool:

@@ -1,8 +1,8 @@
 // Rank 0's record names the descriptor of a new segment; every record names its process's mailbox.
 // Each rank maps them through /proc, verifies that each mailbox contains the announced token, and
-// reads the copy of the token in the peer's private memory; then all exchange their verdicts, and the
-// worst one applies to all. Ranks that an engine of the host runs name a token instead, for which the engine's
-// directory gives the same facts: they find each other in one process.
+// reads the copy of the token in the peer's private memory; then all exchange their verdicts, and
+// the worst one applies to all. Ranks that an engine of the host runs name a token instead, for
+// which the engine's directory gives the same facts: they find each other in one process.
 #include "shm/attachment.h"
 
 #include <algorithm>
