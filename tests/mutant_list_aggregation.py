@@ -57,7 +57,7 @@ RANKS = [
     Mutant(
         "result-of-anothers-shard-placed",
         "aggregation/member/stations.cpp",
-        """  if (entry.owner != g_.self) return "a result that is another rank's";\n""",
+        """  if (entry.owner != g_.self) return "a result for another rank";\n""",
         "",
         "aggregation",
         "Stations.ProtocolViolation*",

@@ -48,7 +48,8 @@ LINES = (
 )
 # C++ programs, and their descriptions.
 PROGRAMS = {
-    "aggregator": "Folds reductions of groups that name this host in `MCAST_AGGREGATORS`, until SIGTERM.",
+    "aggregator": "Folds (adds up) reductions of groups that name this host in `MCAST_AGGREGATORS`, "
+    "until SIGTERM.",
     "engine run": "Runs the network of this host's processes with `MCAST_ENGINE=host`, until SIGTERM.",
     "engine drain": "Takes no new clients. The engine ends when the last one has gone or after the limit.",
 }

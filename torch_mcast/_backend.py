@@ -36,8 +36,8 @@ def _refuse_clear(backend: Any, name: str) -> None:
         if _fallback.in_clear(BACKEND, mode, path, {}):
             backend.abort()
             raise RuntimeError(
-                f"torch_mcast: group '{name}' has security=off, beside a group with security={mode}: it "
-                "would go over the network in clear. Options are for one group; set MCAST_SECURITY and "
+                f"torch_mcast: group '{name}' has security=off, but another group has security={mode}: "
+                "its traffic would be unencrypted. Options are for one group; set MCAST_SECURITY and "
                 "MCAST_SECRET_FILE for all groups of the process, or allow it by MCAST_SECURITY_MIXED=1"
             )
 
@@ -157,8 +157,8 @@ def _checked(backend: Any, group: Any) -> Any:
         if _fallback.in_clear("gloo", mode, path, os.environ) and not mixed:
             warnings.warn(
                 f"torch_mcast: group '{group.group_id}' runs with security={mode}: "
-                "TORCH_DISTRIBUTED_DEBUG=DETAIL does not compare its calls, since torch's wrapper would go "
-                "over the network in clear; MCAST_SECURITY_MIXED=1 allows it",
+                "TORCH_DISTRIBUTED_DEBUG=DETAIL does not compare its calls, since torch's wrapper would send "
+                "unencrypted; MCAST_SECURITY_MIXED=1 allows it",
                 stacklevel=2,
             )
             return backend
@@ -203,8 +203,8 @@ def _other(device: str, kind: str, group: Any, options: Any) -> Any:
     plugin = dist.Backend._plugins.get(kind.upper())
     if plugin is None:
         raise ValueError(
-            "torch_mcast: of several backends of which another is from outside of torch, too, mcast must be "
-            f"named last: {device}:{kind} before it"
+            "torch_mcast: if another of several backends is not part of torch either, mcast must be named "
+            f"last: name {device}:{kind} before it"
         )
     if plugin.extended_api:
         return _checked(plugin.creator_fn(group, options), group)

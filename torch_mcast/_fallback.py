@@ -62,8 +62,8 @@ def make(backend: Any, name: str) -> Any:
     mode, path = backend._mode_and_path()
     if in_clear(name, mode, path, os.environ):
         warnings.warn(
-            f"torch_mcast: group {options.group_name} runs with security={mode}, but what its fallback "
-            f"{options.fallback} serves goes over the network in clear. "
+            f"torch_mcast: group {options.group_name} runs with security={mode}, but the calls that its "
+            f"fallback {options.fallback} serves are sent unencrypted. "
             "GLOO_DEVICE_TRANSPORT=TCP_TLS with its certificates encrypts it",
             stacklevel=2,
         )
@@ -108,7 +108,7 @@ def _make_gloo(backend: Any, store: Any, group: Any) -> Any:
     except RuntimeError as error:
         raise NotImplementedError(
             f"torch_mcast: group {group.group_name} has no fallback, since this process has no network that "
-            f'Gloo can use ({str(error).splitlines()[0]}); Options(fallback="none") says that this is meant'
+            f'Gloo can use ({str(error).splitlines()[0]}); Options(fallback="none") avoids this warning'
         ) from error
     options.group_name = group.group_name
     options.global_ranks_in_group = list(group.global_ranks_in_group)
@@ -128,7 +128,7 @@ def _make_nccl(backend: Any, store: Any, group: Any) -> Any:
     except ImportError as error:
         raise NotImplementedError(
             f"torch_mcast: group {group.group_name} has no fallback for cuda tensors, since this torch has "
-            'no NCCL; install a torch that has it, or say Options(fallback="gloo") on all ranks'
+            'no NCCL; install a torch that has it, or use Options(fallback="gloo") on all ranks'
         ) from error
 
     options = ProcessGroupNCCL.Options()

@@ -19,8 +19,12 @@ INTERVAL = 10.0  # seconds
 # Counters of the process: key of device_stats(), with Prometheus' suffix; type; help.
 _PINNED = [
     ("pinned_bytes", "gauge", "Pinned memory that collectives on device tensors hold."),
-    ("pinned_peak", "gauge", "The most that they have held."),
-    ("pinned_waits_total", "counter", "Calls that waited for earlier ones to give it back."),
+    ("pinned_peak", "gauge", "Largest amount of pinned memory that they have held at once."),
+    (
+        "pinned_waits_total",
+        "counter",
+        "Collectives that waited for earlier ones to release pinned memory.",
+    ),
 ]
 
 _writers: dict[tuple[int, str], threading.Event] = {}
@@ -69,7 +73,7 @@ def _render(groups: list[dict[str, Any]]) -> str:
         out += _family(name, kind, text, [f"{name} {pinned[key.removesuffix('_total')]}"])
     name = "torch_mcast_refused_total"
     out += _family(
-        name, "counter", "What the lanes of a group have refused, by cause.",
+        name, "counter", "Datagrams and connections that the lanes of a group have refused, by cause.",
         [
             _line(name, own | {"cause": cause}, count)
             for own, g in pairs
@@ -78,7 +82,7 @@ def _render(groups: list[dict[str, Any]]) -> str:
     )  # fmt: skip
     name = "torch_mcast_refused_by_source_total"
     out += _family(
-        name, "counter", "The same of the ten sources with most, if sources are watched.",
+        name, "counter", "Refusals by source and cause, of the ten sources with most, if these are watched.",
         [
             _line(name, own | {"source": source["address"], "cause": cause}, count)
             for own, g in pairs

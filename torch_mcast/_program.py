@@ -12,7 +12,7 @@ def find_program(name: str) -> Path:
     path = Path(__file__).parent / name
     if not path.exists():
         raise FileNotFoundError(
-            f"{path} is missing: this installation of torch-mcast was built without it: make build, or "
+            f"{path} is missing: this installation of torch-mcast was built without it; run make build, or "
             "pip install . in its sources"
         )
     return path

@@ -56,7 +56,7 @@ def _check_listener(connection: socket.socket, path: Path, user: str) -> None:
         expected += "owns the folder"
     if uid not in trusted:
         raise Untrusted(
-            f"{_user_text(uid)} listens there, expected {expected}; --user names another"
+            f"{_user_text(uid)} listens there, expected {expected}; --user sets another user"
         )
 
 
@@ -97,7 +97,7 @@ def status_command(
     parser.add_argument(
         "--user",
         default=user,
-        help=f"whose {service} may answer, a name or a number (root, this user, the folder's owner)",
+        help=f"user that must run the {service}: a name or a number [root, this user or the folder's owner]",
     )
     parsed = parser.parse_args(arguments)
     try:

@@ -24,7 +24,7 @@ def _socket() -> str:
 def _needed(name: str) -> str:
     value = os.environ.get(name)
     if value is None:
-        raise ValueError(f"init_method='{SCHEME}://': the environment must say {name}")
+        raise ValueError(f"init_method='{SCHEME}://': the environment variable {name} is not set")
     return value
 
 
@@ -68,4 +68,6 @@ def rendezvous(
         rank,
         world_size,
     )
-    raise RuntimeError("a job whose store is at an engine cannot make its process group anew")
+    raise RuntimeError(
+        "a job whose store is at an engine cannot make its process group a second time"
+    )

@@ -40,7 +40,7 @@ COMMANDS = {
 # Old names of commands, which still work and are not listed.
 DEPRECATED = {"model": "estimate"}
 
-DOCTOR = "torch-mcast doctor says more"
+DOCTOR = "run torch-mcast doctor for details"
 
 
 def _available() -> dict[str, tuple[str, str]]:

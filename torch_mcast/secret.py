@@ -90,7 +90,8 @@ def main(arguments: list[str]) -> int:
         "file", nargs="?", metavar="FILE", help="new file for MCAST_SECRET_FILE [print]"
     )
     derive = commands.add_parser(
-        "aggregator", help="print the aggregators' secret that follows from a secret, or write it"
+        "aggregator",
+        help="print the aggregators' secret that is derived from the ranks' secret, or write it to a file",
     )
     derive.add_argument("secret", metavar="SECRET", help="file with the ranks' secret")
     derive.add_argument(

@@ -76,7 +76,7 @@ c10::DataPtr ArenaAllocator::allocate(size_t bytes) {
   if (!told.exchange(true)) {
     log(LogLevel::kWarn,
         "allocate_tensor: the arena pool has no room for %zu bytes: this tensor, and others that "
-        "find none, lie in torch's memory, which is copied",
+        "do not fit, use torch's memory and are copied",
         bytes);
   }
   return c10::GetCPUAllocator()->allocate(bytes);
@@ -90,7 +90,7 @@ bool replace_cpu_allocator() {
   c10::Allocator* const other = c10::GetCPUAllocator();
   if (other->raw_deleter() == nullptr) {
     log(LogLevel::kWarn,
-        "engine_memory=map_all: torch's CPU allocator is one of another program's");
+        "engine_memory=map_all has no effect: another library has replaced torch's CPU allocator");
     return false;
   }
   const auto pool = ArenaPool::open_for_process();

@@ -106,8 +106,8 @@ struct Background::Impl {
     if (crew.threads == crew.most) {
       if (crew.most > 1 && !std::exchange(full_reported, true)) {
         log(LogLevel::kWarn,
-            "%zu callbacks of futures run or wait at once, which is the most; others run when one "
-            "of them ends",
+            "%zu callbacks of futures run or wait at once, which is the limit; others start when "
+            "one of them ends",
             crew.most);
       }
       return;
@@ -117,7 +117,7 @@ struct Background::Impl {
       crew.threads++;
       crew.idle++;  // it will be idle, and no other thread needs to be started
     } catch (const std::system_error& error) {
-      log(LogLevel::kError, "cannot start a thread for the end of operations: %s", error.what());
+      log(LogLevel::kError, "cannot start a thread that completes operations: %s", error.what());
     }
   }
 

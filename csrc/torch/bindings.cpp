@@ -306,8 +306,9 @@ py::dict counters_dict() {
 void bind_options(py::module_& module) {
   py::class_<McastOptions, c10d::Backend::Options, c10::intrusive_ptr<McastOptions>> cls(
       module, "Options",
-      "Settings of one process group: Options(eager=65536, faults=\"drop:rate=0.1\"). What is not\n"
-      "given comes from the MCAST_* environment variables, then from the defaults.");
+      "Settings of one process group: Options(eager=65536, faults=\"drop:rate=0.1\").\n"
+      "Settings that are not given come from the MCAST_* environment variables, then from the\n"
+      "defaults.");
   cls.def(py::init([](const py::kwargs& keywords) {
        auto options = c10::make_intrusive<McastOptions>();
        apply_keywords(*options, keywords);
@@ -322,7 +323,7 @@ void bind_options(py::module_& module) {
                     "ProcessGroupNCCL.Options of the fallback for CUDA tensors, or None.")
       .def_property_readonly(
           "settings", [](const McastOptions& self) { return self.settings; },
-          "What was given explicitly, as text.")
+          "The settings that were given explicitly, as text.")
       .def(
           "resolved", [](const McastOptions& self) { return self.resolve().values(); },
           "Every setting as a group made now would have it.")
@@ -471,8 +472,9 @@ PYBIND11_MODULE(_C, module) {
   module.def("settings", &settings_list, "The rows of the settings table.");
   module.def("choose_interfaces", &chosen_interfaces, py::arg("interfaces"), py::arg("pattern"),
              py::arg("lane") = 0,
-             "(names of the interfaces of a lane, why these) out of `interfaces`, whose attributes "
-             "are those of torch_mcast.doctor.netif.Interface; ValueError says why there is none.");
+             "Chooses from `interfaces`, whose attributes are those of "
+             "torch_mcast.doctor.netif.Interface. Returns (names of the interfaces of a lane, "
+             "reason); a ValueError says why there is none.");
   module.def(
       "verbs_problem",
       [] {
@@ -485,8 +487,8 @@ PYBIND11_MODULE(_C, module) {
       "Empty, or why the verbs transport does not work on this host.");
   module.def(
       "replace_cpu_allocator", &replace_cpu_allocator,
-      "CPU tensors of 1 MiB and more that are made from now on lie in memory that the engine of "
-      "the host and ranks of one host map. False: there is none; the log says why.");
+      "Places CPU tensors of 1 MiB and more that are made from now on in memory that the engine "
+      "of the host and ranks of one host map. Returns False if there is none; the log says why.");
   module.def("contributors", &contributors, py::arg("work"),
              "How many ranks' inputs are in the result of a reduction.");
   module.def("counters", &counters_dict, "Counter names and what they count.");
@@ -501,7 +503,8 @@ PYBIND11_MODULE(_C, module) {
         begin_leaving();
         signal.rethrow();
       },
-      "Ends the engine: waits until all ranks have confirmed what was posted, at most for its time "
-      "limits; give_up, or after Ctrl-C: not for what is not over here. For exit.",
+      "Ends the engine, at exit. Waits until all ranks have confirmed the operations that were "
+      "posted, at most for their time limits; with give_up, or after Ctrl-C, it does not wait for "
+      "operations that are not over on this rank.",
       py::arg("give_up") = false, py::call_guard<py::gil_scoped_release>());
 }

@@ -37,7 +37,8 @@ void bind_devices(py::module_& module) {
       "exchanged (0 global, 2 relaxed): int (*)(int* mode); 0: the device captures no graphs.\n"
       "Whether a stream is being captured: int (*)(int64_t stream_id, int device_index,\n"
       "int* captured); 0: torch's guard is asked.");
-  module.def("device_stats", &device_dict, "What device tensors of this process have taken.");
+  module.def("device_stats", &device_dict,
+             "Resources that device tensors of this process have used.");
   module.def(
       "clear_failure",
       [](const std::optional<std::string>& device) {

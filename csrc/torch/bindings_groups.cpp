@@ -152,7 +152,7 @@ void bind_groups(py::module_& module) {
     }
   });
   module.def("flight_entries", &flight_entries, py::arg("prefix"),
-             "The last operations of this process, as torch's flight recorder tells them.");
+             "The last operations of this process, in the form of torch's flight recorder.");
   // Returned by a backend's `mem_allocator`; Python only passes it on.
   py::class_<ArenaAllocator, std::shared_ptr<ArenaAllocator>>(module, "ArenaAllocator");
   module.def(
@@ -165,7 +165,7 @@ void bind_groups(py::module_& module) {
         }
         return lanes;
       },
-      "The lane of each operation, on which a thread that waits for one helps.");
+      "The lane of each operation; a thread that waits for the operation helps on it.");
   set_fallback_maker({fallback_kind, make_fallback, offered_fallback_of});
   module.def(
       "named_group",

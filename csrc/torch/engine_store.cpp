@@ -107,7 +107,7 @@ std::vector<std::vector<uint8_t>> EngineStore::multiGet(const std::vector<std::s
 void EngineStore::multiSet(const std::vector<std::string>& keys,
                            const std::vector<std::vector<uint8_t>>& values) {
   TORCH_CHECK_WITH(DistStoreError, keys.size() == values.size(),
-                   "multi_set: as many values as keys");
+                   "multi_set: expected as many values as keys");
   std::vector<std::string> parts;
   for (size_t i = 0; i < keys.size(); i++) {
     parts.push_back(keys[i]);

@@ -42,7 +42,7 @@ WorkPtr called(const std::function<WorkPtr(c10d::Backend&)>& call, c10d::Backend
 std::string way_out(const std::string& mode) {
   if (mode == "off") return "";
   return c10::str("; it runs with security=", mode,
-                  ": fallback=gloo goes in clear, GLOO_DEVICE_TRANSPORT=TCP_TLS encrypts it");
+                  ": fallback=gloo sends unencrypted, unless GLOO_DEVICE_TRANSPORT=TCP_TLS is set");
 }
 
 }  // namespace

@@ -156,7 +156,8 @@ void FallbackWork::fail(const std::string& reason) {
 }
 
 float FallbackWork::getDuration() const {
-  TORCH_CHECK(flight_ && flight_->over(), context_, ": the duration is known when it is over");
+  TORCH_CHECK(flight_ && flight_->over(), context_,
+              ": the duration is known when the operation is over");
   return flight_->milliseconds();
 }
 

@@ -65,8 +65,8 @@ const std::string& Making::prefix() {
   };
   while (over(number)) {
     if (++number - first == kMostOver) {
-      throw std::runtime_error("the makings " + std::to_string(first) + " to " +
-                               std::to_string(number - 1) + " are over");
+      throw std::runtime_error("the attempts " + std::to_string(first) + " to " +
+                               std::to_string(number - 1) + " to make this group are over");
     }
   }
   const std::string prefix = keys_of(number);

@@ -57,7 +57,7 @@ void ProcessGroupMcast::monitoredBarrier(const c10d::BarrierOptions& opts, bool 
       "mcast_monitored/" + members_->incarnation + std::to_string(sequence) + "/";
   if (rank_ != 0) {
     store_->set(prefix + std::to_string(rank_), bytes_of_text("here"));
-    std::string verdict = "no word from rank 0";
+    std::string verdict = "no report from rank 0";
     if (appears(*store_, prefix + kVerdict, deadline)) {
       const auto value = store_->get(prefix + kVerdict);
       verdict.assign(value.begin(), value.end());

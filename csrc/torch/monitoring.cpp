@@ -128,10 +128,11 @@ py::dict security_dict(const SecurityStats& stats) {
 
 void bind_monitoring(py::module_& module) {
   module.def("trace", &trace_list, "The last operations of this process, oldest first.");
-  module.def("seal_rate", &seal_rate_here, py::arg("mode"), py::arg("suite"), py::arg("chunk"),
-             py::arg("library") = "auto",
-             "Bytes per second that a core seals; library: as the setting security_library.");
-  module.def("causes", &causes_dict, "Why something is refused, and what each cause counts.");
+  module.def(
+      "seal_rate", &seal_rate_here, py::arg("mode"), py::arg("suite"), py::arg("chunk"),
+      py::arg("library") = "auto",
+      "Bytes per second that a core seals; library: a value of the setting security_library.");
+  module.def("causes", &causes_dict, "Causes of refusals, and what each of them counts.");
   module.def("groups", &groups_list, "Counters and facts of every group of this process.");
 }
 

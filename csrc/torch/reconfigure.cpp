@@ -32,7 +32,7 @@ uint64_t global_rank(const c10d::ReconfigureHandle& handle) {
   const bool sound =
       std::sscanf(handle.c_str(), "mcast:%llu:%lld:%d%n", &global, &membership, &rank, &end) == 3 &&
       static_cast<size_t>(end) == handle.size();
-  TORCH_CHECK_VALUE(sound, "reconfigure: '", handle, "' is no handle of an mcast group");
+  TORCH_CHECK_VALUE(sound, "reconfigure: '", handle, "' is not a handle of an mcast group");
   return global;
 }
 
@@ -66,7 +66,7 @@ Wanted read_handles(const c10d::ReconfigureOptions& opts, const c10d::Reconfigur
   const auto at = std::find(handles.begin(), handles.end(), own);
   TORCH_CHECK_VALUE(at != handles.end(), "reconfigure: the handle of this rank, '", own,
                     "', is not among the ", handles.size(),
-                    " given: exchange those of now, each reconfigure() changes them");
+                    " given: exchange the current handles, since each reconfigure() changes them");
   Wanted wanted;
   wanted.first = handles[0];
   wanted.rank = static_cast<int>(at - handles.begin());

@@ -210,7 +210,7 @@ WorkPtr ProcessGroupMcast::allreduce_each(Op op, c10d::OpType type, Tensors& ten
     part.input = part.output = regions.slice(places[i]);
     if (integer_average(tensors[i].scalar_type(), reduce)) {
       TORCH_CHECK_VALUE(places[i].is_same(tensors[i]) || !is_plain(tensors[i]), name,
-                        ": averages of integers take tensors that share no memory");
+                        ": averages of integers need tensors that do not share memory");
       back->divide(tensors[i]);
     }
     parts.push_back(std::move(part));

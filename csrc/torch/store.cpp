@@ -230,7 +230,7 @@ Status StoreAdapter::missing(const std::vector<std::string>& keys, const std::st
   // again.
   if (works && late && count == 0) {
     return Status(Code::kTimeout, "rendezvous: the last of " + std::to_string(keys.size()) +
-                                      " keys came when the limit had passed");
+                                      " keys came after the time limit");
   }
   if (count == 0) {
     making_.forget();  // make no more calls of a store that does not work

@@ -48,15 +48,15 @@ std::string first_line_hint(const Status& status) {
              " of the call.";
     case Code::kPeerLost:
       return " Hint: the output of the lost rank says why it ended; liveness_limit"
-             " (MCAST_LIVENESS_LIMIT) is the patience with silent ranks.";
+             " (MCAST_LIVENESS_LIMIT) is the time that a rank may be silent.";
     case Code::kMismatch:
-      return " Hint: all ranks must make the same calls in the same order, which those from"
-             " callbacks of futures have not by themselves (docs/compatibility.md);"
+      return " Hint: all ranks must make the same calls in the same order; calls from callbacks of"
+             " futures do not have the same order by themselves (docs/compatibility.md);"
              " TORCH_DISTRIBUTED_DEBUG=DETAIL finds the first that differs.";
     case Code::kClosed:
       return " Hint: a group that failed or was destroyed stays unusable; make a new one.";
     case Code::kAborted:
-      return " Hint: abort() or an interrupt on the rank named here; its output says why.";
+      return " Hint: the rank named here called abort() or was interrupted; its output says why.";
     case Code::kUnavailable:
       return " Hint: 'torch-mcast doctor' on this host, or under torchrun on all, finds out more.";
     case Code::kResourceExhausted:
@@ -223,12 +223,13 @@ void McastWork::over(const std::exception_ptr& error) {
 int McastWork::sourceRank() const {
   const Member source = source_ ? source_->load(std::memory_order_acquire) : kNoMember;
   TORCH_CHECK(source != kNoMember, context_,
-              ": the source is that of a receive which is over, without an error");
+              ": the source is known when a receive has ended without an error");
   return source;
 }
 
 float McastWork::getDuration() const {
-  TORCH_CHECK(flight_ && flight_->over(), context_, ": the duration is known when it is over");
+  TORCH_CHECK(flight_ && flight_->over(), context_,
+              ": the duration is known when the operation is over");
   return flight_->milliseconds();
 }
 

@@ -190,11 +190,11 @@ def test_fsdp2_takes_its_buffers_from_the_group(ranks, engine):
 @pytest.mark.parametrize(
     ("memory", "limit", "words"),
     [
-        ("slots", (), "engine_memory=slots has all tensors copied"),
-        ("copy", (), "engine_memory=copy has all tensors copied"),
+        ("slots", (), "engine_memory=slots makes ranks copy all tensors"),
+        ("copy", (), "engine_memory=copy makes ranks copy all tensors"),
         ("map", ("--arenas", "256M"), "bytes of arenas (--arenas) is reached"),
-        ("map", None, "no engine of the host carries out this group (MCAST_ENGINE=host)"),
-        ("map_all", None, "no engine of the host carries out this group (MCAST_ENGINE=host)"),
+        ("map", None, "no engine of the host runs this group (MCAST_ENGINE=host)"),
+        ("map_all", None, "no engine of the host runs this group (MCAST_ENGINE=host)"),
     ],
 )
 def test_a_group_without_such_memory_says_so(tmp_path, memory, limit, words):

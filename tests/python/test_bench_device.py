@@ -185,8 +185,8 @@ def test_without_a_gpu_it_says_so():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--device", "nosuch"], "knows no device 'nosuch'"),
-        (["--device", "meta"], "knows no device 'meta'"),
+        (["--device", "nosuch"], "has no device type 'nosuch'"),
+        (["--device", "meta"], "has no device type 'meta'"),
     ],
 )
 def test_devices_that_torch_does_not_know(arguments, words, capsys):

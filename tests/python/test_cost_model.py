@@ -292,7 +292,7 @@ def test_the_command_prints_a_table(capsys):
     [
         (("--hosts", "1"), "must be positive"),
         (("--rate", "1apple"), "unknown unit"),
-        (("--racks", "4+3"), "has not 8 hosts"),
+        (("--racks", "4+3"), "does not add up to 8 hosts"),
         (("--racks", "4+4", "--aggregators", "2"), "need a leaf each"),
     ],
 )

@@ -124,4 +124,4 @@ def test_questions_without_sense(arguments, why, capsys):
 def test_a_file_of_something_else(capsys, tmp_path):
     (tmp_path / "x.json").write_text('{"variants": {"a": {}}}')
     assert cli.main(["offload", "--counts", str(tmp_path / "x.json")]) == 2
-    assert "is no file of counts" in capsys.readouterr().err
+    assert "is not a file of counts" in capsys.readouterr().err

@@ -47,10 +47,10 @@ def too_late(gate: bool, policy: str) -> None:
         if gate:
             assert work.wait()  # the stream waits, until the call fails
             ops().flip(tensor, AFTER)
-        with pytest.raises(dist.DistBackendError, match="no such message has come"):
+        with pytest.raises(dist.DistBackendError, match="no such message has arrived"):
             work.wait(timedelta(seconds=40))
         ops().synchronize()
-        with pytest.raises(dist.DistBackendError, match="no such message has come"):
+        with pytest.raises(dist.DistBackendError, match="no such message has arrived"):
             work.wait()
         assert not work.is_success()
         torch_mcast.clear_failure()  # of device_failure=raise

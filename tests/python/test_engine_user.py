@@ -100,7 +100,7 @@ def test_the_doctor_takes_no_other_users_engine(engine):
     ],
 )
 def test_the_doctor_judges_an_engine_of_another_user(where, verdict, takes):
-    why = "user 7 (eve) listens there, expected user 8 (mcast); --user names another"
+    why = "user 7 (eve) listens there, expected user 8 (mcast); --user sets another user"
     finding = judge_engine(
         where, Seen("/run/x/engine.sock", silent="none", untrusted=why), "0.2", False
     )

@@ -200,7 +200,7 @@ def lacking() -> None:
         tensor = torch.sparse_coo_tensor([[0]], [1.0], (4,))
         expected = (
             f"group {group.group_name} has no fallback for cuda tensors, since this torch has no NCCL; "
-            r'install a torch that has it, or say Options\(fallback="gloo"\) on all ranks'
+            r'install a torch that has it, or use Options\(fallback="gloo"\) on all ranks'
         )
         with pytest.raises(NotImplementedError, match=expected):
             dist.all_reduce(tensor, group=group)

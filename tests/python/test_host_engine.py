@@ -344,7 +344,7 @@ def test_drain_and_the_next_engine(tmp_path):
         assert read(path)["draining"] is False
         assert first.poll() is None
     assert first.wait(timeout=60) == 0
-    assert "another engine has taken the place" in first.stderr.read()
+    assert "another engine has taken over" in first.stderr.read()
     assert guardian_of(read(path)["pid"]) == second.pid
     end(second)
     assert list(tmp_path.iterdir()) == []

@@ -173,7 +173,7 @@ def of_three() -> None:
     late = "cpu:mcast,fake:dummy,cuda:gloo"
     orders = ["fake:dummy,cuda:gloo,cpu:mcast", "cuda:gloo,cpu:mcast,fake:dummy", late]
     if not hasattr(dist.Backend, "_ensure_backend_registered"):
-        expected = "mcast must be named last: cuda:gloo before it"
+        expected = "mcast must be named last: name cuda:gloo before it"
         with pytest.raises(ValueError, match=expected):
             dist.new_group(backend=orders.pop())
     for order in orders:

@@ -74,7 +74,7 @@ def durations() -> None:
     tensor = torch.ones(3)
     if dist.get_rank() == 0:
         work = dist.all_reduce(tensor, async_op=True)
-        with pytest.raises(RuntimeError, match="the duration is known when it is over"):
+        with pytest.raises(RuntimeError, match="the duration is known when the operation is over"):
             work._get_duration()
         store.set("posted", "1")
     else:

@@ -289,7 +289,7 @@ def test_a_command_that_torch_stops_says_so_in_one_line(tmp_path, broken, words)
     (line,) = done.stderr.splitlines()
     assert done.returncode == 1 and done.stdout == ""
     assert line.startswith("torch-mcast settings: ") and words in line
-    assert line.endswith(" (torch-mcast doctor says more)")
+    assert line.endswith(" (run torch-mcast doctor for details)")
 
 
 @pytest.mark.parametrize("mistake", [ValueError("ours"), ModuleNotFoundError(name="torch_mcast.x")])

@@ -199,7 +199,7 @@ def test_another_length_is_an_error_on_both(ranks):
 def too_late() -> None:
     group = limit(2, dist.new_group())
     if dist.get_rank() == 0:
-        with pytest.raises(dist.DistBackendError, match="no such message has come"):
+        with pytest.raises(dist.DistBackendError, match="no such message has arrived"):
             dist.recv(torch.ones(4), 1, group=group, tag=5)
     dist.barrier()
 

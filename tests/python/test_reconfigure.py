@@ -176,7 +176,7 @@ def refused(folder: str) -> None:
     handles = member.handles()
     for wrong, text in (
         ([], "expected at least one handle"),
-        (["gloo:0:1:2:"], "'gloo:0:1:2:' is no handle of an mcast group"),
+        (["gloo:0:1:2:"], "'gloo:0:1:2:' is not a handle of an mcast group"),
         ([handles[0], handles[0]], "two handles of global rank 0"),
         ([h for n, h in enumerate(handles) if n != member.number], "is not among the 1 given"),
     ):

@@ -273,7 +273,7 @@ def sharing() -> None:
         dist.all_reduce_coalesced([x[: n // 2 + 2], x[n // 2 - 1 :]])
         assert torch.equal(x, total)
     x = torch.ones(4, dtype=torch.int64)
-    with pytest.raises(ValueError, match="take tensors that share no memory"):
+    with pytest.raises(ValueError, match="need tensors that do not share memory"):
         dist.all_reduce_coalesced([x, x], Op.AVG)
     with pytest.raises(ValueError, match="elements that share memory"):
         dist.all_reduce(torch.ones(1).expand(5))

@@ -58,23 +58,23 @@ def test_experiments_of_a_command_line():
     ("arguments", "reason"),
     [
         (["--hosts", "x"], "--hosts x: write 8, 2,8,188 or 2..1024"),
-        (["--hosts", "9..2"], "is no range"),
+        (["--hosts", "9..2"], "is not a range"),
         (["--hosts", "1"], '"hosts=1": allowed: 2 to 16384'),
         (["--op", "gathers"], '"op=gathers": allowed: broadcast'),
         (["--op", "all_to_all", "--algorithm", "direct"], "has no schedule for all_to_all"),
         (["--op", "broadcast", "--algorithm", "chain,direct"], "has no schedule for broadcast"),
-        (["--set", "colour=red"], "no option of an experiment, nor a setting"),
+        (["--set", "colour=red"], "neither an option of an experiment nor a setting"),
         (["--set", "window=wide"], '"wide"'),
         (["--seed", "1 2"], "a value without blanks is needed"),
-        (["--topology", "mesh"], "none of star, leafspine, fattree"),
+        (["--topology", "mesh"], "is not one of star, leafspine, fattree"),
         (["--topology", "fattree:radix=131072"], "a number is above 65536"),
         (["--set", "hosts=4"], "that is the option --hosts"),
         (["--aggregators", "2", "--algorithm", "mcast"], "mcast uses none"),
         (
             ["--aggregators", "2", "--op", "all_reduce+all_gather"],
-            '"op=all_gather+all_reduce": with aggregators one reduction, or all_gather+reduce_scatter',
+            '"op=all_gather+all_reduce": with aggregators, op must be one reduction, or all_gather+reduce_scatter',
         ),
-        (["--root", "1", "--op", "all_gather"], "--root: all_gather has none"),
+        (["--root", "1", "--op", "all_gather"], "--root: all_gather has no root"),
         (["--root", "0", "--op", "reduce_scatter+all_gather"], "--root: reduce_scatter+all_gather"),
         (["--type", "int32", "--op", "all_gather"], "--type: nothing is reduced by the engine"),
         (["--set", "type=int32", "--op", "broadcast"], "--type: nothing is reduced"),
@@ -87,7 +87,7 @@ def test_experiments_of_a_command_line():
         (["--nic-queues", "2", "--set", "nic_queues=4"], "that is the option --nic-queues"),
         (["--warmup", "1", "--algorithm", "chain", "--op", "broadcast"], "chain is a schedule"),
         (["--warmup", "1", "--algorithm", "ring", "--op", "all_reduce"], "ring is a schedule"),
-        (["--jobs", "0"], "--jobs 0: 1 or more"),
+        (["--jobs", "0"], "--jobs 0: must be 1 or more"),
         (["--inner-rate", "10gbit"], "a star has no links between switches"),
         (["--plot-parts", "time"], "--plot-parts: there is no --plot"),
         (["--plot", "a.png", "--plot-parts", "time,heat"], "parts are time, traffic, links, use"),
@@ -97,7 +97,7 @@ def test_experiments_of_a_command_line():
         (["validate", "--from", "/proc"], "/proc"),
         (["validate", "--json", "/proc/a.json"], "/proc/a.json cannot be written"),
         (["swarm", "--out", "/dev/null"], "/dev/null is no folder to write to"),
-        (["swarm", "--print", "-1"], "--print is 0 to 2^63 - 1"),
+        (["swarm", "--print", "-1"], "--print must be 0 to 2^63 - 1"),
         (["figures", "--out", "/proc/none", "--which", "model", "--most-hosts", "2"], "/proc/none"),
         (["figures", "--which", "ours"], "figures are model, paper, constant"),
     ],
@@ -176,7 +176,7 @@ def test_an_experiment_that_cannot_be_run_does_not_keep_others(capsys):
     assert cli.main([*arguments, "--ranks", "2", "--limit", "1us"]) == 1
     err = capsys.readouterr().err
     assert (
-        "hosts=64 algorithm=mcast: exchanges, and reductions of hosts with several ranks, have real memory"
+        "hosts=64 algorithm=mcast: exchanges, and reductions of hosts with several ranks, need real memory"
         in err
     )
     assert "hosts=64 algorithm=ring: not done after" in err
@@ -423,13 +423,13 @@ def test_validate_from_files(tmp_path, capsys):
 def test_a_swarm(tmp_path, capsys):
     assert cli.main(["swarm", "--seeds", "6", "--jobs", "2", "--out", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("seeds from ") and "6 plans, no law was broken" in shown
+    assert shown.startswith("seeds from ") and "6 plans, no invariant was broken" in shown
     printed = program("swarm", "--print", "7").stdout
     assert printed.startswith("world ") and printed == program("swarm", "--print", "7").stdout
     plan = tmp_path / "seven.plan"
     plan.write_text(printed)
     assert cli.main(["swarm", "--plan", str(plan), "--out", str(tmp_path)]) == 0
-    assert "no law is broken" in capsys.readouterr().out
+    assert "no invariant is broken" in capsys.readouterr().out
     assert list(tmp_path.glob("swarm-*")) == []
 
 

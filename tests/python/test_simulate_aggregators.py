@@ -31,8 +31,8 @@ def test_experiments_have_aggregators_where_they_are_asked_for():
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ("--algorithm mcast-aggregators --op all_reduce", "aggregators= says how many"),
-        ("--aggregators 2 --op broadcast", "they fold reductions only"),
+        ("--algorithm mcast-aggregators --op all_reduce", "needs aggregators=, their number"),
+        ("--aggregators 2 --op broadcast", "aggregators fold reductions only"),
         ("--aggregators 65 --op all_reduce", "0 to 64"),
         ("--op all_reduce --type float63", "float32, bfloat16 or int32"),
     ],

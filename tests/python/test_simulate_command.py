@@ -114,7 +114,7 @@ def test_a_program_of_another_version_is_named(schema, program):
     program(f"echo '{{\"schema\": {schema}}}'")
     with (
         helper.Runs(1) as runs,
-        pytest.raises(ValueError, match=f"speaks schema {schema}, not {helper.SCHEMA}"),
+        pytest.raises(ValueError, match=f"uses schema {schema}, not {helper.SCHEMA}"),
     ):
         runs.run(["a=1"])
 
@@ -155,7 +155,7 @@ def test_a_plan_that_ends_a_process_is_kept_and_the_others_go_on(program, tmp_pa
     )
     out, err = capfd.readouterr()
     assert (tmp_path / "swarm-8.plan").read_text() == "# ended the process\nplan 8\n"
-    assert "8-small: ended the process" in out and "\n1 plans, laws were broken" in out
+    assert "8-small: ended the process" in out and "\n1 plans, invariants were broken" in out
     assert "--first 7 --count 3: was killed by SIGSEGV" in err
 
 

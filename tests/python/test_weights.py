@@ -230,7 +230,7 @@ def trainers() -> object:
     mesh = DeviceMesh.from_group(theirs, "cpu")
     sharded = distribute_tensor(whole, mesh, [Shard(0)])
     assert weights.send({"sharded": sharded, "plain": torch.ones(3)}) == 1
-    with pytest.raises(ValueError, match=f"rank {rank} is of the trainer"):
+    with pytest.raises(ValueError, match=f"rank {rank} belongs to the trainer"):
         weights.receive()
     return None
 

@@ -53,13 +53,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--peers", default="", metavar="PEERS",
         help=f"external programs, if installed: {','.join(EXTERNAL)} [none]")  # fmt: skip
     add("--ratio-to", default="gloo", metavar="BACKEND",
-        help="backend with which the last column compares [gloo]")  # fmt: skip
+        help="backend to compare with in the last column [gloo]")  # fmt: skip
     add("--repetitions", type=int, default=9, metavar="N", help="timings per case [9]")
     add("--warmup", type=int, default=2, metavar="N", help="runs before the timings [2]")
     add("--inner", type=int, default=None, metavar="N",
         help="operations per timing [as many as take about 50 ms]")  # fmt: skip
     add("--case-seconds", type=float, default=20.0, metavar="SECONDS",
-        help="limit per case, by fewer repetitions, but at least 3 [20]")  # fmt: skip
+        help="limit per case; longer cases get fewer repetitions, but at least 3 [20]")  # fmt: skip
     add("--seed", type=int, default=1, metavar="N", help="seed for the order of backends [1]")
     add("--no-check", action="store_true", help="do not check the results")
     add("--json", type=Path, nargs="?", const=_STDOUT, metavar="FILE",
@@ -235,7 +235,7 @@ def _words(error: BaseException) -> str:
     failed import on one rank is reported in one line, without each rank's traceback."""
     for outcome in error.outcomes if isinstance(error, WorkerFailure) else ():
         if isinstance(outcome.error, ImportError):
-            return f"rank {outcome.rank}: {outcome.error} (torch-mcast doctor says more)"
+            return f"rank {outcome.rank}: {outcome.error} (run torch-mcast doctor for details)"
     return str(error)
 
 

@@ -1,13 +1,13 @@
-"""`torch-mcast bench --device cuda`: what tensors on a device cost. Operations beside the copies alone, CPU
-tensors and other backends; steps of FSDP2. All that is compared takes turns in one run. Medians with
-quartiles, in ms, of the slowest rank:
+"""`torch-mcast bench --device cuda`: measures the cost of tensors on a device. Compares operations with the
+copies alone, with CPU tensors and with other backends, and runs steps of FSDP2. All that is compared takes
+turns in one run. Prints medians with quartiles, in ms, of the slowest rank:
 
-    copies    from and to pinned memory, what has to cross the bus for the operation, both ways at once
+    copies    from and to pinned memory, both at once: the bytes that must cross the bus for the operation
     cpu       the operation on CPU tensors, by mcast
-    device    the operation on the device's tensors, by mcast, until the device has done it
-    staged    the same by mcast through pinned memory, where it has other routes
+    device    the operation on the device's tensors, by mcast, until the device has finished it
+    staged    the same by mcast through pinned memory, if it has other routes
     nccl      the same by NCCL, where each rank has a GPU of its own
-    gloo      the same by Gloo (`-`: it has no such operation for the device, and says why)
+    gloo      the same by Gloo (`-`: Gloo has no such operation for the device; the reason is shown)
     call      of "device": how long the post and wait() keep the calling thread
     GB/s      of "device": the size as nccl-tests counts it / time
     route     of "device": how the backend has served it
@@ -47,7 +47,7 @@ def missing(device: str) -> str:
     try:
         module = torch.get_device_module(device)
     except (RuntimeError, AssertionError):
-        return f"this torch ({torch.__version__}) knows no device {device!r}"
+        return f"this torch ({torch.__version__}) has no device type {device!r}"
     if device != "cpu" and not module.is_available():
         return (
             f"no {device} device: torch.{device}.is_available() is False (torch {torch.__version__}); "

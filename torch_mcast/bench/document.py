@@ -126,8 +126,8 @@ class Document:
             "schema": SCHEMA,
             "complete": complete,
             "title": f"torch-mcast bench: {self.where}{rows.path_text(self.rows)}",
-            "caption": f"medians of n timings ({self.repetitions} asked for) of the slowest rank, the "
-            "backends interleaved; ratio > 1: faster, repetition by repetition, with quartiles",
+            "caption": f"medians of n timings ({self.repetitions} requested) of the slowest rank, with "
+            "the backends interleaved; ratio > 1: faster; ratios are taken per repetition, with quartiles",
             "command": self.command,
             "date": time.strftime("%Y-%m-%d"),
             "seconds": round(time.monotonic() - self._began, 1),

@@ -40,7 +40,7 @@ class Plan:
         if unknown:
             raise ValueError(f"unknown operations {unknown}; there are {', '.join(OPS)}")
         if self.repetitions < 1 or self.warmup < 1:
-            raise ValueError("at least one repetition and one warm-up")
+            raise ValueError("a run needs at least one repetition and one warm-up")
         if len(set(self.backends)) != len(self.backends) or not self.backends:
             raise ValueError(f"backends {list(self.backends)}: name each once")
         for name in self.torch_backends:
@@ -78,7 +78,7 @@ def variant_settings(spec: str, aggregators: str | None = None) -> dict[str, str
         key, equals, value = part.partition("=")
         if not part or (equals and not (key and value)):
             raise ValueError(
-                f"{spec}: an algorithm, a security mode or NAME=VALUE[:NAME=VALUE...] after mcast:"
+                f"{spec}: expected an algorithm, a security mode or NAME=VALUE[:NAME=VALUE...] after mcast:"
             )
         if equals:
             settings[key] = value
@@ -105,7 +105,9 @@ def parse_sizes(text: str) -> tuple[int, ...]:
         first, last, *step = part.split(":")
         size, end, factor = parse_size(first), parse_size(last), int(step[0]) if step else 4
         if size < 1 or factor < 2:
-            raise ValueError(f"sweep {part!r}: starts above 0 and grows by 2 or more")
+            raise ValueError(
+                f"sweep {part!r}: must start above 0 and grow by a factor of 2 or more"
+            )
         while size <= end:
             sizes.append(size)
             size *= factor

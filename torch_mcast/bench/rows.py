@@ -84,7 +84,7 @@ def partial(
 def partial_notes(rows: list[dict[str, Any]]) -> list[str]:
     cases = dict.fromkeys(_name(row) for row in rows if row.get("partial"))
     return [
-        f"{name}: stopped in the midst of it; results were not checked after these timings, nor bytes counted"
+        f"{name}: stopped during this case, so its results were not checked and its bytes not counted"
         for name in cases
     ]
 
@@ -122,7 +122,7 @@ def exposed_notes(rows: list[dict[str, Any]], peer: str | None) -> list[str]:
             parts.append(text)
         notes.append(
             f"{op} of {size} bytes: without communication {found[0]['silent_s'] * 1e3:.0f} ms; "
-            f"communication exposed (step less that): {', '.join(parts)}"
+            f"communication exposed (step time minus that): {', '.join(parts)}"
         )
     return notes
 
@@ -149,7 +149,9 @@ def few_notes(rows: list[dict[str, Any]], wanted: int) -> list[str]:
     if not fewer:
         return []
     cases = ", ".join(f"{name} {n}" for name, n in fewer.items())
-    return [f"timings by case, fewer than {wanted} for their length (--case-seconds): {cases}"]
+    return [
+        f"cases with fewer than {wanted} timings because they take long (--case-seconds): {cases}"
+    ]
 
 
 def above_bound_notes(
@@ -165,9 +167,7 @@ def above_bound_notes(
         if row["median_s"] >= least:
             text += f"since {format_size(burst)} pass a shaper at full speed (--burst)"
         else:
-            text += (
-                f"and the shaper's burst of {format_size(burst)} does not explain it: look into it"
-            )
+            text += f"and the shaper's burst of {format_size(burst)} does not explain it: please investigate"
         notes.append(text)
     return notes
 

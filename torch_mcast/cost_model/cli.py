@@ -63,12 +63,12 @@ class _Report:
         rate = parse_rate(args.rate)
         if rate is None or args.hosts < 2 or args.aggregators < 0 or args.speed <= 0:
             raise ValueError(
-                "--rate, --hosts (2 at least), --aggregators and --speed must be positive"
+                "--rate, --hosts (at least 2), --aggregators and --speed must be positive"
             )
         self.bytes_per_s = payload_rate(rate, args.mtu)
         self.racks: tuple[int, ...] = tuple(map(int, args.racks.split("+"))) if args.racks else ()
         if self.racks and (sum(self.racks) != self.hosts or min(self.racks) < 1):
-            raise ValueError(f"--racks {args.racks} has not {self.hosts} hosts")
+            raise ValueError(f"--racks {args.racks} does not add up to {self.hosts} hosts")
         self.rows: list[dict[str, Any]] = []
         ratio, ordered = _DTYPES[args.dtype]
         self.case = Case(
@@ -106,7 +106,7 @@ class _Report:
 
     def _tree(self, args: argparse.Namespace) -> None:
         if args.tops < 1:
-            raise ValueError("--tops: a tree has one at least")
+            raise ValueError("--tops: a tree needs at least one")
         leaves = aggregation.grow_leaves(self.racks, args.aggregators - args.tops)
         tree = Tree(self.racks, leaves, args.tops, self.case.ratio, args.speed)
         case = replace(

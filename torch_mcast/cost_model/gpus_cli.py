@@ -24,18 +24,20 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="torch-mcast estimate gpu",
         description=__doc__,
-        epilog="A time is that of the busiest resource, plus the time of one part on the others. It has no "
-        "time of a call itself (0.2 to 0.6 ms measured), so small sizes take longer. "
+        epilog="Each time is that of the busiest resource, plus the time of one part on the others. It does "
+        "not include the overhead of a call (0.2 to 0.6 ms measured), so small sizes take longer. "
         "docs/gpu-estimates.md has the formulas.",
         allow_abbrev=False,
     )
     add = parser.add_argument
     add("--hosts", default="2,16", metavar="N,N", help="hosts [2,16]")
-    add("--gpus", type=int, default=8, metavar="N", help="GPUs of each host, a rank each [8]")
+    add(
+        "--gpus", type=int, default=8, metavar="N", help="GPUs of each host, with one rank each [8]"
+    )
     add("--rate", default="25gbit,100gbit,400gbit", metavar="RATE,RATE",
         help="rates of all NICs of a host together [25gbit,100gbit,400gbit]")  # fmt: skip
     add("--channels", type=int, default=None, metavar="N",
-        help="rails side by side of each GPU (device_channels) "
+        help="parallel rails of each GPU (device_channels) "
         "[1; 2 from 50 Gbit/s, 4 from 200]")  # fmt: skip
     add("--peers", choices=PEERS, default="nvlink",
         help="link between the GPUs of a host [nvlink]")  # fmt: skip
@@ -43,14 +45,14 @@ def _parser() -> argparse.ArgumentParser:
     add("--routes", default=",".join(ROUTES), metavar="ROUTES",
         help=f"routes: rails (several hosts), peer (one host), nccl, host [{','.join(ROUTES)}]")  # fmt: skip
     add("--size", default="1G", metavar="BYTES",
-        help="larger one of a rank's input and output [1G]")  # fmt: skip
+        help="the larger of a rank's input and output [1G]")  # fmt: skip
     add("--ring", default="64M", metavar="BYTES",
         help="ring memory per group and lane (device_ring) [64M]")  # fmt: skip
     add("--constants", type=Path, default=None, metavar="FILE",
-        help="own speeds: JSON such as {\"lane\": 2.7}, or a document of `torch-mcast bench --device cuda "
-        "--json`")  # fmt: skip
+        help="measured speeds: JSON such as {\"lane\": 2.7}, or a document of `torch-mcast bench --device "
+        "cuda --json`")  # fmt: skip
     add("--set", action="append", default=[], metavar="NAME=NUMBER",
-        help="own speed of a resource, in GB/s; repeatable; names: "
+        help="measured speed of a resource, in GB/s; repeatable; names: "
         + ", ".join(constants.defaults()))  # fmt: skip
     add("--wide", action="store_true", help="show the time of every resource")
     json_output.add_option(parser)
@@ -149,7 +151,7 @@ def _notes(args: argparse.Namespace, size: int, table: dict[str, Constant]) -> l
         "rails, peer: arithmetic, not measured on several GPUs",
     ]
     if size < _SMALL:
-        notes.append("below 4 MiB a call takes longer than its bytes: not in these times")
+        notes.append("below 4 MiB the overhead of a call dominates; these times do not include it")
     assumed = [name for name, constant in table.items() if constant.source.startswith("assumed")]
     if assumed:
         notes.append(f"assumed: {', '.join(assumed)}; --set NAME=NUMBER gives a measured speed")

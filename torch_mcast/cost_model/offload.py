@@ -170,7 +170,7 @@ def notes(found: list[Kernel]) -> list[str]:
         "The model knows rates of harts, not PCIe or memory"
     )
     lines.append(
-        "instructions of ours are counted (gcc, RV64, qemu); cycles, clock and sharing are the paper's"
+        "instructions of our code are counted (gcc, RV64, qemu); cycles, clock and sharing are the paper's"
     )
     return lines
 
@@ -225,7 +225,7 @@ def main(argv: list[str]) -> int:
     cycles: float | None = args.cycles_per_instruction
     if args.clock <= 0 or (cycles is not None and cycles <= 0):
         print(
-            "torch-mcast estimate offload: --clock and --cycles-per-instruction are positive",
+            "torch-mcast estimate offload: --clock and --cycles-per-instruction must be positive",
             file=sys.stderr,
         )
         return 2
@@ -242,7 +242,8 @@ def main(argv: list[str]) -> int:
         found = kernels(None, args.clock * 1e9, cycles)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         print(
-            f"torch-mcast estimate offload: {path} is no file of counts: {error!r}", file=sys.stderr
+            f"torch-mcast estimate offload: {path} is not a file of counts: {error!r}",
+            file=sys.stderr,
         )
         return 2
     try:

@@ -90,8 +90,8 @@ class Opening:
     def cost(self) -> str:
         """Returns the text that says what the opening permits."""
         return {
-            "udp": f"whatever program joins such a group gets what hosts of {self.source} send to it",
-            "tcp": f"hosts of {self.source} reach whatever program listens on these ports",
+            "udp": f"any program that joins such a group then receives what hosts of {self.source} send",
+            "tcp": f"hosts of {self.source} can then reach any program that listens on these ports",
         }.get(self.protocol, "hosts of any address may ask which groups this host has joined")
 
     def _ufw(self) -> str:

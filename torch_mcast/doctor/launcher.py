@@ -90,6 +90,6 @@ def judge_allocation(environment: Mapping[str, str]) -> list[Finding]:
     nodes = _number(environment, "SLURM_JOB_NUM_NODES", "SLURM_NNODES") or 1
     if in_job(environment) or "SLURM_JOB_ID" not in environment or max(tasks, nodes) < 2:
         return []
-    text = f"an allocation of {nodes} nodes, of which this looks at one"
+    text = f"an allocation of {nodes} nodes, of which this command checks only one"
     fix = "srun --ntasks-per-node=1 torch-mcast doctor"
     return [warn("launcher", text, fix, nodes=nodes, tasks=tasks)]

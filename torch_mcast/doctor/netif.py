@@ -239,7 +239,7 @@ def named_interface(interfaces: list[Interface], text: str) -> tuple[Interface, 
     for interface in interfaces:
         if interface.usable and text.removeprefix("=") == interface.name:
             return interface, f'MCAST_SOCKET_IFNAME="{text}" names it'
-    raise ValueError("not known: the library, which chooses, cannot be loaded here")
+    raise ValueError("not known: the library, which chooses the interface, cannot be loaded here")
 
 
 def find_loopback(interfaces: list[Interface]) -> Interface | None:

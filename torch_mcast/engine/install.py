@@ -37,7 +37,7 @@ _UNIT = """\
 Description=torch-mcast engine of this host (%i)
 Wants=network-online.target
 After=network-online.target
-# It is started again for ever: an address or interface may come long after the host is up.
+# It is restarted without limit: an address or interface may come long after the host is up.
 StartLimitIntervalSec=0
 
 [Service]
@@ -47,10 +47,10 @@ Group=mcast
 # Where torch-mcast is in a virtual environment: Environment=PATH=/opt/mcast/bin:/usr/bin:/bin
 Environment=OPTIONS=
 ExecStart=/usr/bin/env torch-mcast engine run --socket {socket} --replace on --goodbye {goodbye} $OPTIONS
-# Not when it has ended in order: it was replaced. Its guardian's status is 3 where it stood still.
+# Not after a normal end, when it was replaced. The guardian exits with status 3 if the engine hung.
 Restart=on-failure
 RestartSec=1
-# SIGTERM to the guardian, which hands it on; then clients have {goodbye} s to go.
+# SIGTERM to the guardian, which passes it on; then clients have {goodbye} s to leave.
 KillMode=mixed
 TimeoutStopSec={stop}
 

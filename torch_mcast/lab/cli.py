@@ -199,7 +199,7 @@ def _the_lab(name: str | None) -> str:
     if name is None:
         known = state.known()
         if len(known) != 1:
-            raise system.LabError(f"say which lab: --lab with one of {known or 'none'}")
+            raise system.LabError(f"choose a lab: --lab with one of {known or 'none'}")
         name = known[0]
     return name
 

@@ -150,15 +150,15 @@ class LabSpec:
         put("multicast", self.multicast or ("snooping" if self.aggregators else "flood"))
         _one_of("multicast", self.multicast, MULTICAST_MODES)
         if self.ipv6 and (self.multicast == "blocked" or self.multicast_rate is not None):
-            raise ValueError("multicast='blocked' and multicast_rate are of IPv4 labs only")
+            raise ValueError("multicast='blocked' and multicast_rate work in IPv4 labs only")
         if self.hosts < 1 or self.ranks_per_host < 1 or self.aggregators < 0:
             raise ValueError("a lab needs at least one host and one rank per host")
         if self.hosts + self.aggregators > 250:
             raise ValueError("at most 250 hosts fit in the lab's /24 network")
         if not 1 <= self.tx_queues <= 64:
-            raise ValueError("tx_queues is 1..64")
+            raise ValueError("tx_queues must be 1 to 64")
         if not 576 <= self.mtu <= 65535:
-            raise ValueError("mtu is 576..65535 bytes")
+            raise ValueError("mtu must be 576 to 65535 bytes")
         inside = self.hosts + (0 if self.aggregator_racks else self.aggregators)
         if self.racks and (min(self.racks) < 1 or sum(self.racks) != inside):
             raise ValueError(f"racks {list(self.racks)} do not add up to {inside} hosts")
@@ -174,7 +174,8 @@ class LabSpec:
             len(where) != self.aggregators or min(where) < 0 or max(where) > len(self.racks)
         ):
             raise ValueError(
-                f"aggregator_racks {list(where)}: {self.aggregators} numbers from 0 to {len(self.racks)}"
+                f"aggregator_racks {list(where)}: expected {self.aggregators} numbers from 0 to "
+                f"{len(self.racks)}"
             )
 
     @property

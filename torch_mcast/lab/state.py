@@ -46,7 +46,7 @@ def new_id() -> str:
 
 def check_id(lab: str) -> str:
     if not lab or len(lab) > 24 or not lab.replace("_", "").isalnum():
-        raise LabError(f"lab name {lab!r}: up to 24 letters, digits and underscores")
+        raise LabError(f"lab name {lab!r}: expected up to 24 letters, digits and underscores")
     return lab
 
 
@@ -157,7 +157,7 @@ def kill_inside(names: list[str], limit_s: float = 10.0) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if time.monotonic() > end:
-            raise LabError(f"processes {pids} in {names} do not die")
+            raise LabError(f"processes {pids} in {names} do not end")
         time.sleep(0.005)  # a killed process needs a moment to leave /proc
 
 

@@ -169,7 +169,7 @@ def _refuse_what_has_no_effect(
         raise ValueError("--inner-rate: a star has no links between switches")
     ops = words.get("op", "all_gather").split("+")
     if "root" in words and not set(ops) & {"broadcast", "gather", "scatter"}:
-        raise ValueError(f"--root: {'+'.join(ops)} has none")
+        raise ValueError(f"--root: {'+'.join(ops)} has no root")
     reduces = not _gathers(ops) and not {"mcast", "mcast-aggregators"}.isdisjoint(names)
     for option in ("type", "fold"):
         if option in words and not reduces:

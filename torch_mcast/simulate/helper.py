@@ -32,7 +32,7 @@ def parse_hosts(text: str) -> list[int]:
         except ValueError:
             raise ValueError(f"--hosts {text}: write 8, 2,8,188 or 2..1024") from None
         if not 1 <= low <= high:
-            raise ValueError(f"--hosts {text}: {part} is no range")
+            raise ValueError(f"--hosts {text}: {part} is not a range")
         while low < high:
             hosts.append(low)
             low *= 2
@@ -73,7 +73,7 @@ def check(experiments: Sequence[str]) -> None:
     ended = how_it_ended(answer.returncode)
     if len(answers) < len(experiments):
         text = experiments[len(answers)]
-        raise ValueError(f"{text}: mcast-simulate {ended} when it looked at this")
+        raise ValueError(f"{text}: mcast-simulate {ended} when it checked this experiment")
     if answer.returncode != 0 or len(answers) > len(experiments):
         raise ValueError(
             f"mcast-simulate {ended} after {len(answers)} answers to {len(experiments)}"
@@ -134,7 +134,7 @@ class Runs:
         on_progress: Progress | None = None,
     ) -> None:
         if jobs is not None and jobs < 1:
-            raise ValueError(f"--jobs {jobs}: 1 or more")
+            raise ValueError(f"--jobs {jobs}: must be 1 or more")
         self._options = ["--links"] * links + ["--quiet-time"] * quiet_time
         self._on_progress = on_progress
         if on_progress:
@@ -177,7 +177,7 @@ class Runs:
             return {"spec": experiment, "error": why}
         result: dict[str, Any] = json.loads(line)
         if result["schema"] != SCHEMA:
-            raise ValueError(f"mcast-simulate speaks schema {result['schema']}, not {SCHEMA}")
+            raise ValueError(f"mcast-simulate uses schema {result['schema']}, not {SCHEMA}")
         return result
 
     def _follow(self, number: int, process: subprocess.Popen[str]) -> tuple[str, float]:

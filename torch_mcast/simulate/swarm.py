@@ -39,7 +39,10 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument("--minutes", type=float, help="run plans for this time instead")
     what.add_argument("--plan", type=Path, metavar="FILE", help="run only this plan")
     what.add_argument(
-        "--shrink", type=Path, metavar="FILE", help="run only this plan, and reduce it"
+        "--shrink",
+        type=Path,
+        metavar="FILE",
+        help="run only this plan, and reduce it to a smaller one",
     )
     what.add_argument("--print", type=int, metavar="SEED", help="print the plan of a seed")
     add("--first", type=int, metavar="SEED", help="first seed [random, printed]")
@@ -63,7 +66,7 @@ def _one(words: list[str], file: Path, shrink: bool, out: Path) -> int:
     command = [*words, "--plan", str(file), "--out", str(out)] + ["--shrink"] * shrink
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     findings = list(_findings(done.stdout.splitlines()))
-    print("\n".join(findings) if findings or done.returncode else f"{file}: no law is broken")
+    print("\n".join(findings) if findings or done.returncode else f"{file}: no invariant is broken")
     return done.returncode if done.returncode in (0, 1, 2) else 1
 
 
@@ -115,7 +118,10 @@ class _Swarm:
         smaller = self._run(["--plan", str(file), "--shrink"])
         again = list(_findings(smaller.splitlines()))
         if not self.processes.over:
-            print("\n".join(again) if again else f"{file}: by itself it does not", flush=True)
+            print(
+                "\n".join(again) if again else f"{file}: this plan alone does not end the process",
+                flush=True,
+            )
 
     def _run(self, options: Sequence[str]) -> str:
         process = self.processes.begin([*self._command, *options], stdout=subprocess.PIPE)
@@ -206,7 +212,7 @@ def _tell_reach(swarm: _Swarm) -> bool:
     """Returns whether the plans together have reached everything that plans can reach; prints what
     is missing."""
     texts = {what: swarm.unmet.get(name, set()) for name, what in _UNMET.items()}
-    texts["met, though exceptions (csrc/sim/swarm/coverage.cpp)"] = swarm.refuted
+    texts["listed as unreachable (csrc/sim/swarm/coverage.cpp), but reached"] = swarm.refuted
     for what, names in texts.items():
         if names:
             print(f"{what}: {', '.join(sorted(names))}")
@@ -220,11 +226,11 @@ def main(argv: list[str]) -> int:
     words = [str(helper.find_program()), "swarm"]
     for option, seed in (("--first", args.first), ("--print", args.print)):
         if seed is not None and not 0 <= seed < 1 << 63:
-            raise ValueError(f"{option} is 0 to 2^63 - 1")
+            raise ValueError(f"{option} must be 0 to 2^63 - 1")
     if args.print is not None:
         return subprocess.run([*words, "--print", str(args.print)], check=False).returncode
     if args.jobs < 1 or args.seeds < 1 or (args.minutes is not None and args.minutes <= 0):
-        raise ValueError("--jobs, --seeds and --minutes are above 0")
+        raise ValueError("--jobs, --seeds and --minutes must be above 0")
     outputs.check_folder(args.out)
     if args.plan or args.shrink:
         return _one(words, args.plan or args.shrink, bool(args.shrink), args.out)
@@ -234,8 +240,11 @@ def main(argv: list[str]) -> int:
     _carry_out(swarm, args, first)
     if swarm.wrong:
         return 2
-    print(f"{swarm.plans} plans, " + ("laws were broken" if swarm.broken else "no law was broken"))
+    print(
+        f"{swarm.plans} plans, "
+        + ("invariants were broken" if swarm.broken else "no invariant was broken")
+    )
     complete = _tell_reach(swarm)
     if swarm.broken:
-        print("torch-mcast simulate swarm --plan FILE repeats one", file=sys.stderr)
+        print("torch-mcast simulate swarm --plan FILE repeats a stored plan", file=sys.stderr)
     return 1 if swarm.broken or (args.require_reach and not complete) else 0

@@ -191,7 +191,9 @@ class Channel:
             ValueError: This is rank 0, or this rank has called `send()` before.
         """
         if self._sender is not None or self._trainer is not None:
-            raise ValueError(f"weights: rank {self._rank} is of the trainer: it cannot receive")
+            raise ValueError(
+                f"weights: rank {self._rank} belongs to the trainer: it cannot receive"
+            )
         if self._worker is None:
             self._worker = Worker(self._store, self._rank, self._members)
         return self._worker.receive(self._timeout)

@@ -96,7 +96,7 @@ class McastEngine:
         if channel is None:
             return False, f"weights: call init_weights_update_group() for {group_name!r} first"
         if load_format == "flattened_bucket":
-            return False, "weights: load_format 'flattened_bucket' is not served; leave it out"
+            return False, "weights: load_format 'flattened_bucket' is not supported; leave it out"
         try:
             pairs = list(channel.receive())
         except WeightsError as error:

@@ -122,7 +122,7 @@ Status Job::on_open(Member from, Sequence sequence, uint32_t hash, const wire::A
     return {};
   }
   if (open.descriptor.hash() != hash)
-    return broke(from, sequence, "another operation than it says");
+    return broke(from, sequence, "an operation that differs from its hash");
   Operation* op = find(sequence);
   if (op == nullptr && !params_.is_rank(from) && is_over(sequence)) {
     expects(from) = uint64_t{sequence} + 1;
@@ -155,9 +155,9 @@ Status Job::on_open(Member from, Sequence sequence, uint32_t hash, const wire::A
 }
 
 const char* Job::fault_of(const Operation& op, Member from, const wire::ReduceData& data) const {
-  if (data.segment >= op.size()) return "a contribution beyond the list";
+  if (data.segment >= op.size()) return "a contribution beyond its list of segments";
   const ListEntry entry = op.at(data.segment);
-  if (!op.leads(from, entry)) return "a contribution that another rank brings";
+  if (!op.leads(from, entry)) return "a contribution that another rank has to send";
   if (data.segment >= op.granted()) return "a contribution that was not asked for";
   if (data.segment > op.next_of(from)) return "a contribution out of order";
   if (data.payload.size() != op.rule().contribution_bytes(entry.bytes)) {
@@ -192,7 +192,7 @@ Status Job::on_data(Member from, Sequence sequence, uint32_t hash, const wire::R
   const bool fresh =
       table_.add(block, contributor, now) && fold.add(contributor, data.factor, data.payload);
   assert(fresh);
-  if (!fresh) return broke(from, sequence, "a contribution that is there");
+  if (!fresh) return broke(from, sequence, "a contribution that it has sent before");
   op->contributed(from);
   counters_.add(Counter::reduce_bytes_received, data.payload.size());
   if (early) counters_.add(Counter::agg_staged_bytes, data.payload.size());
@@ -229,7 +229,7 @@ Status Job::on_partial(Member from, Sequence sequence, uint32_t hash,
   }
   if (op->hash() != hash || !params_.hosts.flat() || !params_.racks.flat() ||
       !partial.fits(params_.hosts.members()) || (op->is_partial() && op->partial() != partial)) {
-    return broke(from, sequence, "a partial result that cannot be");
+    return broke(from, sequence, "a partial result with impossible values");
   }
   op->excuse(partial);
   if (partial.contributors < 2) {
@@ -241,7 +241,7 @@ Status Job::on_partial(Member from, Sequence sequence, uint32_t hash,
   }
   op->tell(from);
   if (!excuse_blocks(*op, from)) {
-    return broke(from, sequence, "a rank is left out that has contributed");
+    return broke(from, sequence, "a partial result without a rank that has contributed");
   }
   emit_held();
   grant();

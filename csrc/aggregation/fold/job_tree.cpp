@@ -85,7 +85,7 @@ Status Job::on_grant(Member from, Sequence sequence, uint32_t end) {
     counters_.add(Counter::agg_stale);
     return {};
   }
-  if (!op->is_leaf()) return broke(from, sequence, "a grant to the top");
+  if (!op->is_leaf()) return broke(from, sequence, "a grant to a station at the top of the tree");
   top->granted = std::max(top->granted, end);
   measure_queues();
   emit_held();
@@ -112,7 +112,7 @@ Status Job::on_sum(Member from, Sequence sequence, uint32_t hash, const wire::Ag
   BlockRecord& block = *block_of(*op, op->at(sum.number), sum.number, now);
   RackFold& fold = folds_[block.place];
   if (!fold.add_rack(leaf->who.rack, sum.payload)) {
-    return broke(from, sequence, "a sum that is there");
+    return broke(from, sequence, "a sum that it has sent before");
   }
   for (const uint32_t c : params_.racks.members(leaf->who.rack)) (void)table_.add(block, c, now);
   op->passed(*leaf);

@@ -76,7 +76,8 @@ Status Station::dispatch(Member from, const wire::FrameHeader& header, ConstByte
     return Status(Code::kInternal, "rank " + std::to_string(from) + " sent " + what + " (" +
                                        wire::frame_type_name(header.type) + ")");
   };
-  if (header.member != from || header.lane != 1) return broke("a frame in another's name");
+  if (header.member != from || header.lane != 1)
+    return broke("a frame in the name of another rank");
   if (header.type == wire::FrameType::kAggOpen) {
     wire::AggOpen open;
     if (!wire::parse_agg_open(body, open)) return broke("a frame that does not parse");
@@ -98,7 +99,7 @@ Status Station::dispatch(Member from, const wire::FrameHeader& header, ConstByte
     if (!wire::parse_partial(body, partial)) return broke("a frame that does not parse");
     return job_->on_partial(from, header.sequence, header.argument, partial);
   }
-  if (header.type != wire::FrameType::kPing) return broke("a frame that no station takes");
+  if (header.type != wire::FrameType::kPing) return broke("a frame that stations do not accept");
   on_ping(from, now);
   return {};
 }
@@ -113,7 +114,8 @@ Status Station::dispatch_tree(Member from, const wire::FrameHeader& header, Cons
     return Status(Code::kInternal, std::string("another station sent ") + what + " (" +
                                        wire::frame_type_name(header.type) + ")");
   };
-  if (header.lane != 1 || from >= streams_.size() + kMostPartners) return broke("what it may not");
+  if (header.lane != 1 || from >= streams_.size() + kMostPartners)
+    return broke("a frame that it may not send");
   if (header.type == FrameType::kAggOpen) {
     wire::AggOpen open;
     if (!wire::parse_agg_open(body, open)) return broke("a frame that does not parse");
@@ -132,7 +134,7 @@ Status Station::dispatch_tree(Member from, const wire::FrameHeader& header, Cons
   }
   wire::AggDecline decline;
   if (header.type != FrameType::kAggDecline || !wire::parse_agg_decline(body, decline)) {
-    return broke("a frame that no station takes");
+    return broke("a frame that stations do not accept");
   }
   job_->on_decline(header.sequence, decline.text);
   return {};
@@ -154,7 +156,7 @@ void Station::on_ping(Member from, Nanos now) {
 
 void Station::advance(Nanos now) {
   if (closed_) return;
-  if (open_ == 0 && now - lonely_since_ >= kLease) return close("no rank has come");
+  if (open_ == 0 && now - lonely_since_ >= kLease) return close("no rank has connected");
   if (now >= until_) return close("rank " + std::to_string(left_) + " has left");
   job_->advance(now);
 }

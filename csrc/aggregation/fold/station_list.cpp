@@ -105,12 +105,12 @@ Result<std::unique_ptr<const aggregation::WorkList>> make_station_list(
   const size_t memory = list_bytes(descriptor, agreed, stations.size());
   if (memory > room) {
     return Status(Code::kResourceExhausted,
-                  "the list of " + descriptor.to_string() + " finds no room at the station");
+                  "the station has no room for the list of segments of " + descriptor.to_string());
   }
   StationDeal deal = deal_out(descriptor, agreed, tag, stations);
   if (!deal.deal) {
-    return Status(Code::kInvalidArgument, std::string("stations fold nothing of it: ") +
-                                              placement_text(deal.placement.reason));
+    return Status(Code::kInvalidArgument,
+                  std::string("stations do not fold it: ") + placement_text(deal.placement.reason));
   }
   if (deal.leaves.any()) {
     return std::unique_ptr<const aggregation::WorkList>(

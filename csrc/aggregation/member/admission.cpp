@@ -46,7 +46,7 @@ bool Admission::accepted(wire::Accept answer, const std::vector<uint64_t>& taken
   for (wire::Accept::Station& s : answer.stations) {
     if (s.uid == 0 || s.port == 0 || !can_be_host(s.host) ||
         std::find(seen.begin(), seen.end(), s.uid) != seen.end()) {
-      failed("it admits with a station that cannot be", now);
+      failed("it admitted the group with an impossible station", now);
       return false;
     }
     seen.push_back(s.uid);

@@ -117,7 +117,7 @@ Result<bool> AdmissionLink::next(wire::Admission& record, std::string& text) {
     return status;
   }
   if (in_.broken()) {
-    return Status(Code::kInvalidArgument, "what it says is no record of an aggregator");
+    return Status(Code::kInvalidArgument, "its message is not a record of an aggregator");
   }
   return false;
 }

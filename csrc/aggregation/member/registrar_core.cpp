@@ -235,8 +235,8 @@ Status RegistrarCore::check_accept(const Entry& entry, const Row& row, const wir
     return {};
   }
   return Status(Code::kMismatch,
-                "its proof is wrong: it has the role of another secret, or somebody has changed "
-                "what it said");
+                "its proof is wrong: its secret was not made from this job's secret, or somebody "
+                "has changed its messages");
 }
 
 void RegistrarCore::on_record(Entry& entry, Row& row, wire::Admission record,
@@ -256,7 +256,8 @@ void RegistrarCore::on_record(Entry& entry, Row& row, wire::Admission record,
     row.admission.draining();
   } else {
     return on_end(entry, row,
-                  Status(Code::kInvalidArgument, "it sent a record that has no place here"), now);
+                  Status(Code::kInvalidArgument, "it sent a record that is not expected here"),
+                  now);
   }
   note(entry, row);
 }

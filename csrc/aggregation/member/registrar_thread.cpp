@@ -42,7 +42,8 @@ RegistrarThread::~RegistrarThread() {
 Status RegistrarThread::enter(uint64_t group, Job job) {
   const std::lock_guard<std::mutex> held(mutex_);
   if (wake_ < 0) wake_ = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  if (wake_ < 0) return Status::system(errno, "no descriptor to wake the registrar by");
+  if (wake_ < 0)
+    return Status::system(errno, "no descriptor for the thread that contacts aggregators");
   names_.start();
   if (!thread_.joinable()) thread_ = named_thread("mcast-registrar", [this] { loop(); });
   core_.enter(group, std::move(job), monotonic_now());

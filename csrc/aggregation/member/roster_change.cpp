@@ -159,7 +159,7 @@ void RosterChange::lose_unreached() {
   for (const Member m : members_) {
     const StationTable::Contact* const contact = stations_.table().contact(m);
     if (contact != nullptr && contact->down.ok() && contact->answered) continue;
-    const std::string why = contact == nullptr   ? "it is not met"
+    const std::string why = contact == nullptr   ? "its address is unknown"
                             : contact->down.ok() ? "no answer for " + seconds_text(patience())
                                                  : contact->down.message();
     stations_.lose(roster_.version, m,

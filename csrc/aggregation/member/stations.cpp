@@ -227,22 +227,23 @@ Stations::Fault Stations::on_station_frame(const Frame& header, ConstBytes body,
   if (header.type == T::kPong || header.type == T::kAggStale) return on_wait(header, body, now);
   if (header.type != T::kReduceGrant && header.type != T::kAggResult &&
       header.type != T::kAggDecline) {
-    return "a frame that no station sends";
+    return "a frame that stations do not send";
   }
-  if (header.sequence >= g_.ops.next()) return "an operation that we have not posted";
+  if (header.sequence >= g_.ops.next()) return "an operation that this rank has not called";
   Operation* const op = g_.find(header.sequence);
   if (op == nullptr || op->finished) {
     g_.counters.add(Counter::agg_stale);
     return nullptr;
   }
   if (!op->reduce || !op->reduce->dealt || !op->reduce->dealt->opened) {
-    return "an operation that we have not opened there";
+    return "an operation that this rank has not opened there";
   }
   const std::vector<Station>& stations = set_of(*op).stations;
   const auto at = std::find_if(stations.begin(), stations.end(),
                                [&](const Station& s) { return s.member == header.member; });
-  if (at == stations.end()) return "an operation that it has no part in";
-  if (header.argument != op->plan.hash) return "another operation than we have called";
+  if (at == stations.end()) return "an operation in which it has no part";
+  if (header.argument != op->plan.hash)
+    return "an operation that differs from the one that this rank called";
   const auto station = static_cast<uint16_t>(at - stations.begin());
   if (op->reduce->dealt->off[station]) {
     g_.counters.add(Counter::agg_stale);
@@ -275,7 +276,7 @@ Stations::Fault Stations::on_result(Operation& op, uint16_t station, ConstBytes 
   size_t contributors = run.contributors().size();
   if (run.partial) contributors = run.partial->contributors;
   if (share.kept && !run.excused()) contributors--;
-  if (entry.owner != g_.self) return "a result that is another rank's";
+  if (entry.owner != g_.self) return "a result for another rank";
   if (partial != share.kept || result.contributors != contributors) {
     return "a result of other contributions";
   }
@@ -319,7 +320,8 @@ void Stations::on_down(Member station, const Status& why) { give_up(station, why
 void Stations::give_up(Member station, const std::string& why) {
   table_.down(station, Status(Code::kPeerLost, why));
   for (const uint32_t version : table_.versions_with(station)) {
-    lose(version, station, "rank " + std::to_string(g_.self) + " has lost it: " + why);
+    lose(version, station,
+         "rank " + std::to_string(g_.self) + " has lost its connection to it: " + why);
   }
 }
 

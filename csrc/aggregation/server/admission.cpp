@@ -34,14 +34,14 @@ std::string impossible(const wire::Ask& ask) {
   std::sort(uids.begin(), uids.end());
   if (uids.size() < 2 || uids.front() == 0 ||
       std::adjacent_find(uids.begin(), uids.end()) != uids.end()) {
-    return "uids: two at least, all different and none 0";
+    return "uids: at least two are needed, all different and none 0";
   }
   if (ask.name.size() > kMostNameBytes) return "name: longer than 256 bytes";
   if (ask.chunk < kLeastChunk || ask.chunk > kMostChunk) return "chunk: out of range";
   if (ask.incast < kLeastIncast || ask.incast > kMostIncast) return "incast: out of range";
   if (ask.fold != "rank" && ask.fold != "turn") return "fold: \"" + ask.fold + "\" is not known";
   if (ask.aggregate != "careful" && ask.aggregate != "both") {
-    return "aggregate: \"" + ask.aggregate + "\" is not known, or none is to be asked";
+    return "aggregate: \"" + ask.aggregate + "\" is not known, or does not use aggregators";
   }
   return "";
 }
@@ -86,9 +86,9 @@ std::variant<wire::Ask, Rejection> read_ask(std::string_view record) {
     return Rejection{AskRefusal::malformed, status.message()};
   }
   wire::Ask* const ask = std::get_if<wire::Ask>(&decoded);
-  if (ask == nullptr) return Rejection{AskRefusal::malformed, "the first record is no ask"};
+  if (ask == nullptr) return Rejection{AskRefusal::malformed, "the first record is not a request"};
   if (const std::string why = impossible(*ask); !why.empty()) {
-    return Rejection{AskRefusal::malformed, "an ask with impossible " + why};
+    return Rejection{AskRefusal::malformed, "a request with impossible " + why};
   }
   return std::move(*ask);
 }
@@ -104,8 +104,9 @@ uint32_t station_capacity(uint64_t rate, uint64_t link_rate, uint32_t stations) 
 std::variant<Grant, Rejection> admit(const wire::Ask& ask, const Options& options,
                                      const InUse& used, uint64_t most_descriptors) {
   if (used.jobs >= options.jobs) {
-    return Rejection{AskRefusal::jobs, std::to_string(used.jobs) + " jobs of at most " +
-                                           std::to_string(options.jobs) + " are served"};
+    return Rejection{AskRefusal::jobs, "it serves " + std::to_string(used.jobs) +
+                                           " jobs already, of at most " +
+                                           std::to_string(options.jobs)};
   }
   Grant grant;
   grant.params = params_of(ask);
@@ -115,12 +116,12 @@ std::variant<Grant, Rejection> admit(const wire::Ask& ask, const Options& option
   if (grant.quota > options.job_quota()) {
     return Rejection{AskRefusal::quota, "quota per job " + size_text(options.job_quota()) + ", " +
                                             std::to_string(options.lanes) + " station(s) of " +
-                                            std::to_string(station) + " bytes asked for"};
+                                            std::to_string(station) + " bytes are needed"};
   }
   if (grant.quota > options.quota - used.quota) {
     return Rejection{AskRefusal::quota, "quota " + size_text(options.quota) + ", " +
                                             std::to_string(used.quota) + " bytes in use, " +
-                                            std::to_string(grant.quota) + " asked for"};
+                                            std::to_string(grant.quota) + " more are needed"};
   }
   grant.descriptors =
       options.lanes * (kDescriptorsPerStation + kDescriptorsPerRank * ask.uids.size() +
@@ -128,9 +129,9 @@ std::variant<Grant, Rejection> admit(const wire::Ask& ask, const Options& option
   const uint64_t taken = used.descriptors + kDescriptorsOfProcess;
   if (taken + grant.descriptors > most_descriptors) {
     return Rejection{AskRefusal::descriptors,
-                     "its stations may come to need " + std::to_string(grant.descriptors) +
+                     "its stations may need " + std::to_string(grant.descriptors) +
                          " file descriptors, " + std::to_string(taken) + " of at most " +
-                         std::to_string(most_descriptors) + " are set aside (ulimit -Hn)"};
+                         std::to_string(most_descriptors) + " are reserved (ulimit -Hn)"};
   }
   grant.capacity = station_capacity(options.rate, ask.link_rate, options.lanes);
   return grant;

@@ -15,15 +15,15 @@ namespace mcast::service {
 // Reasons for refusing a group. Names are stable: the asker and the status page show them.
 #define MCAST_REFUSALS(X)                                        \
   X(version, "another version of torch-mcast")                   \
-  X(malformed, "no ask, or one with values that cannot be")      \
-  X(network, "from a host that --allow leaves out")              \
-  X(security, "another security, or a proof that is wrong")      \
+  X(malformed, "no request, or one with impossible values")      \
+  X(network, "from a host that is not in --allow")               \
+  X(security, "another security mode, or a wrong proof")         \
   X(transport, "a transport that does not work here")            \
-  X(jobs, "as many jobs as --jobs allows")                       \
+  X(jobs, "the limit of --jobs is reached")                      \
   X(quota, "more memory than --quota or --quota-per-job allows") \
   X(descriptors, "more connections than this process may open")  \
   X(draining, "this aggregator is about to end")                 \
-  X(system, "threads or sockets could not be had")
+  X(system, "threads or sockets could not be created")
 
 enum class AskRefusal : uint8_t {
 #define MCAST_REFUSAL_ENUM(name, help) name,

@@ -78,7 +78,7 @@ Status Aggregator::open() {
   const Status status = path.empty() ? Status() : status_.open(path);
   if (!status.ok() && !options_.status.empty()) return status;
   if (status_.path().empty()) {
-    log(LogLevel::kWarn, "nobody can ask for the status: %s; give --status PATH",
+    log(LogLevel::kWarn, "there is no status socket: %s; give --status PATH",
         status.ok() ? "neither /run/torch-mcast-aggregator nor $XDG_RUNTIME_DIR can be written"
                     : status.message().c_str());
   }
@@ -146,7 +146,7 @@ void Aggregator::loop() {
       if (goes_on) wait_and_serve();
     } catch (const std::exception& error) {  // no memory for a new connection
       if (trouble_.allow(monotonic_now())) {
-        log(LogLevel::kWarn, "aggregator: somebody could not be served: %s", error.what());
+        log(LogLevel::kWarn, "aggregator: a client could not be served: %s", error.what());
       }
     }
   }

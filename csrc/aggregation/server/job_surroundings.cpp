@@ -42,10 +42,9 @@ Result<std::shared_ptr<const AskGuard>> guard_of(const Config& config) {
   if (!secret.ok()) return secret.status();
   std::array<std::byte, 32> random;
   if (!secure_random_bytes(random)) {
-    return Status(
-        Code::kUnavailable,
-        "the kernel refuses random numbers (getrandom() and /dev/urandom), and an "
-        "aggregator of guarded groups cannot do without; allow one of them in the sandbox");
+    return Status(Code::kUnavailable,
+                  "the kernel refuses random numbers (getrandom() and /dev/urandom), which an "
+                  "aggregator of guarded groups needs; allow one of them in the sandbox");
   }
   return std::make_shared<const AskGuard>(
       AskGuard{config.security, std::move(secret).value(), crypto::Key(random)});

@@ -53,7 +53,7 @@ void Jobs::on_link(LinkId link) {
 std::optional<Rejection> Jobs::distrust(LinkId link, const wire::Ask& heading,
                                         std::string_view record) const {
   if (heading.version.empty())
-    return Rejection{AskRefusal::malformed, "the first record is no ask"};
+    return Rejection{AskRefusal::malformed, "the first record is not a request"};
   const std::string theirs = heading.security.empty() ? "off" : heading.security;
   const std::string ours = here_.guard ? here_.guard->mode : "off";
   if (theirs != ours) {
@@ -66,8 +66,9 @@ std::optional<Rejection> Jobs::distrust(LinkId link, const wire::Ask& heading,
   }
   // (Without the id of its secret: a peer that has proved nothing could use it to test guesses of
   // the secret.)
-  return Rejection{AskRefusal::security,
-                   "the group's proof is wrong: the aggregator has the role of another secret"};
+  return Rejection{
+      AskRefusal::security,
+      "the group's proof is wrong: the aggregator's secret was not made from this job's secret"};
 }
 
 bool Jobs::knows(const IpAddress& host) const {
@@ -84,7 +85,7 @@ void Jobs::on_record(LinkId link, const IpAddress& host, std::string_view record
       wire::decode_admission(record, decoded).ok() && std::holds_alternative<wire::Bye>(decoded);
   job->link = 0;
   links_.finish(link, now);
-  end(*job, bye ? "the group has ended" : "its asker broke the protocol", now);
+  end(*job, bye ? "the group has ended" : "the rank that requested it broke the protocol", now);
 }
 
 void Jobs::on_link_end(LinkId link, bool nonsense) {
@@ -132,7 +133,7 @@ void Jobs::ask(LinkId link, const IpAddress& host, std::string_view record, Nano
   job.before = job.last;
   links_.keep(link);
   links_.send_text(link, proved_accept(link, record, wire::encode(acceptance(job, grant))));
-  log(LogLevel::kInfo, "job %u: %s of %u ranks on %u hosts, asked for by %s; %llu bytes reserved",
+  log(LogLevel::kInfo, "job %u: %s of %u ranks on %u hosts, requested by %s; %llu bytes reserved",
       job.number, job.name.c_str(), job.ranks, job.hosts, host.text().c_str(),
       static_cast<unsigned long long>(job.quota));
 }
@@ -215,7 +216,9 @@ void Jobs::sample(Job& job, Nanos now) {
 void Jobs::look_at(Job& job, Nanos now) {
   sample(job, now);
   if (job.link == 0 && now - job.heard >= kLonely) {
-    end(job, "its asker is gone and nothing has come for " + seconds_text(kLonely), now);
+    end(job,
+        "the rank that requested it is gone, and nothing was received for " + seconds_text(kLonely),
+        now);
   }
 }
 
@@ -242,7 +245,7 @@ void Jobs::drain() {
   for (const Job& job : jobs_) {
     if (job.link != 0) links_.send(job.link, wire::Draining{});
   }
-  log(LogLevel::kInfo, "draining: %zu jobs are asked to go", jobs_.size());
+  log(LogLevel::kInfo, "draining: %zu jobs are asked to end", jobs_.size());
 }
 
 void Jobs::end_all(const std::string& why, Nanos now) {

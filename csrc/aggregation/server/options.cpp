@@ -78,8 +78,8 @@ const std::vector<Row>& rows() {
        "a rate such as 100gbit, 2.5gbit, 300mbit or 1000 (bits per second)",
        [](const std::string& v, Options& o) { return parse_rate(v, o.rate); }},
       {{"--deadline", "MS", "1000",
-        "milliseconds without a contribution after which ranks are notified which rank a segment "
-        "waits for"},
+        "milliseconds that a segment may wait for a contribution before ranks are notified which "
+        "rank is missing"},
        "milliseconds from 1 to " + std::to_string(kMostDeadline),
        [](const std::string& v, Options& o) {
          if (!read_whole(v, o.deadline, 1, kMostDeadline)) return false;
@@ -123,7 +123,7 @@ Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments
   line.action = *action;
   if (line.action != Action::kServe) return line;
   if (line.options.job_quota() > line.options.quota) {
-    return usage_error("option --quota-per-job: more than --quota");
+    return usage_error("option --quota-per-job: must not be more than --quota");
   }
   std::map<std::string, std::string> settings;
   if (!line.options.interface.empty()) settings["interface"] = line.options.interface;
@@ -136,8 +136,8 @@ Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments
 std::string help_text() {
   return "usage: torch-mcast aggregator [OPTIONS]\n"
          "       torch-mcast aggregator status [--json]\n\n"
-         "Folds reductions of torch-mcast groups that name this host in MCAST_AGGREGATORS, until "
-         "SIGTERM.\n"
+         "Folds (adds up) reductions of torch-mcast groups that name this host in "
+         "MCAST_AGGREGATORS, until SIGTERM.\n"
          "Reads the settings of the transports from MCAST_* variables, as ranks do.\n\n" +
          options_help(rows());
 }

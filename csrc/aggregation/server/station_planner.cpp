@@ -14,7 +14,7 @@ Status StationPlanner::learn(const wire::StationRoster& roster) {
   const bool known = at != known_.end() && at->roster.version == roster.version;
   if (known && at->roster.stations == roster.stations) return {};
   const std::string version = "roster " + std::to_string(roster.version);
-  if (known) return Status(Code::kMismatch, version + " is another one than a rank has told of");
+  if (known) return Status(Code::kMismatch, version + " differs from the one that a rank has sent");
   const auto self =
       std::find_if(roster.stations.begin(), roster.stations.end(),
                    [this](const wire::StationEntry& station) { return station.uid == uid_; });
@@ -27,7 +27,7 @@ Status StationPlanner::learn(const wire::StationRoster& roster) {
     members.push_back(members_.try_emplace(station.uid, next).first->second);
   }
   if (members_.size() > aggregation::Station::kMostPartners) {
-    return Status(Code::kResourceExhausted, version + " names too many stations that are new");
+    return Status(Code::kResourceExhausted, version + " names too many new stations");
   }
   known_.insert(at, {roster, static_cast<size_t>(self - roster.stations.begin()), members});
   if (known_.size() > kVersions) known_.pop_front();

@@ -137,7 +137,7 @@ std::string allowed(const Row& row) {
   switch (row.info.kind) {
     case 'U': {
       if (row.info.name == std::string_view("link_rate")) {
-        return "bits per second from " + range + ", kbit, mbit or gbit allowed behind the number";
+        return "bits per second from " + range + ", optionally followed by kbit, mbit or gbit";
       }
       const bool chunk = row.info.name == std::string_view("chunk");
       return "a whole number from " + range + ", suffix K, M or G (2^10, 2^20, 2^30) allowed" +
@@ -148,15 +148,19 @@ std::string allowed(const Row& row) {
     default: {
       if (row.info.name == std::string_view("aggregators")) {
         return "host:port, each once, separated by commas, at most " +
-               std::to_string(kMostAggregators) + "; rack/host:port tells a rack";
+               std::to_string(kMostAggregators) + "; rack/host:port names its rack";
       }
       if (row.info.name == std::string_view("allow")) {
-        return "networks as 10.1.0.0/24 or fd00:1::/64, or single addresses, separated by commas, "
+        return "networks such as 10.1.0.0/24 or fd00:1::/64, or single addresses, separated by "
+               "commas, "
                "at most " +
                std::to_string(kMostAllowed);
       }
       if (row.info.name == std::string_view("rack")) {
         return "at most " + std::to_string(kMostRackBytes) + " letters, digits, '.', '-' or '_'";
+      }
+      if (row.info.name == std::string_view("engine")) {
+        return "inproc, host or auto, and host:PATH or auto:PATH with an absolute path";
       }
       if (row.info.name == std::string_view("port_range")) {
         return "first-last, ports from 1 to 65535";

@@ -32,12 +32,12 @@ inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPO
 // rates, "300mbit"), D duration in milliseconds (may be fractional), S string.
 #define MCAST_SETTINGS(U, D, S)                                                                    \
   S(transport, "MCAST_TRANSPORT", "auto", true, false,                                             \
-    "auto: verbs where every rank of a group of several hosts has it, else udp; udp: sockets; "    \
-    "verbs: RDMA, or an error that says which rank cannot and why")                                \
+    "auto: verbs if the group has several hosts and every rank can use it, else udp; udp: "        \
+    "sockets; verbs: RDMA; if a rank cannot use it, an error names the rank and the reason")       \
   S(ib_hca, "MCAST_IB_HCA", "", false, true,                                                       \
     "RDMA devices for the verbs transport, NCCL grammar: prefix list \"mlx5_0:1,mlx5_1\", exact "  \
-    "\"=mlx5_0\", exclude \"^mlx5_2\"; empty: the first active port. An exact list of two gives "  \
-    "the multicast lane the first, the reduce lane the second")                                    \
+    "\"=mlx5_0\", exclude \"^mlx5_2\"; empty: the first active port. With an exact list of two, "  \
+    "the multicast lane uses the first and the reduce lane the second")                            \
   S(shared_memory, "MCAST_SHARED_MEMORY", "auto", true, false,                                     \
     "between ranks of one host: auto: shared memory and reads of each other's memory; slots: "     \
     "shared memory only; off: the network path, as between hosts. Where a group has several "      \
@@ -48,11 +48,10 @@ inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPO
     " ring: always the unicast ring")                                                              \
   S(interface, "MCAST_SOCKET_IFNAME", "", false, true,                                             \
     "network interface, NCCL grammar: prefix list \"eth,ib\", exact \"=eth0\", exclude "           \
-    "\"^docker\"; or an address or network, \"10.1.0.0/16\", \"fd00:1::/64\"; empty: on the "      \
-    "fastest network that "                                                                        \
-    "all ranks have and reach each other by, else the way to the job's store. An "                 \
-    "exact list \"=eth0,eth1\" gives the multicast lane the first, the reduce lane the second; "   \
-    "\"=eth0+eth1\" stripes a lane over several")                                                  \
+    "\"^docker\"; or an address or network, \"10.1.0.0/16\", \"fd00:1::/64\"; empty: the fastest " \
+    "network over which all ranks reach each other, else the interface that leads to the job's "   \
+    "store. With an exact list \"=eth0,eth1\", the multicast lane uses the first and the reduce "  \
+    "lane the second; \"=eth0+eth1\" stripes a lane over several")                                 \
   S(faults, "MCAST_FAULTS", "", false, true,                                                       \
     "fault injection for tests, e.g. \"drop:rate=0.1,seed=7;duplicate:rate=0.01\"; empty: none")   \
   U(max_mtu, "MCAST_MAX_MTU", 9000, 576, 65535, true, true,                                        \
@@ -60,97 +59,99 @@ inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPO
   U(chunk, "MCAST_CHUNK", 0, 0, 65408, true, false,                                                \
     "payload bytes of one datagram, a multiple of 64; 0: what the path MTU allows")                \
   U(eager, "MCAST_EAGER", 32768, 0, 1 << 20, true, false,                                          \
-    "bytes a root may send before receivers are ready, at most; also the limit of small "          \
-    "operations. The only root of a broadcast may send 8 times as much, up to 256K and a quarter " \
-    "of staging")                                                                                  \
+    "most bytes that a root may send before receivers are ready; also the limit of small "         \
+    "operations. A broadcast has only one root, which may send 8 times as much, up to 256K and a " \
+    "quarter of staging")                                                                          \
   U(window, "MCAST_WINDOW", 0, 0, 1u << 30, true, false,                                           \
-    "bytes in flight per active root; 0: from the receive buffers of the group")                   \
+    "bytes in flight per active root; 0: derived from the receive buffers of the group")           \
   U(chains, "MCAST_CHAINS", 0, 0, 65535, true, false,                                              \
     "roots of a large allgather that send at once; 0: chosen from the window and the budget")      \
   U(subgroups, "MCAST_SUBGROUPS", 1, 1, 16, true, false,                                           \
     "parts that large broadcasts and all-gathers between hosts are cut into, each with a thread "  \
     "and sockets of its own; for links that one thread cannot fill. Hosts with several ranks "     \
-    "have one for each rank in any case")                                                          \
+    "always have one part for each rank")                                                          \
   U(arity, "MCAST_ARITY", 32, 2, 1024, true, false, "children per node of the control tree")       \
   U(staging, "MCAST_STAGING", 4 << 20, 0, 1u << 30, true, false,                                   \
-    "bytes for data that arrives before its operation is posted, per group: small operations "     \
-    "are sent so far ahead of a rank that is late")                                                \
+    "bytes for data that arrives before its operation is posted, per group; small operations are " \
+    "sent ahead to a late rank up to this amount")                                                 \
   U(retransmit, "MCAST_RETRANSMIT", 4 << 20, 65536, 1u << 30, false, false,                        \
-    "bytes for copies of small operations until all ranks have them, per group")                   \
+    "bytes per group for copies of small operations, which are kept until all ranks have them")    \
   U(rcvbuf, "MCAST_RCVBUF", 32 << 20, 4096, 1u << 30, false, true,                                 \
-    "socket receive buffer asked for; the kernel may grant less (net.core.rmem_max)")              \
+    "socket receive buffer to request; the kernel may grant less (net.core.rmem_max)")             \
   U(sndbuf, "MCAST_SNDBUF", 1 << 20, 4096, 1u << 30, false, true,                                  \
-    "datagram send buffer; below the queue limit of the link it paces the sender; with "           \
-    "link_rate at most what a link carries in 2 ms")                                               \
+    "datagram send buffer; if it is smaller than the queue limit of the link, it paces the "       \
+    "sender; with link_rate, at most what a link carries in 2 ms")                                 \
   U(reorder, "MCAST_REORDER", 0, 0, 1 << 20, true, false,                                          \
-    "chunks that may overtake before a gap counts as loss; 0: one send batch")                     \
+    "chunks that may overtake a missing one before the gap counts as loss; 0: one send batch")     \
   U(ttl, "MCAST_TTL", 1, 0, 255, false, true,                                                      \
     "IP TTL, or hop limit of IPv6, of multicast datagrams (hops between subnets)")                 \
   S(port_range, "MCAST_PORT_RANGE", "", false, true,                                               \
-    "ports to listen on for TCP, \"42000-42999\", so that a firewall can let them in: two per "    \
-    "rank of a host, and two more per subgroup; empty: what the kernel picks")                     \
+    "ports to listen on for TCP, \"42000-42999\", so that a firewall can open them: two per rank " \
+    "of a host, and two more per subgroup; empty: the kernel picks them")                          \
   U(incast, "MCAST_INCAST", 2 << 20, 65536, 1u << 30, true, false,                                 \
-    "bytes of contributions that the owner of a reduction's block asks for at once: its memory "   \
-    "and the burst at its switch port")                                                            \
+    "bytes of contributions that the owner of a reduction's block requests at once; limits its "   \
+    "memory and the burst at its switch port")                                                     \
   S(fold, "MCAST_FOLD", "rank", true, false,                                                       \
-    "order in which contributions are folded: rank: 0, 1, ...; turn: from the rank after the "     \
-    "block's owner around to the owner, which is last")                                            \
+    "order in which contributions are folded: rank: 0, 1, ...; turn: starting with the rank "      \
+    "after the block's owner and ending with the owner")                                           \
   U(port_queue, "MCAST_PORT_QUEUE", 2 << 20, 65536, 1u << 30, true, false,                         \
-    "bytes of all roots together that may wait at a switch port; what the path holds on its way "  \
-    "comes on top, as it is measured; with link_rate at most what a link carries in 30 ms")        \
+    "bytes of all roots together that may wait at a switch port, in addition to the measured "     \
+    "amount that the path itself holds; with link_rate, at most what a link carries in 30 ms")     \
   S(lane_policy, "MCAST_LANE_POLICY", "fair", false, false,                                        \
     "which lane yields where all-gather and reduce-scatter meet at a receiver: fair: half each; "  \
     "gather: all-gather first")                                                                    \
   S(aggregators, "MCAST_AGGREGATORS", "", true, false,                                             \
     "aggregators that fold reductions for groups of several hosts, \"host:port,host:port\"; "      \
-    "empty: none. \"rack1/host:port\": in the rack of that name; where ranks are in it (rack), "   \
-    "it folds for those only, and hands that on to aggregators in no rack of ranks")               \
+    "empty: none. \"rack1/host:port\": an aggregator in the rack of that name. If ranks are in "   \
+    "that rack (see rack), it folds for these ranks only, and sends its results to aggregators "   \
+    "outside the ranks' racks")                                                                    \
   S(rack, "MCAST_RACK", "", false, false,                                                          \
-    "name of this host's rack: where ranks are in several, contributions are folded within each "  \
-    "first; letters, digits, '.', '-', '_'")                                                       \
+    "name of this host's rack; if ranks are in several racks, contributions are folded within "    \
+    "each rack first; letters, digits, '.', '-', '_'")                                             \
   S(aggregate, "MCAST_AGGREGATE", "careful", true, false,                                          \
-    "how much of a reduce_scatter aggregators fold: careful: as much as does not make it slower "  \
-    "by more than an eighth when it runs alone; both: as much as is best beside an all_gather; "   \
-    "off: no group asks them")                                                                     \
+    "how much of a reduce_scatter aggregators fold: careful: as much as possible without making "  \
+    "a reduce_scatter that runs alone slower by more than an eighth; both: as much as is best "    \
+    "beside an all_gather; off: nothing")                                                          \
   D(aggregator_patience, "MCAST_AGGREGATOR_PATIENCE", 1000, 10, 600000, true, false,               \
-    "silence after which an aggregator counts as lost, ms; ranks then fold what it has not")       \
+    "silence after which an aggregator counts as lost, ms; ranks then fold what it has not "       \
+    "folded")                                                                                      \
   D(partial, "MCAST_PARTIAL", 0, 0, 86400000, true, false,                                         \
-    "waiting after which a reduction ends without the inputs of ranks that have not called it, "   \
-    "ms; 0: never. Not for small all_reduces, nor where ranks of a host contribute together")      \
+    "time after which a reduction ends without the inputs of ranks that have not called it, ms; "  \
+    "0: never. Does not apply to small all_reduces, nor if ranks of a host contribute together")   \
   U(link_rate, "MCAST_LINK_RATE", 0, 0, 1ull << 40, true, false,                                   \
     "bits per second of a rank's link (\"25gbit\"), to compare with an aggregator's and to bound " \
-    "the queue at a switch port; 0: an aggregator counts as fast as a rank")                       \
+    "the queue at a switch port; 0: aggregators are assumed to be as fast as ranks")               \
   S(engine, "MCAST_ENGINE", "inproc", false, false,                                                \
-    "who runs the network: inproc: this process; host: the engine of this host, \"host:PATH\" "    \
-    "at that socket, or an error; auto, \"auto:PATH\": the engine where one answers and the "      \
-    "group may have several hosts, else this process. Experimental")                               \
+    "who runs the network: inproc: this process; host: the engine of this host (\"host:PATH\": "   \
+    "the engine at that socket), or an error if there is none; auto or \"auto:PATH\": the engine " \
+    "if one answers and the group may have several hosts, else this process. Experimental")        \
   S(engine_user, "MCAST_ENGINE_USER", "", false, false,                                            \
-    "user that the engine of this host runs as, a name or a number: another user's process at "    \
-    "the socket is refused, root's too; empty: root, this user and the owner of the socket's "     \
-    "folder are trusted")                                                                          \
+    "user that the engine of this host runs as, a name or a number; if the process at the socket " \
+    "belongs to any other user, even root, it is refused; empty: root, this user and the owner "   \
+    "of the socket's folder are trusted")                                                          \
   S(engine_memory, "MCAST_ENGINE_MEMORY", "map", false, false,                                     \
-    "how tensors reach the engine: map: those that the group allocates (allocate_tensor(); FSDP2 " \
-    "asks for them by set_allocate_memory_from_process_group_for_comm()) lie where the engine "    \
-    "maps them, this process copies others; slots: this process copies all; copy: the engine "     \
-    "copies all, this process spends nothing on it; auto: as map, but the engine copies others "   \
-    "where it runs as the same user; map_all: torch's CPU allocator is replaced for the whole "    \
-    "process: all tensors of 1 MiB and more that are made from now on (in the environment: from "  \
-    "import torch on) are mapped, by the other ranks of the host too. A forked child may see "     \
-    "what its parent writes later to mapped tensors")                                              \
+    "how tensors reach the engine: map: the engine maps the tensors that the group allocates "     \
+    "(allocate_tensor(), or FSDP2 with set_allocate_memory_from_process_group_for_comm()), and "   \
+    "this process copies all others; slots: this process copies all; copy: the engine copies "     \
+    "all, which costs this process nothing; auto: as map, but the engine copies the others if it " \
+    "runs as the same user; map_all: replaces torch's CPU allocator for the whole process: all "   \
+    "tensors of 1 MiB and more that are made from now on (in the environment: from import torch "  \
+    "on) are mapped, also by the other ranks of the host. A forked child may see what its parent " \
+    "writes later to mapped tensors")                                                              \
   U(trace, "MCAST_TRACE", 4096, 0, 1 << 20, false, false,                                          \
     "operations kept for torch_mcast.trace(), per process")                                        \
   U(segment, "MCAST_SEGMENT", 1 << 20, 4096, 1 << 30, false, false,                                \
-    "bytes of a device tensor per copy to or from the host, at least")                             \
+    "minimum bytes of a device tensor per copy to or from the host")                               \
   S(device_wait, "MCAST_DEVICE_WAIT", "auto", false, false,                                        \
-    "wait() on device tensors blocks the stream where the device can do that, or the host "        \
-    "thread: stream or host; auto: stream, unless a stream that waits holds up the others, as "    \
+    "what wait() on device tensors blocks: stream: the stream, if the device supports that; "      \
+    "host: the calling thread; auto: the stream, unless a waiting stream holds up the others, as " \
     "with CUDA_DEVICE_MAX_CONNECTIONS=1")                                                          \
   U(device_pinned, "MCAST_DEVICE_PINNED", 512 << 20, 65536, 1ull << 40, false, false,              \
     "bytes of pinned host memory that collectives on device tensors of this process may hold at "  \
-    "once: a call beyond waits until earlier ones have ended, unless there are none")              \
+    "once; a call that would exceed this waits until earlier calls have ended, if there are any")  \
   S(device_failure, "MCAST_DEVICE_FAILURE", "abort", false, false,                                 \
-    "what a failure does that comes after wait() on a device tensor has returned, since the "      \
-    "stream waits and nothing raises there: abort: the process ends before anything reads the "    \
+    "what happens if an operation fails after wait() on a device tensor has returned (the stream " \
+    "waits then, and nothing raises there): abort: the process ends before anything reads the "    \
     "outputs; raise: the outputs are partly overwritten (NaN, -1) and the next call on that "      \
     "device raises; log: a log line, the outputs are undefined")                                   \
   S(wait, "MCAST_WAIT", "auto", false, false,                                                      \
@@ -164,54 +165,53 @@ inline constexpr const char* kTransportNames[] = {MCAST_TRANSPORTS(MCAST_TRANSPO
   D(liveness_limit, "MCAST_LIVENESS_LIMIT", 20000, 100, 86400000, true, true,                      \
     "silence after which a rank counts as dead while an operation is in flight, ms")               \
   D(probe_timeout, "MCAST_PROBE_TIMEOUT", 2000, 10, 600000, true, true,                            \
-    "time to see multicast reach all hosts before the group uses the ring, ms")                    \
+    "how long to wait for multicast to reach all hosts before the group uses the ring, ms")        \
   U(rate_test, "MCAST_RATE_TEST", 4u << 20, 0, 1u << 30, true, false,                              \
-    "bytes that each rank sends to see whether unicast is faster than multicast, which "           \
-    "algorithm=auto then leaves for the ring; 0: it never looks")                                  \
+    "bytes that each rank sends to compare unicast with multicast; if unicast is faster, "         \
+    "algorithm=auto uses the ring; 0: no test")                                                    \
   D(cutoff, "MCAST_CUTOFF", 2, 0.01, 60000, false, false,                                          \
     "alpha of the cutoff timer: time that announced chunks may be missing before they are "        \
     "fetched, ms")                                                                                 \
   D(linger, "MCAST_LINGER", 5000, 0, 86400000, false, false,                                       \
-    "time that an end by an error or interrupt waits for others to confirm, ms")                   \
+    "how long a group that ends after an error or interrupt waits for the other ranks to "         \
+    "confirm, ms")                                                                                 \
   S(security, "MCAST_SECURITY", "off", true, true,                                                 \
     "off: nothing is authenticated; auth: every datagram and frame is; sealed: encrypted too. "    \
-    "Between hosts, by sockets or verbs, by this process or by an engine of the host that has "    \
-    "the secret")                                                                                  \
+    "Covers traffic between hosts, over sockets or verbs, of this process or of an engine of the " \
+    "host that has the secret")                                                                    \
   S(secret_file, "MCAST_SECRET_FILE", "", false, true,                                             \
     "file with the job's secret, as torch-mcast secret new writes it, or /dev/fd/N; wins over "    \
-    "the "                                                                                         \
-    "variable MCAST_SECRET, which is taken out of the environment once it is read. With "          \
+    "the variable MCAST_SECRET, which is removed from the environment once it is read. With "      \
     "engine=host neither is read: the engine has the secret")                                      \
   S(job, "MCAST_JOB", "", false, true,                                                             \
-    "name of the job, the same on all its ranks and of no other job with the secret: guarded "     \
-    "groups have keys of their job. Empty: TORCHELASTIC_RUN_ID, MASTER_ADDR and MASTER_PORT, or "  \
-    "else where the store is")                                                                     \
+    "name of the job, the same on all its ranks and different from every other job with the same " \
+    "secret: the keys of guarded groups depend on it. Empty: TORCHELASTIC_RUN_ID, MASTER_ADDR "    \
+    "and MASTER_PORT, or else the address of the store")                                           \
   U(security_mixed, "MCAST_SECURITY_MIXED", 0, 0, 1, false, false,                                 \
-    "1: this process may have groups without security that leave the host beside guarded ones, "   \
-    "and torch's own wrappers in clear")                                                           \
+    "1: this process may have groups between hosts without security beside guarded ones, and "     \
+    "torch's own wrappers, which send unencrypted")                                                \
   U(trust_store, "MCAST_TRUST_STORE", 0, 0, 1, true, true,                                         \
-    "1: without a secret of the ranks' own, rank 0 makes one and passes it through the store")     \
+    "1: if the ranks have no secret, rank 0 makes one and passes it on through the store")         \
   S(security_suite, "MCAST_SECURITY_SUITE", "auto", true, true,                                    \
-    "auto: aes128gcm where every rank's CPU has AES and carry-less multiply, else "                \
-    "chacha20poly1305; or one of these, or aes256gcm")                                             \
+    "auto: aes128gcm if every rank's CPU has AES and carry-less multiply, else chacha20poly1305; " \
+    "or the suite to use: aes128gcm, aes256gcm or chacha20poly1305")                               \
   U(source_auth, "MCAST_SOURCE_AUTH", 0, 0, 1, true, false,                                        \
-    "1: each root sends a digest of its block to each rank by the connection of the two, and an "  \
-    "operation ends well only where the block is the one, so no rank can pass off data as "        \
-    "another's (docs/security.md). Needs security=auth or sealed")                                 \
+    "1: each root sends a digest of its block to each rank over the connection between the two, "  \
+    "and an operation succeeds only if the received block matches it, so no rank can pass off "    \
+    "data as another's (docs/security.md). Needs security=auth or sealed")                         \
   S(security_library, "MCAST_SECURITY_LIBRARY", "auto", false, false,                              \
-    "auto: AES-GCM by ipsec-mb where it is installed and faster (docs/security.md); "              \
-    "libcrypto: all by libcrypto, in this process for good")                                       \
+    "auto: ipsec-mb for AES-GCM if it is installed and faster (docs/security.md), libcrypto for "  \
+    "the rest; libcrypto: libcrypto for everything, for the rest of the process")                  \
   S(allow, "MCAST_ALLOW", "", false, true,                                                         \
-    "networks whose hosts may talk to this process, \"10.1.0.0/24,10.2.0.7\": others' datagrams "  \
-    "are dropped in the kernel, their connections refused; empty: any. Sockets only, not verbs")   \
+    "networks whose hosts may send to this process, \"10.1.0.0/24,10.2.0.7\"; datagrams of other " \
+    "hosts are dropped in the kernel and their connections are refused; empty: any. Sockets "      \
+    "only, not verbs")                                                                             \
   S(monitor, "MCAST_MONITOR", "auto", false, true,                                                 \
-    "whether datagrams and connections that are refused are counted by source, and told of in "    \
-    "the "                                                                                         \
-    "log: auto: where security is not off or allow is set; on; off")                               \
+    "whether refused datagrams and connections are counted by source and reported in the log: "    \
+    "auto: if security is not off or allow is set; on; off")                                       \
   S(metrics_file, "MCAST_METRICS_FILE", "", false, false,                                          \
-    "file that gets torch_mcast.metrics() every 10 s, for a collector of Prometheus' text "        \
-    "format; "                                                                                     \
-    "empty: none")                                                                                 \
+    "file to which torch_mcast.metrics() is written every 10 s, for a collector of Prometheus' "   \
+    "text format; empty: none")                                                                    \
   S(debug, "MCAST_DEBUG", "warn", false, false, "log level: off, error, warn, info, trace")
 
 // Default path at which an engine of the host listens.

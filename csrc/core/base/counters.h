@@ -29,14 +29,14 @@ namespace mcast {
   X(chunks_staged, "early chunks kept in staging")                                           \
   X(staging_drops, "early chunks dropped because staging was full")                          \
   X(eager_stalls, "small operations held back until late ranks can keep them")               \
-  X(early_fetches_sent, "requests for what was sent before it was called here")              \
-  X(early_chunks_sent, "chunks sent in answer to those")                                     \
-  X(early_chunks_received, "chunks received before the call, in answer to those")            \
+  X(early_fetches_sent, "requests for data that was sent before its operation was called")   \
+  X(early_chunks_sent, "chunks sent in answer to early fetches")                             \
+  X(early_chunks_received, "chunks received in answer to early fetches, before the call")    \
   X(duplicates, "chunks that had arrived before")                                            \
   X(own_echo, "own datagrams looped back by the network")                                    \
   X(stale, "datagrams or frames of an operation that is over")                               \
   X(foreign, "datagrams of another group on the same address")                               \
-  X(neighbour, "the same, from hosts of our groups: others of this job, or jobs beside it")  \
+  X(neighbour, "datagrams of other groups on our hosts: of this job, or of a job beside it") \
   X(late, "datagrams or frames of groups that were closed here")                             \
   X(malformed, "datagrams or frames that do not parse")                                      \
   X(corrupt, "datagrams or frames whose checksum is wrong")                                  \
@@ -49,11 +49,11 @@ namespace mcast {
   X(not_have_sent, "fetch requests (or parts) answered with NotHave")                        \
   X(not_have_received, "NotHave answers received")                                           \
   X(repair_chunks_sent, "chunks sent to another rank as repair")                             \
-  X(repair_bytes_sent, "payload bytes of those")                                             \
+  X(repair_bytes_sent, "payload bytes of chunks sent as repair")                             \
   X(repair_chunks_received, "chunks placed from a repair")                                   \
-  X(fetch_grants_sent, "fetch requests answered with leave to read this rank's memory")      \
+  X(fetch_grants_sent, "fetch requests answered with permission to read this rank's memory") \
   X(repair_reads, "reads of lost chunks out of another rank's memory")                       \
-  X(repair_read_bytes, "payload bytes of those")                                             \
+  X(repair_read_bytes, "payload bytes of chunks read out of another rank's memory")          \
   X(remulticast_chunks, "chunks multicast again because several ranks asked")                \
   X(positions_sent, "Position announcements sent")                                           \
   X(positions_received, "Position announcements received")                                   \
@@ -62,9 +62,9 @@ namespace mcast {
   X(budget_overcommits, "streams granted a minimum window beyond the receive budget")        \
   X(retransmit_waits, "small operations that waited for retransmit memory")                  \
   X(would_block, "sends that the transport could not take at once")                          \
-  X(share_waits, "sends that waited since other jobs of the engine had less of the link")    \
+  X(share_waits, "sends held back because other jobs of the engine used less of the link")   \
   X(fragmented, "datagrams sent in IP fragments because an interface's MTU has shrunk")      \
-  X(blocks_verified, "blocks that are those that their roots have sent (source_auth)")       \
+  X(blocks_verified, "blocks that match the digests sent by their roots (source_auth)")      \
   X(blocks_forged, "blocks that differ from the digests that their roots have sent")         \
   X(pings_sent, "liveness probes sent")                                                      \
   X(aborts_sent, "abort notices sent")                                                       \
@@ -74,43 +74,43 @@ namespace mcast {
   X(reduce_bytes_sent, "payload bytes of contributions and results sent to owners")          \
   X(reduce_bytes_received, "payload bytes of contributions and results received")            \
   X(exchange_bytes_sent, "payload bytes of all_to_all, gather and scatter sent")             \
-  X(exchange_bytes_received, "payload bytes of those received")                              \
+  X(exchange_bytes_received, "payload bytes of all_to_all, gather and scatter received")     \
   X(messages_sent, "messages to one rank (send) that have left")                             \
-  X(message_bytes_sent, "payload bytes of those")                                            \
-  X(messages_received, "messages from one rank (recv) that are here")                        \
-  X(message_bytes_received, "payload bytes of those")                                        \
-  X(messages_kept, "messages that came before a receive that takes them")                    \
+  X(message_bytes_sent, "payload bytes of messages sent")                                    \
+  X(messages_received, "messages from one rank (recv) that have arrived")                    \
+  X(message_bytes_received, "payload bytes of messages received")                            \
+  X(messages_kept, "messages that arrived before a matching receive")                        \
   X(grant_waits, "grants to contributors held back because multicast was arriving")          \
   X(shm_rounds, "rounds published to the ranks of the same host")                            \
   X(shm_slot_bytes, "payload bytes copied into shared memory")                               \
   X(shm_direct_bytes, "payload bytes read from the memory of ranks of the same host")        \
-  X(shm_mapped_bytes, "payload bytes taken from tensors of ranks of the same host in place") \
-  X(shm_sleeps, "times a thread slept until a rank of the same host rang")                   \
+  X(shm_mapped_bytes, "payload bytes taken in place from tensors of ranks of the same host") \
+  X(shm_sleeps, "times a thread slept until a rank of the same host woke it")                \
   X(shm_wakes, "times a rank of the same host was woken")                                    \
-  X(engine_mapped_bytes, "bytes of tensors that the engine of the host uses where they lie") \
+  X(engine_mapped_bytes, "bytes of tensors that the engine of the host uses in place")       \
   X(engine_span_bytes, "bytes of tensors that this rank copies for the engine of the host")  \
   X(engine_moved_bytes, "bytes of tensors that the engine of the host copies")               \
   X(waits_yielded, "waits for a rank of the same host that yielded the core first")          \
-  X(waits_braked, "waits that only slept, since other programs had taken a yielded core")    \
-  X(agg_operations, "reductions of which stations were to fold a part")                      \
-  X(agg_bytes_sent, "payload bytes of contributions to stations")                            \
-  X(agg_results, "segments of this rank's blocks that a station has folded")                 \
-  X(agg_diverted, "segments dealt to a station that this rank has folded itself")            \
+  X(waits_braked, "waits that only slept, because other programs had taken a yielded core")  \
+  X(agg_operations, "reductions partly assigned to aggregators")                             \
+  X(agg_bytes_sent, "payload bytes of contributions sent to aggregators")                    \
+  X(agg_results, "segments of this rank's blocks that an aggregator has folded")             \
+  X(agg_diverted, "segments assigned to an aggregator that this rank has folded itself")     \
   X(partial_results, "reductions that ended without the inputs of late ranks")               \
-  X(agg_lost, "stations that were given up")                                                 \
+  X(agg_lost, "aggregators that were given up, counted by station")                          \
   X(path_checks, "times the group asked again whether multicast reaches every rank")         \
   X(floods_left, "times this rank left a multicast address that was flooded")                \
   X(path_switches, "changes between multicast and the ring after the group's creation")      \
   X(rate_tests, "times the group compared the rate of unicast with multicast's")             \
-  X(rate_test_bytes, "bytes sent for that")                                                  \
-  X(roster_changes, "times other stations were put in force for its reductions")             \
-  X(agg_repeated, "frames of aggregation that had come before")                              \
-  X(agg_stale, "frames of aggregation of an operation or roster that is over")               \
-  X(agg_malformed, "frames of aggregation that broke the protocol")                          \
-  X(agg_declined, "operations that a station did not fold")                                  \
-  X(agg_held, "results that a station could not send at once")                               \
-  X(agg_staged_bytes, "bytes that a station copied, since their turn had not come")          \
-  X(agg_idle, "times a station told that contributions to a segment stay away")
+  X(rate_test_bytes, "bytes sent to compare the rates of unicast and multicast")             \
+  X(roster_changes, "times the group changed the aggregators of its reductions")             \
+  X(agg_repeated, "aggregation frames that had already arrived before")                      \
+  X(agg_stale, "aggregation frames of an operation or roster that is over")                  \
+  X(agg_malformed, "aggregation frames that broke the protocol")                             \
+  X(agg_declined, "operations that an aggregator did not fold")                              \
+  X(agg_held, "results that an aggregator could not send at once")                           \
+  X(agg_staged_bytes, "bytes that an aggregator copied because their turn had not come")     \
+  X(agg_idle, "times an aggregator reported that contributions to a segment were missing")
 
 enum class Counter : uint16_t {
 #define MCAST_COUNTER_ENUM(name, help) name,

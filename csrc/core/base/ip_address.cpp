@@ -145,15 +145,15 @@ Result<std::vector<IpNetwork>> parse_networks(std::string_view text, size_t most
     const std::string_view host = word.substr(0, slash);
     // The one address that parse() refuses; as a network it is all of IPv6.
     const auto address = host == "::" ? std::optional(IpAddress()) : IpAddress::parse(host);
-    if (!address) return refuse("is no IPv4 or IPv6 network");
+    if (!address) return refuse("is not an IPv4 or IPv6 network");
     IpNetwork one = IpNetwork::single(*address);
     const uint32_t most_bits = one.prefix;
     if (slash != std::string_view::npos &&
         (!read_number(word.substr(slash + 1), one.prefix) || one.prefix > most_bits)) {
-      return refuse("has no prefix from 0 to " + std::to_string(most_bits));
+      return refuse("has no prefix length from 0 to " + std::to_string(most_bits));
     }
     if (IpNetwork::around(one.address, one.prefix) != one) {
-      return refuse("has bits beyond its prefix");
+      return refuse("has bits set beyond its prefix length");
     }
     if (all.size() == most) {
       return Status(Code::kInvalidArgument, "more than " + std::to_string(most) + " networks");

@@ -27,7 +27,7 @@ Result<sockaddr_un> address_of(const std::string& path) {
   sockaddr_un out{};
   out.sun_family = AF_UNIX;
   if (path.empty() || path.size() >= sizeof out.sun_path) {
-    return Status(Code::kInvalidArgument, "a path of a socket has 1 to 107 bytes: " + path);
+    return Status(Code::kInvalidArgument, "the path of a socket must have 1 to 107 bytes: " + path);
   }
   std::memcpy(out.sun_path, path.data(), path.size());
   return out;

@@ -63,7 +63,7 @@ void write_line(const char* line, size_t size) noexcept {
   std::array<char, 160> note;
   const int n = std::snprintf(note.data(), note.size(),
                               "torch-mcast[%d] warn: %llu lines before this one are lost or cut: "
-                              "whoever reads standard error stood still\n",
+                              "the reader of standard error was blocked\n",
                               static_cast<int>(::getpid()), static_cast<unsigned long long>(lost));
   write_all(note.data(), static_cast<size_t>(n));
 }

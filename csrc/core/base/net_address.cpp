@@ -65,7 +65,7 @@ Result<std::vector<NetAddress>> parse_net_addresses(std::string_view text, size_
       rack = word.substr(0, slash);
       word.remove_prefix(slash + 1);
       if (!is_rack_name(rack)) {
-        return Status(Code::kInvalidArgument, "\"" + rack + "\" is no name of a rack");
+        return Status(Code::kInvalidArgument, "\"" + rack + "\" is not a rack name");
       }
     }
     Result<NetAddress> one = parse_net_address(word);
@@ -75,7 +75,7 @@ Result<std::vector<NetAddress>> parse_net_addresses(std::string_view text, size_
       return other.host == one->host && other.port == one->port;
     };
     if (std::any_of(all.begin(), all.end(), same)) {
-      return Status(Code::kInvalidArgument, one->text() + " is there twice");
+      return Status(Code::kInvalidArgument, one->text() + " is listed twice");
     }
     if (all.size() == most) {
       return Status(Code::kInvalidArgument, "more than " + std::to_string(most) + " addresses");

@@ -76,7 +76,7 @@ std::string Flood::objection(Nanos now) const {
   const uint64_t rate =
       per_second(heard.useless - heard_before_, time) + ignored - std::min(ignored, elsewhere_);
   if (rate < rate_ / kPart) return "";
-  return who + " is flooded still, by " + std::to_string(rate) + " datagrams a second";
+  return who + " is still flooded, by " + std::to_string(rate) + " datagrams a second";
 }
 
 void Flood::end_round(bool multicast, Nanos now) {

@@ -57,7 +57,7 @@ void GroupCore::adopt_path(Path path, const std::string& reason, bool no_multica
 
 void GroupCore::learn_path(Path path, Nanos now) {
   if (path == Path::kUnknown || g_.path.first != Path::kUnknown || g_.failed()) return;
-  const std::string reason = "as a rank says that has failed since";
+  const std::string reason = "reported by a rank that has failed since";
   if (!path_.creation().under_way()) return adopt_path(path, reason);
   // (If multicast is required and impossible, the group fails with the reason that it receives.)
   if (path == Path::kRing && g_.params.multicast.required) return;
@@ -322,7 +322,7 @@ void GroupCore::on_peer_down(Member peer, const Status& why, bool graceful, Nano
 
 void GroupCore::on_flood(Nanos now) {
   path_.on_flood("the multicast address of rank " + std::to_string(g_.self) +
-                     " is flooded, as another group of it has found",
+                     " is flooded, as another group of that rank has found",
                  now);
   settle(now);
 }

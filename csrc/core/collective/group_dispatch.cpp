@@ -119,7 +119,7 @@ Operation* GroupCore::operation_of(const Frame& header, ConstBytes body) {
     g_.fail(
         Status(Code::kResourceExhausted,
                "rank " + std::to_string(header.member) + " is so many operations ahead of rank " +
-                   std::to_string(g_.self) + " that what it says of them fills " +
+                   std::to_string(g_.self) + " that its messages about them fill " +
                    std::to_string(EarlyFrames::kMostControl >> 20) + " MiB"),
         header.member);
   }

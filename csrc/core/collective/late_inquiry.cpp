@@ -136,9 +136,10 @@ void LateInquiry::name_late(Nanos now) {
     text += std::string(late.empty() ? "" : "; ") + "rank(s) " + ranks_text(unresponsive) +
             " have not answered for " + seconds_text(kInquiry);
   if (late.empty() && unresponsive.empty()) {
-    text += where_.empty() ? "rank 0, which asks where the others are, has not answered for " +
-                                 seconds_text(kTopAnswers)
-                           : "all ranks have called it, the transfer did not finish in time";
+    text += where_.empty()
+                ? "rank 0, which collects the progress of all ranks, has not answered for " +
+                      seconds_text(kTopAnswers)
+                : "all ranks have called it, but the transfer did not finish in time";
   }
   const std::string awaited = g_.fold != nullptr ? g_.fold->waiting_text(sequence_, now) : "";
   if (!awaited.empty()) text += "; aggregators are waiting for " + awaited;

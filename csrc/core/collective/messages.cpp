@@ -178,7 +178,7 @@ void Messages::on_head(const Frame& header, ConstBytes body) {
   if (!wire::parse_message_head(body, head) ||
       p.in.on_head(header.sequence, head.total, head.payload.size()) ==
           P2pReceiver::Verdict::kBroken) {
-    return broke(from, header.sequence, "a message that may not begin so");
+    return broke(from, header.sequence, "a message with an invalid beginning");
   }
   link_.counts().add(Counter::message_bytes_received, head.payload.size());
   arrive(from, header.argument, {header.sequence, head.total, head.payload, std::nullopt});
@@ -186,14 +186,14 @@ void Messages::on_head(const Frame& header, ConstBytes body) {
 
 void Messages::on_lent(Member from, uint32_t number, uint32_t tag, uint64_t total, uint64_t place) {
   if (peer(from).in.on_head(number, 0, 0) == P2pReceiver::Verdict::kBroken) {
-    return broke(from, number, "a message that may not begin so");
+    return broke(from, number, "a message with an invalid beginning");
   }
   arrive(from, tag, {number, total, {}, place});
 }
 
 void Messages::on_copied(Member from, uint32_t number) {
   const auto send = peer(from).lent.extract(number);
-  if (send.empty()) return broke(from, number, "news of a message that was not sent");
+  if (send.empty()) return broke(from, number, "a reply to a message that was not sent");
   link_.counts().add(Counter::message_bytes_sent, posts_.at(send.mapped()).memory.length);
   finish(send.mapped(), {});
 }
@@ -226,7 +226,8 @@ void Messages::on_news(const Frame& header, ConstBytes body) {
       header.type == wire::FrameType::kMessageGrant
           ? wire::parse_message_grant(body, end) && p.out.on_grant(header.sequence, end)
           : wire::parse_message_credit(body, credit) && p.out.on_credit(credit.heads, credit.bytes);
-  if (!taken) return broke(header.member, header.sequence, "news of a message that was not sent");
+  if (!taken)
+    return broke(header.member, header.sequence, "a reply to a message that was not sent");
   sending_.insert(header.member);
 }
 
@@ -439,8 +440,8 @@ std::string Messages::text(const MessagePost& p) const {
 
 Status Messages::timeout(const MessagePost& p) const {
   return Status(Code::kTimeout,
-                text(p) + " is not over after " + seconds_text(p.timeout) +
-                    (p.receives ? ": no such message has come" : ": no receive has taken it"));
+                text(p) + " did not finish within " + seconds_text(p.timeout) +
+                    (p.receives ? ": no such message has arrived" : ": no receive has taken it"));
 }
 
 }  // namespace mcast

@@ -33,7 +33,7 @@ void PathSwitch::watch_flood(Nanos now) {
   if (g_.path.on_ring()) return flood_.leave_if_noisy(now);
   if (flood_.noticed(now)) {
     on_flood("rank " + std::to_string(g_.self) +
-                 " is flooded: of what it receives by multicast 9 of 10 datagrams are of no use, "
+                 " is flooded: 9 of 10 multicast datagrams that it receives are of no use, "
                  "and most data comes by repair",
              now);
   }

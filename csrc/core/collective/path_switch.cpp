@@ -97,7 +97,7 @@ void PathSwitch::change(Sequence first, Nanos now) {
   rates_.on_change(to_ring_);
   flood_.on_path(to_ring_, now);
   if (g_.tree.is_top(g_.self)) {
-    log(LogLevel::kWarn, "group '%s' goes on by %s: %s", g_.params.name.c_str(),
+    log(LogLevel::kWarn, "group '%s' continues with %s: %s", g_.params.name.c_str(),
         to_ring_ ? "the unicast ring" : "multicast", g_.path.reason.c_str());
   }
   if (on_change_) on_change_(to_ring_ ? "ring" : "multicast", g_.path.reason);

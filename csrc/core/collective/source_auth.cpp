@@ -139,7 +139,7 @@ bool SourceAuth::fail_without_digest(Sequence sequence) {
   g_.fail(Status(Code::kTimeout,
                  error_text<ErrorId::digest_late>(ranks_text(roots), sequence,
                                                   op->plan.descriptor.to_string(), g_.params.name) +
-                     "; its data is here (source_auth): look whether somebody holds up the "
+                     "; its data has arrived (source_auth): check whether somebody delays the "
                      "connections of these ranks, or raise the timeout"),
           roots.front());
   return true;

@@ -29,7 +29,8 @@ const EVP_CIPHER* cipher(Suite suite) noexcept {
 
 Status check_key(Suite suite, ConstBytes key) {
   if (key.size() == key_size(suite)) return {};
-  return Status(Code::kInternal, std::string("a key of another size for ") + suite_name(suite));
+  return Status(Code::kInternal,
+                std::string("the key has the wrong size for ") + suite_name(suite));
 }
 
 Result<internal::Context> make_context(Suite suite, ConstBytes key, bool seals) {

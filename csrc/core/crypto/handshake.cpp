@@ -53,15 +53,15 @@ const char* handshake_error_text(HandshakeError error) noexcept {
     case HandshakeError::kVersion:
       return "it speaks another version of the guarded protocol";
     case HandshakeError::kMode:
-      return "its security is another than ours";
+      return "its security setting differs from ours";
     case HandshakeError::kSuite:
-      return "there is no cipher that both ends take";
+      return "there is no cipher that both ends support";
     case HandshakeError::kRole:
-      return "it has a role that is not known";
+      return "its role is unknown";
     case HandshakeError::kMac:
-      return "its proof is wrong: it has another secret, or somebody has changed what was sent";
+      return "its proof is wrong: it has another secret, or somebody has changed its messages";
     case HandshakeError::kKey:
-      return "its key is not the one of its record";
+      return "its key is not the one in its record";
     case HandshakeError::kPages:
       return "there are no pages for the keys of its connection";
   }

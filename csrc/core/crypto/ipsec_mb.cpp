@@ -198,7 +198,8 @@ IpsecMb find_ipsec_mb() {
                             long_keys = agrees(Suite::kAes256Gcm, library.of_256, key);
   library.usable = short_keys.value_or(false) && long_keys.value_or(false);
   if (!short_keys.value_or(true) || !long_keys.value_or(true)) {
-    log(LogLevel::kWarn, "%s does not seal as libcrypto does, which is used instead", kIpsecMb);
+    log(LogLevel::kWarn, "%s does not encrypt as libcrypto does; libcrypto is used instead",
+        kIpsecMb);
   }
   library.faster = library.usable && !libcrypto_is_wider();
   return library;

@@ -106,7 +106,7 @@ Status check_file(const struct stat& file, const std::string& path) {
     return Status(Code::kInvalidArgument, "setting secret_file: " + path + " " + why);
   };
   if (is_descriptor(path) && !S_ISREG(file.st_mode)) return {};
-  if (!S_ISREG(file.st_mode)) return refuse("is no regular file");
+  if (!S_ISREG(file.st_mode)) return refuse("is not a regular file");
   if (file.st_uid != 0 && file.st_uid != ::geteuid()) {
     return refuse("belongs to user " + std::to_string(file.st_uid) + ", not to this one or root");
   }
@@ -207,7 +207,7 @@ Result<std::shared_ptr<const JobSecret>> JobSecret::make(ConstBytes secret, std:
 }
 
 Result<std::shared_ptr<const JobSecret>> JobSecret::for_job(const std::string& name) const {
-  if (!ok_here()) return Status(Code::kUnavailable, "the secret is that of the parent process");
+  if (!ok_here()) return Status(Code::kUnavailable, "the secret belongs to the parent process");
   Result<SecretBox<Keys>> keys = SecretBox<Keys>::make();
   if (!keys.ok()) return keys.status();
   const Key job = job_key(keys_->jobs, name);
@@ -246,8 +246,8 @@ Result<std::shared_ptr<const JobSecret>> find_secret(const Config& config) {
   if (known && !known->ok_here()) {
     return Status(Code::kUnavailable,
                   origin +
-                      " was read by the process that this one was forked from; give it "
-                      "MCAST_SECRET_FILE, which each reads for itself");
+                      " was read by the process from which this one was forked; set "
+                      "MCAST_SECRET_FILE, which each process reads for itself");
   }
   if (!known) {
     auto secret = made(path.empty() ? take_from_environment() : read_file(path), origin);

@@ -118,8 +118,8 @@ Status Bootstrap::change_network(const TransportType& type, std::vector<RankReco
     lane_config_.interface =
         open && address != nullptr ? address->address.text() : spec_.config.interface;
     const bool by_route = network == kByRoute || network == kByRoute6;
-    log(LogLevel::kInfo, "group '%s': network %s instead of the first choice of each rank",
-        spec_.name.c_str(), by_route ? "of the way to the store" : network.c_str());
+    log(LogLevel::kInfo, "group '%s': uses network %s instead of the first choice of each rank",
+        spec_.name.c_str(), by_route ? "of the route to the store" : network.c_str());
   }
   resources_.networks().note(network);
   mine_.place.addresses.clear();

@@ -32,8 +32,8 @@ bool lets_peers_read(const Config& config, bool guarded, bool in_engine) {
 std::string Bootstrap::network_reason() const {
   const Config& c = spec_.config;
   if (c.shared_memory == "off") return "shared_memory is off";
-  if (c.transport != "auto") return "the transport " + c.transport + " was asked for";
-  if (c.algorithm != "auto") return "the algorithm " + c.algorithm + " was asked for";
+  if (c.transport != "auto") return "the setting transport is " + c.transport;
+  if (c.algorithm != "auto") return "the setting algorithm is " + c.algorithm;
   if (!c.faults.empty()) return "faults are injected into the network path";
   if (spec_.size > kHostMembers) return "the group is too large";
   return "";
@@ -115,7 +115,7 @@ Status Bootstrap::join() {
     if (*all) return {};
     if (left <= 0) {
       return Status(Code::kTimeout, "rank(s) " + ranks_text(attachment_->missing()) +
-                                        " have not said that they have the group");
+                                        " have not confirmed that they have made the group");
     }
     if (spec_.interrupted && spec_.interrupted()) {
       return Status(Code::kAborted, "its creation was interrupted");

@@ -32,8 +32,8 @@ void make_connection_room(const std::string& group, uint32_t ranks, const Connec
   const uint64_t room = use.hard - std::min(use.hard, use.open);
   if (room >= need.reductions) return;
   log(LogLevel::kWarn,
-      "group '%s' of %u ranks: a reduction needs %llu connections, there are descriptors for %llu: "
-      "%s",
+      "group '%s' of %u ranks: a reduction needs %llu connections, but there are descriptors for "
+      "only %llu: %s",
       group.c_str(), ranks, static_cast<unsigned long long>(need.reductions),
       static_cast<unsigned long long>(room), descriptor_text().c_str());
 }

@@ -51,17 +51,17 @@ Result<std::unique_lock<std::mutex>> GroupBase::enter(const std::string& op) con
 
 Status Group::post_message(MessageCall, PostOptions options) {
   return Status(Code::kUnavailable, std::string(options.label.name.c_str()) +
-                                        ": a group of this kind carries no messages");
+                                        ": a group of this kind does not support send and recv");
 }
 
 Status Group::maps_pool() {
   return Status(Code::kUnavailable,
-                "no engine of the host carries out this group (MCAST_ENGINE=host), and nobody else "
-                "gains by its memory");
+                "no engine of the host runs this group (MCAST_ENGINE=host), and only an engine "
+                "would use this memory");
 }
 
 Status GroupBase::push_message(MessagePost) {
-  return Status(Code::kUnavailable, "group '" + name_ + "' carries no messages");
+  return Status(Code::kUnavailable, "group '" + name_ + "' does not support send and recv");
 }
 
 Status GroupBase::post_message(MessageCall call, PostOptions options) {
@@ -70,8 +70,8 @@ Status GroupBase::post_message(MessageCall call, PostOptions options) {
   const bool any = call.receives && call.peer == kNoMember;
   if (!any && (call.peer >= size_ || call.peer == rank_)) {
     return Status(Code::kInvalidArgument, op + ": rank " + std::to_string(call.peer) +
-                                              " is no other rank of group '" + name_ + "' (size " +
-                                              std::to_string(size_) + ")");
+                                              " is not another rank of group '" + name_ +
+                                              "' (size " + std::to_string(size_) + ")");
   }
   MessagePost post;
   post.receives = call.receives;

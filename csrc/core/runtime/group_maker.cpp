@@ -89,7 +89,7 @@ Status GroupMaker::check_products(const Config& config) {
   }
   if (resources_.aggregation() == nullptr && !config.aggregators.empty()) {
     return Status(Code::kUnavailable,
-                  "there are aggregators, but this build has no aggregation; build with "
+                  "aggregators are set, but this build has no aggregation; build with "
                   "MCAST_AGGREGATION=ON, or do not set aggregators");
   }
   return {};

@@ -113,9 +113,9 @@ Status GroupBase::Posting::check_shape(const Request& call, const PostOptions& o
 
 Status GroupBase::check_sequence(const std::string& op, LaneId lane) const {
   if (state_->next[lane] < kSequences) return {};
-  return Status(Code::kResourceExhausted,
-                op + ": group '" + name_ + "' has carried out " + std::to_string(kSequences) +
-                    " operations, which is all that it can number; destroy it and make a new one");
+  return Status(Code::kResourceExhausted, op + ": group '" + name_ + "' has used all " +
+                                              std::to_string(kSequences) +
+                                              " sequence numbers; destroy it and make a new one");
 }
 
 Result<Sequence> GroupBase::take_turn(LaneId lane, Post post) {
@@ -239,7 +239,7 @@ Result<Sequence> GroupBase::Posting::allgather(Request call, PostOptions options
   if (own.data() != input.data()) advise_memory(input);
   if (input.length > 0 && own.data() != input.data()) {
     if (overlap(input, own)) {
-      return Status(Code::kInvalidArgument, name + ": the input overlaps its output block partly");
+      return Status(Code::kInvalidArgument, name + ": the input partly overlaps its output block");
     }
     if (const auto open = g_.enter(name); !open.ok()) return open.status();
     if (!g_.copies_own_block()) {
@@ -273,7 +273,7 @@ Result<Sequence> GroupBase::Posting::reduction(wire::Kind kind, Member root, uin
     const bool own = kind != wire::Kind::kReduceScatter || i == g_.rank_;
     if (overlap(args.inputs[i], args.output) && !(own && same(args.inputs[i], args.output))) {
       return Status(Code::kInvalidArgument,
-                    name + ": the output overlaps input " + std::to_string(i) + " partly");
+                    name + ": the output partly overlaps input " + std::to_string(i));
     }
   }
   advise_memory(args.inputs);
@@ -369,7 +369,8 @@ Status GroupBase::Posting::check_exchange(const std::string& op, const Request& 
   const bool all = call.kind == wire::Kind::kAllToAll;
   const bool own = all || call.root == g_.rank_;
   if (own && out.length != in.length) return differ("output", g_.rank_, out.length, in.length);
-  if (own && overlap(in, out) && !same(in, out)) return wrong("the own blocks overlap partly");
+  if (own && overlap(in, out) && !same(in, out))
+    return wrong("this rank's own blocks partly overlap");
   if (all) return {};
   const bool gathers = call.kind == wire::Kind::kGather;
   const size_t block = block_of(call);

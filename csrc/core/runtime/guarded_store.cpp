@@ -59,7 +59,7 @@ Status GuardedStore::check(const std::string& key, const std::string& stored, st
   const bool record = is_record(key);
   const Member rank = record ? rank_of(key) : kConcluder;
   const std::string who = record ? "the record of rank " + std::to_string(rank)
-                                 : "what rank 0 has published (" + key + ")";
+                                 : "the value that rank 0 has published (" + key + ")";
   if (stored.size() > most_bytes(key)) {
     return Status(Code::kMismatch, who + " has " + std::to_string(stored.size()) +
                                        " bytes: more than any rank writes");

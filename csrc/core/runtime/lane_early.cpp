@@ -89,13 +89,12 @@ void Lane::fail_overrun(LaneGroup& group) {
     const std::vector<uint64_t>& lost = it->second.lost;
     const bool named = std::find(lost.begin(), lost.end(), tag) != lost.end();
     if (!named && lost.size() < kLostTags) continue;
-    group.core_.fail_later(
-        Status(Code::kResourceExhausted,
-               "rank " + std::to_string(m) + " sent more than " +
-                   std::to_string(kEarlyBytes >> 10) +
-                   " KiB before this rank had the group, and what was beyond is lost; "
-                   "make groups in the same order on all ranks"),
-        now_);
+    group.core_.fail_later(Status(Code::kResourceExhausted,
+                                  "rank " + std::to_string(m) + " sent more than " +
+                                      std::to_string(kEarlyBytes >> 10) +
+                                      " KiB before this rank had the group, and the rest is lost; "
+                                      "make groups in the same order on all ranks"),
+                           now_);
   }
 }
 

@@ -120,7 +120,7 @@ Status NetworkGroup::push_to_lane(LaneId id, Post post) {
       shared->done(gone("was closed meanwhile", *shared));
     }
   });
-  return pushed ? Status() : gone("ended with the engine, which is shut down", *shared);
+  return pushed ? Status() : gone("ended because the engine is shut down", *shared);
 }
 
 // Uses the reduce lane, whose streams do not wait for multicast.
@@ -136,7 +136,7 @@ Status NetworkGroup::push_message(MessagePost post) {
     }
   });
   if (pushed) return {};
-  return Status(Code::kClosed, "group '" + name_ + "' ended with the engine, which is shut down");
+  return Status(Code::kClosed, "group '" + name_ + "' ended because the engine is shut down");
 }
 
 std::function<void()> NetworkGroup::waker() const {

@@ -163,7 +163,7 @@ Result<RankRecord> RankRecord::decode(const std::string& text) {
     if (!number(fields, "suites", s.suites) || !from_hex(fields["nonce"], s.nonce) ||
         !from_hex(fields["x25519"], s.multicast) || !from_hex(fields["reduce_x25519"], s.reduce)) {
       return Status(Code::kMismatch,
-                    "what its rendezvous record says about security cannot be read; all ranks must "
+                    "the security part of its rendezvous record cannot be read; all ranks must "
                     "use backend mcast of the same version");
     }
   }
@@ -266,7 +266,7 @@ Status compare_versions(const std::vector<RankRecord>& records) {
                   place_text(records[v4], v4) + ", which is an IPv4 address, and " +
                       place_text(records[v6], v6) +
                       ", which is an IPv6 address: all ranks of a group must use the same version; "
-                      "give each host an address of one version, and name its network by "
+                      "give each host an address of the same version, and name its network in "
                       "MCAST_SOCKET_IFNAME if there are several");
   }
   return {};
@@ -276,8 +276,8 @@ Status compare_versions(const std::vector<RankRecord>& records) {
 // those of simulated hosts, which are no numbers.)
 Status tell_hosts_apart(const std::vector<RankRecord>& records) {
   static constexpr const char* kHint =
-      "; name an interface, or a network on which each host has an address of its own, by "
-      "MCAST_SOCKET_IFNAME";
+      "; set MCAST_SOCKET_IFNAME to an interface, or to a network on which each host has its own "
+      "address";
   std::map<std::string, size_t> first;  // rank, by address
   for (size_t rank = 0; rank < records.size(); rank++) {
     const RankRecord& r = records[rank];

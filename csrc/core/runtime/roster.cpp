@@ -159,7 +159,7 @@ Result<Roster> Roster::decode(const std::string& text) {
                                     std::all_of(out.ranks.begin(), out.ranks.end(), known)));
   if (!in.done() || !sound) {
     return Status(Code::kMismatch,
-                  "what rank 0 has concluded cannot be read; all ranks must use "
+                  "the conclusions of rank 0 cannot be read; all ranks must use "
                   "backend mcast of the same version");
   }
   return out;

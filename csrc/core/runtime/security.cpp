@@ -76,9 +76,10 @@ crypto::Digest transcript_of(std::vector<crypto::Digest> digests, const std::str
 }
 
 Status unreadable() {
-  return Status(Code::kMismatch,
-                "what rank 0 has said about keys cannot be read; all ranks must use backend mcast "
-                "of the same version");
+  return Status(
+      Code::kMismatch,
+      "the keys that rank 0 has published cannot be read; all ranks must use backend mcast "
+      "of the same version");
 }
 
 }  // namespace
@@ -140,11 +141,11 @@ Status same_security(const std::string& theirs, Member other, const Config& conf
   const auto job = fields.find("job");
   const std::string name = job == fields.end() ? "" : job->second;
   if (name != one_line(config.job)) {
-    return Status(Code::kMismatch,
-                  "rank " + std::to_string(other) + " is of job '" + shown(name, kMostJobName) +
-                      "', rank " + std::to_string(self) + " of job '" +
-                      shown(config.job, kMostJobName) +
-                      "': give all ranks of a job the same MCAST_JOB, or look who mixes two jobs");
+    return Status(
+        Code::kMismatch,
+        "rank " + std::to_string(other) + " is of job '" + shown(name, kMostJobName) + "', rank " +
+            std::to_string(self) + " of job '" + shown(config.job, kMostJobName) +
+            "': give all ranks of a job the same MCAST_JOB, or find out who mixes two jobs");
   }
   if (secret == nullptr || !secret->fits(check->second)) {
     return Status(Code::kMismatch, error_text<ErrorId::secret_differs>(other, self) +
@@ -161,8 +162,8 @@ Result<std::unique_ptr<SecureCreation>> SecureCreation::make(const GroupSpec& sp
   }
   if (spec.config.job.empty()) {
     return Status(Code::kInvalidArgument,
-                  "a guarded group needs the name of its job: set MCAST_JOB to the same on all "
-                  "ranks, and to another in each job that has the secret");
+                  "a guarded group needs the name of its job: set MCAST_JOB to the same name on "
+                  "all ranks, and to a different one in each job that has the secret");
   }
   std::shared_ptr<const crypto::JobSecret> secret;
   if (engine != nullptr) {

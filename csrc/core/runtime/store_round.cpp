@@ -31,7 +31,7 @@ Result<std::string> unpacked(const std::string& text) {
                      code <= static_cast<int>(Code::kInternal);
   if (!known || at == end) {
     return Status(Code::kMismatch,
-                  "what rank 0 has published cannot be read; all ranks must use "
+                  "the value that rank 0 has published cannot be read; all ranks must use "
                   "backend mcast of the same version");
   }
   return Status(static_cast<Code>(code), std::string(at + 1, end));
@@ -174,7 +174,7 @@ Result<std::vector<std::string>> StoreRound::answers(const std::vector<Member>& 
 Status StoreRound::missing() {
   Result<std::vector<std::string>> all = store_.multi_get(all_keys(), 0);
   if (!all.ok()) return all.status();
-  return Status(Code::kTimeout, "rank 0 has not said what follows from the answers of all ranks");
+  return Status(Code::kTimeout, "rank 0 has not published the result of all ranks' answers");
 }
 
 Result<Roster> exchange_records(const GroupSpec& spec, StoreRound& round, const RankRecord& mine,
@@ -228,7 +228,7 @@ Result<Roster> exchange_records(const GroupSpec& spec, StoreRound& round, const 
     return Status(Code::kMismatch,
                   "rank " + std::to_string(spec.rank) +
                       " was started again while the group was made: rank 0 has read the address of "
-                      "the process before; the other ranks cannot reach it and will fail");
+                      "the previous process; the other ranks cannot reach it and will fail");
   }
   return roster;
 }

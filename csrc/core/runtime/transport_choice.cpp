@@ -27,7 +27,7 @@ Result<TransportChoice> asked_for(const std::vector<RankRecord>& records,
   const size_t rank =
       &type == &fallback_transport() ? records.size() : first_without(records, type);
   if (rank == records.size())
-    return TransportChoice{&type, std::string(type.name) + " was asked for"};
+    return TransportChoice{&type, std::string("the setting transport is ") + type.name};
   return Status(Code::kUnavailable, rank_text(records, rank) + " cannot use " + type.name + ": " +
                                         records[rank].problem_of(type.name) +
                                         "; to do without it, set MCAST_TRANSPORT=auto or " +
@@ -59,7 +59,7 @@ Result<TransportChoice> choose_transport(const std::vector<RankRecord>& records,
 
 std::string transport_problem(const TransportType& type, const Config& config) {
   if (config.transport != kAuto && config.transport != type.name) {
-    return config.transport + " was asked for there";
+    return "the setting transport is " + config.transport + " there";
   }
   const Status status = type.problem(config);
   return status.ok() ? "" : status.message();

@@ -12,7 +12,7 @@ namespace mcast {
 
 struct TransportChoice {
   const TransportType* type = &fallback_transport();
-  std::string reason;  // for stats: "verbs was asked for", "every rank of 4 hosts has ...", ...
+  std::string reason;  // for stats: "the setting transport is verbs", "no verbs on rank 3 ...", ...
 };
 
 // `setting`: the agreed setting `transport`. If a rank lacks the requested transport: kUnavailable

@@ -176,7 +176,8 @@ void ArenaPool::remap() noexcept {
       return;
     }
     // The child would write into its parent's tensors.
-    constexpr std::string_view kWhy = "torch-mcast: a forked child cannot have its own tensors\n";
+    constexpr std::string_view kWhy =
+        "torch-mcast: a forked child cannot get its own copy of mapped tensors\n";
     (void)!::write(STDERR_FILENO, kWhy.data(), kWhy.size());
     ::_exit(127);
   };

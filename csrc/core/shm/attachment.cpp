@@ -54,7 +54,7 @@ HostAddress Attachment::address() const {
 bool Attachment::look_up(Member rank, HostAddress& address) {
   Status why;
   if ((directory_ != nullptr) != (address.token_here != 0)) {
-    why = Status(Code::kUnavailable, "an engine of the host runs one of them, and not the other");
+    why = Status(Code::kUnavailable, "an engine of the host runs only one of them");
   } else if (directory_) {
     auto found = directory_->find(address.token_here, {name_, rank, size_, {}, nullptr}, self_);
     why = found.status();

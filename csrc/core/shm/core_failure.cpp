@@ -166,7 +166,7 @@ std::string HostCore::timeout_text(const HostOperation& op, const std::vector<Me
             " have not answered for " + seconds_text(kSecond);
   }
   if (late.empty() && silent.empty()) {
-    text += "all ranks have called it, the transfer did not finish in time";
+    text += "all ranks have called it, but the transfer did not finish in time";
   }
   return text + "; check that all ranks make the same calls, or raise the timeout";
 }

@@ -29,17 +29,17 @@ Result<HostDirectory::Entry> HostDirectory::find(uint64_t token, const Entry& as
   const std::lock_guard<std::mutex> held(mutex_);
   const auto it = places_.find(token);
   if (it == places_.end()) {
-    return Status(Code::kUnavailable, "another engine of this host runs it, or it has gone");
+    return Status(Code::kUnavailable, "another engine of this host runs it, or it has ended");
   }
   const Entry& entry = it->second.entry;
   if (entry.group != asked.group || entry.rank != asked.rank || entry.size != asked.size) {
-    return Status(Code::kMismatch, "it has entered the engine's directory as rank " +
+    return Status(Code::kMismatch, "it is in the engine's directory as rank " +
                                        std::to_string(entry.rank) + " of " +
                                        std::to_string(entry.size) + " of another group");
   }
   if (!it->second.found_by.insert(by).second) {
     return Status(Code::kMismatch,
-                  "two clients of the engine say that they are rank " + std::to_string(by));
+                  "two clients of the engine claim to be rank " + std::to_string(by));
   }
   return entry;
 }

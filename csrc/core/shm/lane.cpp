@@ -63,7 +63,7 @@ uint64_t HostLane::place_of(const Slice& slice) {
 Status HostLane::read(Member from, uint64_t place, std::byte* to, size_t length) {
   thread_.answer();  // the host thread itself may be busy here for long
   if (shared_->own) {
-    return Status(Code::kPeerLost, "what it had published at its engine is gone");
+    return Status(Code::kPeerLost, "the data that it published at its engine is gone");
   }
   return shared_->peers[from]->process.read(place, to, length);
 }

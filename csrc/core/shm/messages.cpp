@@ -156,7 +156,7 @@ void HostMessages::on_record(Member from, const MessageRingReader::Read& read) {
   }
   counters_.add(Counter::malformed);
   fail_for(Status(Code::kInternal, "rank " + std::to_string(from) +
-                                       " broke the protocol of messages: a record of no kind"),
+                                       " broke the protocol of messages: a record of unknown kind"),
            from);
 }
 

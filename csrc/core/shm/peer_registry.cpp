@@ -108,7 +108,7 @@ Result<std::shared_ptr<const HostPeer>> PeerRegistry::find(const HostAddress& ad
   if (!page.ok()) return page.status();
   peer->page = std::move(page).value();
   if (peer->mailbox().token.load(std::memory_order_acquire) != address.token) {
-    return Status(Code::kUnavailable, "its mailbox is another process's");
+    return Status(Code::kUnavailable, "its mailbox belongs to another process");
   }
   // Without the mapping, its memory is read through the kernel.
   if (address.arena >= 0) {

@@ -26,7 +26,7 @@ Status HostThread::start() {
   try {
     thread_ = named_thread(lane_ == 0 ? "mcast-host0" : "mcast-host1", [this] { loop(); });
   } catch (const std::system_error& error) {
-    return Status(Code::kResourceExhausted, std::string("no thread: ") + error.what());
+    return Status(Code::kResourceExhausted, std::string("cannot start a thread: ") + error.what());
   }
   return {};
 }

@@ -54,15 +54,16 @@ Status serves(const ipc::Welcome& engine, pid_t pid, const std::string& mode) {
   const std::string list = "," + engine.security + ",";
   if (list.find("," + mode + ",") != std::string::npos) return {};
   const std::string who = "engine of this host (process " + std::to_string(pid) + ")";
-  const std::string asked = ", this group asks for security=" + mode + "; ";
+  const std::string asked = ", this group has security=" + mode + "; ";
   if (engine.secret_check.empty()) {
     return Status(Code::kUnavailable, who + " has no secret and serves security=off only" + asked +
                                           "give it one (torch-mcast engine run --secret-file), or "
                                           "set MCAST_ENGINE=inproc");
   }
-  return Status(Code::kUnavailable, who + " serves security=" + engine.security + asked +
-                                        "set MCAST_SECURITY to what it serves, start it with "
-                                        "--security, or set MCAST_ENGINE=inproc");
+  return Status(Code::kUnavailable,
+                who + " serves security=" + engine.security + asked +
+                    "set MCAST_SECURITY to a mode that it serves, start it with "
+                    "--security, or set MCAST_ENGINE=inproc");
 }
 
 std::map<std::string, std::string> non_defaults(const Config& config) {

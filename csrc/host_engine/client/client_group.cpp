@@ -241,8 +241,8 @@ void ClientGroup::part(const std::shared_ptr<ClientLink>& link, uint32_t handle,
   link->forget(handle);
   const Status lost = link->lost();
   flights->end_all(lost.ok() ? Status(Code::kClosed,
-                                      "the engine of this host has closed the group and not said "
-                                      "how this ended")
+                                      "the engine of this host has closed the group without "
+                                      "reporting how this operation ended")
                              : lost,
                    lost.ok() || link->engine_may_run());
 }
@@ -384,8 +384,9 @@ void ClientGroup::close_lane(LaneId lane, Nanos deadline, bool force, Completion
 Status ClientGroup::maps_pool() {
   if (!here()) return make_error<ErrorId::group_of_parent>(name_);
   if (!roads_.mapped) {
-    return Status(Code::kUnavailable, "engine_memory=" + config_.engine_memory +
-                                          " has all tensors copied; engine_memory=map does not");
+    return Status(Code::kUnavailable,
+                  "engine_memory=" + config_.engine_memory +
+                      " makes ranks copy all tensors; engine_memory=map does not");
   }
   if (Status lost = link_->lost(); !lost.ok()) return lost;
   const auto pool = ArenaPool::open_for_process();

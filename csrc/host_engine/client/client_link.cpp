@@ -85,7 +85,7 @@ Status ClientLink::greet(Nanos deadline) {
     (void)::poll(&ready, 1, static_cast<int>(left / kMilli) + 1);
   }
   if (got == LocalSocket::Got::kEnd) {
-    const Status why = lost_status(engine_pid_, "ended while it was greeted");
+    const Status why = lost_status(engine_pid_, "ended while this process connected to it");
     return Status(Code::kUnavailable, why.message());  // another engine may soon take its place
   }
   const auto message = ipc::parse_control(packet.bytes);
@@ -176,7 +176,7 @@ bool ClientLink::hand_on_messages() {
     if (got != LocalSocket::Got::kPacket) return got == LocalSocket::Got::kNothing;
     auto message = ipc::parse_control(packet.bytes);
     if (!message) {
-      suspect("sent what cannot be read");
+      suspect("sent a message that cannot be read");
       return false;
     }
     on_message(std::move(*message));
@@ -216,7 +216,7 @@ void ClientLink::deliver() {
       }
       broken = found != ipc::RingReader::Found::kNothing;
     }
-    if (broken) suspect("wrote what cannot be read");
+    if (broken) suspect("wrote a record that cannot be read");
     if (taken.empty()) return;
     for (ipc::Completed& record : taken) {
       const uint32_t handle = std::visit([](const auto& r) { return r.group; }, record);
@@ -297,7 +297,7 @@ std::string ClientLink::suspicion() const {
   if (!end_.how.empty()) return end_.how;
   if (!drain_limit_) return "ended; its log says why";
   return "ended: it is being replaced, and its clients had " + seconds_text(*drain_limit_) +
-         " to go";
+         " to leave";
 }
 
 bool ClientLink::draining() const {
@@ -449,7 +449,7 @@ Result<std::optional<ipc::GroupMade>> ClientLink::make_group(const GroupSpec& sp
       return std::optional<ipc::GroupMade>();
     }
     const auto answer = answer_of(*message, store);
-    if (!answer) return give_up(lost_status(engine_pid_, "asked what cannot be read"));
+    if (!answer) return give_up(lost_status(engine_pid_, "sent a request that cannot be read"));
     Status sent = tell(control_of(message->call, *answer));
     if (sent.ok()) sent = lost();
     if (!sent.ok()) return give_up(sent);

@@ -40,8 +40,8 @@ Status fits(const GroupSpec& spec, const ClientLink& link) {
   if (choice.where == EngineChoice::Where::kHost) {
     if (crypto::drop_secret_of_environment()) {
       log(LogLevel::kWarn,
-          "MCAST_SECRET is of no use here: the engine of this host has the secret, and guards for "
-          "this process; it was taken out of the environment");
+          "MCAST_SECRET is ignored and was removed from the environment: the engine of this host "
+          "has the secret, and protects this process's traffic");
     }
     return {};
   }

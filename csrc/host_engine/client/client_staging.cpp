@@ -190,8 +190,8 @@ bool ClientStaging::withdraw(bool may_run) const {
   }
   if (late == 0) return true;
   log(LogLevel::kError,
-      "%llu bytes of a tensor could not be withdrawn from an engine that is "
-      "lost: until its process ends they may change",
+      "%llu bytes of a tensor could not be withdrawn from a lost engine, which may change them "
+      "until its process ends",
       static_cast<unsigned long long>(late));
   return false;
 }

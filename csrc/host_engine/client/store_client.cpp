@@ -70,10 +70,13 @@ Status StoreClient::fail(Status why) {
 Result<std::vector<std::string>> StoreClient::ask(const wire::StoreRecord& question,
                                                   const std::function<bool()>& interrupted) {
   if (::getpid() != pid_) {
-    return Status(Code::kClosed, "a store of the parent's is not the child's: make one of its own");
+    return Status(
+        Code::kClosed,
+        "this store belongs to the parent process; the child process must create its own");
   }
   std::string out = wire::bytes_of(question);
-  if (out.empty()) return Status(Code::kResourceExhausted, "longer than a store's record may be");
+  if (out.empty())
+    return Status(Code::kResourceExhausted, "the request is longer than a store's record may be");
   const std::lock_guard<std::mutex> held(mutex_);
   if (!failure_.ok()) return failure_;
   for (;;) {

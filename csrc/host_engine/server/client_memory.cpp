@@ -33,7 +33,7 @@ Status check_file(int fd) {
   struct stat file {};
   if (::fstatfs(fd, &system) != 0 || system.f_type != PROC_SUPER_MAGIC || ::fstat(fd, &file) != 0 ||
       !S_ISREG(file.st_mode)) {
-    return Status(Code::kInvalidArgument, "its descriptor is no file of procfs");
+    return Status(Code::kInvalidArgument, "its descriptor is not a file of procfs");
   }
   std::array<char, 4096> path;
   const std::string link = "/proc/self/fd/" + std::to_string(fd);
@@ -43,7 +43,7 @@ Status check_file(int fd) {
     return Status(Code::kInvalidArgument, "its descriptor is not /proc/self/mem");
   }
   if ((::fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR) {
-    return Status(Code::kInvalidArgument, "its descriptor is not for reading and writing");
+    return Status(Code::kInvalidArgument, "its descriptor is not open for reading and writing");
   }
   return {};
 }
@@ -79,7 +79,7 @@ Status ClientMemory::try_vm() {
   errno = 0;
   if (is_client()) return {};
   return Status(Code::kUnavailable,
-                errno != 0 ? std::string(std::strerror(errno)) : "another process has its number");
+                errno != 0 ? std::string(std::strerror(errno)) : "another process has its pid");
 }
 
 Status ClientMemory::try_file() {

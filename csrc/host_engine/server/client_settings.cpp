@@ -27,7 +27,7 @@ Status bounded(const Config& config) {
     if (!read_number(config.get(name), bytes) || bytes <= kMostKept) continue;
     return Status(Code::kResourceExhausted, "engine's limit of " + size_text(kMostKept) +
                                                 " for the setting " + name +
-                                                " is passed: " + size_text(bytes));
+                                                " is exceeded: " + size_text(bytes));
   }
   return {};
 }

@@ -58,13 +58,14 @@ bool DrainSocket::answer(Asker& asker, const std::function<Nanos(Nanos)>& drain)
   ipc::Draining asked;
   const bool sound = message && message->type == ipc::ControlType::kDrain && read(*message, asked);
   if (!sound || asker.socket.peer_pid() <= 0) {
-    const Status why(Code::kInvalidArgument, sound ? "who asks is in another pid namespace"
-                                                   : "the question cannot be read");
+    const Status why(Code::kInvalidArgument,
+                     sound ? "the process that requests it is in another pid namespace"
+                           : "the request cannot be read");
     const auto refusal = control_of(ipc::ControlType::kRefused, 0, ipc::Verdict::of(why));
     (void)asker.socket.send(ipc::bytes_of(refusal), {}, 0);
     return false;
   }
-  log(LogLevel::kInfo, "process %d asks for a drain", static_cast<int>(asker.socket.peer_pid()));
+  log(LogLevel::kInfo, "process %d requests a drain", static_cast<int>(asker.socket.peer_pid()));
   const ipc::Draining holds{drain(asked.limit)};
   const auto told = control_of(ipc::ControlType::kDraining, 0, holds);
   (void)asker.socket.send(ipc::bytes_of(told), {}, 0);

@@ -110,7 +110,7 @@ std::vector<EngineRow> door_rows() {
       {{"--group", "NAME", "that of this process", "group of the socket's file"},
        "a group of this system, or its number",
        [](const std::string& v, HostEngineOptions& o) { return read_group(v, o.group); }},
-      {{"--allow", "USERS", "all whom the mode allows", "users who may connect: names or numbers"},
+      {{"--allow", "USERS", "all that the mode allows", "users who may connect: names or numbers"},
        "users of this system, or their numbers, with commas between them",
        [](const std::string& v, HostEngineOptions& o) { return read_users(v, o.users); }},
       {{"--secret-file", "PATH", "MCAST_SECRET_FILE, else MCAST_SECRET",
@@ -121,7 +121,7 @@ std::vector<EngineRow> door_rows() {
          o.security.secret_file = v;
          return !v.empty();
        }},
-      {{"--security", "MODES", "MCAST_SECURITY; with a secret auth,sealed, else off",
+      {{"--security", "MODES", "MCAST_SECURITY, else auth,sealed with a secret and off without",
         "values of MCAST_SECURITY that groups may use; groups with other values are refused with "
         "an error"},
        "off, auth and sealed, or some of them, with commas between them",
@@ -180,7 +180,7 @@ std::vector<EngineRow> limit_rows() {
          return read_bytes(v, o.limits.bounce, kLeastBounce, kMostArenaBytes);
        }},
       {{"--silence", "MS", "10000",
-        "milliseconds that this process may hang before clients give it up"},
+        "milliseconds that this process may hang before clients regard it as lost"},
        "milliseconds from 500 to 600000",
        [](const std::string& v, HostEngineOptions& o) {
          return read_time(v, o.limits.silence, kMilli, 500, 600'000);
@@ -198,8 +198,8 @@ std::vector<EngineRow> limit_rows() {
 std::vector<EngineRow> store_rows() {
   return {
       {{"--store-port", "PORT", "0: none",
-        "TCP port, the same on all engines, at which they keep the stores of jobs for ranks "
-        "without a network"},
+        "TCP port at which engines keep the stores of jobs for ranks without a network; the same "
+        "on all engines"},
        "a port from 1024 to 65535, or 0",
        [](const std::string& v, HostEngineOptions& o) {
          return read_whole(v, o.store_port, 0, 65535) &&
@@ -229,13 +229,13 @@ const std::vector<EngineRow>& engine_rows() {
 const std::vector<OptionRow<DrainRequest>>& drain_rows() {
   static const auto* const kRows = new std::vector<OptionRow<DrainRequest>>{
       socket_row<DrainRequest>("as given to the engine"),
-      {{"--limit", "SECONDS", "600", "time that its clients have to go"},
+      {{"--limit", "SECONDS", "600", "time for clients to leave"},
        "seconds from 0 to 86400",
        [](const std::string& v, DrainRequest& o) {
          return read_time(v, o.limit, kSecond, 0, 86'400);
        }},
       {{"--user", "USER", "MCAST_ENGINE_USER, else root, this user or the folder's owner",
-        "whose engine may be asked: a name or a number"},
+        "user that must run the engine: a name or a number"},
        "a user of this system, or its number",
        [](const std::string& v, DrainRequest& o) {
          o.user = v;
@@ -263,7 +263,7 @@ Result<EngineCommandLine> parse_engine_command_line(const std::vector<std::strin
   const bool serves = !drains && line.action == Action::kServe;
   if (serves && modes.empty() && !security.empty() && !read_modes(security, modes)) {
     return usage_error("environment variable MCAST_SECURITY: \"" + security +
-                       "\" is not valid; allowed: as of option --security");
+                       "\" is not valid; allowed: as for option --security");
   }
   return line;
 }
@@ -273,12 +273,11 @@ std::string engine_help_text() {
          "       torch-mcast engine drain [--socket PATH] [--limit SECONDS] [--user USER]\n"
          "       torch-mcast engine status [--json] [--socket PATH] [--user USER]\n"
          "       torch-mcast engine install [--help]\n\n"
-         "Runs the network of training processes of this host that say MCAST_ENGINE=host, until "
+         "Runs the network of training processes of this host that set MCAST_ENGINE=host, until "
          "SIGTERM.\n\n" +
          options_help(engine_rows()) +
-         "\ndrain: it takes no new clients or groups, and ends when the last client has gone or "
-         "the "
-         "limit is over. A new engine may start at once.\n" +
+         "\ndrain: the engine takes no new clients or groups. It ends when the last client has "
+         "left or the limit has passed. A new engine may start at once.\n" +
          options_help(drain_rows());
 }
 

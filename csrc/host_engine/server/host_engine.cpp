@@ -98,7 +98,7 @@ Nanos HostEngine::drain(Nanos limit) {
   const Nanos until = monotonic_now() + limit;
   const std::lock_guard<std::mutex> held(mutex_);
   if (until < until_) {
-    log(LogLevel::kInfo, "engine drains: no new clients or groups; %zu client(s) have %s to go",
+    log(LogLevel::kInfo, "engine drains: no new clients or groups; %zu client(s) have %s to leave",
         places_.size(), seconds_text(limit).c_str());
     limit_ = limit;
     until_ = until;
@@ -114,7 +114,7 @@ void HostEngine::run() {
       turn();
     } catch (const std::exception& error) {  // no memory for a new connection
       if (news_.trouble.allow(monotonic_now())) {
-        log(LogLevel::kWarn, "engine: somebody could not be served: %s", error.what());
+        log(LogLevel::kWarn, "engine: a client could not be served: %s", error.what());
       }
     }
   }
@@ -186,7 +186,7 @@ void HostEngine::serve_stores(Nanos now) {
   if (started.ok()) {
     stores_.server = std::move(started).value();
   } else if (news_.stores.allow(now)) {
-    log(LogLevel::kWarn, "stores of jobs: %s; tried again until it can be had",
+    log(LogLevel::kWarn, "stores of jobs: %s; the engine tries again",
         started.status().message().c_str());
   }
 }
@@ -206,12 +206,13 @@ void HostEngine::look_after_file() {
       log(LogLevel::kWarn, "somebody removed %s: this engine listens there again",
           options_.path.c_str());
     } else if (news_.lost.allow(monotonic_now())) {
-      log(LogLevel::kWarn, "nobody finds this engine: %s was removed, and cannot be made again: %s",
+      log(LogLevel::kWarn,
+          "clients cannot reach this engine: %s was removed and cannot be created again: %s",
           options_.path.c_str(), again.message().c_str());
     }
   } else {
     replaced_ = true;
-    log(LogLevel::kInfo, "another engine has taken the place at %s", options_.path.c_str());
+    log(LogLevel::kInfo, "another engine has taken over %s", options_.path.c_str());
     (void)drain(kDrain);
   }
 }
@@ -224,8 +225,9 @@ void HostEngine::advance(Nanos now) {
   }
   over_ = places_.empty() && reaper_.waiting() == 0 && (now >= until_ || stores_in_use() == 0);
   if (!over_ && news_.drain.allow(now)) {
-    log(LogLevel::kInfo, "engine drains: %zu client(s) are left, of %s %s are over", places_.size(),
-        seconds_text(limit_).c_str(), seconds_text(now - until_ + limit_).c_str());
+    log(LogLevel::kInfo,
+        "engine drains: %zu client(s) are left; the limit is %s, of which %s have passed",
+        places_.size(), seconds_text(limit_).c_str(), seconds_text(now - until_ + limit_).c_str());
   }
 }
 

@@ -23,7 +23,9 @@ constexpr Nanos kOpenLimit = 5 * kSecond;
 constexpr Nanos kLeastCallLimit = 500 * kMilli;  // of one call: lack of CPU is not a hang
 constexpr auto kRetirePatience = std::chrono::seconds(1);
 
-Status let_go() { return Status(Code::kClosed, "its engine has let go of this process"); }
+Status let_go() {
+  return Status(Code::kClosed, "its engine has released the memory of this process");
+}
 
 std::string who(const Transfer& t) { return "rank " + std::to_string(t.what.self); }
 

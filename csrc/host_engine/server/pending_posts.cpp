@@ -11,7 +11,7 @@ namespace mcast::service {
 std::string PendingPosts::charge(size_t runs) {
   bytes_ += runs * sizeof(ipc::SliceRun);
   if (bytes_ <= kMostBytes) return "";
-  return "its process has more than " + size_text(kMostBytes) + " of posts that it does not finish";
+  return "its process has more than " + size_text(kMostBytes) + " of unfinished posts";
 }
 
 void PendingPosts::drop_runs(Pending& pending) {

@@ -41,15 +41,15 @@ bool ReachPolicy::includes(const IpAddress& address) {
 Status ReachPolicy::may_one(const Endpoint& to) {
   if (includes(to.address) && to.port >= kLeastPort) return {};
   return Status(Code::kInvalidArgument,
-                "the engine does not go to " + to.text() + ": only to " +
-                    (networks_.empty() ? "networks of its interfaces (--peers takes others)"
+                "the engine does not connect to " + to.text() + ": only to " +
+                    (networks_.empty() ? "networks of its interfaces (--peers names others)"
                                        : "this host and the networks in its --peers") +
                     ", ports from " + std::to_string(kLeastPort) + " on");
 }
 
 Status ReachPolicy::may(const std::string& host, uint16_t port) {
   const auto endpoints = stripe_endpoints({0, host, port});
-  if (!endpoints.ok()) return Status(Code::kInvalidArgument, "'" + host + "' is no address");
+  if (!endpoints.ok()) return Status(Code::kInvalidArgument, "'" + host + "' is not an address");
   for (const Endpoint& one : *endpoints) {
     if (Status may = may_one(one); !may.ok()) return may;
   }

@@ -25,7 +25,8 @@ constexpr Nanos kFurtherPatience = kSecond;  // minimum: the keys are there
 
 Result<ipc::StoreAnswer> RelayStore::ask(const ipc::Control& question, Nanos patience) {
   if (const std::string why = too_long(question); !why.empty()) {
-    return Status(Code::kResourceExhausted, "the client's store cannot be asked: " + why);
+    return Status(Code::kResourceExhausted,
+                  "the request to the client's store cannot be sent: " + why);
   }
   {
     const std::lock_guard<std::mutex> held(mutex_);
@@ -55,7 +56,7 @@ Result<std::string> RelayStore::claim(const std::string& key, const std::string&
   if (Status status = answer->verdict.status(); !status.ok()) return status;
   if (answer->values.size() != 1) {
     return Status(Code::kInternal,
-                  "the client's store has answered other keys than were asked for");
+                  "the client's store has returned values for other keys than were requested");
   }
   return std::move(answer->values.front());
 }
@@ -78,7 +79,7 @@ Result<std::vector<std::string>> RelayStore::multi_get(const std::vector<std::st
     if (Status status = answer->verdict.status(); !status.ok()) return status;
     if (answer->values.empty() || answer->values.size() > count) {
       return Status(Code::kInternal,
-                    "the client's store has answered other keys than were asked for");
+                    "the client's store has returned values for other keys than were requested");
     }
     std::move(answer->values.begin(), answer->values.end(), std::back_inserter(values));
   }

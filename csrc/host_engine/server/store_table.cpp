@@ -31,8 +31,8 @@ bool read_signed(const std::string& text, int64_t& out) {
 }
 
 constexpr const char* kFull =
-    "this host's share of the memory of the engine's stores is used up: 256 MiB for all hosts, and "
-    "for one as much as is left for the others";
+    "this host's share of the memory of the engine's stores is used up: all hosts together have "
+    "256 MiB, and one host at most as much as is left for the others";
 constexpr const char* kTooLong = "the answer is longer than a store's record may be";
 static_assert(StoreTable::kMostBytes == size_t{256} << 20);
 
@@ -185,7 +185,7 @@ bool StoreTable::change(Client client, Store& store, const StoreRecord& record) 
     if (!read_signed(parts[1], sum)) return false;
     if ((there && !read_signed(at->second.text, before)) ||
         __builtin_add_overflow(before, sum, &sum)) {
-      fail(client, "key '" + parts[0].substr(0, kShownKey) + "' holds no number of 64 bits");
+      fail(client, "key '" + parts[0].substr(0, kShownKey) + "' does not hold a 64-bit number");
       return true;
     }
     answer = {std::to_string(sum)};

@@ -68,7 +68,7 @@ class ClientWarnings {
 
 std::string end_of_drain(Nanos limit) {
   return "the engine of its host (process " + std::to_string(::getpid()) +
-         ") is being replaced: its clients had " + seconds_text(limit) + " to go";
+         ") is being replaced: its clients had " + seconds_text(limit) + " to leave";
 }
 
 }  // namespace
@@ -168,7 +168,7 @@ std::string Tenant::serve_until_its_end() {
 std::string Tenant::serve_ring() {
   // A correct client has no more of them waiting than operations, plus messages about its groups.
   if (link_->waiting() > 2 * size_t{limits_.operations} + kSpareCompletions)
-    return "its process broke the engine's protocol: it does not read what is over";
+    return "its process broke the engine's protocol: it does not read its completions";
   for (int i = 0; i < kBatch; i++) {
     bool some = false;
     if (std::string why = take_record(some); !why.empty() || !some) return why;
@@ -211,7 +211,7 @@ void Tenant::sweep(bool also_about_to_be_over) {
 std::string Tenant::on_group_ask(const ipc::Control& message) {
   ipc::GroupAsk asked;
   if (!read(message, asked)) return "a GroupAsk that cannot be read";
-  if (creations_.count(message.call) != 0) return "two creations of one number";
+  if (creations_.count(message.call) != 0) return "two creations with one number";
   if (drain_limit_ != kNever) {
     link_->tell(refusal(message.call, being_replaced()));
     return "";
@@ -232,7 +232,7 @@ std::string Tenant::on_group_ask(const ipc::Control& message) {
 // in blocks of any length: no client asks for that (GroupMaker).
 Status Tenant::may_make(const ipc::GroupAsk& asked, const Config& config) const {
   if (asked.size < 2) {
-    return Status(Code::kInvalidArgument, "an engine of the host makes no group of one rank");
+    return Status(Code::kInvalidArgument, "an engine of the host does not make groups of one rank");
   }
   if (Status fits = bounded(config); !fits.ok()) return fits;
   if (Status fits = served(config, maker_.context()); !fits.ok()) return fits;

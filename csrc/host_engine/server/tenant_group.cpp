@@ -183,7 +183,7 @@ Status TenantGroup::lay_out(const std::vector<ipc::SliceRun>& runs, bool staged,
         slices.push_back({nullptr, 0, run.length});
       }
     } else if (!lay_out_run(run, arenas, input && staged, slices)) {
-      return Status(Code::kInvalidArgument, "a slice lies beside its arena");
+      return Status(Code::kInvalidArgument, "a slice is outside its arena");
     }
   }
   return {};
@@ -244,8 +244,8 @@ Status TenantGroup::post(const ipc::PostRecord& head, const std::vector<ipc::Sli
   }
   if (laid.transfer) mover->submit(laid.transfer);
   if (*taken == head.sequence) return {};
-  return Status(Code::kInvalidArgument, "operation " + std::to_string(head.sequence) +
-                                            " comes where " + std::to_string(*taken) + " is due");
+  return Status(Code::kInvalidArgument, "expected operation " + std::to_string(*taken) +
+                                            " next, got " + std::to_string(head.sequence));
 }
 
 void TenantGroup::ready(const ipc::ReadyRecord& record) {

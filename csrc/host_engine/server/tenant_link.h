@@ -48,7 +48,7 @@ class TenantLink {
   }
   // Returns null if there is none.
   const char* trouble() const noexcept { return trouble_; }
-  static constexpr const char* kBrokenRing = "its process broke the engine's ring of what is over";
+  static constexpr const char* kBrokenRing = "its process broke the engine's completion ring";
   static constexpr const char* kExhausted = "the engine cannot serve its process: out of memory";
 
   ipc::RingReader& submissions() { return submissions_; }

@@ -60,7 +60,7 @@ Pages::Pages(size_t size) : size_(size) {
   void* const at = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (at == MAP_FAILED) {
-    log(LogLevel::kError, "a simulated rank needs %zu bytes, which cannot be had", mapped_);
+    log(LogLevel::kError, "cannot allocate the %zu bytes that a simulated rank needs", mapped_);
     std::abort();
   }
   base_ = static_cast<std::byte*>(at);
@@ -155,9 +155,9 @@ std::string Ledger::verdict() const {
   if (!wrong_.empty()) return wrong_;
   const uint64_t own = own_ < reference_->streams() ? 1 : 0;
   const uint64_t all = (reference_->streams() - own) * reference_->block();
-  return bytes_ == all
-             ? ""
-             : std::to_string(all - bytes_) + " of " + std::to_string(all) + " bytes have not come";
+  return bytes_ == all ? ""
+                       : std::to_string(all - bytes_) + " of " + std::to_string(all) +
+                             " bytes have not arrived";
 }
 
 }  // namespace mcast::sim

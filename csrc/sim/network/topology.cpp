@@ -59,7 +59,7 @@ Result<TopologySpec> TopologySpec::parse(std::string_view text, uint32_t hosts) 
   } else if (kind == "fattree") {
     spec.kind = Kind::kFatTree;
   } else if (kind != "star") {
-    return bad_topology("\"" + std::string(kind) + "\" is none of star, leafspine, fattree");
+    return bad_topology("\"" + std::string(kind) + "\" is not one of star, leafspine, fattree");
   }
   std::string_view rest = text.substr(std::min(colon + 1, text.size()));
   while (!rest.empty()) {
@@ -69,12 +69,13 @@ Result<TopologySpec> TopologySpec::parse(std::string_view text, uint32_t hosts) 
     const size_t equals = std::min(item.find('='), item.size());
     uint32_t* const field = field_of(spec, item.substr(0, equals));
     if (field == nullptr) {
-      return bad_topology("\"" + std::string(item) + "\" is not known of " + std::string(kind));
+      return bad_topology("\"" + std::string(item) + "\" is not a parameter of " +
+                          std::string(kind));
     }
     const std::string_view value = item.substr(std::min(equals + 1, item.size()));
     const auto [stop, error] = std::from_chars(value.data(), value.data() + value.size(), *field);
     if (error != std::errc() || stop != value.data() + value.size()) {
-      return bad_topology("\"" + std::string(item) + "\" has no whole number");
+      return bad_topology("\"" + std::string(item) + "\" needs a whole number");
     }
   }
   if (Status status = spec.check(); !status.ok()) return status;
@@ -84,7 +85,8 @@ Result<TopologySpec> TopologySpec::parse(std::string_view text, uint32_t hosts) 
 Status TopologySpec::check() const {
   if (planes < 1 || planes > 64) return bad_topology("planes must be 1 to 64");
   if (kind == Kind::kStar) {
-    if (hosts == 0 && planes > 1) return bad_topology("a star of several planes does not grow");
+    if (hosts == 0 && planes > 1)
+      return bad_topology("a star of several planes needs a number of hosts");
     return {};
   }
   if (hosts < 1) return bad_topology("no hosts");
@@ -99,7 +101,7 @@ Status TopologySpec::check() const {
   } else if (radix < 2 || radix % 2 != 0) {
     return bad_topology("fattree needs an even radix");
   } else if (pod % (radix / 2) != 0) {
-    return bad_topology("pod must be whole leaves of radix / 2 hosts");
+    return bad_topology("pod must be a multiple of radix / 2 hosts (whole leaves)");
   }
   if (links_of(*this) > kMostLinks) {
     return bad_topology("it has more than " + std::to_string(kMostLinks) + " links");

@@ -21,11 +21,11 @@ constexpr Exception kExceptions[] = {
     {"repair_reads", "the same"},
     {"repair_read_bytes", "the same"},
     {"share_waits", "jobs share links where an engine process serves them"},
-    {"fragmented", "the kernel's, where an interface's MTU shrinks"},
+    {"fragmented", "the kernel fragments, if an interface's MTU shrinks"},
     {"shm_mapped_bytes", "simulated ranks read each other's memory and map none"},
     {"shm_sleeps", "simulated ranks of a host have turns instead of threads that sleep"},
     {"shm_wakes", "the same"},
-    {"engine_mapped_bytes", "simulated ranks are no clients of an engine"},
+    {"engine_mapped_bytes", "simulated ranks are not clients of an engine"},
     {"engine_span_bytes", "the same"},
     {"engine_moved_bytes", "the same"},
     {"waits_yielded", "the same"},
@@ -37,7 +37,7 @@ constexpr Exception kExceptions[] = {
     {"agg_held", "stations count it and do not report it"},
     {"agg_idle", "the same"},
     {"abort_after_leaving",
-     "a lane takes a group away in the turn in which it leaves: words after that are nobody's"},
+     "a lane removes a group in the poll in which it leaves: later frames match no group"},
 };
 
 bool excepted(std::string_view name) {

@@ -28,7 +28,8 @@ bool lost(const Case& c, uint32_t rank) {
 // them. Accesses after the end need no check: the memory is inaccessible then and faults.
 void bytes_and_once(const Case& c) {
   for (const CallEnd& call : c.run.calls) {
-    if (call.ends > 1) c.broken("once", c.name(call) + "ended " + std::to_string(call.ends));
+    if (call.ends > 1)
+      c.broken("once", c.name(call) + "ended " + std::to_string(call.ends) + " times");
     if (!call.wrong.empty()) c.broken("bytes", c.name(call) + call.wrong);
   }
 }
@@ -87,7 +88,8 @@ void agreement(const Case& c) {
       }
       if (called_differently(c, op, one.member, other.member) && other.ends > 0 &&
           other.status.ok() && needs(c, op, other.member, one.member)) {
-        c.broken("agreement", c.name(one) + "and at another that called something else: both well");
+        c.broken("agreement",
+                 c.name(one) + "succeeded, and so did a rank that called something else");
       }
     }
   }
@@ -127,7 +129,7 @@ void later_calls_fail(const Case& c) {
           one_lane ? 0
                    : wait + c.plan.world.command + stopped(c, failed.rank, failed.done, later.done);
       if (later.done <= failed.done + late) continue;
-      c.broken("agreement", c.name(later) + "ended well after op " + std::to_string(failed.op) +
+      c.broken("agreement", c.name(later) + "succeeded after op " + std::to_string(failed.op) +
                                 " of the same group had failed there");
     }
   }
@@ -208,7 +210,7 @@ void blame_one(const Case& c, const std::string& where, uint32_t group, const St
     if (causes.culprits.count(ranks[m]) == 0) continue;
     if (names(reason, m) || names_in_part(reason, m)) return;
   }
-  c.broken("blame", where + "names nobody who is lost: " + status.to_string());
+  c.broken("blame", where + "does not name a lost rank: " + status.to_string());
 }
 
 namespace {
@@ -254,7 +256,7 @@ void lanes_by_themselves(const Case& c) {
     }
     if (from == kNever || call.done <= from + causes.work_of[lane]) continue;
     return c.broken("time", c.name(call) + "ended after " + ms(call.done) + ", expected within " +
-                                ms(from + causes.work_of[lane]) + " by what its lane felt");
+                                ms(from + causes.work_of[lane]) + " by the faults of its lane");
   }
 }
 
@@ -297,7 +299,7 @@ void bounded_time(const Case& c) {
 // Does not check ranks whose clocks jump: their timers may expire at once.
 void quiet(const Case& c) {
   if (c.run.spins > kMostSpins) {
-    c.broken("quiet", "a lane span for " + std::to_string(c.run.spins) + " turns past a deadline");
+    c.broken("quiet", "a lane spun for " + std::to_string(c.run.spins) + " turns past a deadline");
   }
   if (!c.run.over) return;
   // A group keeps trying to contact aggregators that are gone or had no capacity.

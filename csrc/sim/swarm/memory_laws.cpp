@@ -100,7 +100,7 @@ void staging(const Case& c, const Config& config) {
       if (op.group == g) most = std::max(most, most_staged(c, config, op));
     }
     if (drops == 0 || config.staging < most || c.run.groups[g].parts) continue;
-    c.broken("memory", std::to_string(drops) + " chunks sent to who could not keep them");
+    c.broken("memory", std::to_string(drops) + " chunks sent to ranks that could not keep them");
   }
   if (c.run.overstaged > 0) {
     c.broken("memory", std::to_string(c.run.overstaged) + " bytes staged beyond the setting");

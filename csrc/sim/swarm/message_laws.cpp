@@ -19,7 +19,7 @@ void agree(const Case& c, const MessageEnd& receive) {
   for (const MessageEnd& send : c.run.messages) {
     if (send.receives || send.message != receive.message) continue;
     if (send.called && send.posted <= receive.done) continue;
-    c.broken("agreement", c.name(receive) + "ended well before it was sent");
+    c.broken("agreement", c.name(receive) + "succeeded before it was sent");
   }
 }
 
@@ -31,7 +31,7 @@ void fail_with_their_group(const Case& c, const MessageEnd& failed) {
   const auto not_well = [&](const auto& later) {
     if (later.rank != failed.rank || later.ends == 0 || !later.status.ok()) return;
     if (later.done <= failed.done) return;
-    c.broken("agreement", c.name(later) + "ended well after message " +
+    c.broken("agreement", c.name(later) + "succeeded after message " +
                               std::to_string(failed.message) + " had failed there");
   };
   for (const MessageEnd& later : c.run.messages) {
@@ -75,7 +75,8 @@ bool all_stay(const Plan& plan) {
 
 void message_laws(const Case& c) {
   for (const MessageEnd& end : c.run.messages) {
-    if (end.ends > 1) c.broken("once", c.name(end) + "ended " + std::to_string(end.ends));
+    if (end.ends > 1)
+      c.broken("once", c.name(end) + "ended " + std::to_string(end.ends) + " times");
     if (!end.wrong.empty()) c.broken("bytes", c.name(end) + end.wrong);
     agree(c, end);
     fail_with_their_group(c, end);

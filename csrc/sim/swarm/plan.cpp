@@ -219,7 +219,7 @@ std::string line_of(const char* word, const Item& item) {
 template <typename Item>
 std::string set_field(Item& item, std::string_view token) {
   const size_t equals = token.find('=');
-  if (equals == std::string_view::npos) return "'" + std::string(token) + "' is no name=value";
+  if (equals == std::string_view::npos) return "'" + std::string(token) + "' is not name=value";
   const std::string_view name = token.substr(0, equals), value = token.substr(equals + 1);
   bool known = false, read = false;
   const auto set = [&](const char* field, auto& place) {
@@ -229,7 +229,7 @@ std::string set_field(Item& item, std::string_view token) {
   };
   fields(set, item);
   if (!known) return "there is no field '" + std::string(name) + "'";
-  return read ? "" : "'" + std::string(value) + "' is no value of " + std::string(name);
+  return read ? "" : "'" + std::string(value) + "' is not a value of " + std::string(name);
 }
 
 std::vector<std::string_view> words_of(std::string_view line) {
@@ -253,7 +253,7 @@ std::string read_item(const std::vector<std::string_view>& words, Item& item) {
 std::string read_setting(const std::vector<std::string_view>& words, Plan& plan) {
   for (size_t i = 1; i < words.size(); i++) {
     const size_t equals = words[i].find('=');
-    if (equals == std::string_view::npos) return "'" + std::string(words[i]) + "' is no setting";
+    if (equals == std::string_view::npos) return "'" + std::string(words[i]) + "' is not a setting";
     plan.settings.push_back(
         {std::string(words[i].substr(0, equals)), std::string(words[i].substr(equals + 1))});
   }
@@ -271,7 +271,7 @@ std::string read_line(const std::vector<std::string_view>& words, Plan& plan) {
   if (what == "message") return read_item(words, plan.messages.emplace_back());
   if (what == "fault") return read_item(words, plan.faults.emplace_back());
   return "'" + std::string(what) +
-         "' is no item: world, set, rank, aggregator, group, op, message, fault";
+         "' is not an item: world, set, rank, aggregator, group, op, message, fault";
 }
 
 // ---- validity ----
@@ -281,7 +281,7 @@ Status bad(const std::string& why) { return {Code::kInvalidArgument, why}; }
 Status check_world(const Plan& plan) {
   const PlannedWorld& w = plan.world;
   if (w.hosts < 1 || w.hosts > 1024 || w.ranks < 1 || w.ranks > 64 || plan.ranks() > 1024) {
-    return bad("hosts and ranks: 1 to 1024 ranks, at most 64 of a host");
+    return bad("hosts and ranks: 1 to 1024 ranks, at most 64 per host");
   }
   if (w.datagram < 96 || w.datagram > 65440) return bad("datagram: 96 to 65440 bytes");
   if (w.rate < 1e5) return bad("rate: at least 1e5 bytes per second");
@@ -320,18 +320,18 @@ Status check_group(const Plan& plan, const PlannedGroup& group) {
 Status check_op(const Plan& plan, const PlannedOp& op) {
   if (op.group >= plan.groups.size()) return bad("op: there is no such group");
   if (op.splits != 0 && op.kind != wire::Kind::kAllToAll) {
-    return bad("op: splits are those of an all_to_all");
+    return bad("op: only an all_to_all has splits");
   }
   const size_t members = plan.groups[op.group].ranks.size();
-  if (op.root >= members) return bad("op: the root is no member of its group");
+  if (op.root >= members) return bad("op: the root is not a member of its group");
   for (const uint32_t m : {op.late, op.odd}) {
-    if (m != kNoMember && m >= members) return bad("op: late or odd is no member of its group");
+    if (m != kNoMember && m >= members) return bad("op: late or odd is not a member of its group");
   }
   if (std::max(op.bytes, op.odd_bytes) > (64u << 20)) return bad("op: at most 64 MiB");
   if (!wire::is_reduction(op.kind)) return {};
   if (!reducible(op.element, op.reduction)) return bad("op: no reduction of this element");
   if ((op.bytes | op.odd_bytes) % element_size(op.element) != 0) {
-    return bad("op: bytes are no multiple of the element");
+    return bad("op: bytes are not a multiple of the element size");
   }
   return {};
 }
@@ -353,9 +353,10 @@ Status check_matches(const Plan& plan) {
     for (size_t j = i + 1; j < plan.messages.size(); j++) {
       const PlannedMessage& b = plan.messages[j];
       if (a.group != b.group || a.to != b.to || a.tag != b.tag) continue;
-      if (a.any != 0 || b.any != 0) return bad("message: from anybody, and another with its tag");
+      if (a.any != 0 || b.any != 0)
+        return bad("message: a receive from any source needs a tag of its own");
       if (a.from == b.from && (a.at > b.at || a.by > b.by)) {
-        return bad("message: those with one tag are sent and received in order");
+        return bad("message: messages with one tag must be sent and received in order");
       }
     }
   }
@@ -365,17 +366,18 @@ Status check_matches(const Plan& plan) {
 Status check_aggregator(const Plan&, const PlannedAggregator& a) {
   const bool fits =
       a.clock >= 0.01 && a.clock <= 100 && a.slow >= 1 && a.lanes >= 1 && a.lanes <= 8;
-  return fits ? Status()
-              : bad("aggregator: clock is not 0.01 to 100, slow below 1, or lanes not 1 to 8");
+  return fits
+             ? Status()
+             : bad("aggregator: clock is not 0.01 to 100, slow is below 1, or lanes is not 1 to 8");
 }
 
 Status check_of_group(const Plan& plan, const PlannedFault& fault) {
   if (fault.group >= plan.groups.size()) return bad("fault: there is no such group");
   if (fault.what != FaultKind::kAbsent) return {};
-  if (plan.world.ranks > 1) return bad("fault: absent ranks have hosts of their own");
+  if (plan.world.ranks > 1) return bad("fault: absent ranks need hosts of their own");
   const auto& ranks = plan.groups[fault.group].ranks;
   const bool member = std::count(ranks.begin(), ranks.end(), fault.rank) > 0;
-  return member ? Status() : bad("fault: who is absent is no member of the group");
+  return member ? Status() : bad("fault: the absent rank is not a member of the group");
 }
 
 Status check_fault(const Plan& plan, const PlannedFault& fault) {
@@ -455,7 +457,8 @@ Status check(const Plan& plan) {
   };
   all(plan.special, [](const Plan& p, const PlannedRank& r) {
     const bool fits = r.rank < p.ranks() && r.clock >= 0.01 && r.clock <= 100 && r.slow >= 1;
-    return fits ? Status() : bad("rank: there is none, clock is not 0.01 to 100, or slow below 1");
+    return fits ? Status()
+                : bad("rank: there is no such rank, clock is not 0.01 to 100, or slow is below 1");
   });
   all(plan.settings, check_setting);
   all(plan.aggregators, check_aggregator);

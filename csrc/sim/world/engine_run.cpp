@@ -50,9 +50,10 @@ Status check_memory(const ExperimentSpec& spec) {
   }
   if (bytes <= kMostMemory) return {};
   return Status(Code::kResourceExhausted,
-                "exchanges, and reductions of hosts with several ranks, have real memory: " +
+                "exchanges, and reductions of hosts with several ranks, need real memory: " +
                     std::to_string(bytes >> 30) + " GiB in all, at most " +
-                    std::to_string(kMostMemory >> 30) + "; a smaller size, or fewer ranks");
+                    std::to_string(kMostMemory >> 30) +
+                    " are allowed; choose a smaller size or fewer ranks");
 }
 
 // As in the product, with a quota for groups of any size.

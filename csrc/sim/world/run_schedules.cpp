@@ -201,8 +201,8 @@ Status ScheduleRun::run(const Progress& progress) {
   }
   while (open_ > 0) {
     if (events_.empty()) {
-      return Status(Code::kInternal, "the schedule stands still: " + std::to_string(open_) +
-                                         " ranks wait for what nobody sends");
+      return Status(Code::kInternal, "the schedule is stuck: " + std::to_string(open_) +
+                                         " ranks wait for data that nobody sends");
     }
     if (events_.next() > start_ + spec_.course.limit) {
       return Status(Code::kTimeout, "not done after " + seconds_text(spec_.course.limit) +

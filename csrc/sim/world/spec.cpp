@@ -147,7 +147,7 @@ const Key kKeys[] = {
      [](std::string_view t, Reading& r) { return read_whole(t, 2, kMostHosts, &r.spec.hosts); },
      "2 to 16384"},
     {"ranks", [](std::string_view t, Reading& r) { return read_whole(t, 1, 256, &r.spec.ranks); },
-     "1 to 256, of each host"},
+     "1 to 256 per host"},
     {"rate",
      [](std::string_view t, Reading& r) { return read_bytes_per_second(t, &r.spec.net.rate); },
      kRate},
@@ -177,7 +177,7 @@ const Key kKeys[] = {
        r.spec.shuffled = t == "random";
        return t == "random" || t == "hosts";
      },
-     "hosts or random, in which ranks are dealt to hosts"},
+     "hosts or random: the order in which ranks are placed on hosts"},
     {"algorithm",
      [](std::string_view t, Reading& r) {
        r.spec.algorithm = t;
@@ -191,7 +191,7 @@ const Key kKeys[] = {
      [](std::string_view t, Reading& r) {
        return read_whole(t, 0, kMostAggregators, &r.spec.aggregators.count);
      },
-     "0 to 64, hosts of their own"},
+     "0 to 64, on hosts of their own"},
     {"aggregator_rate",
      [](std::string_view t, Reading& r) {
        return read_bytes_per_second(t, &r.spec.aggregators.rate);
@@ -294,8 +294,9 @@ Status read_word(std::string_view word, Reading& r) {
     const auto& table = setting_table();
     const bool setting = std::any_of(table.begin(), table.end(),
                                      [&](const SettingInfo& row) { return row.name == name; });
-    return refuse_word(word, setting ? known.message()
-                                     : "no option of an experiment, nor a setting of the engine");
+    return refuse_word(word,
+                       setting ? known.message()
+                               : "neither an option of an experiment nor a setting of the engine");
   }
   if (!key->read(value, r)) return refuse_word(word, std::string("allowed: ") + key->allowed);
   return {};
@@ -334,19 +335,20 @@ Status check_ranks(const ExperimentSpec& spec) {
 Status check_served(std::vector<Collective> ops) {
   std::sort(ops.begin(), ops.end());
   const bool reduces = ops.back() >= Collective::kReduceScatter;
-  if (!reduces) return refuse_word("algorithm=mcast-aggregators", "they fold reductions only");
+  if (!reduces)
+    return refuse_word("algorithm=mcast-aggregators", "aggregators fold reductions only");
   if (ops.size() == 1 || ops == std::vector{Collective::kAllGather, Collective::kReduceScatter}) {
     return {};
   }
   return refuse_word(std::string("op=") + collective_name(ops[0]) + "+" + collective_name(ops[1]),
-                     "with aggregators one reduction, or all_gather+reduce_scatter");
+                     "with aggregators, op must be one reduction, or all_gather+reduce_scatter");
 }
 
 Status check_algorithm(const ExperimentSpec& spec) {
   if (spec.algorithm == kWithAggregators) {
     if (Status status = check_served(spec.ops); !status.ok()) return status;
     if (spec.aggregators.count > 0) return {};
-    return refuse_word("algorithm=mcast-aggregators", "aggregators= says how many");
+    return refuse_word("algorithm=mcast-aggregators", "needs aggregators=, their number");
   }
   if (spec.algorithm == "mcast" || spec.algorithm == "ring") return {};
   for (const Collective op : spec.ops) {
@@ -372,7 +374,7 @@ Status finish(Reading& r) {
   if (spec.size == 0) spec.size = 64 << 20;
   if (r.block) {
     if (spec.ops.front() == Collective::kBroadcast) {
-      return refuse_word("block=" + size_text(spec.size), "a broadcast has a size, no blocks");
+      return refuse_word("block=" + size_text(spec.size), "a broadcast has no blocks: write size=");
     }
     spec.size *= spec.all_ranks();
   }

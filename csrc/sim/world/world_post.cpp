@@ -101,7 +101,7 @@ std::shared_ptr<const Outcome> World::post_message(GroupId g, const Message& mes
     if (status.ok() && receives) {
       const size_t byte = check_pattern(message.id, message.from, pages->bytes());
       if (byte != message.bytes) outcome->wrong = "wrong byte " + std::to_string(byte);
-      if (source->load() != message.from) outcome->wrong = "from another than who sent it";
+      if (source->load() != message.from) outcome->wrong = "reports a rank other than its sender";
     }
     if (!pages->intact()) outcome->wrong = "guard bytes overwritten";
     pages->give_back(spec_.net.gather_from != SIZE_MAX);

@@ -48,7 +48,7 @@ TEST(Admission, AnotherVersionIsRefusedNamingBoth) {
 
 TEST(Admission, ImpossibleAsksAreRefused) {
   EXPECT_EQ(unread("noise").why, AskRefusal::malformed);
-  EXPECT_THAT(unread(encode(wire::Bye{})).text, HasSubstr("no ask"));
+  EXPECT_THAT(unread(encode(wire::Bye{})).text, HasSubstr("not a request"));
   const auto text = [](auto change) {
     wire::Ask ask = some_ask(3);
     change(ask);

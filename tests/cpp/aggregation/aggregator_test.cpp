@@ -125,7 +125,7 @@ TEST_F(AggregatorTest, AsksAreRefusedByNameAndTheConnectionEnds) {
   EXPECT_THAT(refuses(verbs), HasSubstr("transport: the group uses the transport pigeons"));
   Asker served = asker();
   ASSERT_TRUE(acceptance(served, some_ask(3)));
-  EXPECT_THAT(refuses(some_ask(3)), HasSubstr("jobs: 1 jobs of at most 1 are served"));
+  EXPECT_THAT(refuses(some_ask(3)), HasSubstr("jobs: it serves 1 jobs already, of at most 1"));
   for (const AskRefusal why :
        {AskRefusal::version, AskRefusal::quota, AskRefusal::transport, AskRefusal::jobs}) {
     EXPECT_EQ(refused(why), 1u) << ask_refusal_name(why);
@@ -249,7 +249,7 @@ TEST_F(AggregatorTest, NothingOfAGuardedAskCountsBeforeItsProof) {
       {heading + "security=sealed\n" + rest + proof, "the group's proof is wrong"},
       {heading + "security=sealed\n" + rest, "the group's proof is wrong"},
       {heading + rest + proof, "the group with security=off"},
-      {rest + proof, "no ask"},
+      {rest + proof, "not a request"},
   };
   for (const auto& [record, why] : asks) {
     Asker a = asker();
@@ -327,7 +327,7 @@ TEST_F(AggregatorTest, JobsWithEqualTagsDoNotMeet) {
   one.send(0, Channel::kReduce, {wire::FrameType::kAbort, 1, 0, 5, 0, 0}, {});
   EXPECT_TRUE(one.lost(1));
   EXPECT_TRUE(served(1));
-  EXPECT_THAT(last_end(), HasSubstr("rank 0 sent a frame that no station takes"));
+  EXPECT_THAT(last_end(), HasSubstr("rank 0 sent a frame that stations do not accept"));
   ASSERT_TRUE(two.reduce_scatter(5, 6, 105));
 }
 
@@ -355,7 +355,7 @@ TEST_F(AggregatorTest, ABadRosterEndsTheJobWithTheReason) {
   other.capacity++;
   ranks.meet(other);
   EXPECT_TRUE(served(0));
-  EXPECT_THAT(last_end(), HasSubstr("roster 1 is another one than a rank has told of"));
+  EXPECT_THAT(last_end(), HasSubstr("roster 1 differs from the one that a rank has sent"));
 }
 
 TEST_F(AggregatorTest, ARosterInAnothersNameEndsTheJob) {
@@ -406,7 +406,8 @@ TEST_F(AggregatorTest, EveryEndOfAJobReleasesItsResources) {
     EXPECT_TRUE(ranks.reduce_scatter(1, 2, 3));
     for (Member m = 0; m < 3; m++) ranks.part(m);
   });
-  lives("its asker broke the protocol", [](Asker& a, Ranks&) { EXPECT_TRUE(a.send(some_ask(3))); });
+  lives("the rank that requested it broke the protocol",
+        [](Asker& a, Ranks&) { EXPECT_TRUE(a.send(some_ask(3))); });
   lives("rank 1 sent", [](Asker&, Ranks& ranks) {
     ranks.send(1, Channel::kReduce, {wire::FrameType::kCredit, 1, 1, ranks.tag(), 0, 0}, {});
   });

@@ -133,7 +133,7 @@ TEST(DealWork, ListBeyondTheRoomIsNotMade) {
           EXPECT_LE((*list)->memory(), kRoom);
         } else {
           refused++;
-          EXPECT_THAT(list.status().message(), ::testing::HasSubstr("finds no room"));
+          EXPECT_THAT(list.status().message(), ::testing::HasSubstr("has no room for"));
         }
       }
       // The shards of all ranks together have 2^32 bytes.
@@ -153,7 +153,7 @@ TEST(DealWork, SmallOperationIsNotDealt) {
   const auto list =
       deal_work()(test::some_ask(8), roster_of(3), std::vector<Member>{8, 9, 10}, 0, d, kRoom);
   ASSERT_FALSE(list.ok());
-  EXPECT_THAT(list.status().message(), ::testing::HasSubstr("stations fold nothing of it"));
+  EXPECT_THAT(list.status().message(), ::testing::HasSubstr("stations do not fold it"));
 }
 
 }  // namespace

@@ -54,7 +54,8 @@ TEST_F(JobsTest, JobWithoutAskerEndsAfterAMinuteOfSilence) {
   EXPECT_FALSE(report().jobs[0].asked_for);
   pass(Jobs::kLonely);
   ASSERT_EQ(report().ended.size(), 1u);
-  EXPECT_THAT(report().ended[0].why, HasSubstr("its asker is gone and nothing has come for 60"));
+  EXPECT_THAT(report().ended[0].why,
+              HasSubstr("the rank that requested it is gone, and nothing was received for 60"));
   EXPECT_TRUE(eventually([&] {
     pass(0);
     return jobs_.empty();

@@ -96,13 +96,15 @@ TEST(PartialResults, InvalidOneEndsTheJob) {
   };
   using W = StationWorld;
   ends("before it was opened", {}, [](W& w, Sequence op) { say_partial(w, 2, op, {2, {4}}); });
-  ends("that cannot be", {}, [](W& w, Sequence op) { say_partial(w, 0, op, {3, {4}}); });
-  ends("that cannot be", {0, 1, 0}, [](W& w, Sequence op) { say_partial(w, 0, op, {2, {4}}); });
-  ends("that cannot be", {}, [](W& w, Sequence op) {
+  ends("with impossible values", {}, [](W& w, Sequence op) { say_partial(w, 0, op, {3, {4}}); });
+  ends("with impossible values", {0, 1, 0}, [](W& w, Sequence op) {
+    say_partial(w, 0, op, {2, {4}});
+  });
+  ends("with impossible values", {}, [](W& w, Sequence op) {
     say_partial(w, 0, op, {2, {4}});
     say_partial(w, 1, op, {2, {1}});
   });
-  ends("left out that has contributed", {}, [](W& w, Sequence op) {
+  ends("without a rank that has contributed", {}, [](W& w, Sequence op) {
     w.contribute(1, op, 0);
     say_partial(w, 0, op, {2, {2}});
   });

@@ -160,11 +160,11 @@ TEST_F(RegistrarTest, AGroupThatLeavesWhileItsNamesAreLookedUp) {
 
 TEST_F(RegistrarTest, NonsenseAndWrongPlacesEndAConnection) {
   const std::pair<std::string, const char*> said[] = {
-      {"HTTP/1.1 400 Bad Request\r\n\r\n", "is no record of an aggregator"},
+      {"HTTP/1.1 400 Bad Request\r\n\r\n", "is not a record of an aggregator"},
       {wire::framed("record=hello\n"), "\"record\" is missing or out of range"},
-      {wire::framed(wire::encode(wire::Draining{})), "a record that has no place here"},
-      {wire::framed(wire::encode(admits({2}))), "a station that cannot be"},  // the uid of a rank
-      {wire::framed(wire::encode(admits({10, 10}))), "a station that cannot be"},
+      {wire::framed(wire::encode(wire::Draining{})), "a record that is not expected here"},
+      {wire::framed(wire::encode(admits({2}))), "an impossible station"},  // the uid of a rank
+      {wire::framed(wire::encode(admits({10, 10}))), "an impossible station"},
       {wire::framed(wire::encode(admits({10}))).substr(0, 9), "has closed the connection"},
       {"", "has closed the connection"},
   };

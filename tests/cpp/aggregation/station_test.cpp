@@ -299,7 +299,7 @@ TEST(Violations, EndTheJob) {
   ends_with("out of order", [](StationWorld& w) { w.contribute(1, 0, 1); });
   ends_with("of another length", [](StationWorld& w) { w.contribute(1, 0, 0, 4000); });
   ends_with("before it was opened", [](StationWorld& w) { w.contribute(1, 1, 0); });
-  ends_with("beyond the list", [](StationWorld& w) {
+  ends_with("beyond its list", [](StationWorld& w) {
     wire::Writer body;
     wire::put_reduce_head(body, w.entries(0), 1);
     body.put<uint32_t>(1);
@@ -310,17 +310,17 @@ TEST(Violations, EndTheJob) {
     h.argument ^= 1;
     w.send(1, h, w.contribution(1, 0, 0).bytes());
   });
-  ends_with("another operation than it says", [](StationWorld& w) {
+  ends_with("an operation that differs from its hash", [](StationWorld& w) {
     wire::FrameHeader h = w.header(1, FrameType::kAggOpen, 1);
     h.argument ^= 1;
     wire::Writer body;
     wire::put_agg_open(body, {StationWorld::kRoster, {}});
     w.send(1, h, body.bytes());
   });
-  ends_with("a frame in another's name (reduce_data)", [](StationWorld& w) {
+  ends_with("a frame in the name of another rank (reduce_data)", [](StationWorld& w) {
     w.send(2, w.header(1, FrameType::kReduceData, 0), w.contribution(1, 0, 0).bytes());
   });
-  ends_with("a frame that no station takes (credit)",
+  ends_with("a frame that stations do not accept (credit)",
             [](StationWorld& w) { w.send(2, w.header(2, FrameType::kCredit, 0), {}); });
   for (const FrameType type : {FrameType::kAggOpen, FrameType::kReduceData}) {
     ends_with("does not parse", [type](StationWorld& w) { w.send(2, w.header(2, type, 0), {}); });
@@ -339,7 +339,7 @@ TEST(Violations, AnotherRanksContribution) {
   w.open_all(op);
   for (const Member r : {0, 1}) w.contribute(r, op, 0);
   ASSERT_TRUE(w.station().closed());
-  EXPECT_THAT(*w.station().closed(), HasSubstr("that another rank brings"));
+  EXPECT_THAT(*w.station().closed(), HasSubstr("that another rank has to send"));
 }
 
 TEST(Violations, ACorruptFrameEndsTheJob) {
@@ -409,7 +409,7 @@ TEST(Ends, WithoutAnyRank) {
   EXPECT_FALSE(w.station().closed());
   EXPECT_LE(w.station().deadline(), w.now() + 1);
   w.turn(1);
-  EXPECT_EQ(*w.station().closed(), "no rank has come");
+  EXPECT_EQ(*w.station().closed(), "no rank has connected");
   StationWorld visited({});
   visited.station().on_stream(0);
   visited.turn(2 * Station::kLease);

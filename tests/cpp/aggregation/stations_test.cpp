@@ -360,17 +360,18 @@ std::vector<WrongFrame> wrong_frames(const Forged& forged, uint32_t hash) {
   constexpr auto kWhole = wire::ResultForm::kFinal, kPart = wire::ResultForm::kPartial;
   const size_t segment = forged.segment;
   return {
-      {"a frame that no station sends", T::kComplete, 0, 0, {}},
-      {"an operation that we have not posted", T::kReduceGrant, 7, hash, number_body(1)},
+      {"a frame that stations do not send", T::kComplete, 0, 0, {}},
+      {"an operation that this rank has not called", T::kReduceGrant, 7, hash, number_body(1)},
       {"a grant beyond its list", T::kReduceGrant, 0, hash, number_body(1u << 30)},
       {"a grant beyond its list", T::kReduceGrant, 0, hash, {}},
-      {"another operation than we have called", T::kReduceGrant, 0, hash + 1, number_body(1)},
+      {"an operation that differs from the one that this rank called", T::kReduceGrant, 0, hash + 1,
+       number_body(1)},
       {"a result that does not parse", T::kAggResult, 0, hash, number_body(1)},
       result("a result beyond its list", 1u << 30, kWhole, 4, segment),
       result("a result of other contributions", forged.own, kWhole, 3, segment),
       result("a result of other contributions", forged.own, kPart, 4, segment),
       result("a result twice, or of another length", forged.own, kWhole, 4, 8),
-      result("a result that is another rank's", forged.anothers, kWhole, 4, segment),
+      result("a result for another rank", forged.anothers, kWhole, 4, segment),
       {"a refusal that does not parse", T::kAggDecline, 0, hash, {}},
       {"a report that does not parse", T::kPong, 0, 0, number_body(1)},
   };

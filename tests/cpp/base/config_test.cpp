@@ -340,8 +340,8 @@ TEST(Config, AggregatorsAreAddresses) {
   }
   EXPECT_THAT(error({{"aggregators", "a:1,b,c:2"}}),
               HasSubstr("is not valid (\"b\" has no port: it must be host:port); allowed: "));
-  EXPECT_THAT(error({{"aggregators", "a:1,a:1"}}), HasSubstr("(a:1 is there twice)"));
-  EXPECT_THAT(error({{"aggregators", "r 1/a:1"}}), HasSubstr("(\"r 1\" is no name of a rack)"));
+  EXPECT_THAT(error({{"aggregators", "a:1,a:1"}}), HasSubstr("(a:1 is listed twice)"));
+  EXPECT_THAT(error({{"aggregators", "r 1/a:1"}}), HasSubstr("(\"r 1\" is not a rack name)"));
   std::string many = "a:1";
   for (int i = 2; i <= 65; i++) many += ",a:" + std::to_string(i);
   EXPECT_THAT(error({{"aggregators", many}}), HasSubstr("at most 64"));

@@ -82,19 +82,19 @@ TEST(IpAddress, KindsAreToldApart) {
 }
 
 TEST(IpNetwork, MistakesAreNamed) {
-  for (const auto& [text, why] : {std::pair{"host1", "is no IPv4 or IPv6 network"},
-                                  {"10.1.0", "is no IPv4 or IPv6 network"},
-                                  {"10.1.0.256", "is no IPv4 or IPv6 network"},
-                                  {"10.1.0.1.2", "is no IPv4 or IPv6 network"},
-                                  {"10.1.0.0/33", "has no prefix from 0 to 32"},
-                                  {"10.1.0.0/", "has no prefix from 0 to 32"},
-                                  {"10.1.0.9/24", "has bits beyond its prefix"},
-                                  {"10.1.0.1,", "is no IPv4 or IPv6 network"},
-                                  {"fd00::1%eth0", "is no IPv4 or IPv6 network"},
-                                  {"fd00:::1", "is no IPv4 or IPv6 network"},
-                                  {"[fd00::]/64", "is no IPv4 or IPv6 network"},
-                                  {"fd00::/129", "has no prefix from 0 to 128"},
-                                  {"fd00::9/64", "has bits beyond its prefix"},
+  for (const auto& [text, why] : {std::pair{"host1", "is not an IPv4 or IPv6 network"},
+                                  {"10.1.0", "is not an IPv4 or IPv6 network"},
+                                  {"10.1.0.256", "is not an IPv4 or IPv6 network"},
+                                  {"10.1.0.1.2", "is not an IPv4 or IPv6 network"},
+                                  {"10.1.0.0/33", "has no prefix length from 0 to 32"},
+                                  {"10.1.0.0/", "has no prefix length from 0 to 32"},
+                                  {"10.1.0.9/24", "has bits set beyond its prefix length"},
+                                  {"10.1.0.1,", "is not an IPv4 or IPv6 network"},
+                                  {"fd00::1%eth0", "is not an IPv4 or IPv6 network"},
+                                  {"fd00:::1", "is not an IPv4 or IPv6 network"},
+                                  {"[fd00::]/64", "is not an IPv4 or IPv6 network"},
+                                  {"fd00::/129", "has no prefix length from 0 to 128"},
+                                  {"fd00::9/64", "has bits set beyond its prefix length"},
                                   {"1.1.1.1,2.2.2.2,3.3.3.3", "more than 2 networks"}}) {
     const auto none = parse_networks(text, 2);
     ASSERT_FALSE(none.ok()) << text;
@@ -110,7 +110,7 @@ TEST(IpNetwork, TheSettingIsNormalizedAndItsMistakeExplained) {
   EXPECT_TRUE(good->watches_sources()) << "monitor=auto with allow";
   const auto bad = Config::resolve({}, {{"MCAST_ALLOW", "10.1.0.9/24"}});
   ASSERT_FALSE(bad.ok());
-  EXPECT_NE(bad.status().message().find("bits beyond its prefix"), std::string::npos);
+  EXPECT_NE(bad.status().message().find("bits set beyond its prefix length"), std::string::npos);
   EXPECT_NE(bad.status().message().find("environment variable MCAST_ALLOW"), std::string::npos);
   EXPECT_FALSE(Config::resolve({}, {})->watches_sources());
   EXPECT_TRUE(Config::resolve({{"monitor", "on"}}, {})->watches_sources());

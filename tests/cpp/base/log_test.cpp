@@ -150,9 +150,11 @@ TEST_F(Log, UnreadPipeDelaysNoThread) {
   EXPECT_EQ(seen.size(), static_cast<size_t>(seen[seen.size() - 2]) + 2) << "from the first on";
   EXPECT_EQ(seen.back(), kLines);
   const size_t lost = static_cast<size_t>(kLines) + 1 - seen.size();
-  EXPECT_THAT(text, testing::EndsWith(" warn: " + std::to_string(lost) +
-                                      " lines before this one are lost or cut: whoever reads "
-                                      "standard error stood still\n"));
+  EXPECT_THAT(
+      text,
+      testing::EndsWith(
+          " warn: " + std::to_string(lost) +
+          " lines before this one are lost or cut: the reader of standard error was blocked\n"));
 }
 
 TEST_F(Log, ALongLineGoesThroughAPipeWhole) {

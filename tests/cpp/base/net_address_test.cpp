@@ -37,7 +37,7 @@ TEST(NetAddress, AnythingElseIsRefusedWithTheReason) {
 TEST(NetAddress, ListsHaveNoneTwice) {
   EXPECT_TRUE(parse_net_addresses("  ", 2)->empty());
   EXPECT_EQ(parse_net_addresses(" a:1 ,b:1", 2)->size(), 2u);
-  EXPECT_NE(parse_net_addresses("a:1,a:1", 3).status().message().find("a:1 is there twice"),
+  EXPECT_NE(parse_net_addresses("a:1,a:1", 3).status().message().find("a:1 is listed twice"),
             std::string::npos);
   EXPECT_FALSE(parse_net_addresses("a:1,b:1,c:1", 2).ok());
   EXPECT_FALSE(parse_net_addresses("a:1,", 2).ok());

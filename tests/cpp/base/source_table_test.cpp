@@ -105,7 +105,8 @@ TEST_F(MonitorTest, TellsTheFirstOfACauseAtOnceAndLaterOnesByTheMinute) {
   monitor.watch_sources(1);
   for (int i = 0; i < 100; i++) monitor.note(Cause::damaged, from(kLoud, 7), i * kMilli);
   EXPECT_EQ(lines_.size(), 1u);
-  EXPECT_EQ(with("10.1.0.9:7 sends what is damaged (CRC-32C) (damaged: first seen now)"), 1u)
+  EXPECT_EQ(
+      with("10.1.0.9:7 sends damaged datagrams or frames (CRC-32C) (damaged: first seen now)"), 1u)
       << lines_[0];
   monitor.note(Cause::foreign, from(kLoud, 7), kSecond);
   EXPECT_EQ(lines_.size(), 2u) << "another cause";
@@ -129,7 +130,7 @@ TEST_F(MonitorTest, AStormIsOneEventPerSecond) {
   for (uint64_t i = 0; i < 3 * Monitor::kStorm; i++)
     monitor.note(Cause::foreign, from(kLoud, 1), 5);
   EXPECT_EQ(monitor.count(Cause::storm), 1u);
-  EXPECT_EQ(with("10.1.0.9:1 sends a storm of what is refused"), 1u);
+  EXPECT_EQ(with("10.1.0.9:1 sends a storm of messages that are refused"), 1u);
   for (uint64_t i = 0; i < Monitor::kStorm; i++) {
     monitor.note(Cause::foreign, from(kLoud, 1), 2 * kSecond);
   }

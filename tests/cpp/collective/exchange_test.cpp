@@ -380,7 +380,8 @@ TEST(Exchanges, InvalidFrameFailsTheGroup) {
   inject(c, T::kExchangeData, wire::Descriptor{Kind::kBarrier, 0xff, kNoMember, 0, ""}.hash(),
          piece(1, 0, 1));
   ASSERT_TRUE(c.run([&] { return run->done(); }, kSecond));
-  EXPECT_TRUE(has(run->status, "a frame of an exchange")) << run->status.message();
+  EXPECT_TRUE(has(run->status, "an exchange frame for an operation that is not an exchange"))
+      << run->status.message();
 }
 
 TEST(Exchanges, MoreAheadThanIsAllowedIsAViolation) {

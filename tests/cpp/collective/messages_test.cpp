@@ -272,7 +272,7 @@ TEST(Messages, LateOnesEndByTheirLimits) {
     const auto r = receive_message(c, 1, 2, 4, 10, 3 * kSecond);
     ASSERT_TRUE(c.run([&] { return r->done(); }, 4 * kSecond));
     EXPECT_EQ(r->status.code(), Code::kTimeout);
-    EXPECT_TRUE(has(r->status, "no such message has come")) << r->status.message();
+    EXPECT_TRUE(has(r->status, "no such message has arrived")) << r->status.message();
   }
   Cluster c(ranks(3));
   const auto s = send_message(c, 1, 2, 4, 100'000, 1, 3 * kSecond);
@@ -401,12 +401,12 @@ TEST(Messages, ABrokenProtocolIsAFailure) {
   };
   using T = wire::FrameType;
   const std::vector<Case> cases = {
-      {T::kMessage, 5, {0}, "a message that may not begin so"},
-      {T::kMessage, 0, {0, 1}, "a message that may not begin so"},
+      {T::kMessage, 5, {0}, "a message with an invalid beginning"},
+      {T::kMessage, 0, {0, 1}, "a message with an invalid beginning"},
       {T::kMessageData, 0, {0, 1}, "a piece of a message that was not asked for"},
-      {T::kMessageGrant, 0, {1}, "news of a message that was not sent"},
-      {T::kMessageCredit, 0, {1, 1}, "news of a message that was not sent"},
-      {T::kMessageCredit, 0, {1}, "news of a message that was not sent"},
+      {T::kMessageGrant, 0, {1}, "a reply to a message that was not sent"},
+      {T::kMessageCredit, 0, {1, 1}, "a reply to a message that was not sent"},
+      {T::kMessageCredit, 0, {1}, "a reply to a message that was not sent"},
   };
   for (const Case& one : cases) {
     ClusterOptions o = ranks(2);

@@ -337,7 +337,7 @@ TEST(ClientCopy, AnEngineThatHangsMayWriteLate) {
     region.reset();
     EXPECT_FALSE(status.ok());
     if (status.message().find("has not run for") != std::string::npos) {
-      EXPECT_THAT(logged, HasSubstr("could not be withdrawn from an engine that is lost"));
+      EXPECT_THAT(logged, HasSubstr("could not be withdrawn from a lost engine"));
       EXPECT_EQ(seen.use_count(), 1);
     }
     return true;

@@ -139,8 +139,9 @@ TEST(ClientGroup, MemoryOfThePoolIsMappedAsTheSettingSays) {
       const Status status = group->maps_pool();
       EXPECT_EQ(status.ok(), maps) << status.to_string();
       if (!maps) {
-        EXPECT_EQ(status.message(), std::string("engine_memory=") + memory +
-                                        " has all tensors copied; engine_memory=map does not");
+        EXPECT_EQ(status.message(),
+                  std::string("engine_memory=") + memory +
+                      " makes ranks copy all tensors; engine_memory=map does not");
       }
       ArenaPool& pool = *ArenaPool::of_process();
       std::byte* const data = pool.allocate(2 * kBlock);

@@ -94,8 +94,8 @@ TEST(ClientMessages, WrongLengthOrMissingMessageIsNamedOnBothRanks) {
         post_one(*two, true, other, 9, 50, 0, rank == 0 ? kSecond : 30 * kSecond)->end.get();
     EXPECT_EQ(late.code(), Code::kTimeout) << late.to_string();
     EXPECT_THAT(late.message(),
-                HasSubstr("recv of 50 bytes with tag 9 from rank 1 (group 'hosted', rank 0) is not "
-                          "over after 1.0 s: no such message has come"));
+                HasSubstr("recv of 50 bytes with tag 9 from rank 1 (group 'hosted', rank 0) "
+                          "did not finish within 1.0 s: no such message has arrived"));
     EXPECT_THAT(post_one(*two, false, other, 9, 50, 0)->end.get().message(),
                 HasSubstr("failed earlier"));
     return all_at(store, "named", rank, 2);
@@ -187,7 +187,7 @@ TEST(ClientMessages, TheLimitOfADrainIsNamedOnAllRanks) {
     }
     const Status s = waits->end.get();
     EXPECT_THAT(s.message(), HasSubstr("is being replaced"));
-    EXPECT_THAT(s.message(), HasSubstr("its clients had 1.0 s to go"));
+    EXPECT_THAT(s.message(), HasSubstr("its clients had 1.0 s to leave"));
     if (rank == 1) {
       EXPECT_THAT(s.message(), HasSubstr("rank 0 is lost: the engine of its host"));
     }
@@ -300,7 +300,7 @@ struct WrongMessages {
 };
 
 std::string no_other_rank(Member peer) {
-  return "rank " + std::to_string(peer) + " is no other rank of group 'hosted' (size 2)";
+  return "rank " + std::to_string(peer) + " is not another rank of group 'hosted' (size 2)";
 }
 
 void expect_messages_refused(const WrongMessages& wrong) {
@@ -360,7 +360,7 @@ TEST(ClientMessages, AnArenaHasAnEnd) {
                              beside.memory.base = ClientArenas::kLeast - 4095;
                              return std::vector{beside};
                            },
-                           0, "", "a slice lies beside its arena"});
+                           0, "", "a slice is outside its arena"});
 }
 
 TEST(ClientMessages, MemoryIsOfferedBeforeItIsNamed) {
@@ -389,7 +389,7 @@ TEST(ClientMessages, APeerIsAnotherRank) {
                                nobody.peer = peer;
                                return std::vector{nobody};
                              },
-                             1, "is no other rank of group 'hosted' (size 2)", "",
+                             1, "is not another rank of group 'hosted' (size 2)", "",
                              "send: " + no_other_rank(peer)});
   }
 }

@@ -161,7 +161,7 @@ TEST(EngineLimits, ASliceBesideItsArenaEndsTheClient) {
       std::vector<std::byte> data(4096);
       const Status status = broadcast(**made, data, 0);
       EXPECT_EQ(status.code(), Code::kPeerLost) << status.to_string();
-      EXPECT_THAT(status.message(), HasSubstr("a slice lies beside its arena"));
+      EXPECT_THAT(status.message(), HasSubstr("a slice is outside its arena"));
       return true;
     }
     auto link = ClientLink::connect(engine.path(), 5 * kSecond);

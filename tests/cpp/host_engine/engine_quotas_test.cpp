@@ -40,7 +40,7 @@ TEST(EngineQuotas, AGroupOfOneRankIsNotTheEngines) {
   Hostile client(engine.path(), 1);
   ASSERT_TRUE(client.greet());
   client.ask_for_group(1, 1);
-  EXPECT_THAT(refusal_of(client, 1), HasSubstr("makes no group of one rank"));
+  EXPECT_THAT(refusal_of(client, 1), HasSubstr("does not make groups of one rank"));
   EXPECT_FALSE(client.ended());
 }
 

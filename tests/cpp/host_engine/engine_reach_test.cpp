@@ -45,7 +45,8 @@ TEST(EngineReach, MembersElsewhereAreNotGoneTo) {
     const auto made = Engine::instance().create_group(*spec, own);
     EXPECT_FALSE(made.ok());
     if (rank == 1) return true;
-    EXPECT_THAT(made.status().message(), HasSubstr("rank 1: the engine does not go to 240.0.0.7:"));
+    EXPECT_THAT(made.status().message(),
+                HasSubstr("rank 1: the engine does not connect to 240.0.0.7:"));
     return made.status().code() == Code::kInvalidArgument;
   }));
 }

@@ -84,7 +84,7 @@ TEST_F(EngineStoreTest, MissingEngineIsNamedAndWaitedFor) {
   auto far = StoreClient::connect({engine.path(), "240.0.0.1", port_, "job"}, 300 * kMilli);
   EXPECT_THAT(far.status().message(), HasSubstr("is an engine with --store-port"));
   auto out = StoreClient::connect({engine.path(), "240.0.0.2", port_, "job"}, 5 * kSecond);
-  EXPECT_THAT(out.status().message(), HasSubstr("the engine does not go to 240.0.0.2:"));
+  EXPECT_THAT(out.status().message(), HasSubstr("the engine does not connect to 240.0.0.2:"));
   auto none =
       StoreClient::connect({"/nonexistent/engine.sock", "127.0.0.1", port_, "job"}, 200 * kMilli);
   EXPECT_EQ(none.status().code(), Code::kUnavailable);

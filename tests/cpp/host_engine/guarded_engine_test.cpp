@@ -168,12 +168,12 @@ TEST_F(GuardedEngine, AnEngineWithoutASecretIsNamedByAll) {
   EngineProcess engine(with(0));
   refused({in_process("sealed", 'a'), by(engine, "sealed")},
           {"rank 1 cannot guard its traffic: engine of this host (process ",
-           "has no secret and serves security=off only, this group asks for security=sealed"});
+           "has no secret and serves security=off only, this group has security=sealed"});
 }
 
 TEST_F(GuardedEngine, ARankWithoutSecurityIsNamedWhereTheEngineGuards) {
   EngineProcess engine(with('a'));
-  const std::string why = "serves security=auth,sealed, this group asks for security=off";
+  const std::string why = "serves security=auth,sealed, this group has security=off";
   refused({{{"security", "off"}}, by(engine, "off")},
           {"rank 1 cannot take part: engine of this host (process ", why});
   refused({by(engine, "off"), {{"security", "off"}}},
@@ -183,7 +183,7 @@ TEST_F(GuardedEngine, ARankWithoutSecurityIsNamedWhereTheEngineGuards) {
 TEST_F(GuardedEngine, AnotherModeThanTheEnginesIsNamedByAll) {
   EngineProcess engine(with('a', {"auth"}));
   refused({by(engine, "sealed"), in_process("sealed", 'a')},
-          {"serves security=auth, this group asks for security=sealed", "serves security=auth"});
+          {"serves security=auth, this group has security=sealed", "serves security=auth"});
   const std::string modes[] = {"auth", "sealed"};
   refused({by(engine, modes[0]), in_process(modes[1], 'a')},
           [&](Member rank, const Status& status) {

@@ -123,7 +123,7 @@ TEST(EngineDrain, TheLimitIsNamedOnAllRanks) {
     const Status status = allgather(*group, data);
     EXPECT_EQ(status.ok(), false);
     EXPECT_THAT(status.message(), HasSubstr("is being replaced"));
-    EXPECT_THAT(status.message(), HasSubstr("its clients had 1.0 s to go"));
+    EXPECT_THAT(status.message(), HasSubstr("its clients had 1.0 s to leave"));
     if (rank == 1) {
       EXPECT_THAT(status.message(), HasSubstr("is lost: the engine of its host"));
     }
@@ -251,7 +251,7 @@ TEST(EngineDrain, IsForTheOwnerOnly) {
   const auto answer = ipc::parse_control(packet.bytes);
   ipc::Verdict verdict;
   ASSERT_TRUE(answer && read(*answer, verdict));
-  EXPECT_EQ(verdict.text, "the question cannot be read");
+  EXPECT_EQ(verdict.text, "the request cannot be read");
   EXPECT_TRUE(ClientLink::connect(engine.path(), kSecond).ok());
   const auto nobody = service::ask_to_drain("/nonexistent/engine.sock", 0);
   EXPECT_THAT(nobody.status().message(), HasSubstr("no engine answers"));

@@ -92,11 +92,11 @@ TEST(ClientMemory, TheDescriptorMustBeTheSendersMemory) {
   changed[1]++;
   Sent cases[] = {
       {Fd(), "it has sent no descriptor"},
-      {Fd(open(path.c_str(), O_RDWR | O_CLOEXEC)), "no file of procfs"},
-      {Fd(ends[1]), "no file of procfs"},
+      {Fd(open(path.c_str(), O_RDWR | O_CLOEXEC)), "not a file of procfs"},
+      {Fd(ends[1]), "not a file of procfs"},
       {Fd(open("/proc/self/maps", O_RDONLY | O_CLOEXEC)), "not /proc/self/mem"},
-      {Fd(open("/proc/self", O_RDONLY | O_CLOEXEC)), "no file of procfs"},
-      {own_memory(O_RDONLY), "not for reading and writing"},
+      {Fd(open("/proc/self", O_RDONLY | O_CLOEXEC)), "not a file of procfs"},
+      {own_memory(O_RDONLY), "not open for reading and writing"},
   };
   for (Sent& one : cases) {
     const auto memory = ClientMemory::open(offer(), client_of_another_user(), std::move(one.file));
@@ -110,7 +110,7 @@ TEST(ClientMemory, TheDescriptorMustBeTheSendersMemory) {
   const auto strange = ClientMemory::open(lie, client_of_another_user(), own_memory());
   EXPECT_THAT(strange.status().message(), HasSubstr("of another process"));
   const auto wrong = ClientMemory::open(lie, client_of_this_user(), Fd());
-  EXPECT_THAT(wrong.status().message(), HasSubstr("another process has its number"));
+  EXPECT_THAT(wrong.status().message(), HasSubstr("another process has its pid"));
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
 }

@@ -27,10 +27,10 @@ TEST(ReachTest, NetworksOfTheInterfacesByDefault) {
   // Of a class that no interface has.
   const Status far = reach.may("240.0.0.7", 40000);
   EXPECT_EQ(far.code(), Code::kInvalidArgument);
-  EXPECT_THAT(far.message(), HasSubstr("the engine does not go to 240.0.0.7:40000"));
+  EXPECT_THAT(far.message(), HasSubstr("the engine does not connect to 240.0.0.7:40000"));
   EXPECT_THAT(far.message(), HasSubstr("--peers"));
   EXPECT_THAT(reach.may("2001:db8::7", 40000).message(),
-              HasSubstr("the engine does not go to [2001:db8::7]:40000"));
+              HasSubstr("the engine does not connect to [2001:db8::7]:40000"));
 }
 
 TEST(ReachTest, OnlyGivenNetworksAndThisHost) {
@@ -57,7 +57,7 @@ TEST(ReachTest, EveryAddressOfAStripe) {
   EXPECT_FALSE(reach.may("192.0.2.1+192.0.2.2:22", 4000).ok());
   for (const char* const none : {"", "a", "192.0.2.1+", "192.0.2.1+192.0.2.2", "+192.0.2.2:5000",
                                  "192.0.2.1+192.0.2.2:x", "192.0.2.1+192.0.2.2:70000"}) {
-    EXPECT_THAT(reach.may(none, 4000).message(), HasSubstr("is no address")) << none;
+    EXPECT_THAT(reach.may(none, 4000).message(), HasSubstr("is not an address")) << none;
   }
 }
 
@@ -93,7 +93,7 @@ TEST(ClientSettings, MemoryOfAGroupIsBounded) {
     const Status status = service::bounded(*config);
     EXPECT_EQ(status.code(), Code::kResourceExhausted);
     EXPECT_THAT(status.message(), HasSubstr(std::string("engine's limit of 256M for the setting ") +
-                                            name + " is passed: 257M"));
+                                            name + " is exceeded: 257M"));
   }
 }
 

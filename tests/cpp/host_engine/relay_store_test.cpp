@@ -212,7 +212,7 @@ TEST(RelayStore, AValueThatIsTooLongIsAnErrorThatNamesTheLimit) {
     return relay.set("mine", std::string(70'000, 'x'));
   });
   EXPECT_EQ(set.code(), Code::kResourceExhausted) << set.to_string();
-  EXPECT_THAT(set.message(), HasSubstr("the client's store cannot be asked: "));
+  EXPECT_THAT(set.message(), HasSubstr("the request to the client's store cannot be sent: "));
   EXPECT_THAT(set.message(), HasSubstr("(65536 bytes, "));
   EXPECT_EQ(store.values.count("mine"), 0u);
   EXPECT_EQ(store.values["other"].size(), 65'000u);

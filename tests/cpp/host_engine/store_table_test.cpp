@@ -64,7 +64,8 @@ TEST_F(StoreTableTest, BehavesAsC10dExpects) {
   // Sums have 64 bits.
   EXPECT_THAT(done(1, StoreOp::kAdd, {"most", "9223372036854775807"}),
               ElementsAre("9223372036854775807"));
-  EXPECT_THAT(ask(1, StoreOp::kAdd, {"most", "1"}).parts[0], HasSubstr("'most' holds no number"));
+  EXPECT_THAT(ask(1, StoreOp::kAdd, {"most", "1"}).parts[0],
+              HasSubstr("'most' does not hold a 64-bit number"));
   EXPECT_THAT(done(1, StoreOp::kAdd, {"most", "-9223372036854775808"}), ElementsAre("-1"));
   done(1, StoreOp::kDelete, {"most"});
   EXPECT_THAT(done(1, StoreOp::kCheck, {"a", "n"}), ElementsAre("1"));

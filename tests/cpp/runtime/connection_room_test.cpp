@@ -51,8 +51,8 @@ TEST(ConnectionRoomDeathTest, WhereReductionsHaveNoRoomItWarnsWithTheNumbers) {
         std::exit(descriptor_use().soft == 800 ? 0 : 1);
       },
       testing::ExitedWithCode(0),
-      "warn: group 'large' of 1024 ranks: a reduction needs 1023 connections, there are "
-      "descriptors for 7[0-9]+: .* the limit is 800 .hard limit 800.; raise it");
+      "warn: group 'large' of 1024 ranks: a reduction needs 1023 connections, but there "
+      "are descriptors for only 7[0-9]+: .* the limit is 800 .hard limit 800.; raise it");
   EXPECT_EXIT(
       {
         limit(800, 800);  // enough for reductions: no warning

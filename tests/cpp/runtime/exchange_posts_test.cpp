@@ -136,7 +136,7 @@ TEST(Engine, ExchangesRefuseWhatDoesNotFit) {
   refused(Kind::kAllToAll, {none, block, none}, {none, none, none}, kNoMember,
           "output 1 has 0 bytes, the block has 40");
   refused(Kind::kAllToAll, {none, block, none}, {none, {region, 4, 40}, none}, kNoMember,
-          "the own blocks overlap partly");
+          "this rank's own blocks partly overlap");
   refused(Kind::kGather, {none, none, none}, {none, none, none}, 3, "root 3 is not a rank");
   refused(Kind::kGather, {none, block, none}, {other, {region, 80, 40}, none}, 1,
           "output 2 has 0 bytes, the block has 40");

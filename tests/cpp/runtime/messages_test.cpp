@@ -88,7 +88,8 @@ TEST(EngineMessagesRefused, WhereTheyCannotBe) {
   for (const Member peer : {Member{1}, Member{3}, kNoMember}) {
     const Status s = post_one(group, false, peer, 0, 10, 0)->end.get();
     EXPECT_EQ(s.code(), Code::kInvalidArgument);
-    EXPECT_NE(s.message().find("is no other rank of group 'g'"), std::string::npos) << s.message();
+    EXPECT_NE(s.message().find("is not another rank of group 'g'"), std::string::npos)
+        << s.message();
   }
   EXPECT_EQ(post_one(group, false, 0, 0, 10, 0)->end.get().code(), Code::kUnavailable);
   EXPECT_EQ(post_one(group, true, kNoMember, 0, 10, 0)->end.get().code(), Code::kUnavailable);

@@ -29,8 +29,9 @@ TEST_F(Creation, AConclusionOfMoreBytesThanAllRecordsIsRefused) {
   const auto outcomes = make({sealed(), sealed(), sealed()});
   EXPECT_TRUE(outcomes[1].status.ok()) << outcomes[1].status.to_string();
   EXPECT_EQ(outcomes[2].status.code(), Code::kMismatch);
-  EXPECT_NE(outcomes[2].status.message().find("what rank 0 has published (rank/all) has "),
-            std::string::npos)
+  EXPECT_NE(
+      outcomes[2].status.message().find("the value that rank 0 has published (rank/all) has "),
+      std::string::npos)
       << outcomes[2].status.message();
   EXPECT_TRUE(outcomes[2].root.empty());
 }

@@ -210,7 +210,8 @@ TEST_F(Creation, ConclusionChangedInTheStoreIsNamed) {
   };
   const auto outcomes = make({sealed(), sealed(), sealed()});
   EXPECT_TRUE(outcomes[0].status.ok()) << outcomes[0].status.to_string();
-  EXPECT_NE(outcomes[2].status.message().find("what rank 0 has published (rank/all) was changed"),
+  EXPECT_NE(outcomes[2].status.message().find(
+                "the value that rank 0 has published (rank/all) was changed"),
             std::string::npos)
       << outcomes[2].status.message();
   EXPECT_TRUE(outcomes[2].root.empty());

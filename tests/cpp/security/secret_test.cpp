@@ -279,7 +279,7 @@ TEST(Secret, BadFilesAreRefusedByName) {
     return none.ok() ? std::string("it was taken") : none.status().message();
   };
   EXPECT_NE(error(folder.path() + "/none").find("No such file"), std::string::npos);
-  EXPECT_NE(error(folder.path()).find("is no regular file"), std::string::npos);
+  EXPECT_NE(error(folder.path()).find("is not a regular file"), std::string::npos);
   const std::string path = folder.path() + "/secret";
   std::ofstream(path) << test::secret_text('1');
   ASSERT_EQ(::chmod(path.c_str(), 0602), 0);
@@ -337,8 +337,8 @@ TEST(Secret, TheEnvironmentLosesItAndAForkedChildHasNone) {
     const pid_t forked = ::fork();
     if (forked == 0) {
       const auto none = find_secret(config(""));
-      const bool named =
-          !none.ok() && none.status().message().find("was forked from") != std::string::npos;
+      const bool named = !none.ok() && none.status().message().find(
+                                           "from which this one was forked") != std::string::npos;
       ::_exit(named && !(*found)->ok_here() ? 0 : 1);
     }
     int status = 1;

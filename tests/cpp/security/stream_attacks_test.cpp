@@ -97,7 +97,7 @@ class StreamAttacks : public testing::TestWithParam<Mode> {
 INSTANTIATE_TEST_SUITE_P(Modes, StreamAttacks, testing::Values(Mode::kAuth, Mode::kSealed),
                          [](const auto& p) { return crypto::mode_name(p.param); });
 
-constexpr const char* kDoesNotOpen = "a record that does not open";
+constexpr const char* kDoesNotOpen = "a record that cannot be verified";
 
 TEST_P(StreamAttacks, KeysGoOnUnderLoad) {
   ClusterOptions o = options();
@@ -424,8 +424,8 @@ TEST_F(GuardedPair, AnotherModeOrSuiteIsNamed) {
   auto c = make(Mode::kAuth, 1, crypto::Suite::kChaCha20Poly1305);
   send(*c, to, to.stream().address(false));
   ASSERT_EQ(first_.downs.size(), 2u);
-  EXPECT_THAT(first_.downs[0], HasSubstr("its security is another than ours"));
-  EXPECT_THAT(first_.downs[1], HasSubstr("no cipher that both ends take"));
+  EXPECT_THAT(first_.downs[0], HasSubstr("its security setting differs from ours"));
+  EXPECT_THAT(first_.downs[1], HasSubstr("no cipher that both ends support"));
 }
 
 TEST_F(GuardedPair, TheKeyOfTheRecordIsTheOnlyOne) {

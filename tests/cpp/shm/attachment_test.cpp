@@ -70,7 +70,8 @@ TEST_F(AttachmentTest, AnotherMailboxThanAnnouncedIsRefused) {
   HostAddress other = mine.address();
   other.token++;
   mine.attach({mine.address(), other}, PeerMemory::kMapped, *registry_);
-  EXPECT_THAT(mine.verdict(), HasSubstr("rank 0 cannot share memory with rank 1: its mailbox is"));
+  EXPECT_THAT(mine.verdict(),
+              HasSubstr("rank 0 cannot share memory with rank 1: its mailbox belongs"));
   other = mine.address();
   other.segment = other.mailbox;
   Attachment second = prepare(1);

@@ -33,7 +33,7 @@ TEST(HostDirectory, AnEntryIsFoundByItsTokenAsWhatItSays) {
   }
   EXPECT_TRUE(directory->find(ticket->token(), entry("g", 1, 3), 2).ok());
   const auto twice = directory->find(ticket->token(), entry("g", 1, 3), 0);
-  EXPECT_THAT(twice.status().message(), HasSubstr("two clients of the engine say that they are"));
+  EXPECT_THAT(twice.status().message(), HasSubstr("two clients of the engine claim to be rank"));
   const uint64_t token = ticket->token();
   ticket.reset();
   EXPECT_FALSE(directory->find(token, entry("g", 1, 3), 1).ok());
@@ -155,9 +155,9 @@ TEST_F(EngineAttachment, AForgedAddressIsNotFollowed) {
   HostAddress forged = process.address();
   ASSERT_GT(forged.pid, 0);
   engine.attach({engine.address(), forged}, PeerMemory::kMapped, *registries_[0]);
-  EXPECT_THAT(engine.verdict(), HasSubstr("an engine of the host runs one of them, and not the"));
+  EXPECT_THAT(engine.verdict(), HasSubstr("an engine of the host runs only one of them"));
   process.attach({engine.address(), forged}, PeerMemory::kMapped, *registries_[1]);
-  EXPECT_THAT(process.verdict(), HasSubstr("an engine of the host runs one of them, and not the"));
+  EXPECT_THAT(process.verdict(), HasSubstr("an engine of the host runs only one of them"));
   HostAddress guessed;
   guessed.token_here = 12345;
   Attachment again = prepare(0);

@@ -22,13 +22,13 @@ TEST(HostMessages, ABrokenProtocolIsAFailure) {
     const char* what;
   };
   const std::vector<Case> cases = {
-      {static_cast<uint8_t>(T::kMessage), 5, {0}, "a message that may not begin so"},
-      {1, 4, {200'000, 1}, "a message that may not begin so"},
-      {1, 0, {200'000}, "a record of no kind"},
-      {2, 0, {}, "news of a message that was not sent"},
+      {static_cast<uint8_t>(T::kMessage), 5, {0}, "a message with an invalid beginning"},
+      {1, 4, {200'000, 1}, "a message with an invalid beginning"},
+      {1, 0, {200'000}, "a record of unknown kind"},
+      {2, 0, {}, "a reply to a message that was not sent"},
       {static_cast<uint8_t>(T::kMessageData), 0, {0, 1}, "a piece of a message that was not"},
-      {static_cast<uint8_t>(T::kMessageGrant), 0, {1}, "news of a message that was not sent"},
-      {77, 0, {}, "a record of no kind"},
+      {static_cast<uint8_t>(T::kMessageGrant), 0, {1}, "a reply to a message that was not sent"},
+      {77, 0, {}, "a record of unknown kind"},
   };
   for (const Case& one : cases) {
     HostWorld world(2, PeerMemory::kRead, 1);

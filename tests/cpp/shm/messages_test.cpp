@@ -315,7 +315,7 @@ TEST(HostMessages, LateOnesEndByTheirLimits) {
     ASSERT_TRUE(world.run());
     ASSERT_EQ(late->ends, 1);
     EXPECT_EQ(late->status.code(), Code::kTimeout);
-    EXPECT_TRUE(says(*late, sends ? "no receive has taken it" : "no such message has come"))
+    EXPECT_TRUE(says(*late, sends ? "no receive has taken it" : "no such message has arrived"))
         << late->status.message();
     EXPECT_EQ(other->ends, 1);
     EXPECT_TRUE(says(*other, "recv of 10 bytes with tag 1 from rank 2 (group 'g', rank 0)"));

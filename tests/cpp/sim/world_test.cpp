@@ -355,7 +355,7 @@ TEST(Ledger, FindsMisplacedDuplicateAndMissingBytes) {
   };
   EXPECT_EQ(verdict(all), "");
   using testing::HasSubstr;
-  EXPECT_THAT(verdict([&](auto& l) { l.place(0, 0, part(0, 0, 640)); }), HasSubstr("not come"));
+  EXPECT_THAT(verdict([&](auto& l) { l.place(0, 0, part(0, 0, 640)); }), HasSubstr("not arrived"));
   EXPECT_THAT(verdict([&](auto& l) { l.place(0, 64, part(0, 0, 64)); }), HasSubstr("wrong place"));
   EXPECT_THAT(verdict([&](auto& l) { l.place(0, 0, part(2, 0, 64)); }), HasSubstr("wrong place"));
   EXPECT_THAT(verdict([&](auto& l) { l.place(1, 0, part(1, 0, 64)); }),

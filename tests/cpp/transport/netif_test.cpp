@@ -137,7 +137,8 @@ TEST(ChooseInterface, GivesEachLaneItsEntryOfAnExactList) {
   EXPECT_EQ(lane("=ib0+eth0", 1), "ib0 eth0");
   EXPECT_EQ(lane("=ib0+eth0,eth10", 1), "eth10");
   EXPECT_EQ(lane("=eth10,ib0+eth0", 1), "ib0 eth0");
-  EXPECT_THAT(lane("=eth0+wlan0", 0), HasSubstr("stripes over wlan0, which is not there, down"));
+  EXPECT_THAT(lane("=eth0+wlan0", 0),
+              HasSubstr("stripes over wlan0, which does not exist, is down"));
   EXPECT_THAT(lane("=eth0,eth0+mlx5", 0), HasSubstr("stripes over mlx5"));
   EXPECT_EQ(chosen(all, "=ib0+eth0"), "ib0");
 }

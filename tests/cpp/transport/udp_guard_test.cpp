@@ -301,7 +301,7 @@ TEST_F(GuardedStream, AChangedRecordIsCountedWithItsSource) {
       if (number == place) attack(relay, number, record);
     };
   };
-  const std::string forged = "sent a record that does not open";
+  const std::string forged = "sent a record that cannot be verified";
   for (const size_t byte : {kFramePrefix, size_t{50}, size_t{119}}) {
     expect_end(at(3,
                   [byte](Relay& relay, size_t, Buffer record) {

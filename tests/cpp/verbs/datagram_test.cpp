@@ -125,7 +125,7 @@ TEST_F(VerbsDatagram, TheInterfacesPartitionIsUsed) {
   fake().pkeys = {0xffff};
   const auto refused = verbs::make_transport(fake(), world.options);
   ASSERT_FALSE(refused.ok());
-  EXPECT_THAT(refused.status().message(), HasSubstr("no member of partition 0x8005"));
+  EXPECT_THAT(refused.status().message(), HasSubstr("not a member of partition 0x8005"));
 }
 
 TEST_F(VerbsDatagram, ABrokenQueuePairIsMadeAnew) {

@@ -171,7 +171,7 @@ TEST_F(VerbsHandshake, AnotherModeIsNamed) {
   node(1).send(introduce(1, 0), Channel::kControl, pattern(10, 1));
   poll();
   EXPECT_THAT(down(1), HasSubstr("cannot make a guarded connection to peer 127.0.0.1"));
-  EXPECT_THAT(down(1), HasSubstr("its security is another than ours"));
+  EXPECT_THAT(down(1), HasSubstr("its security setting differs from ours"));
 }
 
 TEST_F(VerbsHandshake, WithAndWithoutAGuardThereIsNoConnection) {
@@ -181,7 +181,7 @@ TEST_F(VerbsHandshake, WithAndWithoutAGuardThereIsNoConnection) {
   node(1).send(introduce(1, 0), Channel::kControl, pattern(10, 1));
   poll();
   for (size_t i = 0; i < 2; i++) {
-    EXPECT_THAT(down(i), HasSubstr("is another process than the one expected"));
+    EXPECT_THAT(down(i), HasSubstr("is not the expected process"));
     EXPECT_EQ(stats(i).hello_refused, 1u);
     EXPECT_TRUE(node(i).frames.empty());
   }
@@ -386,7 +386,7 @@ TEST_F(VerbsHandshake, AnEndpointThatClosesOrHasEndedWithAPeerTakesNoRequest) {
   (void)node(1).st().close_peers(now);
   node(2).send(introduce(2, 1), Channel::kControl, pattern(10, 1));
   poll();
-  EXPECT_THAT(down(2), HasSubstr("is another process than the one expected"));
+  EXPECT_THAT(down(2), HasSubstr("is not the expected process"));
   // Node 0 has dropped node 1, whose next attempt has the same uid.
   ASSERT_EQ(node(0).downs.size(), 1u);
   verbs::Hello hello;

@@ -261,7 +261,7 @@ TEST_P(VerbsModes, AChangedRecordEndsTheGroupByName) {
   size_t said = 0;
   for (const auto& op : ops) {
     EXPECT_EQ(op->status.code(), Code::kPeerLost) << op->status.to_string();
-    said += op->status.message().find("a record that does not open") != std::string::npos;
+    said += op->status.message().find("a record that cannot be verified") != std::string::npos;
   }
   EXPECT_GT(said, 0u);
   EXPECT_EQ(refused(Cause::forged), 1u);

@@ -31,7 +31,7 @@ class VerbsRecords : public GuardedVerbs {
   // Queue pair of node 0's connection (0) or node 1's (1).
   uint32_t qp(size_t i) { return fake().connection_numbers().at(i); }
   void expect_forged(size_t at) {
-    EXPECT_THAT(down(at), HasSubstr("seems to have sent a record that does not open"));
+    EXPECT_THAT(down(at), HasSubstr("seems to have sent a record that cannot be verified"));
     EXPECT_THAT(down(at), HasSubstr("peer 127.0.0.1:"));
     EXPECT_FALSE(node(at).downs.at(0).graceful);
     EXPECT_EQ(stats(at).protocol_violations, 1u);

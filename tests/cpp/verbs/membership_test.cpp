@@ -172,7 +172,7 @@ TEST_F(VerbsMembership, AnAddressThatMovedToAnotherPortIsNotJoinedThere) {
   EXPECT_TRUE(fake().attached_lids().empty());
   EXPECT_EQ(stats(0).join_failures, 1u);
   EXPECT_THAT(a.dg().join({78, 4711, false}).message(),
-              HasSubstr("127.0.0.1 is the address of fake_0:2 now"));
+              HasSubstr("127.0.0.1 now belongs to fake_0:2"));
   fake().port_number = 1;
   poll(200);
   EXPECT_EQ(fake().attached_lids().size(), 1u);

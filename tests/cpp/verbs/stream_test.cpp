@@ -146,7 +146,7 @@ TEST_F(VerbsStream, AnotherProcessAtTheAddressIsRefused) {
   const PeerId stranger = nodes[0].st().add_peer(wrong);
   nodes[0].send(stranger, Channel::kControl, pattern(10, 1));
   poll();
-  EXPECT_THAT(down(0), HasSubstr("another process"));
+  EXPECT_THAT(down(0), HasSubstr("is not the expected process"));
   EXPECT_EQ(transports[1]->stream_stats().hello_refused, 1u);
 }
 

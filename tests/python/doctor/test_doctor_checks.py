@@ -364,7 +364,7 @@ PLACE = "/run/x/engine.sock"
 @pytest.mark.parametrize(
     ("where", "seen", "one_host", "verdict", "takes", "words"),
     [
-        ("inproc", {}, False, OK, "inproc", "none answers at /run/x/engine.sock"),
+        ("inproc", {}, False, OK, "inproc", "no engine responds at /run/x/engine.sock"),
         ("auto", {}, False, OK, "inproc", "each rank runs its own network"),
         ("host", {}, False, FAIL, "none", "no group can be made"),
         ("host", {"status": ENGINE}, False, OK, "host", "4096 operations, 64 GiB shared"),
@@ -424,7 +424,7 @@ def test_engine(where, seen, one_host, verdict, takes, words):
         ("host", ["auth", "sealed"], "sealed", OK, "host", "and has a secret: security=sealed"),
         ("host", ["auth", "sealed"], "off", FAIL, "none", "serves security auth, sealed, not off"),
         ("host", ["auth"], "sealed", FAIL, "none", "serves security auth, not sealed"),
-        ("auto", ["auth"], "auth", OK, "host", "ranks with another one do without it"),
+        ("auto", ["auth"], "auth", OK, "host", "ranks with another secret do not use the engine"),
         ("host", None, "sealed", FAIL, "none", "serves security off, not sealed"),
         ("auto", ["off"], "auth", WARN, "inproc", "serves security off, not auth"),
         ("inproc", ["off"], "auth", OK, "inproc", "each rank runs its own network"),
@@ -471,8 +471,8 @@ def test_engine_memory(setting, overcommit, most, verdict, possible, words):
     [
         ("copy", "process_vm", OK, "copy: the engine copies tensors by process_vm_readv"),
         ("copy", "descriptor", OK, "copy: the engine copies tensors by the ranks' /proc/self/mem"),
-        ("copy", "none", WARN, "copy is asked for, tensors are copied by the ranks"),
-        ("copy", "", OK, "no engine answers"),
+        ("copy", "none", WARN, "copy is requested, but tensors are copied by the ranks"),
+        ("copy", "", OK, "no engine responds"),
         ("auto", "process_vm", OK, "auto: the engine copies tensors by process_vm_readv"),
         ("auto", "descriptor", OK, "auto: tensors are copied by the ranks"),
     ],

@@ -84,8 +84,11 @@ def test_a_command_that_does_not_say_it_is_found():
 @pytest.mark.parametrize(
     ("protocol", "opens"),
     [
-        ("udp", "whatever program joins such a group gets what hosts of 10.1.0.0/24 send to it)"),
-        ("tcp", "hosts of 10.1.0.0/24 reach whatever program listens on these ports)"),
+        (
+            "udp",
+            "any program that joins such a group then receives what hosts of 10.1.0.0/24 send)",
+        ),
+        ("tcp", "hosts of 10.1.0.0/24 can then reach any program that listens on these ports)"),
         ("igmp", "hosts of any address may ask which groups this host has joined)"),
     ],
 )

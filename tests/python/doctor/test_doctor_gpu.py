@@ -401,13 +401,13 @@ def test_a_driver_that_crashes_or_hangs_is_a_row(tmp_path):
     program = tmp_path / "driver.py"
     program.write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
     answers = driver.read(program=str(program))
-    assert answers["problem"] == "asking the driver ended with SIGSEGV"
+    assert answers["problem"] == "the query of the driver ended with SIGSEGV"
     program.write_text("raise OSError('no such bus')")
     assert (
         "ended with status 1: OSError: no such bus" in driver.read(program=str(program))["problem"]
     )
     program.write_text("print('not JSON')")
-    assert "the driver could not be asked: " in driver.read(program=str(program))["problem"]
+    assert "the driver could not be queried: " in driver.read(program=str(program))["problem"]
     program.write_text("import time; time.sleep(60)")
     answers = driver.read(0.2, str(program))
     assert answers["problem"] == "the driver did not answer within 0.2 s"

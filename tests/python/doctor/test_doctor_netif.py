@@ -63,7 +63,7 @@ def test_choice(interfaces, pattern, name):
         ("=eth0+", ["empty name"]),
         ("eth0+eth1", ["stripe that is not exact"]),
         ("=eth0+eth0", ["one name twice in a stripe"]),
-        ("=eth0+eth1", ["stripes over eth0, which is not there, down"]),
+        ("=eth0+eth1", ["stripes over eth0, which does not exist, is down"]),
     ],
 )
 def test_an_impossible_choice_gives_the_reason(pattern, words):

@@ -219,7 +219,7 @@ def test_rows_of_a_case_that_was_stopped_say_so():
     assert row["partial"] and row["n"] == 1 and row["median_s"] == 2
     assert rows.few_notes([row], 3) == []
     (note,) = rows.partial_notes([row, rows.finish(raw(), 2, 2, None, 1500)])
-    assert "stopped in the midst of it" in note
+    assert "stopped during this case" in note
 
 
 def test_the_bytes_of_the_counting_itself_are_subtracted():

@@ -212,7 +212,7 @@ def test_a_torch_that_cannot_be_imported_is_one_line(tmp_path, monkeypatch):
     )  # fmt: skip
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr == (
-        "torch-mcast bench: rank 0: OSError: libcudart.so.13: gone (torch-mcast doctor says more)\n"
+        "torch-mcast bench: rank 0: OSError: libcudart.so.13: gone (run torch-mcast doctor for details)\n"
     )
 
 
@@ -265,7 +265,7 @@ def test_a_case_that_is_stopped_has_the_timings_until_then(tmp_path):
     assert found.keys() == {"gloo", "uftp"}
     assert all(row["partial"] and 1 <= row["n"] < 3 for row in found.values())
     assert found["uftp"]["median_s"] == 0.01 and found["gloo"]["median_s"] > 0
-    assert "broadcast of 4 KiB: stopped in the midst of it" in " ".join(done.stdout.split())
+    assert "broadcast of 4 KiB: stopped during this case" in " ".join(done.stdout.split())
     assert document["rank_environment"]["MCAST_SOCKET_IFNAME"] == "lo"
 
 

@@ -114,8 +114,8 @@ def test_fault_grammar():
         (dict(host_rates={"h9": "1gbit"}), "h9"),
         (dict(faults=[Loss(0.1, hosts=["x"])]), "x"),
         (dict(multicast="maybe"), "maybe"),
-        (dict(mtu=575), "mtu is 576..65535"),
-        (dict(mtu=65536), "mtu is 576..65535"),
+        (dict(mtu=575), "mtu must be 576 to 65535"),
+        (dict(mtu=65536), "mtu must be 576 to 65535"),
         (dict(hosts=4, racks=[4, 0]), "add up to 4 hosts"),
         (dict(hosts=3, aggregators=1, racks=[1, 2]), "add up to 4 hosts"),
         (dict(hosts=3, aggregators=1, racks=[2, 2], aggregator_racks=[1]), "add up to 3 hosts"),
@@ -124,8 +124,8 @@ def test_fault_grammar():
         (dict(aggregators=-1), "at least one"),
         (dict(hosts=251), "at most 250 hosts"),
         (dict(hosts=249, aggregators=2), "at most 250 hosts"),
-        (dict(tx_queues=0), "tx_queues is 1..64"),
-        (dict(tx_queues=65), "tx_queues is 1..64"),
+        (dict(tx_queues=0), "tx_queues must be 1 to 64"),
+        (dict(tx_queues=65), "tx_queues must be 1 to 64"),
     ],
 )
 def test_impossible_labs_are_refused(fields, words):

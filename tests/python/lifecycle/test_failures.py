@@ -204,7 +204,7 @@ def test_creation_again_on_the_same_store(job, why, store):
 def test_a_store_in_which_all_numbers_are_given_up(job):
     with job(2, "scenarios_failure.all_numbers_are_given_up") as it:
         for row in it.expect("error"):
-            assert "the makings 1 to 1000 are over" in row["text"]
+            assert "the attempts 1 to 1000 to make this group are over" in row["text"]
         it.end()
 
 

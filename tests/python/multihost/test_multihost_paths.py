@@ -61,7 +61,9 @@ def test_multicast_that_dies_later_gives_way_to_the_ring(four, before):
         row = outcome.value
         assert row["path"] == "ring" and row["counters"]["path_switches"] == 1
         assert "no longer hears" in row["reason"] and not row["failure"]
-    assert "".join(outcome.log for outcome in outcomes).count("goes on by the unicast ring") == 1
+    assert (
+        "".join(outcome.log for outcome in outcomes).count("continues with the unicast ring") == 1
+    )
 
 
 @pytest.mark.all_tier

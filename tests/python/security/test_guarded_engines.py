@@ -141,7 +141,7 @@ def nothing() -> None:
 @pytest.mark.parametrize(
     ("guards", "mode", "text"),
     [
-        (True, "off", "serves security=auth,sealed, this group asks for security=off"),
+        (True, "off", "serves security=auth,sealed, this group has security=off"),
         (False, "sealed", "has no secret and serves security=off only"),
     ],
 )

@@ -243,7 +243,7 @@ def test_an_unencrypted_fallback_is_refused_and_the_error_names_the_setting(segm
     for rank, row in enumerate(rows):
         assert row["stats"]["security"]["clear_fallback_calls"] == 0 and row["warnings"] == []
         assert "has no fallback backend for that device" in row["error"], (rank, row)
-        assert "GLOO_DEVICE_TRANSPORT=TCP_TLS encrypts it" in row["error"]
+        assert "unless GLOO_DEVICE_TRANSPORT=TCP_TLS is set" in row["error"]
 
 
 def test_calls_of_a_requested_unencrypted_fallback_are_counted(segment, secret):
@@ -251,7 +251,7 @@ def test_calls_of_a_requested_unencrypted_fallback_are_counted(segment, secret):
     rows = segment.run(guarded.fallen_back, asked, RANKS)[:RANKS]
     for rank, row in enumerate(rows):
         assert row["error"] == ""
-        clear = [text for text in row["warnings"] if "goes over the network in clear" in text]
+        clear = [text for text in row["warnings"] if "are sent unencrypted" in text]
         assert len(clear) == 1, row["warnings"]
         assert row["stats"]["security"]["clear_fallback_calls"] == 2, rank
     # of the first sum; the second one starts from that on all ranks

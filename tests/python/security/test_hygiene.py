@@ -345,7 +345,7 @@ def test_with_an_engine_the_keys_are_in_the_engine_alone(tmp_path, monkeypatch, 
         logged = host_engine.end(engine)
     check(told, logs + logged, store, secret)
     assert seen == [set()] * 3
-    assert ("MCAST_SECRET is of no use here" in logs) == (way == "environment")
+    assert ("MCAST_SECRET is ignored" in logs) == (way == "environment")
 
 
 def guardian_is(watching: int, pid: int) -> bool:
@@ -372,7 +372,7 @@ def test_hosts_tell_each_other_no_key_through_the_store(lab, tmp_path, mode):
         assert row["stats"]["path"] in ("multicast", "ring")
         # The last group was created without options: it would be unencrypted, and is refused unless
         # that is requested.
-        assert f"has security=off, beside a group with security={mode}" in row["refused"]
+        assert f"has security=off, but another group has security={mode}" in row["refused"]
         assert row["mixed"] == 10 * 4
     written = [pair for row in rows for pair in row["written"]]
     store = b"\0".join(key.encode() + b"\0" + value for key, value in written)
@@ -443,7 +443,7 @@ def test_no_silent_clear_path_beside_a_guarded_group(path, monkeypatch):
     for device in ("cpu", "cuda"):
         assert _fallback.kind(group("auto"), device) == ""
         assert _fallback.kind(group("gloo"), device) == "gloo"
-    with pytest.warns(UserWarning, match="goes over the network in clear"):
+    with pytest.warns(UserWarning, match="are sent unencrypted"):
         _fallback.make(group("gloo"), "gloo")
     monkeypatch.setenv("GLOO_DEVICE_TRANSPORT", "TCP_TLS")
     # Only Gloo has TLS: NCCL stays unencrypted.

@@ -86,7 +86,7 @@ def test_pytorch_job(machines):
     for output in nodes.outputs:
         result = result_of(output)
         assert result["transport"].startswith("verbs rxe0:1 RoCE")
-        assert result["transport_reason"] == "verbs was asked for"
+        assert result["transport_reason"] == "the setting transport is verbs"
         assert result["path"] == "multicast"
         assert sum(calls.get("fallback", 0) for calls in result["calls"].values()) == 0
         assert sum(calls.get("engine", 0) for calls in result["calls"].values()) >= 5

@@ -55,7 +55,9 @@ def look(path: str, user: str = "") -> Seen:
             except KeyError:
                 closed_to = str(gid)
     except OSError as error:
-        return Seen(path, silent=f"its status answers, but not {path}: {error.strerror}")
+        return Seen(
+            path, silent=f"its status socket responds, but {path} does not: {error.strerror}"
+        )
     return Seen(path, status, closed_to=closed_to)
 
 
@@ -76,7 +78,7 @@ def judge_engine(
     if seen.untrusted:
         return _judge_untrusted(where, seen, data)
     if status is None:
-        text = f"none answers at {seen.path}; {told}: "
+        text = f"no engine responds at {seen.path}; {told}: "
         text += "no group can be made" if where == "host" else "each rank runs its own network"
         fix = f"torch-mcast engine run --socket {seen.path}" if where == "host" else ""
         return must("engine", text, fix, takes="none" if fix else "inproc", why=seen.silent, **data)
@@ -92,7 +94,9 @@ def judge_engine(
         )
         return judge("engine", text, fix, takes="none" if judge is fail else "inproc", **data)
     if status["draining"] and wanted:
-        text = f"{what}: is being replaced, makes no new groups; {told} waits for the next one"
+        text = (
+            f"{what}: is being replaced and makes no new groups; {told} waits for the next engine"
+        )
         return warn(
             "engine", text, f"torch-mcast engine run --socket {seen.path}", takes="next", **data
         )
@@ -109,14 +113,14 @@ def judge_engine(
         return judge("engine", text, fix, takes=takes, **data)
     most = status["limits"]
     text = (
-        f"{what}; of a user {most['clients']} clients, of a client {most['groups']} groups, "
+        f"{what}; limits: {most['clients']} clients per user, and per client {most['groups']} groups, "
         f"{most['operations']} operations, {size_text(most['arena_bytes'])} shared; {told}: "
     )
     text += "it runs the network" if wanted else "each rank runs its own network"
     if wanted and mode != "off":
         text += f", and has a secret: security={mode}"
         if where == "auto":
-            text += "; ranks with another one do without it"
+            text += "; ranks with another secret do not use the engine"
     return ok("engine", text, takes="host" if wanted else "inproc", **data)
 
 
@@ -124,7 +128,7 @@ def _judge_untrusted(where: str, seen: Seen, data: dict[str, Any]) -> Finding:
     text = f"{seen.path}: {seen.untrusted.partition(';')[0]}; MCAST_ENGINE={where}: "
     text += "no group can be made" if where == "host" else "each rank runs its own network"
     judge = {"host": fail, "auto": warn}.get(where, ok)
-    fix = "export MCAST_ENGINE_USER=USER  (where USER runs the engine, and nobody poses as it)"
+    fix = "export MCAST_ENGINE_USER=USER  (where USER runs the engine, and no other user can listen there)"
     takes = "none" if where == "host" else "inproc"
     return judge(
         "engine", text, fix if where != "inproc" else "", takes=takes, why=seen.silent, **data
@@ -136,7 +140,7 @@ _COPIES = {
     "process_vm": "the engine copies tensors by process_vm_readv and process_vm_writev",
     "descriptor": "the engine copies tensors by the ranks' /proc/self/mem",
     "none": "tensors are copied by the ranks: /proc/self/mem cannot be opened here",
-    "": "no engine answers that could copy tensors",
+    "": "no engine responds that could copy tensors",
 }
 
 
@@ -146,7 +150,7 @@ def _judge_copies(setting: str, data: dict[str, Any]) -> Finding:
         text = "tensors are copied by the ranks: the engine runs as another user, or may not trace"
     if setting == "copy" and data["copies"] == "none":
         fix = "MCAST_ENGINE_MEMORY=slots"
-        return warn("engine memory", f"copy is asked for, {text}", fix, map=False, **data)
+        return warn("engine memory", f"copy is requested, but {text}", fix, map=False, **data)
     return ok("engine memory", f"{setting}: {text}", map=False, **data)
 
 

@@ -61,7 +61,8 @@ def judge(
         return [
             ok(
                 "firewall",
-                "not known: rules are read by iptables or nft, as root; a job's check tries what passes",
+                "not known: only root can read the rules, with iptables or nft; the check of a job "
+                "tries what passes",
                 read=False,
             )
         ]

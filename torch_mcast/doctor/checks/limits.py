@@ -25,7 +25,7 @@ def judge_files(soft: int, hard: int, world: int) -> Finding:
         return ok("open files", f"{shown}; {world} rank(s) need about {need}", **data)
     if hard == infinite or hard >= need:
         # The engine raises it when a group is created.
-        return ok("open files", f"{shown}, raised by itself; {world} ranks need {need}", **data)
+        return ok("open files", f"{shown}, raised automatically; {world} ranks need {need}", **data)
     wanted = 1 << (need - 1).bit_length()
     fix = user_limit("nofile", wanted, "each process of that user may open as many files")
     judge = fail if soft < _BASE_FILES // 2 else warn

@@ -64,19 +64,19 @@ def read_by_child() -> str:
 def judge_readv(problem: str, scope: str) -> Finding:
     data = {"works": not problem, "ptrace_scope": scope}
     if not problem:
-        return ok("process_vm_readv", "processes of this user can read each other", **data)
+        return ok("process_vm_readv", "processes of this user can read each other's memory", **data)
     text = f"{problem}: no single-copy reads between ranks of one host"
     if scope in ("2", "3"):
         text += f" (Yama ptrace_scope is {scope})"
-        cost = "processes of one user may read each other where the one that is read allows it"
+        cost = "processes of one user may read each other's memory where the process that is read allows it"
         fix = sysctl("kernel.yama.ptrace_scope", 1, cost)
         if scope == "3":  # cannot be lowered
             file = "/etc/sysctl.d/60-torch-mcast-ptrace_scope.conf"
             fix = stays(f"echo kernel.yama.ptrace_scope=1 > {file}", "from the next boot on", cost)
         return warn("process_vm_readv", text, fix, **data)
     fix = (
-        "docker run --cap-add SYS_PTRACE ...  (for that container: its processes may read each other; "
-        "without, ranks copy by way of shared memory, which is slower for large tensors)"
+        "docker run --cap-add SYS_PTRACE ...  (for that container: its processes may read each other's "
+        "memory; without it ranks copy through shared memory, which is slower for large tensors)"
     )
     return warn("process_vm_readv", text, fix, **data)
 
@@ -90,7 +90,7 @@ def judge_shm(total: int, free: int, ranks: int) -> Finding:
     size = max(1 << 30, 1 << (need - 1).bit_length()) >> 30
     keep = f"in /etc/fstab; docker: --shm-size={size}g"
     fix = until_reboot(f"mount -o remount,size={size}G /dev/shm", keep, _SHM_COST)
-    text += f"; {ranks} rank(s) of this host and their data loaders want {size_text(need)}"
+    text += f"; {ranks} rank(s) of this host and their data loaders need {size_text(need)}"
     return warn("/dev/shm", text, fix, **data)
 
 
@@ -112,5 +112,7 @@ def run(context: Context) -> list[Finding]:
     try:
         readv = judge_readv(read_by_child(), scope)
     except (OSError, subprocess.TimeoutExpired) as error:
-        readv = warn("process_vm_readv", f"not tried, no second process: {error}")
+        readv = warn(
+            "process_vm_readv", f"not tried, since a second process could not run: {error}"
+        )
     return [readv, shm]

@@ -53,7 +53,7 @@ def measure(interface: Interface, max_mtu: int, limit: float = 1.0) -> Result:
 def judge(interface: Interface, max_mtu: int, result: Result) -> Finding:
     name = f"mtu of {interface.name}"
     data = {"mtu": interface.mtu, "datagram": result.size, "received": result.received}
-    cost = "only if the network carries it: else all programs lose what is larger"
+    cost = "only if the network carries it: otherwise all programs lose larger packets"
     larger = link(f"ip link set {interface.name} mtu 1500", cost)
     if result.size < 64 + 32:  # one chunk, one header
         text = f"{interface.mtu}: no room for a datagram"

@@ -60,7 +60,7 @@ def judge_rp_filter(strict: list[str], chosen: str) -> list[Finding]:
     fix = sysctl(
         f"net.ipv4.conf.{chosen}.rp_filter",
         2,
-        "packets of forged senders of other subnets come in there",
+        "packets with forged sender addresses of other subnets are then accepted there",
     )
     return [warn("rp_filter", text, fix)]
 
@@ -89,7 +89,7 @@ def judge_igmp(version: int, interface: str, forced: bool) -> list[Finding]:
         sysctl(
             f"net.ipv4.conf.{interface}.force_igmp_version",
             0,
-            "it then reports in version 3, which a switch that knows version 2 alone passes over",
+            "it then reports in version 3, which a switch that only knows version 2 ignores",
         )
         if forced
         else "version 3 for the querier of this VLAN, on the switch; a Linux bridge: "
@@ -97,7 +97,7 @@ def judge_igmp(version: int, interface: str, forced: bool) -> list[Finding]:
             "ip link set BRIDGE type bridge mcast_igmp_version 3",
             "all hosts behind it then report in version 3",
         )
-        + "; docs/cluster.md has other switches, and clouds, whose gateways are no such switches"
+        + "; docs/cluster.md has other switches, and clouds, whose gateways do not snoop"
     )
     return [warn("igmp", text, fix, version=version)]
 

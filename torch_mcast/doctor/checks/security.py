@@ -53,7 +53,7 @@ def judge_file(path: str, mode: int, owner: int, user: int) -> Finding:
     data = {"file": path, "mode": oct(stat.S_IMODE(mode)), "owner": owner}
     fix = f"chmod 600 {path}"
     if not stat.S_ISREG(mode):
-        return fail("secret", f"{path} is no regular file", **data)
+        return fail("secret", f"{path} is not a regular file", **data)
     if owner not in (0, user):
         return fail("secret", f"{path} belongs to user {owner}, not to {user} or root", **data)
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -80,14 +80,16 @@ def judge_secret(
             return [
                 warn("security", "off, though there is a secret", "export MCAST_SECURITY=sealed")
             ]
-        return [ok("security", "off: anybody in the network can forge; see docs/security.md")]
+        return [
+            ok("security", "off: anybody in the network can forge traffic; see docs/security.md")
+        ]
     if engine == "host":
         found = [ok("security", f"{mode}: keys and guards are in the engine of this host")]
         if variable:
             text = "in MCAST_SECRET of a rank, which needs none: the engine has it"
             return [*found, warn("secret", text, "unset MCAST_SECRET")]
         return [*found, ok("secret", "the engine's (torch-mcast engine status)")]
-    keeper = "the rank, or the engine where it serves that" if engine == "auto" else "the rank"
+    keeper = "the rank, or of the engine if it serves this mode" if engine == "auto" else "the rank"
     found = [ok("security", f"{mode}: between hosts, keys in the process of {keeper}")]
     if path.startswith("/dev/fd/"):
         return [*found, ok("secret", f"from descriptor {path[8:]}")]
@@ -101,13 +103,16 @@ def judge_secret(
         if problem := _problem(variable):
             fix = "torch-mcast secret new FILE; MCAST_SECRET_FILE=FILE"
             return [*found, fail("secret", f"MCAST_SECRET: {problem}", fix)]
-        text = "in MCAST_SECRET, which launchers pass on and keep"
+        text = "in MCAST_SECRET, which launchers pass on and store"
         return [*found, warn("secret", text, "export MCAST_SECRET_FILE=...")]
     if trusted:
         return [*found, warn("secret", "through the store: whoever reads it has the secret")]
     fix = "torch-mcast secret new FILE; MCAST_SECRET_FILE=FILE"
     if engine == "auto":
-        return [*found, warn("secret", "none: only where an engine of the host has one", fix)]
+        return [
+            *found,
+            warn("secret", "none: groups can be made only if the engine of the host has one", fix),
+        ]
     return [*found, fail("secret", "none", fix)]
 
 

@@ -188,13 +188,13 @@ def read(limit_s: float = LIMIT_S, program: str = __file__) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         problem = f"the driver did not answer within {limit_s:g} s"
     except (OSError, ValueError) as error:
-        problem = f"the driver could not be asked: {error}"
+        problem = f"the driver could not be queried: {error}"
     else:
         lines = done.stderr.strip().splitlines()
         ended = f"status {done.returncode}"
         if done.returncode < 0:
             ended = signal.Signals(-done.returncode).name
-        problem = f"asking the driver ended with {ended}{': ' + lines[-1] if lines else ''}"
+        problem = f"the query of the driver ended with {ended}{': ' + lines[-1] if lines else ''}"
     return {**nothing, "problem": problem}
 
 

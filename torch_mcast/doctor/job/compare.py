@@ -177,7 +177,8 @@ def networks(facts: Facts) -> list[Finding]:
         text = f"differs: {describe(mtus)}; all use {least}"
         fix = link(
             f"ip link set {names[mtus[least][0]]} mtu {largest}",
-            f"on {label(mtus[least])}, only if the network carries it: else all programs lose what is larger",
+            f"on {label(mtus[least])}, only if the network carries it: otherwise all programs lose "
+            "larger packets",
         )
         found.append(warn("mtu", text, fix, mtu=mtus))
     elif mtus:

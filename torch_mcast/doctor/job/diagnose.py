@@ -29,7 +29,7 @@ def let_in(rank: int, facts: Facts, *protocols: str) -> str:
     rows = [f for f in facts[rank]["findings"] if f["check"] == "firewall"]
     manager = next((f["data"]["manager"] for f in rows if "manager" in f["data"]), "iptables")
     if manager == "nft":
-        return "see the row firewall of that host, by root  (its chain is not known here)"
+        return "see the row firewall of a check by root on that host  (its chain is not known here)"
     commands = []
     for protocol in protocols:
         ports = {"udp": UDP_PORTS, "igmp": (0, 0)}.get(protocol) or port_range(facts[rank])
@@ -169,7 +169,7 @@ def _of_the_network(across: Pairs, host: dict[int, str]) -> Causes:
         )
     found.append(
         (
-            "IGMP snooping without a querier: the switch forgets who listens",
+            "IGMP snooping without a querier: the switch forgets which hosts listen",
             "enable an IGMP querier in the VLAN; on a Linux bridge: "
             + link(
                 "ip link set BRIDGE type bridge mcast_querier 1",

@@ -130,7 +130,7 @@ def _lead(rendezvous: Rendezvous, context: Context, timeout: float) -> tuple[dic
             "heard",
             what["ranks"],
             time.monotonic() + _PROBE_S + _MARGIN_S,
-            "waiting for what was heard",
+            "waiting for the results",
         )
     reports = {rank: Heard.from_json(row) for rank, row in answers.items()}
     algorithm = context.values["algorithm"]

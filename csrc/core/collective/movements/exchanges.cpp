@@ -105,7 +105,8 @@ void Exchanges::give_back(const Operation& op) {
 }
 
 void Exchanges::on_frame(Operation& op, const Frame& header, ConstBytes body, Nanos now) {
-  if (!op.exchange) return g_.broke(header, "a frame of an exchange");
+  if (!op.exchange)
+    return g_.broke(header, "an exchange frame for an operation that is not an exchange");
   if (op.local_complete) {
     g_.counters.add(Counter::stale);
     return;

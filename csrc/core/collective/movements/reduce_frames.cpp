@@ -11,7 +11,7 @@ bool Reductions::allowed_early(const Frame& header) {
   if (header.type == wire::FrameType::kReduceTaken) {
     g_.broke(header, "an input was taken that was not offered");
   } else if (header.type == wire::FrameType::kReduceResult) {
-    g_.broke(header, "a result of what it has not got from here");
+    g_.broke(header, "a result without this rank's input");
   } else {
     return true;
   }
@@ -20,7 +20,8 @@ bool Reductions::allowed_early(const Frame& header) {
 
 void Reductions::on_frame(Operation& op, const Frame& header, ConstBytes body, Nanos now) {
   g_.ops.touch(op);
-  if (!op.reduce) return g_.broke(header, "a reduction's frame");
+  if (!op.reduce)
+    return g_.broke(header, "a reduction frame for an operation that is not a reduction");
   if (!op.reduce->owner || (op.local_complete && !op.reduce->dealt)) {
     g_.counters.add(Counter::stale);
     return;
@@ -46,7 +47,7 @@ void Reductions::on_frame(Operation& op, const Frame& header, ConstBytes body, N
 void Reductions::on_taken(Operation& op, const Frame& header, ConstBytes body) {
   std::optional<HostInputs>& host = op.reduce->host;
   if (!host || !op.reduce->inputs.offered || !body.empty() || !host->on_taken(header.member)) {
-    return g_.broke(header, "an input was taken that it has no part in");
+    return g_.broke(header, "an input was taken by a rank to which it was not offered");
   }
   g_.may_be_complete(op);
 }
@@ -55,7 +56,7 @@ void Reductions::on_offer(Operation& op, const Frame& header, ConstBytes body) {
   std::optional<HostInputs>& host = op.reduce->host;
   wire::ReduceOffer offer;
   if (!host || !wire::parse_reduce_offer(body, offer) || !host->on_offer(header.member, offer)) {
-    g_.broke(header, "an input offered that is not wanted");
+    g_.broke(header, "an input was offered that this rank does not need");
   }
 }
 
@@ -73,7 +74,7 @@ void Reductions::on_divert(Operation& op, const Frame& header, ConstBytes body) 
   ReduceRun& run = *op.reduce;
   wire::Divert divert;
   if (!run.dealt || !wire::parse_divert(body, divert)) {
-    return g_.broke(header, "segments taken over that no station has");
+    return g_.broke(header, "it took over segments that are not assigned to any aggregator");
   }
   if (run.excused()) return;
   const Deal& deal = run.dealt->deal;
@@ -83,7 +84,7 @@ void Reductions::on_divert(Operation& op, const Frame& header, ConstBytes body) 
       const uint16_t station =
           i < deal.segments(header.member) ? deal.executor(header.member, i) : Deal::kOwner;
       if (station == Deal::kOwner || stations[station] != divert.station) {
-        return g_.broke(header, "segments taken over that the station has not");
+        return g_.broke(header, "it took over segments that are not assigned to that aggregator");
       }
       run.sender->append(header.member, i);
     }

@@ -17,13 +17,13 @@ void log_impostor(const std::string& who) {
 
 Status no_challenge() {
   return Status(Code::kPeerLost,
-                "it did not ask for a proof in time: does it stand still, or is its security off?");
+                "it did not ask for a proof in time: is it stopped, or is its security off?");
 }
 
 Status ended_early() {
-  return Status(Code::kPeerLost,
-                "it ended the handshake: it has another secret, or somebody has changed what was "
-                "sent");
+  return Status(
+      Code::kPeerLost,
+      "it ended the handshake: it has another secret, or somebody has changed its messages");
 }
 
 Status cannot_guard(const std::string& who, const Status& why) {
@@ -32,9 +32,10 @@ Status cannot_guard(const std::string& who, const Status& why) {
 }
 
 Status record_forged(const std::string& who) {
-  return Status(Code::kPeerLost, who +
-                                     " seems to have sent a record that does not open: somebody "
-                                     "has changed it on the way");
+  return Status(Code::kPeerLost,
+                who +
+                    " seems to have sent a record that cannot be verified: somebody "
+                    "has changed it on the way");
 }
 
 Status keys_used_up(const std::string& who) {

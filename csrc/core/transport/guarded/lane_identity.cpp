@@ -11,8 +11,8 @@ namespace mcast {
 
 Status no_random_numbers() {
   return Status(Code::kUnavailable,
-                "the kernel refuses random numbers (getrandom() and /dev/urandom), and a guarded "
-                "group cannot do without; allow one of them in the sandbox, or set security=off");
+                "the kernel refuses random numbers (getrandom() and /dev/urandom), which a guarded "
+                "group needs; allow one of them in the sandbox, or set security=off");
 }
 
 // The pair is made twice from the same bytes: the endpoint's copy belongs to the lane's thread.

@@ -407,8 +407,9 @@ Result<std::vector<Interface>> exact_choice(const std::vector<Interface>& interf
       if (auto i = find_usable(interfaces, name)) {
         stripe.push_back(std::move(*i));
       } else if (names.size() > 1) {
-        return Status(Code::kUnavailable, "stripes over " + std::string(name) +
-                                              ", which is not there, down or has no IP address");
+        return Status(Code::kUnavailable,
+                      "stripes over " + std::string(name) +
+                          ", which does not exist, is down or has no IP address");
       }
     }
     for (const Interface& i : stripe) {
@@ -461,7 +462,7 @@ Result<InterfaceChoice> choose_interfaces(const std::vector<Interface>& interfac
       choice = {std::move(left), asked + " matches it"};
     } else {
       choice = automatic_choice(left);
-      if (!text.empty()) choice.reason = asked + " leaves it, and " + choice.reason;
+      if (!text.empty()) choice.reason = asked + " allows it, and " + choice.reason;
     }
   }
   if (!choice.stripe.empty()) return choice;

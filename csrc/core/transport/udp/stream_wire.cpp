@@ -27,7 +27,8 @@ T get(const std::byte* at) noexcept {
 }
 
 Status bad_endpoint(const StreamAddress& address) {
-  return Status(Code::kInvalidArgument, "no list of addresses and ports: \"" + address.host + "\"");
+  return Status(Code::kInvalidArgument,
+                "not a list of addresses and ports: \"" + address.host + "\"");
 }
 
 }  // namespace

@@ -188,7 +188,7 @@ PeerId TcpStream::new_guest(const Hello& hello, Source from) {
   if (guests_.full()) {
     const Guests::Guest other = guests_.to_displace();
     refusals_.note(Cause::crowded_out, Source{{other.from, 0}});
-    fail_peer(other.id, Status(Code::kPeerLost, "others wanted its place"));
+    fail_peer(other.id, Status(Code::kPeerLost, "other connections took its place"));
   }
   const PeerId id = new_peer({hello.source, from.address.text(), hello.listen_port});
   peers_[id].stranger = true;

@@ -308,7 +308,7 @@ void UdEndpoint::note_broken(const char* why) {
 }
 
 void UdEndpoint::mend(Nanos now) {
-  if (!broken_ && device_.take_broken(qp_number_)) note_broken("the device says so");
+  if (!broken_ && device_.take_broken(qp_number_)) note_broken("the device reported it");
   if (!broken_ || now < next_mend_ || !device_.usable()) return;
   constexpr Nanos kFirstPause = 100 * kMilli, kLastPause = 10 * kSecond;
   // A failure after a long working period starts with the shortest pause again.
@@ -323,7 +323,7 @@ void UdEndpoint::mend(Nanos now) {
     return;
   }
   ++stats_.rebuilds;
-  log(LogLevel::kWarn, "RDMA device %s: a new queue pair for datagrams took its place",
+  log(LogLevel::kWarn, "RDMA device %s: the queue pair for datagrams was replaced by a new one",
       device_.port().text().c_str());
   for (auto& [address, group] : groups_) group.membership->use_qp(qp_);
   post_receives();

@@ -147,8 +147,9 @@ Status Device::find_partition(int keys) {
   if (found) return {};
   char text[8];
   (void)std::snprintf(text, sizeof text, "0x%04x", unsigned{wanted});
-  return Status(Code::kUnavailable, "RDMA device " + port_.text() + " is no member of partition " +
-                                        text + ", that of " + port_.interface.name);
+  return Status(Code::kUnavailable, "RDMA device " + port_.text() +
+                                        " is not a member of partition " + text + " of " +
+                                        port_.interface.name);
 }
 
 Device::~Device() {

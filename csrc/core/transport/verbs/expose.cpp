@@ -42,8 +42,9 @@ Result<RemoteGrant> Exposures::expose(const Slice& block, size_t offset) {
   }
   if (!pinned) {
     if (size > most_ || *bytes_ > most_ - size) {
-      return Status(Code::kResourceExhausted, "peers may read " + std::to_string(*bytes_) +
-                                                  " bytes already, of " + std::to_string(most_));
+      return Status(Code::kResourceExhausted, "peers may already read " + std::to_string(*bytes_) +
+                                                  " of at most " + std::to_string(most_) +
+                                                  " bytes");
     }
     auto registration = cache_.find(block.region, at, size);
     if (!registration) {

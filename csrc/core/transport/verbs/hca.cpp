@@ -36,7 +36,7 @@ Result<HcaPattern> HcaPattern::parse(std::string_view text) {
           std::from_chars(digits.data(), digits.data() + digits.size(), entry.port);
       if (error != std::errc() || end != digits.data() + digits.size() || entry.port < 1 ||
           entry.port > 255) {
-        return bad("\"" + std::string(digits) + "\" is no port number");
+        return bad("\"" + std::string(digits) + "\" is not a port number");
       }
     }
     out.entries.push_back(std::move(entry));

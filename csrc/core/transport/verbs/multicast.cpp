@@ -95,8 +95,7 @@ Status Membership::ask() {
     const std::string now = id_->verbs == nullptr ? "no device"
                                                   : std::string(api.device_name(id_->verbs)) + ":" +
                                                         std::to_string(id_->port_num);
-    return Status(Code::kUnavailable,
-                  port.interface.address.text() + " is the address of " + now + " now");
+    return Status(Code::kUnavailable, port.interface.address.text() + " now belongs to " + now);
   }
   const Endpoint group = group_endpoint(address_);
   SocketAddress at(group);

@@ -227,8 +227,7 @@ void RcGuardedHandshake::on_ack(RcStream& s, Connection& c, ConstBytes bytes) {
   if (!ack.ok()) return failed(s, c, ack.status());
   if (!*ack || (*ack)->uid != peer.address.uid) {
     return s.fail_peer(c.peer,
-                       Status(Code::kPeerLost, s.text(c.peer) + " is another process than the one "
-                                                                "expected"));
+                       Status(Code::kPeerLost, s.text(c.peer) + " is not the expected process"));
   }
   if ((*ack)->verdict == Verdict::kYield) {
     ++s.stats_.yielded;
@@ -299,7 +298,7 @@ void RcGuardedHandshake::gone(RcStream& s, Connection& c) {
     return;
   }
   s.attempt_failed(known->second,
-                   Status(Code::kPeerLost, "it came, and did not prove that it is the peer"));
+                   Status(Code::kPeerLost, "it connected, but did not prove that it is the peer"));
 }
 
 // A connector that was accepted has proved the secret, and may be stopped or busy for a while. Half

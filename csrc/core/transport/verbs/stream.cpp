@@ -92,7 +92,7 @@ PeerId RcStream::new_peer(const StreamAddress& address, const Source* guest) {
   if (guest != nullptr && guests.full()) {
     const Guests::Guest other = guests.to_displace();
     refusals_.note(Cause::crowded_out, Source{{other.from, 0}});
-    fail_peer(other.id, Status(Code::kPeerLost, "others wanted its place"));
+    fail_peer(other.id, Status(Code::kPeerLost, "other connections took its place"));
   }
   PeerId id = guests.take_id();
   if (id == kNoPeer) {

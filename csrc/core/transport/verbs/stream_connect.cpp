@@ -226,8 +226,7 @@ void RcStream::on_connection_event(Connection& c, const CmEvent& event) {
         timers_.touch();
         retire(c);
       } else if (refusal == Refusal::kStranger) {
-        fail_peer(c.peer, Status(Code::kPeerLost,
-                                 text(c.peer) + " is another process than the one expected"));
+        fail_peer(c.peer, Status(Code::kPeerLost, text(c.peer) + " is not the expected process"));
       } else {
         attempt_failed(c.peer, Status(Code::kPeerLost, cm_event_text(event)));
       }
@@ -287,7 +286,7 @@ void RcStream::disconnected(Connection& c) {
   if (c.state != Connection::State::kOpen && !in_doubt) {
     const Status why = c.state == Connection::State::kHandshake
                            ? guarded::ended_early()
-                           : Status(Code::kPeerLost, "disconnected before it was made");
+                           : Status(Code::kPeerLost, "disconnected before the connection was made");
     attempt_failed(c.peer, why);
     return;
   }
