@@ -133,7 +133,7 @@ def pool() -> Iterator[Pool]:
 @pytest.fixture(scope="session")
 def mapped_pool() -> Iterator[Pool]:
     """Separate processes: once a process puts its tensors into arenas, it always does."""
-    workers = Pool({"MCAST_ENGINE_MEMORY": "map_all"})
+    workers = Pool()
     yield workers
     workers.close()
 
@@ -153,7 +153,7 @@ PATHS = {
     "host-slots": {"MCAST_SHARED_MEMORY": "slots"},
     "host-map": {"MCAST_SHARED_MEMORY": "auto", "MCAST_ENGINE_MEMORY": "map_all"},
     "engine": {"MCAST_ENGINE_MEMORY": "slots"},
-    "engine-map": {},
+    "engine-map": {"MCAST_ENGINE_MEMORY": "map_all"},
     "engine-copy": {"MCAST_ENGINE_MEMORY": "copy"},
 }
 # More values, for tests that name them: ranks at one engine, which share memory inside it.

@@ -163,11 +163,11 @@ class Worker:
     def __init__(self, folder: Path, number: int, env: dict[str, str]) -> None:
         self.stacks, self._log = folder / f"stacks{number}", folder / f"log{number}"
         here, there = socket.socketpair()
-        # Imports read variables of torch and of CUDA: then the process does them itself.
-        ours = all(name.startswith(("MCAST_", "FAKE_")) for name in env)
+        # Imports read other variables than those of the fake device: then the process does them itself.
+        late = all(name.startswith("FAKE_") for name in env)
         self.process = launch.fork(
             "ranks:serve", str(self.stacks), env,
-            channel=there.fileno(), log=self._log, env=env, preload=launch.MODULES if ours else (),
+            channel=there.fileno(), log=self._log, env=env, preload=launch.MODULES if late else (),
         )  # fmt: skip
         there.close()
         self.connection = Connection(here.detach())
