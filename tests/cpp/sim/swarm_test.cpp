@@ -421,7 +421,7 @@ TEST(SwarmPlan, BadTextGivesOneClearLine) {
   using testing::HasSubstr;
   const std::string good = "world hosts=3\ngroup ranks=0,1,2\n";
   EXPECT_EQ(why(good + "# a word\n\nop kind=barrier at=3ms\n"), "taken");
-  EXPECT_THAT(why("word hosts=3"), HasSubstr("line 1: 'word' is no item"));
+  EXPECT_THAT(why("word hosts=3"), HasSubstr("line 1: 'word' is not an item"));
   EXPECT_THAT(why("world hosts=3\nworld hots=3"), HasSubstr("line 2: there is no field 'hots'"));
   EXPECT_THAT(why("world hosts=many"), HasSubstr("'many' is not a value of hosts"));
   EXPECT_THAT(why("world hosts"), HasSubstr("'hosts' is not name=value"));
