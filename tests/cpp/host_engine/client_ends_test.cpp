@@ -19,9 +19,12 @@ namespace {
 
 std::shared_ptr<Group> client(const EngineProcess& engine, Member rank, DirectoryStore& store,
                               const char* road) {
-  return make_group(
-      "ends", rank, 2, store,
-      {{"engine", engine.setting()}, {"engine_memory", road}, {"shared_memory", kSharedMemory}});
+  // A destroyed group waits for as long as `linger`; an engine may get no CPU for some seconds.
+  return make_group("ends", rank, 2, store,
+                    {{"engine", engine.setting()},
+                     {"engine_memory", road},
+                     {"shared_memory", kSharedMemory},
+                     {"linger", "60000"}});
 }
 
 // A message's progress must not be submitted before the message: every thread that posts feeds all
