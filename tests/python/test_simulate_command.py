@@ -187,7 +187,10 @@ def test_reach_is_counted_over_all_processes(program, tmp_path, capsys):
     assert cli.main([*arguments, "--require-reach"]) == 0
     says('"refuted_exceptions": ["shm_wakes"]')
     assert cli.main([*arguments, "--require-reach"]) == 1
-    assert "unreachable (csrc/sim/swarm/coverage.cpp), but reached: shm_wakes" in capsys.readouterr().out
+    assert (
+        "unreachable (csrc/sim/swarm/coverage.cpp), but reached: shm_wakes"
+        in capsys.readouterr().out
+    )
 
 
 def test_shares_are_all_seeds_once():
