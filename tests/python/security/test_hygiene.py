@@ -76,7 +76,10 @@ def start(
     if not anew and "MCAST_SECRET" not in env:
         return Forked(arguments, full)
     return subprocess.Popen(
-        [sys.executable, *arguments], env=full, stderr=subprocess.PIPE, text=True
+        [sys.executable, *arguments],
+        env=full,
+        stderr=(tmp_path / f"log{rank}").open("w"),
+        text=True,
     )
 
 
@@ -97,14 +100,16 @@ def run(tmp_path, envs, look=None, anew=False):
         if look and all(told):
             look([rank.pid for rank in ranks])
         (tmp_path / "store was looked at").touch()
-        logs = [rank.communicate(timeout=GUARD_S)[1] for rank in ranks]
-        for rank, log in enumerate(logs):
-            (tmp_path / f"log{rank}").write_text(log)
+        logs = [tmp_path / f"log{rank}" for rank in range(len(ranks))]
+        for rank, log in zip(ranks, logs, strict=True):
+            said = rank.communicate(timeout=GUARD_S)[1]
+            if isinstance(rank, Forked):
+                log.write_text(said)
     finally:
         for rank in ranks:
             rank.kill()
             rank.wait()
-    return told, "".join(logs), store
+    return told, "".join(log.read_text() for log in logs), store
 
 
 def areas(pid: int):
