@@ -1,5 +1,6 @@
 # Programs and libraries of the Python tests (tests/python/built.py finds them): `make build-python-tests` makes
-# the target mcast_python_tests. Without optimisation, since no test measures them.
+# the target mcast_python_tests. Nothing else does, because `make test` builds the C++ tests while Python tests load
+# them. Without optimisation, since no test measures them.
 
 set(MCAST_PYTHON_TESTS_DIR ${CMAKE_BINARY_DIR}/python_tests)
 
@@ -11,7 +12,7 @@ mcast_join(sources mcast_test_extensions 0 ${sources})
 Python3_add_library(mcast_test_extensions MODULE ${sources})
 # Visible, since the tests look functions up by name.
 set_target_properties(mcast_test_extensions PROPERTIES OUTPUT_NAME test_extensions SKIP_BUILD_RPATH ON
-                      CXX_VISIBILITY_PRESET default LIBRARY_OUTPUT_DIRECTORY ${MCAST_PYTHON_TESTS_DIR})
+                      EXCLUDE_FROM_ALL ON CXX_VISIBILITY_PRESET default LIBRARY_OUTPUT_DIRECTORY ${MCAST_PYTHON_TESTS_DIR})
 target_compile_options(mcast_test_extensions PRIVATE -O0 -g0)
 target_include_directories(mcast_test_extensions SYSTEM PRIVATE ${MCAST_TORCH_ROOT}/include
                            ${MCAST_TORCH_ROOT}/include/torch/csrc/api/include)
@@ -22,7 +23,7 @@ add_custom_target(mcast_python_tests DEPENDS mcast_test_extensions)
 # The planner of aggregation, for test_cost_model.py.
 if(MCAST_AGGREGATION)
   add_executable(mcast_placement_rows tests/python/placement_rows.cpp)
-  set_target_properties(mcast_placement_rows PROPERTIES OUTPUT_NAME placement_rows
+  set_target_properties(mcast_placement_rows PROPERTIES OUTPUT_NAME placement_rows EXCLUDE_FROM_ALL ON
                         RUNTIME_OUTPUT_DIRECTORY ${MCAST_PYTHON_TESTS_DIR})
   target_compile_options(mcast_placement_rows PRIVATE -O0 -g0)
   target_link_libraries(mcast_placement_rows PRIVATE mcast_aggregation mcast_flags)

@@ -191,15 +191,16 @@ def test_all_that_ranks_have_written_is_shown(child):
         assert [line.removeprefix(start) for line in shown] == written
 
 
-# A shell may lose a signal while it starts a program. When the first rank ends, the launcher ends the
-# others, which must not happen before INT.
+# A shell may lose a signal while it starts a program, and signal.pause() one that arrives just before it. When
+# the first rank ends, the launcher ends the others, which must not happen before INT.
 CATCHES = """
 import os, signal
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-signal.signal(signal.SIGINT, lambda *_: (print("caught", flush=True), os._exit(9)))
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
 print(os.environ["MCAST_LAB"], flush=True)
-while True:
-    signal.pause()
+signal.sigwait([signal.SIGINT])
+print("caught", flush=True)
+os._exit(9)
 """
 
 
