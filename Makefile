@@ -147,8 +147,8 @@ build-tests: setup build
 # Libraries and programs of the Python tests. Make compares file times instead of running Ninja each time: Ninja may be
 # running for build-tests in the same folder, which it does not lock.
 PYTHON_TESTS = $(addprefix $(TREE)/python_tests/,test_extensions.so placement_rows)
-PYTHON_TESTS_FROM := cmake/TestExtensions.cmake tests/python/placement_rows.cpp \
-  $(wildcard tests/python/fake_device/*.cpp tests/python/fake_device/*.h tests/python/batching/*.cpp \
+PYTHON_TESTS_FROM := cmake/TestExtensions.cmake tests/python/support/placement_rows.cpp \
+  $(wildcard tests/python/support/fake_device/*.cpp tests/python/support/fake_device/*.h tests/python/support/batching/*.cpp \
   csrc/aggregation/plan/placement.*)
 build-python-tests: $(PYTHON_TESTS)
 $(PYTHON_TESTS) &: $(PYTHON_TESTS_FROM) | setup build

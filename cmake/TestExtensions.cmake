@@ -1,4 +1,4 @@
-# Programs and libraries of the Python tests (tests/python/built.py finds them): `make build-python-tests` makes
+# Programs and libraries of the Python tests (tests/python/support/built.py finds them): `make build-python-tests` makes
 # the target mcast_python_tests. Nothing else does, because `make test` builds the C++ tests while Python tests load
 # them. Without optimisation, since no test measures them.
 
@@ -6,8 +6,8 @@ set(MCAST_PYTHON_TESTS_DIR ${CMAKE_BINARY_DIR}/python_tests)
 
 # The fake device and the backend that coalesces, as one library: most of the compile time goes into torch's
 # headers, which each of them alone would need.
-set(sources tests/python/fake_device/runtime.cpp tests/python/fake_device/device.cpp
-            tests/python/batching/batching.cpp)
+set(sources tests/python/support/fake_device/runtime.cpp tests/python/support/fake_device/device.cpp
+            tests/python/support/batching/batching.cpp)
 mcast_join(sources mcast_test_extensions 0 ${sources})
 Python3_add_library(mcast_test_extensions MODULE ${sources})
 # Visible, since the tests look functions up by name.
@@ -22,7 +22,7 @@ target_link_libraries(mcast_test_extensions PRIVATE mcast_flags c10 torch_cpu to
 add_custom_target(mcast_python_tests DEPENDS mcast_test_extensions)
 # The planner of aggregation, for test_cost_model.py.
 if(MCAST_AGGREGATION)
-  add_executable(mcast_placement_rows tests/python/placement_rows.cpp)
+  add_executable(mcast_placement_rows tests/python/support/placement_rows.cpp)
   set_target_properties(mcast_placement_rows PROPERTIES OUTPUT_NAME placement_rows EXCLUDE_FROM_ALL ON
                         RUNTIME_OUTPUT_DIRECTORY ${MCAST_PYTHON_TESTS_DIR})
   target_compile_options(mcast_placement_rows PRIVATE -O0 -g0)

@@ -164,7 +164,9 @@ def compare(case: Case, answer: str) -> None:
 
 def test_the_planner_in_cpp_agrees_on_10000_points():
     program = built(
-        "placement_rows", "tests/python/placement_rows.cpp", "csrc/aggregation/plan/placement.*"
+        "placement_rows",
+        "tests/python/support/placement_rows.cpp",
+        "csrc/aggregation/plan/placement.*",
     )
     seed = seed_of(None)
     cases = []

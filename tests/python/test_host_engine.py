@@ -91,7 +91,7 @@ def test_ranks_without_any_network(engine, tmp_path):
 # Gloo. Once the engine has been found, no socket may be made at all.
 CAGED = """
 import os, pickle, pwd, sys
-sys.path[:0] = [{tests!r}, {tests!r} + "/lifecycle"]
+sys.path[:0] = [{tests!r}, {tests!r} + "/support", {tests!r} + "/lifecycle"]
 import sandbox
 for family in (2, 10, 16, 17):  # AF_INET, AF_INET6, AF_NETLINK, AF_PACKET
     sandbox.kill([("socket", {{0: family}})])

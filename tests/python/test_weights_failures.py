@@ -15,8 +15,7 @@ import torch.distributed as dist
 from forked import Forked
 from ranks import free_port
 
-HERE = Path(__file__).parent
-EXAMPLE = HERE.parents[1] / "examples" / "weights_to_engines.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "weights_to_engines.py"
 ENV = {
     **os.environ,
     "MCAST_SOCKET_IFNAME": "lo",
@@ -32,7 +31,13 @@ class Job:
         self.ranks = [self.start(rank) for rank in range(4)]
 
     def start(self, rank: int) -> Forked:
-        words = [str(HERE / "weights_job.py"), str(rank), "4", str(self.port), str(self.folder)]
+        words = [
+            str(Path(__file__).with_name("weights_job.py")),
+            str(rank),
+            "4",
+            str(self.port),
+            str(self.folder),
+        ]
         return Forked([*words, self.scenario], ENV)
 
     def wait_for(self, name: str) -> None:

@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+import fake_device
 import programs
 import pytest
 import torch
@@ -212,10 +213,7 @@ def on_devices(ctx, folder, library, gate):
 
 @pytest.mark.parametrize("gate", [True, False], ids=["gate", "host"])
 def test_device_tensors(hosts, gate):
-    folder = str(Path(__file__).parents[1])
-    sys.path.insert(0, folder)
-    import fake_device
-
+    folder = str(Path(fake_device.__file__).parents[1])
     # A separate lab: its processes have an accelerator from now on.
     cluster = hosts(2, 2, rate="900mbit")
     streams = cluster.run(on_devices, folder, fake_device.library(), gate)

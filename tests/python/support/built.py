@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "build" / str(sys.implementation.cache_tag) / "python_tests"
 MAKE = "run `make build-python-tests`"
 

@@ -22,9 +22,9 @@ def library() -> str:
     return str(
         built(
             "test_extensions.so",
-            "tests/python/fake_device/*.cpp",
-            "tests/python/fake_device/*.h",
-            "tests/python/batching/*.cpp",
+            "tests/python/support/fake_device/*.cpp",
+            "tests/python/support/fake_device/*.h",
+            "tests/python/support/batching/*.cpp",
         )
     )
 
