@@ -419,7 +419,7 @@ MUTANTS = [
 """,
         "",
         "collective",
-        "Who/LateRank*:Agreement.LateAnd*",
+        "Who/LateRank*:Agreement.SilentRank*",
     ),
     Mutant(
         "probe-good-although-a-rank-is-missing",

@@ -36,7 +36,7 @@ RANKS = [
         "const Member silent = drained ? watch_.silent(now) : kNoMember;",
         "const Member silent = drained && now == kNever ? watch_.silent(now) : kNoMember;",
         "aggregation",
-        "Stations.StopAndGoOn",
+        "Stations.StoppedStationIsGivenUpAndStaysOutOfItsSet",
     ),
     Mutant(
         "late-result-of-a-dropped-station-placed",
@@ -116,7 +116,7 @@ RANKS = [
         "if (!parting_ || (latest != nullptr && g_.ops.base() < latest->from)) return;",
         "if (!parting_) return;",
         "aggregation",
-        "Roster*:Stations.Gone*",
+        "Roster*:Stations.StationGone*",
     ),
     Mutant(
         "station-that-comes-back-not-met-again",

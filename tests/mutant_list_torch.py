@@ -138,7 +138,7 @@ TORCH = [
   }
   // A connection""",
         "pytest",
-        "tests/python/test_citizen.py -k test_split",
+        "tests/python/test_citizen.py -k test_split_groups_work_and_know_their_global_ranks",
     ),
     Mutant(
         "shrink-never-aborts",
@@ -147,7 +147,7 @@ TORCH = [
 """,
         "",
         "pytest",
-        "tests/python/test_citizen.py -k test_shrink",
+        "tests/python/test_citizen.py -k test_a_shrunk_group_goes_on_in_the_old_order",
     ),
     Mutant(
         "shrink-keeps-old-ranks",
@@ -155,7 +155,7 @@ TORCH = [
         "if (r == rank_) rank = size;",
         "if (r == rank_) rank = r;",
         "pytest",
-        "tests/python/test_citizen.py -k 'test_shrink and 0'",
+        "tests/python/test_citizen.py -k 'test_a_shrunk_group_goes_on_in_the_old_order and 0'",
     ),
     Mutant(
         "average-is-a-sum",
@@ -204,7 +204,7 @@ TORCH = [
         "return reduction == Reduction::kSum || reduction == Reduction::kAvg ||",
         "return reduction == Reduction::kSum || reduction == Reduction::kProduct ||",
         "pytest",
-        "tests/python/test_reduce.py::test_refused[network]",
+        "tests/python/test_reduce.py::test_unsupported_calls_are_refused_without_a_sequence_number[network]",
     ),
     Mutant(
         "reduce-scatter-output-may-overlap-its-input",

@@ -54,7 +54,7 @@ TORCH_DEVICE = [
 """,
         "",
         "pytest",
-        "tests/python/test_device_limits.py::test_fault[host]",
+        "tests/python/test_device_limits.py::test_a_device_failure_is_named_and_aborts_the_peers[host]",
     ),
     Mutant(
         "device-barrier-does-not-wait-for-kernels",
@@ -72,7 +72,7 @@ TORCH_DEVICE = [
 """,
         "",
         "pytest",
-        "tests/python/test_device_messages.py::test_any_source[gate-off]",
+        "tests/python/test_device_messages.py::test_a_receive_from_any_source_names_its_sender[gate-off]",
     ),
     Mutant(
         "messages-of-all-streams-in-one-pair",
@@ -96,7 +96,7 @@ TORCH_DEVICE = [
         "for (const auto& copies : checked) copies->check();",
         "for (const auto& copies : checked) (void)copies;",
         "pytest",
-        "tests/python/test_device_limits.py::test_fault[gate]",
+        "tests/python/test_device_limits.py::test_a_device_failure_is_named_and_aborts_the_peers[gate]",
     ),
     Mutant(
         "capture-mode-not-relaxed",

@@ -67,7 +67,7 @@ TORCH_WORKS = [
         'TORCH_CHECK_VALUE(checked.ok(), "torch_mcast.Options: "',
         'TORCH_CHECK_VALUE(checked.ok() || !text.empty(), "torch_mcast.Options: "',
         "pytest",
-        "tests/python/test_options.py -k test_mistakes",
+        "tests/python/test_options.py -k test_wrong_options_are_refused_with_the_reason",
     ),
     Mutant(
         "flight-recorder-without-bound",

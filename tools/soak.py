@@ -40,7 +40,7 @@ SUITES: list[tuple[str, str, Environment]] = [
     ("shm", "*HostSchedules*:HostFailures*:HostRounds*:HostThreads*", {}),
     ("shm", "HostMessages*:*HostExchanges*:RingTest*", {}),
     ("wire", "Attack*:ForgedAnswer*", {}),
-    ("aggregation", "*Schedules*:BlockTable*:Stations.LostAtEveryFrame:Placement.*", {}),
+    ("aggregation", "*Schedules*:BlockTable*:Stations.LossAtAnyFrameIsSurvived:Placement.*", {}),
     ("protocol", "*", {}),
     ("host_engine", "Ring*:IpcControl*:IpcRecord*", {}),
     ("base", "Bitmap*", {}),
@@ -105,7 +105,7 @@ def report(folder: Path, failed: Run) -> None:
     for name, text in failed.plans.items():
         (folder / name).write_text(text)
         plan = {"MCAST_SWARM_PLAN": str(folder / name)}
-        print(f"  {failed.command(plan, 'Swarm.APlan')}", flush=True)
+        print(f"  {failed.command(plan, 'Swarm.GivenPlanBreaksNoLaw')}", flush=True)
 
 
 def main() -> int:

@@ -394,7 +394,7 @@ def split() -> None:
     assert world == 3
 
 
-def test_split(ranks):
+def test_split_groups_work_and_know_their_global_ranks(ranks):
     ranks(3, split)
 
 
@@ -408,7 +408,7 @@ def merged(path: str) -> None:
     assert both.size() == world and tensor.tolist() == [float(world)] * 3
 
 
-def test_merge(ranks, tmp_path):
+def test_merged_groups_reduce_over_all_ranks(ranks, tmp_path):
     ranks(2, merged, str(tmp_path / "merged"))
 
 
@@ -437,5 +437,5 @@ def shrunk(flags: int) -> float:
 
 
 @pytest.mark.parametrize("flags", [distributed_c10d.SHRINK_DEFAULT, distributed_c10d.SHRINK_ABORT])
-def test_shrink(ranks, flags):
+def test_a_shrunk_group_goes_on_in_the_old_order(ranks, flags):
     assert ranks(3, shrunk, flags) == [2.0, 0.0, 2.0]

@@ -128,7 +128,7 @@ def fault() -> str:
 @pytest.mark.fake_device(
     "it makes the device fail, which no process survives on CUDA, and limits copies"
 )
-def test_fault(either):
+def test_a_device_failure_is_named_and_aborts_the_peers(either):
     texts = either(2, fault, timeout_s=60)
     assert "mcast all_gather_into_tensor #1 on rank 0 of 2" in texts[0]
     assert "the device failed: fake device: a kernel has faulted" in texts[0]
@@ -154,7 +154,7 @@ def kernel_fails() -> tuple[str, str]:
     return str(caught.value), str(again.value)
 
 
-if device_ranks.GPU and torch.cuda.device_count():  # the fake device has test_fault
+if device_ranks.GPU and torch.cuda.device_count():  # the test above has the fake device
 
     @pytest.mark.parametrize("wait", ["stream", "host"])
     def test_a_kernel_that_fails_on_cuda(wait):
@@ -304,7 +304,7 @@ def many_groups(count: int) -> int:
     return ops().pooled() - before
 
 
-def test_streams_of_the_pool(either):
+def test_groups_share_the_streams_of_the_pool(either):
     """Groups share a pair per lane and device, however many there are: torch's pool lends the same
     few streams again. (Not counted on CUDA.)"""
     assert max(either(2, many_groups, 5)) <= 4

@@ -145,7 +145,7 @@ def fault(side: str) -> str:
     "it makes the device fail, which no process survives on CUDA, and limits copies"
 )
 @pytest.mark.parametrize("side", ["sender", "receiver"])
-def test_fault(either, side):
+def test_a_device_failure_during_a_message_aborts_the_peer(either, side):
     texts = either(2, fault, side, timeout_s=60)
     failed = 0 if side == "sender" else 1
     assert "the device failed: fake device: a kernel has faulted" in texts[failed]

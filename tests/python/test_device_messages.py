@@ -67,7 +67,7 @@ def all_types() -> None:
 
 
 @ALL_PATHS
-def test_all_types(either, shared_memory):
+def test_every_dtype_and_size_arrives_by_the_engine(either, shared_memory):
     either(2, all_types, env={"MCAST_SHARED_MEMORY": shared_memory})
 
 
@@ -111,7 +111,7 @@ def in_any_order(seed: int) -> None:
 
 @ALL_PATHS
 @pytest.mark.parametrize("seed", [1, FRESH])
-def test_in_any_order(either, seed, shared_memory):
+def test_messages_of_one_tag_arrive_in_the_order_sent_on_any_stream(either, seed, shared_memory):
     either(3, in_any_order, seed_of(seed), env={"MCAST_SHARED_MEMORY": shared_memory})
 
 
@@ -132,7 +132,7 @@ def any_source() -> None:
 
 
 @ALL_PATHS
-def test_any_source(either, shared_memory):
+def test_a_receive_from_any_source_names_its_sender(either, shared_memory):
     either(3, any_source, env={"MCAST_SHARED_MEMORY": shared_memory})
 
 
@@ -197,7 +197,7 @@ def order_of_streams() -> None:
     ops().use_stream(0)
 
 
-def test_order_of_streams(either):
+def test_messages_keep_the_order_of_their_streams(either):
     either(2, order_of_streams)
 
 
@@ -375,7 +375,7 @@ def batch() -> None:
         check(tensor, content(1 - rank, size, SOME, size), size)
 
 
-def test_batch(either):
+def test_a_batch_of_sends_and_receives_is_one_work(either):
     either(2, batch)
 
 
@@ -424,7 +424,7 @@ def many_streams() -> int:
     return ops().pooled() - before
 
 
-def test_streams_of_the_pool(either):
+def test_messages_of_many_streams_take_few_of_the_pool(either):
     assert max(either(2, many_streams)) <= 16
 
 
@@ -437,7 +437,7 @@ def refused() -> None:
     dist.barrier()
 
 
-def test_what_is_refused(either):
+def test_sends_to_itself_and_gathers_are_refused(either):
     either(2, refused)
 
 

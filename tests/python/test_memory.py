@@ -90,14 +90,14 @@ def of_operations(total: int) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("ranks", "least", "most"), [("network", 36, 48), ("host", 14, 30)], indirect=["ranks"]
 )
-def test_a_group(ranks, least, most, record_property):
+def test_a_group_takes_as_much_memory_as_the_page_says(ranks, least, most, record_property):
     """The figures are those of docs/memory.md, in KiB."""
     sizes = ranks(2, of_groups, 30)
     record_property("bytes per group", sizes)
     assert all(least << 10 < size < most << 10 for size in sizes), sizes
 
 
-def test_operations(ranks, record_property):
+def test_memory_of_operations_is_bounded(ranks, record_property):
     """Bitmaps, the frames and datagrams of one turn, and the incast of a reduction: only one bit
     per chunk grows with the operation."""
     peaks = ranks(3, of_operations, 48 * MiB)

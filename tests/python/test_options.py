@@ -64,7 +64,7 @@ def test_defaults_are_the_tables(monkeypatch):
         ({"fallback": "mpi"}, ValueError, "fallback must be 'auto', 'gloo' or 'none', got 'mpi'"),
     ],
 )
-def test_mistakes(keywords, kind, text):
+def test_wrong_options_are_refused_with_the_reason(keywords, kind, text):
     with pytest.raises(kind, match=text):
         torch_mcast.Options(**keywords)
 

@@ -41,7 +41,7 @@ def all_types() -> str:
 
 
 @EVERYWHERE
-def test_all_types(ranks, request):
+def test_every_dtype_and_size_arrives_by_the_engine(ranks, request):
     network = request.node.callspec.params["ranks"] in NETWORK
     path = "multicast" if network else "shared memory"
     assert ranks(2, all_types) == [path] * 2
@@ -72,7 +72,7 @@ def lengths_and_ways() -> tuple[int, int]:
 
 
 @EVERYWHERE
-def test_lengths_and_ways(ranks, request):
+def test_long_messages_are_read_in_place_where_that_is_possible(ranks, request):
     path = request.node.callspec.params["ranks"]
     everything, longest = sum(LENT), max(LENT)
     expected = {"host": {(everything, 0)}, "host-map": {(everything - longest, longest)}}
@@ -113,7 +113,7 @@ def in_any_order(seed: int) -> None:
 
 @EVERYWHERE
 @pytest.mark.parametrize("seed", [1, FRESH])
-def test_in_any_order(ranks, seed):
+def test_messages_of_one_tag_arrive_in_the_order_sent(ranks, seed):
     ranks(3, in_any_order, seed_of(seed))
 
 
@@ -142,7 +142,7 @@ def any_source() -> None:
 
 
 @EVERYWHERE
-def test_any_source(ranks):
+def test_a_receive_from_any_source_names_its_sender(ranks):
     ranks(4, any_source)
 
 
@@ -270,7 +270,7 @@ def refused() -> None:
 
 
 @EVERYWHERE
-def test_what_is_refused(ranks):
+def test_a_send_to_itself_is_refused(ranks):
     ranks(2, refused)
 
 

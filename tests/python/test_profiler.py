@@ -49,7 +49,7 @@ def profiled(path: str) -> dict[str, tuple[float, float]]:
     return spans
 
 
-def test_spans(ranks, tmp_path):
+def test_a_span_lasts_from_the_call_to_its_completion(ranks, tmp_path):
     spans = ranks(2, profiled, str(tmp_path / "trace.json"))[0]
     for name in OPS:
         start, end = spans[name]

@@ -98,7 +98,7 @@ def all_of_them(folder: str) -> None:
 
 
 @pytest.mark.parametrize("ranks", ["network", "host"], indirect=True)
-def test_the_same_members(ranks, tmp_path):
+def test_the_same_members_work_again_in_another_order(ranks, tmp_path):
     ranks(3, all_of_them, str(tmp_path))
 
 
@@ -167,7 +167,7 @@ def after_an_abort(folder: str) -> None:
     works()
 
 
-def test_after_an_abort(ranks, tmp_path):
+def test_a_reconfigured_group_works_after_an_abort(ranks, tmp_path):
     ranks(3, after_an_abort, str(tmp_path))
 
 
@@ -212,7 +212,7 @@ def refused(folder: str) -> None:
     works()
 
 
-def test_what_is_refused(ranks, tmp_path):
+def test_wrong_handles_and_used_numbers_are_refused(ranks, tmp_path):
     ranks(2, refused, str(tmp_path))
 
 

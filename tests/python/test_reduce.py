@@ -180,7 +180,7 @@ def test_complex(ranks):
     ranks(3, all_kinds, cases, [1, 1021])
 
 
-def test_in_turn(ranks):
+def test_folding_in_turn_gives_the_bits_of_the_model(ranks):
     ops = [*ORDERED, Op.AVG, Op.PREMUL_SUM]
     cases = [*itertools.product(FLOATS, ops), (torch.int32, Op.SUM), (torch.bool, Op.SUM)]
     ranks(4, all_kinds, cases, [0, 1, 1021, 20_011], options={"fold": "turn"})
@@ -188,7 +188,7 @@ def test_in_turn(ranks):
 
 @pytest.mark.network
 @pytest.mark.parametrize("algorithm", ["ring", "multicast"])
-def test_in_turn_on_every_path(ranks, algorithm):
+def test_folding_in_turn_gives_the_bits_of_the_model_on_every_path(ranks, algorithm):
     cases = [(torch.float32, Op.SUM), (torch.bfloat16, Op.AVG)]
     ranks(3, all_kinds, cases, SIZES, options={"fold": "turn", "algorithm": algorithm})
 
@@ -208,7 +208,7 @@ def uneven_in_turn() -> None:
             same_bits(total, expected, size)
 
 
-def test_uneven_in_turn(ranks):
+def test_folding_uneven_sizes_in_turn_gives_the_bits_of_the_model(ranks):
     ranks(5, uneven_in_turn, options={"fold": "turn"})
 
 
@@ -345,7 +345,7 @@ def refused() -> None:
     assert total.tolist() == [world] * 3
 
 
-def test_refused(ranks):
+def test_unsupported_calls_are_refused_without_a_sequence_number(ranks):
     ranks(2, refused)
 
 

@@ -60,5 +60,5 @@ def test_a_plan_of_the_swarm_is_kept(tmp_path):
     code, said, files = soak(tmp_path, script, bad="sim")
     kept = tmp_path / "out" / "swarm-77.plan"
     assert code == 1 and files and kept.read_text() == "hosts 3\n", said
-    again = f"MCAST_SWARM_PLAN={kept} mcast_test_sim --gtest_filter='Swarm.APlan'"
+    again = f"MCAST_SWARM_PLAN={kept} mcast_test_sim --gtest_filter='Swarm.GivenPlanBreaksNoLaw'"
     assert again in said, said

@@ -265,7 +265,7 @@ def keepalive() -> None:
     assert gone.wait(20)
 
 
-def test_keepalive(ranks):
+def test_tensors_live_until_their_operation_is_complete(ranks):
     ranks(2, keepalive)
 
 

@@ -37,7 +37,7 @@ TEST(Ageing, ReportsAnIdleBlockSoonAfterItsDeadline) {
   }
 }
 
-TEST(Ageing, TheOldestOfSeveral) {
+TEST(Ageing, OldestOfSeveralIsReportedFirst) {
   BlockTable table(8, 4);
   for (uint32_t q = 0; q < 8; q++) table.insert({1, 1, q}, q == 5 ? 1 : 10);
   Ageing ageing(16);

@@ -16,7 +16,7 @@ Result<CommandLine> parse(const std::vector<std::string>& arguments,
   return parse_command_line(arguments, environment);
 }
 
-TEST(AggregatorOptions, Defaults) {
+TEST(AggregatorOptions, DefaultsApplyWithoutArguments) {
   const auto line = parse({});
   ASSERT_TRUE(line.ok());
   const Options& o = line->options;

@@ -201,7 +201,7 @@ TEST(Roster, StationsComeGoAndStay) {
 
 // A station is lost after all ranks had reached it, before the cut-over: it is in force and out on
 // all ranks, the top is notified, and the next roster is without it.
-TEST(Roster, GoneBetweenRosters) {
+TEST(Roster, StationLostBeforeTheCutoverIsOutOnAllRanks) {
   for (const Member who : {0, 1, 4}) {
     RosterWorld w(ranks(5));
     FakeStation &a = w.add(), &b = w.add();

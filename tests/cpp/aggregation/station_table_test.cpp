@@ -92,7 +92,7 @@ TEST(StationTable, SetsThatNoOperationNeedsAreForgotten) {
   EXPECT_EQ(t.latest(), second) << "the last stays in force";
 }
 
-TEST(StationTable, Contacts) {
+TEST(StationTable, ContactExistsFromMeetToPartAndGoesDownOnce) {
   StationTable t;
   EXPECT_EQ(t.contact(8), nullptr);
   t.heard(8, 5);

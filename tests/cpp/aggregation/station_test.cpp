@@ -352,7 +352,7 @@ TEST(Violations, ACorruptFrameEndsTheJob) {
   EXPECT_EQ(w.count(Counter::corrupt), 1u);
 }
 
-TEST(Ends, WithTheGroup) {
+TEST(Ends, JobEndsWithTheGroup) {
   StationWorld w({});
   w.open_all(some_call(w));
   w.station().on_bye();
@@ -361,7 +361,7 @@ TEST(Ends, WithTheGroup) {
   w.station().on_stream_end(0, w.now());
 }
 
-TEST(Ends, WithTheLastStream) {
+TEST(Ends, JobEndsWithTheLastStream) {
   StationWorld w({.incast = 3 * 2 * 4096});
   const Sequence op = some_call(w);
   w.open_all(op);
@@ -390,7 +390,7 @@ TEST(Ends, WithoutARankNothingIsGranted) {
 
 // The job ends although other ranks stay: a rank whose group has failed has no reason to close its
 // streams.
-TEST(Ends, SoonAfterTheFirstStream) {
+TEST(Ends, JobEndsSoonAfterTheFirstStream) {
   StationWorld w({});
   w.open_all(some_call(w));
   w.turn(Station::kLease);
@@ -403,7 +403,7 @@ TEST(Ends, SoonAfterTheFirstStream) {
   EXPECT_EQ(*w.station().closed(), "rank 1 has left");
 }
 
-TEST(Ends, WithoutAnyRank) {
+TEST(Ends, JobEndsIfNoRankConnects) {
   StationWorld w({});
   w.turn(Station::kLease - 1);
   EXPECT_FALSE(w.station().closed());

@@ -124,19 +124,19 @@ void survives(Happens happens) {
   }
 }
 
-TEST(StationTree, ALeafIsKilled) {
+TEST(StationTree, OperationsSurviveAKilledLeaf) {
   survives([](Cluster& c) { c.kill_station(0); });
 }
-TEST(StationTree, TheTopIsKilled) {
+TEST(StationTree, OperationsSurviveAKilledTop) {
   survives([](Cluster& c) { c.kill_station(3); });
 }
-TEST(StationTree, ALeafStops) {
+TEST(StationTree, OperationsSurviveAStoppedLeaf) {
   survives([](Cluster& c) { c.stop_station(2, true); });
 }
-TEST(StationTree, ALeafAndTheTopLoseEachOther) {
+TEST(StationTree, OperationsSurviveALostConnectionOfLeafAndTop) {
   survives([](Cluster& c) { c.net().reset(c.station(2).endpoint(), c.station(4).endpoint()); });
 }
-TEST(StationTree, ALeafDeclines) {
+TEST(StationTree, DecliningLeafIsNotLostAndResultsResume) {
   Cluster c(in_racks());
   add_tree(c);
   c.station(1).declines = true;
@@ -198,7 +198,7 @@ TEST(StationTree, TheTopTakesNoSumThatCannotBe) {
 }
 
 // After a loss, the next set is another tree.
-TEST(StationTree, AnotherTreeFollows) {
+TEST(StationTree, NextSetAfterALossFoldsAsAnotherTree) {
   Cluster c(in_racks());
   add_tree(c);
   finish(c, all_call(c, Kind::kAllreduce, Element::kFloat32, 1));

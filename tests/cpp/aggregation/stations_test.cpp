@@ -111,7 +111,7 @@ void expect_survived(Cluster& c, const Runs& runs) {
   EXPECT_GT(c.total(Counter::agg_diverted), 0u);
 }
 
-TEST(Stations, LateResultAfterDivert) {
+TEST(Stations, LateResultAfterDivertIsStale) {
   Cluster c(with_stations(4));
   c.add_stations({65536, 65536});
   Runs runs = everybody(c, sum(Kind::kAllreduce, Element::kFloat32, kVector), 1);
@@ -127,7 +127,7 @@ TEST(Stations, LateResultAfterDivert) {
   finish(c, everybody(c, sum(Kind::kAllreduce, Element::kFloat32, kVector), 2));
 }
 
-TEST(Stations, DivertBeforePost) {
+TEST(Stations, OperationDivertedBeforeTheLastPostCompletes) {
   Cluster c(with_stations(4));
   c.add_stations({65536});
   const auto d = sum(Kind::kAllreduce, Element::kFloat32, kVector);
@@ -141,7 +141,7 @@ TEST(Stations, DivertBeforePost) {
   expect_survived(c, runs);
 }
 
-TEST(Stations, GoneBetweenRosters) {
+TEST(Stations, StationGoneBetweenRostersIsLostOnAllRanks) {
   Cluster c(with_stations(4));
   c.add_stations({65536});
   const auto d = sum(Kind::kAllreduce, Element::kInt32, kVector);
@@ -202,7 +202,7 @@ TEST(Stations, DeclineCrossesResult) {
   EXPECT_EQ(c.total(Counter::agg_lost), 0u);
 }
 
-TEST(Stations, DeclinedFromTheStart) {
+TEST(Stations, OperationsCompleteIfAStationDeclinesFromTheStart) {
   Cluster c(with_stations(4));
   c.add_stations({65536, 65536});
   c.station(0).declines = true;
@@ -214,7 +214,7 @@ TEST(Stations, DeclinedFromTheStart) {
   EXPECT_EQ(c.total(Counter::agg_declined), 8u);
 }
 
-TEST(Stations, StopAndGoOn) {
+TEST(Stations, StoppedStationIsGivenUpAndStaysOutOfItsSet) {
   Cluster c(with_stations(4));
   c.add_stations({65536, 65536});
   const auto d = sum(Kind::kReduceScatter, Element::kFloat64, kVector / 4);
@@ -235,7 +235,7 @@ TEST(Stations, StopAndGoOn) {
   EXPECT_EQ(c.total(Counter::agg_lost), 4u);
 }
 
-TEST(Stations, LostAtEveryFrame) {
+TEST(Stations, LossAtAnyFrameIsSurvived) {
   uint64_t frames = 0;
   for (const uint64_t last : seeds(60)) {
     Cluster c(with_stations(4));
@@ -250,7 +250,7 @@ TEST(Stations, LostAtEveryFrame) {
   EXPECT_GT(frames, 20u);
 }
 
-TEST(Stations, InPlaceEverywhere) {
+TEST(Stations, InPlaceOperationsSurviveLostStations) {
   for (const Kind kind : {Kind::kAllreduce, Kind::kReduceScatter}) {
     for (const bool ring : {false, true}) {
       SCOPED_TRACE(std::string(wire::kind_name(kind)) + (ring ? " by the ring" : ""));

@@ -106,7 +106,7 @@ TEST(Bitmap, NoBitsIsFull) {
   EXPECT_EQ(stopped, 0u);
 }
 
-TEST(Bitmap, SetAllAtWordEdges) {
+TEST(Bitmap, SetAllFillsSizesAtWordEdgesExactly) {
   for (uint64_t n : {1, 63, 64, 65, 127, 128, 129}) {
     Bitmap bitmap(n);
     bitmap.test_and_set(0);

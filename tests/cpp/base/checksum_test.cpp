@@ -33,7 +33,7 @@ std::vector<std::byte> random_bytes(size_t size, uint64_t seed) {
   return data;
 }
 
-TEST(Crc32c, PublishedVectors) {
+TEST(Crc32c, AgreesWithPublishedVectors) {
   EXPECT_EQ(crc32c(bytes_of("123456789")), 0xe3069283u);
   // RFC 3720 appendix B.4.
   std::vector<std::byte> data(32, std::byte{0});

@@ -65,7 +65,7 @@ TEST(Errors, AreWrittenFromTheTable) {
   EXPECT_FALSE(is_error({}, ErrorId::rank_silent));
 }
 
-TEST(Errors, TheFirstOneInATextCounts) {
+TEST(Errors, FirstErrorInATextIsTheOneFound) {
   const std::string text =
       "aborted by rank 2: operation 7 differs between ranks: rank 0 called "
       "a, rank 1 called b; group 'g' is closed";

@@ -15,7 +15,7 @@ TEST(Units, PartsBetweenCommas) {
   EXPECT_THAT(split_at_commas(",a,,"), ElementsAre("", "a", "", ""));
 }
 
-TEST(Units, Sizes) {
+TEST(Units, SizesTakeABinarySuffixOrNone) {
   const auto size = [](std::string_view text) {
     uint64_t value = 7;
     return parse_size(text, value) ? value : uint64_t{7};
@@ -42,7 +42,7 @@ TEST(Units, SizesAreWrittenAsTheyAreRead) {
   EXPECT_EQ(size_text(1536), "1536");
 }
 
-TEST(Units, Decimals) {
+TEST(Units, DecimalsAreWrittenAsTheyAreRead) {
   double value = 7;
   EXPECT_TRUE(read_decimal("2.5", value) && value == 2.5);
   EXPECT_TRUE(read_decimal("1e3", value) && value == 1000);
@@ -54,7 +54,7 @@ TEST(Units, Decimals) {
   EXPECT_TRUE(read_decimal(decimal_text(0.1), value) && value == 0.1);
 }
 
-TEST(Units, Rates) {
+TEST(Units, RatesAreReadInBitsPerSecondOrRefused) {
   const auto rate = [](std::string_view text) {
     uint64_t value = 7;
     return parse_rate(text, value) ? value : uint64_t{7};

@@ -133,7 +133,7 @@ TEST_P(LateRank, IsNamedOnAllRanksAtTheTimeLimit) {
 INSTANTIATE_TEST_SUITE_P(Who, LateRank,
                          testing::Combine(testing::Values<Member>(0, 1, 2, 4), testing::Bool()));
 
-TEST(Agreement, LateAndSilentTogether) {
+TEST(Agreement, SilentRankIsReportedBeforeALateOne) {
   // The late rank replies. The stopped rank is reported dead first, since its limit is shorter.
   Cluster c(ranks(4));
   Runs runs;
@@ -148,7 +148,7 @@ TEST(Agreement, LateAndSilentTogether) {
 
 // The last rank calls just when the time of the others is up: either all succeed or all fail, and a
 // group whose operations succeeded does not fail afterwards.
-TEST(Agreement, ALimitPassedByAHair) {
+TEST(Agreement, CallAtTheLimitSucceedsOnAllRanksOrFailsOnAll) {
   for (Nanos early = -kMilli; early <= kMilli; early += 50 * kMicro) {
     Cluster c(ranks(3));
     Runs runs;
@@ -163,7 +163,7 @@ TEST(Agreement, ALimitPassedByAHair) {
   }
 }
 
-TEST(Agreement, DeadlineOfOneOfManyOps) {
+TEST(Agreement, DeadlineFailsItsOpOnAllCallersAndNoEarlierOp) {
   Cluster c(ranks(3));
   Runs runs = barrier_all(c);
   runs.push_back(c.allgather(0, 1000, 2, 3 * kSecond));
@@ -287,7 +287,7 @@ TEST(Agreement, ABlockBeyondTheChunkIndicesIsRefusedEverywhere) {
   }
 }
 
-TEST(Agreement, AllLeaveInOrder) {
+TEST(Agreement, RanksThatLeaveOneAfterTheOtherFailNoGroup) {
   Cluster c(ranks(4));
   Runs runs = allgather_all(c, 5000, 1);
   finish(c, runs);

@@ -38,7 +38,7 @@ TEST(Exchanges, BlocksCrossTheNetworkOnce) {
   }
 }
 
-TEST(Exchanges, ManyInARowOfAllKinds) {
+TEST(Exchanges, ManyInARowOfAllKindsDeliverExactBytes) {
   Cluster c(ranks(4));
   Runs runs;
   for (uint64_t id = 1; id <= 60; id++) {

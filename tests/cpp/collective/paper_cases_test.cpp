@@ -106,14 +106,14 @@ INSTANTIATE_TEST_SUITE_P(Which, LostChunk,
                                          WhichCase{"only_chunk", 5, {0}}),
                          [](const auto& p) { return std::string(p.param.name); });
 
-TEST(PaperCases, WholeBlockLostAtOneReceiver) {
+TEST(PaperCases, WholeBlockLostAtOneReceiverIsRepairedOnce) {
   Cluster c(paper_ranks(4));
   lose_once(c, [](const wire::DatagramHeader& h, size_t to) { return h.member == 1 && to == 3; });
   finish(c, allgather_all(c, 20 * kChunk, 1));
   EXPECT_EQ(c.total(Counter::repair_chunks_sent), 20u);
 }
 
-TEST(PaperCases, WholeBlockLostEverywhere) {
+TEST(PaperCases, WholeBlockLostEverywhereCostsAtMostTwoRepeats) {
   Cluster c(paper_ranks(4));
   lose_once(c, [](const wire::DatagramHeader& h, size_t) { return h.member == 1; });
   finish(c, allgather_all(c, 200 * kChunk, 1));
@@ -121,7 +121,7 @@ TEST(PaperCases, WholeBlockLostEverywhere) {
   EXPECT_EQ(c.total(Counter::fetch_timeouts), 0u);
 }
 
-TEST(PaperCases, EveryDatagramLostForEver) {
+TEST(PaperCases, StreamsCarryAllOpsIfEveryDatagramIsLost) {
   // Streams alone must be able to carry a group whose multicast died after the probe.
   Cluster c(paper_ranks(4));
   c.net().set_datagram_hook([](size_t from, size_t to, ConstBytes) {
@@ -222,7 +222,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Shapes,
 
 // ---- slow and dead ranks ----
 
-TEST(PaperCases, SlowRankBeforeTheFirstOp) {
+TEST(PaperCases, FirstLargeOpWaitsForASlowRank) {
   Cluster c(paper_ranks(4));
   Runs runs;
   for (Member r = 0; r < 3; r++) runs.push_back(c.allgather(r, 100 * kChunk, 1));
@@ -232,7 +232,7 @@ TEST(PaperCases, SlowRankBeforeTheFirstOp) {
   finish(c, runs);
 }
 
-TEST(PaperCases, SlowRankBetweenOps) {
+TEST(PaperCases, SmallOpsDoNotWaitForASlowRankThatCatchesUp) {
   Cluster c(paper_ranks(4));
   Runs runs;
   for (uint64_t id = 1; id <= 20; id++) {
@@ -248,7 +248,7 @@ TEST(PaperCases, SlowRankBetweenOps) {
   finish(c, runs);
 }
 
-TEST(PaperCases, RankStoppedDuringRepair) {
+TEST(PaperCases, BroadcastCompletesIfADonorIsPausedDuringRepair) {
   Cluster c(paper_ranks(4));
   lose_once(c,
             [](const wire::DatagramHeader& h, size_t to) { return to == 1 && h.chunk % 3 == 0; });

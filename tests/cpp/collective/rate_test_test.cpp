@@ -160,7 +160,7 @@ TEST(RateTest, ALateRankCostsOneTrialOfTheRing) {
   EXPECT_EQ(job.switches(), 2 * kPaced) << "twice the rest after a trial that failed";
 }
 
-TEST(RateTest, NoTestWithoutAPossibleGain) {
+TEST(RateTest, NoTestRunsWithoutAPossibleGainOrIfDisabled) {
   ClusterOptions near = shaped(), off = shaped();
   near.group.multicast.link_rate = static_cast<uint64_t>(8 * kLinkRate);
   off.group.multicast.rate_test = 0;

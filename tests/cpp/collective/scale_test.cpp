@@ -87,7 +87,7 @@ TEST(Scale, WaitingAndOperationsCostTheSameAtEveryMember) {
   }
 }
 
-TEST(Scale, TableRow) {
+TEST(Scale, TableRowIsPrintedForTheGivenRanks) {
   const char* const ranks = std::getenv("MCAST_TEST_SCALE");
   const auto n = static_cast<uint32_t>(ranks == nullptr ? 4 : std::atoi(ranks));
   const Row row = measure(n);

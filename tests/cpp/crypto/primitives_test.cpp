@@ -201,7 +201,7 @@ TEST_F(Primitives, PartsAndFlippedBits) {
   }
 }
 
-TEST_F(Primitives, AKeyOfAnotherSize) {
+TEST_F(Primitives, KeyOfAnotherSizeIsRefused) {
   EXPECT_EQ(SealContext::make(Suite::kAes128Gcm, std::vector<std::byte>(32)).status().code(),
             Code::kInternal);
   EXPECT_EQ(OpenContext::make(Suite::kAes256Gcm, std::vector<std::byte>(16)).status().code(),

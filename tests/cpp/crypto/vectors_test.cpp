@@ -70,7 +70,7 @@ TEST_F(SecondImplementation, KeysOfAGroup) {
   EXPECT_EQ(hex(pair_key(*shared, mix).bytes()), v_.hex("pair_key"));
 }
 
-TEST_F(SecondImplementation, Datagrams) {
+TEST_F(SecondImplementation, DatagramsAreTheSameByteForByte) {
   const Key root = v_.key("group_root");
   EXPECT_EQ(hex(filter_key(root, 1)), v_.hex("filter_key"));
   wire::DatagramHeader header{
@@ -162,7 +162,7 @@ TEST_F(SecondImplementation, ADigestFitsNoOtherBlock) {
   EXPECT_EQ(all.size(), 8u);
 }
 
-TEST_F(SecondStreams, HandshakeAndRecords) {
+TEST_F(SecondStreams, HandshakeAndRecordsAreTheSameByteForByte) {
   for (const Mode mode : kModes) {
     for (const Suite suite : kSuites) {
       const std::string name = how(mode, suite);

@@ -378,7 +378,7 @@ class DpaHandsOn : public DpaWorker {
   rig_stream other_{};
 };
 
-TEST_F(DpaHandsOn, WholeAndBetweenChunks) {
+TEST_F(DpaHandsOn, OtherDatagramsArriveWholeAndInOrderAmongChunks) {
   start_for_engine();
   for (uint32_t i = 0; i < 10; i++) {
     arrive(i);
@@ -406,7 +406,7 @@ TEST_F(DpaHandsOn, EntriesLandAsBitsDo) {
 }
 
 // A full ring drops further datagrams; chunks are placed meanwhile, and slots are posted again.
-TEST_F(DpaHandsOn, NoMoreThanTheRingHolds) {
+TEST_F(DpaHandsOn, DatagramsBeyondAFullRingAreDropped) {
   start_for_engine();
   for (uint32_t i = 0; i < RIG_REST + 5; i++) {
     arrive_other(i);

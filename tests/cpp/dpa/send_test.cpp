@@ -116,11 +116,11 @@ std::string run(uint64_t seed, bool header) {
   return sender.wrong();
 }
 
-TEST(DpaSend, EachChunkOnceInOrderHeader) {
+TEST(DpaSend, EachChunkLeavesOnceInOrderWithAHeader) {
   test::for_seeds(test::seeds(100, 3), [](uint64_t seed) { return run(seed, true); });
 }
 
-TEST(DpaSend, EachChunkOnceInOrderImmediate) {
+TEST(DpaSend, EachChunkLeavesOnceInOrderWithAnImmediate) {
   test::for_seeds(test::seeds(100, 4), [](uint64_t seed) { return run(seed, false); });
 }
 

@@ -194,7 +194,7 @@ TEST(IpcControl, HowManyPartsFit) {
   EXPECT_NE(why.find("65536 bytes"), std::string::npos) << why;
 }
 
-TEST(IpcControl, AnyBytes) {
+TEST(IpcControl, MutatedBytesThatParseHaveOneEncoding) {
   for (const uint64_t seed : test::seeds(400)) {
     SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));
     std::mt19937_64 rng(seed);

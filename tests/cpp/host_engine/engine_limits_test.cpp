@@ -27,7 +27,7 @@ GroupSpec spec_of(const EngineProcess& engine, Member rank, uint32_t ranks) {
   return *spec;
 }
 
-TEST(EngineLimits, Groups) {
+TEST(EngineLimits, GroupsBeyondTheLimitAreRefusedUntilOneIsFreed) {
   service::TenantLimits limits;
   limits.groups = 1;
   EngineProcess engine(limits);
@@ -46,7 +46,7 @@ TEST(EngineLimits, Groups) {
   }));
 }
 
-TEST(EngineLimits, Memory) {
+TEST(EngineLimits, OperationBeyondTheMemoryLimitIsRefused) {
   service::TenantLimits limits;
   limits.arenas = uint64_t{40} << 20;
   EngineProcess engine(limits);
@@ -74,7 +74,7 @@ TEST(EngineLimits, TensorsThatAreMappedTakeNoSpans) {
   }));
 }
 
-TEST(EngineLimits, OperationsInFlight) {
+TEST(EngineLimits, OperationsInFlightBeyondTheLimitFailOnAllRanks) {
   service::TenantLimits limits;
   limits.operations = 3;
   EngineProcess engine(limits);
@@ -114,7 +114,7 @@ TEST(EngineLimits, OperationsInFlight) {
   }));
 }
 
-TEST(EngineLimits, Clients) {
+TEST(EngineLimits, ClientsBeyondTheLimitOfAUserAreRefused) {
   EngineProcess engine({}, 1);
   expect_all_good(run_ranks(1, 60, [&](Member, DirectoryStore&) {
     auto first = ClientLink::connect(engine.path(), 10 * kSecond);
@@ -126,7 +126,7 @@ TEST(EngineLimits, Clients) {
   }));
 }
 
-TEST(EngineLimits, NoEngineAtThePath) {
+TEST(EngineLimits, WithoutAnEngineTheErrorNamesThePath) {
   const auto link = ClientLink::connect("/nonexistent/engine.sock", 100 * kMilli);
   EXPECT_EQ(link.status().code(), Code::kUnavailable);
   EXPECT_THAT(link.status().message(), HasSubstr("cannot connect to /nonexistent/engine.sock"));

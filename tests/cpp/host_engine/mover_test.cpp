@@ -303,7 +303,7 @@ class MoverTest : public testing::Test {
   std::shared_ptr<Mover> mover_;
 };
 
-TEST_F(MoverTest, AnAllGatherOutOfPlaceAndInPlace) {
+TEST_F(MoverTest, AllGatherIsCopiedOutOfPlaceAndInPlace) {
   constexpr size_t kBlock = 700'001;
   for (const bool in_place : {false, true}) {
     std::vector<std::byte> mine(kBlock, std::byte{3}), all(3 * kBlock);

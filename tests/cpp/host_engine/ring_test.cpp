@@ -80,7 +80,7 @@ TEST(Ring, RecordsAreReadAsWritten) {
   }
 }
 
-TEST(Ring, BetweenTwoThreads) {
+TEST(Ring, RecordsPassBetweenThreadsWithoutALostWakeUp) {
   Memory memory;
   std::atomic<uint32_t> asleep{0}, woken{0};
   constexpr uint64_t kRecords = 20000;

@@ -105,7 +105,7 @@ std::vector<std::string> header(const std::string& folder, const std::string& li
   return check_file("csrc/core/" + folder + "/x.h", "#pragma once\n" + line + "\n");
 }
 
-TEST(Checker, TorchAndPythonInCore) {
+TEST(Checker, TorchAndPythonAreRefusedInCore) {
   for (const char* name : {"torch/torch.h", "ATen/ATen.h", "c10/util/Exception.h", "Python.h",
                            "python3.11/Python.h", "pybind11/pybind11.h"}) {
     EXPECT_THAT(header("runtime", "#include <" + std::string(name) + ">"),
@@ -129,7 +129,7 @@ TEST(Checker, SocketThreadAndClockHeadersInStateMachines) {
 }
 
 // In shm/, a file that is not listed as a driver belongs to the state machine.
-TEST(Checker, TheStateMachineOfShm) {
+TEST(Checker, ShmStateMachineMayNotUseThreadsClocksOrDrivers) {
   const auto shm = [](const std::string& file, const std::string& line) {
     return check_file("csrc/core/shm/" + file, "#pragma once\n" + line + "\n");
   };
@@ -158,7 +158,7 @@ TEST(Checker, TheSimulatedNetworkHasNoClockButItsOwn) {
   }
 }
 
-TEST(Checker, EveryPairOfLayers) {
+TEST(Checker, EveryPairOfLayersIsAllowedOrRefused) {
   const std::vector<std::string> order(folders().begin(), folders().end());
   for (size_t from = 0; from < order.size(); ++from) {
     for (size_t to = 0; to < order.size(); ++to) {
@@ -239,7 +239,7 @@ TEST(Checker, IncludesAreFoundHoweverTheyAreWritten) {
   EXPECT_THAT(header("protocol", "// #include <thread>"), IsEmpty());
 }
 
-TEST(Checker, ClockCalls) {
+TEST(Checker, ClockCallsInStateMachinesAreRefused) {
   for (const char* line :
        {"auto t = std::chrono::steady_clock::now();", "clock_gettime(CLOCK_MONOTONIC, &ts);",
         "gettimeofday(&tv, nullptr);", "x = time(nullptr);", "return time(0);", "::time(&t);",
@@ -279,7 +279,7 @@ TEST(Checker, ClocksThatCanBeSet) {
   EXPECT_THAT(check_file("torch_mcast/lab/launch.py", "x = time.monotonic()\n"), IsEmpty());
 }
 
-TEST(Checker, Exceptions) {
+TEST(Checker, ExceptionsAreRefusedInCoreOnly) {
   EXPECT_THAT(header("runtime", "throw std::bad_alloc();"), ElementsAre(HasSubstr("exceptions")));
   EXPECT_THAT(header("runtime", "rethrow(x);  // throw"), IsEmpty());
   EXPECT_THAT(check_file("csrc/torch/x.h", "#pragma once\nthrow 1;\n"), IsEmpty());
@@ -297,7 +297,7 @@ TEST(Checker, TheKernelOfADpaIsFreestanding) {
   EXPECT_THAT(dpa("rv64/x.h", "#include \"rig.h\""), IsEmpty());
 }
 
-TEST(Checker, LengthOfFiles) {
+TEST(Checker, FilesOfMoreThan800LinesAreRefused) {
   std::string text;
   for (int i = 0; i < 800; ++i) text += "\n";
   EXPECT_THAT(check_file("tests/python/test_x.py", text), IsEmpty());
@@ -305,7 +305,7 @@ TEST(Checker, LengthOfFiles) {
               ElementsAre(HasSubstr("801 lines")));
 }
 
-TEST(Checker, FirstParagraphAndGuards) {
+TEST(Checker, FilesNeedAFirstParagraphAndHeadersAGuard) {
   const std::string path = "csrc/torch/x.cpp";
   EXPECT_THAT(check_file(path, "#include <vector>\n"), ElementsAre(HasSubstr("starts with")));
   EXPECT_THAT(check_file(path, "// Short.\n#include <vector>\n"), ElementsAre(HasSubstr("starts")));
@@ -317,7 +317,7 @@ TEST(Checker, FirstParagraphAndGuards) {
   EXPECT_THAT(check_file("csrc/torch/x.h", "// no guard\n"), ElementsAre(HasSubstr("pragma once")));
 }
 
-TEST(Checker, UnfinishedWork) {
+TEST(Checker, UnfinishedWorkIsRefused) {
   EXPECT_THAT(header("base", "// TODO: later"), ElementsAre(HasSubstr("unfinished: TODO")));
   EXPECT_THAT(header("base", "// FIXME"), ElementsAre(HasSubstr("FIXME")));
   EXPECT_THAT(header("base", "int kTODOs;"), IsEmpty());

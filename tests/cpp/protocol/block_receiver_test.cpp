@@ -128,7 +128,7 @@ TEST(BlockReceiver, TheOwnBlockIsComplete) {
 }
 
 // 6 TB of 1408-byte chunks: only the bitmap is allocated.
-TEST(BlockReceiver, ArithmeticNearTwoToThe32) {
+TEST(BlockReceiver, GapsOfNearlyTwoToThe32ChunksAreFoundExactly) {
   constexpr Chunk kMany = 0xffffff00u;
   BlockReceiver r(kMany, {46, kMilli});
   r.accept(0, true, 0);

@@ -32,7 +32,7 @@ ChunkRange take(BlockSender& s, Chunk max = 1000, Nanos now = 0, bool expect_aga
   return r;
 }
 
-TEST(BlockSender, EagerThenCredit) {
+TEST(BlockSender, SendsItsEagerPartThenWhatCreditAndWindowAllow) {
   BlockSender s(sender(100, 10, 20));
   EXPECT_EQ(take(s), (ChunkRange{0, 10}));
   EXPECT_FALSE(s.can_send());
@@ -62,7 +62,7 @@ TEST(BlockSender, CreditNeverGoesBack) {
 }
 
 // Receivers share their sockets with other groups first, and with fewer of them later.
-TEST(BlockSender, TheLatestLimitCounts) {
+TEST(BlockSender, LatestLimitAppliesEvenIfItIsLower) {
   BlockSender s(sender(100, 0, 50));
   s.on_credit(0, 40, 0, 1);
   EXPECT_EQ(take(s, 10), (ChunkRange{0, 10}));
@@ -165,7 +165,7 @@ TEST(BlockSender, SilentOnceAllMarksHaveReachedTheEnd) {
   EXPECT_EQ(s.position_due(kSecond), Announce::kNo);
 }
 
-TEST(BlockSender, NoPositionWhereEverybodyKnows) {
+TEST(BlockSender, NoPositionIsDueIfReceiversReportedAllThatWasSent) {
   BlockSender s(sender(100, 4, 4));
   take(s);
   s.on_credit(4, 4, 0, 1);  // all received, no credit to continue
@@ -301,7 +301,7 @@ TEST(BlockSender, ThinLossDoesNotCut) {
   EXPECT_EQ(s.window(), 800u);
 }
 
-TEST(BlockSender, ArithmeticNearTwoToThe32) {
+TEST(BlockSender, NearlyTwoToThe32ChunksAreSentInOrder) {
   constexpr Chunk kMany = 0xffffffffu;
   BlockSender s(sender(kMany, 0, 800, 10, 200));
   s.on_credit(kMany - 100, kMany, 0, 0);

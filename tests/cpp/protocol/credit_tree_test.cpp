@@ -30,7 +30,7 @@ TEST(CreditTree, NothingBeforeAllHavePostedThenEverySlotOnce) {
   EXPECT_TRUE(changed.empty());
 }
 
-TEST(CreditTree, LeastMarkLeastLimitMostLost) {
+TEST(CreditTree, ReportsLeastMarkLeastLimitAndMostLost) {
   CreditTree t(1, 2);
   Changed changed;
   t.post_own();

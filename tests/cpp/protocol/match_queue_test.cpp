@@ -47,7 +47,7 @@ TEST(MatchQueue, ReceiveTakesTheOldestMessage) {
   EXPECT_EQ(q.unclaimed(), 0u);
 }
 
-TEST(MatchQueue, AnySourceBeforeASourceAndAfterIt) {
+TEST(MatchQueue, AnySourceAndNamedReceivesMatchInPostOrder) {
   MatchQueue q;
   EXPECT_FALSE(q.post(10, kAnyOne, 0));
   EXPECT_FALSE(q.post(11, 1, 0));

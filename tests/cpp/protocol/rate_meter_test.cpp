@@ -22,7 +22,7 @@ TEST(RateMeter, TimeBetweenOperationsDoesNotCount) {
   EXPECT_FALSE(meter.enough(801 * kMilli));
 }
 
-TEST(RateMeter, TheBestBatchCounts) {
+TEST(RateMeter, BestRateIsThatOfTheFastestBatch) {
   RateMeter meter;
   Nanos at = run(meter, 4, kSecond, 0);
   at = run(meter, 4, 100 * kMilli, 0, at);
@@ -47,7 +47,7 @@ TEST(RateMeter, FewOperationsAreNotEnoughHoweverLong) {
   EXPECT_FALSE(meter.enough(kSecond));
 }
 
-TEST(TrainMeter, TheSecondHalfCounts) {
+TEST(TrainMeter, RateIsMeasuredOverTheSecondHalf) {
   TrainMeter meter(4 * kMega);
   Nanos at = kSecond;
   // A slow beginning, then 1 MB in 10 ms.

@@ -37,7 +37,7 @@ TEST(SkewLimiter, WaitsLongerWhereStreamsAreSlowButNotForEver) {
   EXPECT_EQ(limiter.end(199, now + 25 * kMilli), SkewLimiter::kNoLimit);
 }
 
-TEST(SkewLimiter, NearTheLastNumberOfAChunk) {
+TEST(SkewLimiter, LimitSaturatesNearTheLastChunkNumber) {
   SkewLimiter limiter(10, kMilli);
   EXPECT_EQ(limiter.end(SkewLimiter::kNoLimit - 3, 0), SkewLimiter::kNoLimit);
 }

@@ -86,7 +86,7 @@ TEST(Coalescing, NotWhereWindowsAreSmall) {
   n.finish();
 }
 
-TEST(Coalescing, ShorterOnAFasterLinkAndAtLastNone) {
+TEST(Coalescing, PausesShortenOnAFasterLinkUntilThereIsNone) {
   for (const double rate : {4e9, 12.5e9}) {
     Coalesced n(rate);
     n.broadcast(4 * kBlockBytes);

@@ -242,7 +242,7 @@ TEST(Agree, AllRanksConcludeTheSame) {
   }
 }
 
-TEST(Agree, TheLeastBudgetAndDatagramCount) {
+TEST(Agree, SmallestBudgetAndDatagramSizeApplyToAll) {
   auto records = three();
   records[1].budget = 4000;
   records[2].datagram.external = 1000;
@@ -325,7 +325,7 @@ TEST(Agree, AGuardedDatagramIsLongerAndItsChunksMayBe) {
   EXPECT_EQ(agreed(records, 0)->agreed.chunk, 1408u - 64);
 }
 
-TEST(Agree, NoRoomForAChunk) {
+TEST(Agree, DatagramsTooSmallForAChunkAreRefused) {
   auto records = three();
   records[0].datagram.external = wire::kDatagramHeader + 63;
   expect_refused(records, Code::kUnavailable,

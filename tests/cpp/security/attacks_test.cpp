@@ -135,7 +135,7 @@ TEST_P(Attacks, OtherBytesUnderATrueHeader) {
   EXPECT_GT(refused(c, Cause::forged), 100u);
 }
 
-TEST_P(Attacks, EveryByteChangedOnce) {
+TEST_P(Attacks, DatagramsWithAnyByteChangedAreRefused) {
   Cluster c(options(2));
   size_t at = 0;
   before_each(c, [&](size_t to, Captured d) {

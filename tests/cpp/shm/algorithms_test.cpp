@@ -9,7 +9,7 @@ namespace {
 using wire::Kind;
 using enum PeerMemory;
 
-TEST(HostRounds, AllReduceInPlaceOverSeveralSpans) {
+TEST(HostRounds, InPlaceAllReduceOverSeveralSpansIsExact) {
   for (const size_t count : {size_t{7'000'001}, size_t{2'097'152}, size_t{17}}) {
     for (const PeerMemory memory : {kSlots, kRead, kMapped}) {
       if (memory == kSlots && count > 3'000'000) continue;

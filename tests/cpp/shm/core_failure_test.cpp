@@ -53,7 +53,7 @@ void disturb(uint64_t seed, uint32_t ranks, PeerMemory memory,
   }
 }
 
-TEST(HostFailures, AKilledRank) {
+TEST(HostFailures, CallsSucceedOrNameTheKilledRank) {
   size_t failed = 0;
   for (const uint64_t seed : seeds(150, 0, 16)) {
     SCOPED_TRACE("MCAST_TEST_SEED=" + std::to_string(seed));

@@ -131,7 +131,7 @@ TEST(Rings, AreSmallerWhereThereAreMoreOfThem) {
 }
 
 // Lets a thread sanitizer check the order of counts and bytes.
-TEST_F(RingTest, BetweenTwoThreads) {
+TEST_F(RingTest, RecordsArriveInOrderBetweenTwoThreads) {
   constexpr uint32_t kRecords = 20'000;
   std::thread other([&] {
     for (uint32_t n = 0; n < kRecords;) {

@@ -107,7 +107,7 @@ TEST(PeerProcess, ASignalWhileItIsAskedIsNotItsEnd) {
 }
 
 // Out of memory does not prove an end, and an end is still detected.
-TEST(PeerProcess, WherePollFailsASignalAsks) {
+TEST(PeerProcess, WherePollFailsASignalShowsWhetherItLives) {
   const int outcome = in_child([] {
     Other other;
     PeerProcess process(other.pid());
@@ -121,7 +121,7 @@ TEST(PeerProcess, WherePollFailsASignalAsks) {
 }
 
 // Kernels before 5.3, and sandboxes that do not know the call.
-TEST(PeerProcess, WithoutPidfdASignalAsks) {
+TEST(PeerProcess, WithoutPidfdASignalShowsWhetherItLives) {
   for (const int error : {ENOSYS, EPERM}) {
     const int outcome = in_child([&] {
       if (!forbid({SYS_pidfd_open}, error)) return kNoFilter;

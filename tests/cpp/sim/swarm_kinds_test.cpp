@@ -73,7 +73,7 @@ TEST_F(SwarmKinds, RanksThatEndInOrder) {
 }
 
 // The others give the group up; a minute later their frames for it no longer count as early.
-TEST_F(SwarmKinds, AGroupThatOneNeverMakes) {
+TEST_F(SwarmKinds, GroupThatOneRankNeverMakesHarmsNoLaterGroup) {
   const uint64_t before = times_at(ReachPoint::frame_without_its_group);
   const sim::RunEnd run = lawful_run(
       "world hosts=3\ngroup ranks=0,1,2\ngroup ranks=0,1,2 at=80s\nop kind=barrier\n"

@@ -29,7 +29,7 @@ TEST(SwarmLaws, ALaneDoesNotWaitForTheOther) {
 }
 
 // Laws that never report would pass everything, so each is shown a run that breaks it.
-TEST(SwarmLaws, SpeakUp) {
+TEST(SwarmLaws, ReportRunsThatBreakThem) {
   const sim::Plan plan = sim::parse(
                              "world hosts=3\ngroup ranks=0,1,2\nop kind=all_gather bytes=3000\n"
                              "op kind=barrier\n")
@@ -74,7 +74,7 @@ TEST(SwarmLaws, SpeakUp) {
 
 // Dependencies between ranks in an exchange, matching lengths, and bytes that have crossed the
 // network.
-TEST(SwarmLaws, SpeakUpAboutExchanges) {
+TEST(SwarmLaws, ReportExchangesThatBreakThem) {
   const sim::Plan plan = sim::parse(
                              "world hosts=3\ngroup ranks=0,1,2\nop kind=all_to_all\n"
                              "op kind=gather root=1 bytes=50000\nop kind=scatter bytes=10\n"
@@ -112,7 +112,7 @@ TEST(SwarmLaws, SpeakUpAboutExchanges) {
   }
 }
 
-TEST(SwarmLaws, SpeakUpAboutMessages) {
+TEST(SwarmLaws, ReportMessagesThatBreakThem) {
   const sim::Plan plan = sim::parse(
                              "world hosts=3\ngroup ranks=0,1,2\nop kind=barrier\n"
                              "op kind=all_reduce bytes=40000 at=20ms\n"
@@ -153,7 +153,7 @@ TEST(SwarmLaws, SpeakUpAboutMessages) {
 
 // A group that has moved to the ring and back; one that did so only on some ranks, or did not
 // return; and bytes that no rank can have sent.
-TEST(SwarmLaws, SpeakUpAboutPaths) {
+TEST(SwarmLaws, ReportPathsThatBreakThem) {
   std::string text = "world hosts=3\nset probe_timeout=50\ngroup ranks=0,1,2\n";
   for (int i = 0; i < 100; i++) {
     text += "op kind=all_gather bytes=40000 at=" + std::to_string(2 * i) + "ms\n";

@@ -102,7 +102,7 @@ void report(const sim::Plan& plan, const std::string& name, const std::vector<Fi
   ADD_FAILURE() << name << ":\n"
                 << all << "smallest plan, after " << small.runs << " runs:\n"
                 << sim::print(small.plan) << "MCAST_SWARM_PLAN=" << file
-                << " mcast_test_sim --gtest_filter=Swarm.APlan";
+                << " mcast_test_sim --gtest_filter=Swarm.GivenPlanBreaksNoLaw";
 }
 
 // Returns false if a law is broken.
@@ -145,7 +145,7 @@ TEST_F(Swarm, StoredPlansBreakNoLaw) {
   }
 }
 
-TEST_F(Swarm, APlan) {
+TEST_F(Swarm, GivenPlanBreaksNoLaw) {
   const char* const file = std::getenv("MCAST_SWARM_PLAN");
   if (file == nullptr) return;  // runs only on request
   const Result<sim::Plan> plan = sim::parse(text_of(file));

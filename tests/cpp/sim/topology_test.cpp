@@ -184,7 +184,7 @@ TEST(Topology, ATreeReachesEachMemberOnceWhoeverSends) {
   }
 }
 
-TEST(Topology, AStarGrows) {
+TEST(Topology, AStarGrowsByOneHostAndItsLink) {
   Topology topology = make("star", 2);
   EXPECT_EQ(topology.grow(), 2u);
   EXPECT_EQ(topology.hosts(), 3u);

@@ -225,7 +225,7 @@ TEST(World, ADeadRankFailsThoseOfItsHost) {
   }
 }
 
-TEST(World, TheRingToo) {
+TEST(World, OperationsByTheRingGiveTheRightBytes) {
   sim::WorldSpec spec = world_of(5, "star");
   spec.config.algorithm = "ring";
   sim::World world(spec);

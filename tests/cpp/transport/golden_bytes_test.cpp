@@ -25,7 +25,7 @@ std::string in_hex(ConstBytes bytes) {
   return out;
 }
 
-TEST(GoldenBytes, Datagram) {
+TEST(GoldenBytes, DatagramHasTheRecordedBytes) {
   const wire::DatagramHeader header{
       wire::DatagramType::kData, 1, true, true, 0x1122334455667788, 77, 0xdeadbeef, 12, 5, 0};
   std::vector<std::byte> out(wire::kDatagramHeader + 7);
@@ -34,7 +34,7 @@ TEST(GoldenBytes, Datagram) {
             "7d45fed9434d110788776655443322114d000000efbeadde0c000000050000007061796c6f6164");
 }
 
-TEST(GoldenBytes, Frame) {
+TEST(GoldenBytes, FrameHasTheRecordedBytes) {
   const wire::FrameHeader header{wire::FrameType::kCredit, 1,  5,
                                  0x1122334455667788,       77, 0xdeadbeef};
   std::vector<std::byte> out(wire::kFrameHeader);
@@ -51,7 +51,7 @@ std::string message_frame(wire::FrameType type, Sequence number, uint32_t argume
   return in_hex(out) + in_hex(body) + in_hex(text_bytes(payload));
 }
 
-TEST(GoldenBytes, Messages) {
+TEST(GoldenBytes, MessagesHaveTheRecordedBytes) {
   using T = wire::FrameType;
   wire::Writer head, grant, data, credit;
   wire::put_message_head(head, 9);
@@ -69,7 +69,7 @@ TEST(GoldenBytes, Messages) {
             "f45397a23a0105008877665544332211000000000000000004000000000000000700000000000000");
 }
 
-TEST(GoldenBytes, HelloAndItsAnswer) {
+TEST(GoldenBytes, HelloAndItsAnswerHaveTheRecordedBytes) {
   Hello hello;
   hello.channel = Channel::kReduce;
   hello.stripe = 1;

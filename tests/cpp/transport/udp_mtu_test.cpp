@@ -111,7 +111,7 @@ TEST_F(UdpMtuTest, DatagramsOfTheAgreedSizeGoOnInFragments) {
   });
 }
 
-TEST_F(UdpMtuTest, WithoutSegmentationToo) {
+TEST_F(UdpMtuTest, WithoutSegmentationDatagramsGoOnInFragmentsToo) {
   in_namespace([&] {
     set_up_loopback(1500);
     world_.options.gso = world_.options.gro = false;

@@ -27,7 +27,7 @@ TEST_F(VerbsDatagram, SendsWithWhatTheJoinReturned) {
   EXPECT_THAT(fake().used_qkeys, ElementsAre(0xabcdefu));
 }
 
-TEST_F(VerbsDatagram, OneCompletionPerChainOfSends) {
+TEST_F(VerbsDatagram, EachChainOfSendsHasOneCompletion) {
   Node& a = add();
   ASSERT_TRUE(a.dg().join(group).ok());
   const uint64_t posts = fake().send_posts;

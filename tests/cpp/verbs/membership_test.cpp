@@ -24,7 +24,7 @@ TEST_F(VerbsMembership, ARejectedJoinSaysWhy) {
   EXPECT_TRUE(a.dg().join(group).ok()) << "a later try is a fresh one";
 }
 
-TEST_F(VerbsMembership, UnansweredJoinEnds) {
+TEST_F(VerbsMembership, UnansweredJoinFailsAndNamesTheSubnetManager) {
   Node& a = add();
   fake().join_silent = true;
   const Status silent = a.dg().join(group);

@@ -35,7 +35,7 @@ Descriptor some_descriptor() {
   return d;
 }
 
-TEST(AggregationBodies, Open) {
+TEST(AggregationBodies, OpenRoundTripsWithItsNameCutTo64Bytes) {
   Writer out;
   AggOpen open{7, some_descriptor()}, back;
   put_agg_open(out, open);
@@ -54,7 +54,7 @@ TEST(AggregationBodies, Open) {
   EXPECT_FALSE(parse_agg_open(named.bytes(), back));
 }
 
-TEST(AggregationBodies, OpenOfAnUnknownKind) {
+TEST(AggregationBodies, OpenOfAnUnknownKindIsRefused) {
   Writer out;
   put_agg_open(out, {7, some_descriptor()});
   for (const unsigned kind : {0u, kKindMax + 1u, 255u}) {
@@ -65,7 +65,7 @@ TEST(AggregationBodies, OpenOfAnUnknownKind) {
   }
 }
 
-TEST(AggregationBodies, Result) {
+TEST(AggregationBodies, ResultRoundTripsAndAnUnknownFormIsRefused) {
   Writer out;
   put_agg_result_head(out, 77, ResultForm::kPartial, 5);
   EXPECT_EQ(out.size(), kAggResultHead);
@@ -105,7 +105,7 @@ TEST(AggregationBodies, DeclineAndGoneCutTheirTexts) {
   EXPECT_FALSE(parse_agg_gone(gone.bytes().first(5), g));
 }
 
-TEST(AggregationBodies, Wait) {
+TEST(AggregationBodies, WaitRoundTripsAndATruncatedOneIsRefused) {
   Writer out;
   put_agg_wait(out, {12, 830, {0x20, 1}});
   AggWait back;
@@ -133,7 +133,7 @@ TEST(AggregationBodies, DivertWantsRangesThatAscend) {
   EXPECT_FALSE(parse({{5, 6}, {0, 4}}));
 }
 
-TEST(AggregationBodies, PartialResult) {
+TEST(AggregationBodies, PartialResultRoundTripsAndFitsOneGroupSize) {
   PartialResult partial{67, {uint64_t{1} << 63 | 1, 4}}, back;
   Writer out;
   put_partial(out, partial);
@@ -153,7 +153,7 @@ TEST(AggregationBodies, PartialResult) {
   EXPECT_FALSE((PartialResult{0, {7}}.fits(3))) << "everybody is";
 }
 
-TEST(AggregationBodies, Roster) {
+TEST(AggregationBodies, RosterRoundTripsAndAnInvalidOneIsRefused) {
   StationRoster roster{4, true, {{1, 2, 65536, 7117, "10.0.0.9", "a"}, {1, 3, 9, 7118, "h", ""}}};
   roster.stations[1].key.fill(std::byte{7});  // of a guarded group
   Writer out;
@@ -180,7 +180,7 @@ TEST(AggregationBodies, Roster) {
   EXPECT_FALSE(parse_roster(big.bytes(), back));
 }
 
-TEST(AggregationBodies, RosterReach) {
+TEST(AggregationBodies, RosterReachRoundTripsAndExtraBitsAreRefused) {
   RosterReach reach{5, std::vector<bool>(11, true), std::vector<bool>(11, false)}, back;
   reach.heard[10] = true;
   Writer out;
@@ -350,7 +350,7 @@ TEST(AdmissionRecords, FieldsOutOfRange) {
   EXPECT_THAT(decode_admission(encode(large), back).message(), HasSubstr("at most 65536"));
 }
 
-TEST(AdmissionRecords, HeadingOfAnotherVersion) {
+TEST(AdmissionRecords, HeadingOfAnotherVersionIsRead) {
   const Ask heading = ask_heading("record=ask\nversion=9.0\nprotocol=12\nnew=1\n");
   EXPECT_EQ(heading.version, "9.0");
   EXPECT_EQ(heading.protocol, 12u);

@@ -94,7 +94,7 @@ TEST(Datagrams, SealedApartFromItsPayloadTheHeaderIsTheSame) {
   }
 }
 
-TEST(Datagrams, TheLayoutOfVersionOne) {
+TEST(Datagrams, LayoutIsThatOfVersionOne) {
   DatagramHeader h;
   h.type = DatagramType::kPosition;
   h.lane = 1;
@@ -207,7 +207,7 @@ TEST(Frames, EveryTypeHasAName) {
 
 // ---- bodies ----
 
-TEST(Bodies, Credit) {
+TEST(Bodies, CreditRoundTripsAndCutEntriesAreRefused) {
   Rng rng(8);
   for (size_t n = 0; n < 40; n++) {
     std::vector<CreditEntry> entries(n), back;
@@ -225,7 +225,7 @@ TEST(Bodies, Credit) {
   }
 }
 
-TEST(Bodies, Ranges) {
+TEST(Bodies, RangesRoundTripAndInvalidOnesAreRefused) {
   Rng rng(9);
   for (size_t n = 0; n < 40; n++) {
     std::vector<ChunkRange> ranges(n), back;
@@ -250,7 +250,7 @@ TEST(Bodies, Ranges) {
   }
 }
 
-TEST(Bodies, FetchAndSent) {
+TEST(Bodies, FetchAndSentRoundTripAndCutEntriesAreRefused) {
   Rng rng(19);
   const std::vector<ChunkRange> ranges{{1, 3}, {9, 10}};
   Writer out;

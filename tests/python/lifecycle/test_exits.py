@@ -126,7 +126,7 @@ def test_an_error_still_confirms_what_is_over(job):
 
 
 @pytest.mark.parametrize("where", ["wait", "file store", "tcp store", "creation"])
-def test_interrupt(job, where):
+def test_a_keyboard_interrupt_ends_every_kind_of_wait(job, where):
     with job(2, "scenarios_exit.interrupted", where) as it:
         it.ranks[0].expect("waiting")
         it.ranks[0].signal(signal.SIGINT)
@@ -184,7 +184,7 @@ def test_data_loader_workers(job):
         it.end()
 
 
-def test_many_groups(job):
+def test_a_hundred_groups_share_one_lane(job):
     with job(2, "scenarios_exit.many_groups", 100) as it:
         for row in it.expect("made"):
             print(row)
@@ -200,7 +200,7 @@ def test_backend_strings_and_debug_wrapper(job):
         it.end()
 
 
-def test_all_at_once(job):
+def test_several_jobs_on_one_host_end_at_the_same_time(job):
     """Runs ranks of several jobs on one host at the same time."""
 
     def one(_: int) -> None:

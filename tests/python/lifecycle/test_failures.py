@@ -208,7 +208,7 @@ def test_a_store_in_which_all_numbers_are_given_up(job):
         it.end()
 
 
-def test_last_key_after_a_look(job):
+def test_a_last_key_that_is_set_after_the_limit_still_counts(job):
     with job(2, "scenarios_failure.last_key_after_a_look") as it:
         it.expect("good")
         it.end()

@@ -46,7 +46,7 @@ AFTER_THE_END = [
 ]
 
 
-def test_arguments(job):
+def test_wrong_arguments_are_refused_with_the_reason(job):
     with job(3, "scenarios_input.arguments") as it:
         for rank in it.ranks:
             for kind, text in ARGUMENTS + AFTER_THE_END:
@@ -79,7 +79,7 @@ SETTINGS = [
 ]  # fmt: skip
 
 
-def test_settings(job):
+def test_wrong_settings_are_refused_with_the_reason(job):
     with job(2, "scenarios_input.settings", [case[:2] for case in SETTINGS]) as it:
         for rank in it.ranks:
             for _, _, said in SETTINGS:
@@ -189,7 +189,7 @@ def test_larger_mtu_than_the_interface_has(network_job, small_mtu):
         it.end()
 
 
-def test_log(network_job):
+def test_a_healthy_job_logs_nothing_at_the_default_level(network_job):
     """A healthy job logs nothing at the default level; with info it logs one line per lane and per
     group."""
     with network_job(2, "scenarios_input.works", 1000, {}) as it:

@@ -147,7 +147,7 @@ SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)
         pytest.param(signal.SIGTERM, marks=pytest.mark.all_tier),
     ],
 )
-def test_struck(job, tmp_path, number, phase):
+def test_survivors_name_a_rank_that_is_killed_or_stopped(job, tmp_path, number, phase):
     all_ops(lambda op, world: strike(job, tmp_path, op, phase, number, world))
 
 
@@ -204,7 +204,7 @@ def strike_creation(job, number: int, phase: str) -> None:
 
 
 @pytest.mark.parametrize("phase", ["rendezvous", "probe"])
-def test_struck_in_creation(job, phase):
+def test_a_rank_killed_or_stopped_in_creation_is_named(job, phase):
     with ThreadPoolExecutor(len(SIGNALS)) as threads:
         list(threads.map(lambda number: strike_creation(job, number, phase), SIGNALS))
 
@@ -224,7 +224,7 @@ def pause(job, op: str, world: int) -> None:
         it.end()
 
 
-def test_paused(job):
+def test_a_rank_paused_within_the_limit_only_delays_the_operation(job):
     all_ops(lambda op, world: pause(job, op, world))
 
 
