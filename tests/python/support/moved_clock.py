@@ -5,13 +5,12 @@ does not exceed, pass in milliseconds."""
 from __future__ import annotations
 
 import contextlib
-import itertools
 import mmap
 import os
 import re
 import struct
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from waiting import GUARD_S
@@ -22,7 +21,7 @@ STEP_S = 0.2
 # Number of times that a thread sleeps in each step: a ping that is due is sent before the first
 # sleep, and received data is read before the others.
 NAPS = 4
-LANES = re.compile(r"mcast-(lane|red|host|agg\d+\.)\d+\n")
+LANES = re.compile(rb"mcast-(lane|red|host|agg\d+\.)\d+\n")
 
 
 def use() -> None:
@@ -33,16 +32,29 @@ def use() -> None:
         _C._use_test_clock(path)
 
 
-def naps(tasks: Iterable[Path]) -> dict[Path, int]:
-    """Returns by thread, of those that are a lane's or a station's, how often it has slept, and how
-    many hundredths of a second it has run. (A new thread has its parent's name for a moment.)"""
+def read(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
+
+
+def lanes(processes: Iterable[int]) -> Iterator[str]:
+    """Returns the threads that are a lane's or a station's. (A new thread has its parent's name for a moment.)"""
+    for process in processes:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it may end meanwhile
+            for task in os.listdir(f"/proc/{process}/task"):
+                folder = f"/proc/{process}/task/{task}"
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                    if LANES.fullmatch(read(folder + "/comm")):
+                        yield folder
+
+
+def naps(tasks: Iterable[str]) -> dict[str, int]:
+    """Returns by thread how often it has begun to run, plus how many hundredths of a second it has run."""
     found = {}
     for task in tasks:
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it may end meanwhile
-            if LANES.fullmatch((task / "comm").read_text()):
-                switches = re.findall(r"ctxt_switches:\s+(\d+)", (task / "status").read_text())
-                run = (task / "stat").read_text().rpartition(")")[2].split()[11:13]
-                found[task] = sum(map(int, [*switches, *run]))
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            run_ns, _, slices = map(int, read(task + "/schedstat").split())
+            found[task] = slices + run_ns // 10_000_000
     return found
 
 
@@ -65,12 +77,12 @@ class MovedClock:
     def step(self, processes: Iterable[int]) -> None:
         """Adds STEP_S. All lanes of these processes see it, and have time to send pings and to
         reply to them, however busy the machine is."""
-        tasks = (Path(f"/proc/{process}/task").glob("*") for process in processes)
-        before = naps(itertools.chain.from_iterable(tasks))
+        before = naps(lanes(processes))
         self.jump(STEP_S)
         deadline = time.monotonic() + GUARD_S
+        late = list(before)
         while True:
-            now = naps(before)
+            now = naps(late)
             late = [task for task in now if now[task] < before[task] + NAPS]
             if not late:
                 return
