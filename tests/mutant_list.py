@@ -238,7 +238,7 @@ MUTANTS = [
         "collective/path_check.cpp",
         '  if (now >= next_check_) start_check(now, "");\n',
         '  if (now >= next_check_ && now < 0) start_check(now, "");\n',
-        "simulation",
+        "sim",
         "Swarm.GroupsThatChangeTheirPath",
     ),
     Mutant(

@@ -48,7 +48,7 @@ ARENAS = [
         "host_engine/client/client_group.cpp",
         'roads.mapped = setting != "slots" && setting != "copy";',
         'roads.mapped = setting == "map_all" || setting == "auto";',
-        "engine",
+        "host_engine",
         "ClientGroup.MemoryOf*",
     ),
     Mutant(
@@ -272,7 +272,7 @@ ARENAS = [
         "host_engine/server/client_settings.cpp",
         '{"secret_file", "metrics_file", "pin"}',
         '{"metrics_file", "pin"}',
-        "service",
+        "host_engine",
         "ClientSettings*",
     ),
     Mutant(

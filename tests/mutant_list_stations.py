@@ -149,7 +149,7 @@ STATIONS = [
         "return {(owner + 1) % contributors, contributors - 1};",
         "return {owner, contributors - 1};",
         "aggregation",
-        "StationSchedules*:Basic*",
+        "StationSchedules*",
     ),
     Mutant(
         "factors-of-hosts-applied-twice",

@@ -9,7 +9,7 @@ _ENVIRONMENT = (("MCAST_SWARM_BASE", "1"), ("MCAST_SWARM_SECONDS", "60"))
 
 
 def _planted(name: str, file: str, old: str, new: str) -> Mutant:
-    return Mutant(f"swarm-{name}", file, old, new, "simulation", _BY, _ENVIRONMENT, 240)
+    return Mutant(f"swarm-{name}", file, old, new, "sim", _BY, _ENVIRONMENT, 240)
 
 
 SWARM = [

@@ -14,6 +14,8 @@ import argparse
 import ast
 import fcntl
 import fnmatch
+import functools
+import itertools
 import os
 import re
 import shlex
@@ -64,7 +66,7 @@ SETTINGS = (
 )
 PROGRAMS = (
     "base", "wire", "protocol", "crypto", "transport", "verbs", "aggregation", "collective",
-    "security", "shm", "runtime", "daemon", "host_engine", "dpa", "offload",
+    "security", "shm", "runtime", "daemon", "host_engine", "dpa", "offload", "sim",
 )  # fmt: skip
 # The same in every run, and few seeds: most faults show with any seed.
 ENVIRONMENT = {"MCAST_TEST_BASE": "1", "MCAST_TEST_SEEDS": "25"}
@@ -110,7 +112,10 @@ def build(programs: list[str], jobs: int) -> str:
     """Returns the compiler's output if it fails, else an empty string."""
     targets = [f"mcast_test_{program}" for program in programs]
     done = subprocess.run(
-        ["ninja", "-C", BUILD, "-j", str(jobs), *targets], capture_output=True, text=True
+        ["ninja", "-C", BUILD, "-j", str(jobs), *targets],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     return "" if done.returncode == 0 else done.stdout
 
@@ -216,8 +221,46 @@ def check_places(mutants: list[Mutant]) -> None:
         found = path.read_text().count(m.old) if path.is_file() else 0
         if found != 1:
             wrong.append(f"{m.name}: its text is {found} times in {m.path}, not once")
+        if m.program != "pytest" and (unknown := unknown_tests(m)):
+            wrong.append(
+                f"{m.name}: no test in tests/cpp/{m.program} is called {', '.join(unknown)}"
+            )
     if wrong:
         sys.exit("\n".join([*wrong, "The code has changed: adapt tests/mutant_list*.py."]))
+
+
+TESTS = re.compile(
+    r"^TEST(?:_[FP])?\(\s*(\w+),\s*(\w+)\s*\)|^TYPED_TEST(?:_P)?\(\s*(\w+),\s*(\w+)", re.M
+)
+
+
+@functools.cache
+def tests_of(program: str) -> dict[str, list[str]]:
+    """Returns the tests ("Suite.Name") by source, from the root of the repository."""
+    folders = ("offload", "collective") if program == "offload" else (program,)  # cmake/Dpa.cmake
+    return {
+        str(path.relative_to(ROOT)): [
+            f"{a or c}.{b or d}" for a, b, c, d in TESTS.findall(path.read_text())
+        ]
+        for folder in folders
+        for path in sorted((ROOT / "tests" / "cpp" / folder).glob("*.cpp"))
+    }
+
+
+def without_parameters(pattern: str) -> str:
+    """Returns the filter "Instance/Suite.Name/parameter" as "Suite.Name"."""
+    suite, dot, name = pattern.partition(".")
+    return suite.rpartition("/")[2] + dot + name.partition("/")[0]
+
+
+def unknown_tests(mutant: Mutant) -> list[str]:
+    """Returns the parts of a filter of GoogleTest that no test of its program matches."""
+    names = list(itertools.chain.from_iterable(tests_of(mutant.program).values()))
+    return [
+        part
+        for part in mutant.tests.split(":")
+        if not fnmatch.filter(names, without_parameters(part))
+    ]
 
 
 def test_files(mutant: Mutant) -> set[str]:
@@ -225,17 +268,12 @@ def test_files(mutant: Mutant) -> set[str]:
     if mutant.program == "pytest":
         words = shlex.split(mutant.tests)
         return {word.partition("::")[0] for word in words if word.startswith("tests/")}
-    patterns = [part.rpartition("/")[2] for part in mutant.tests.split(":")]
-    folder = ROOT / "tests" / "cpp" / mutant.program
-    files = {str(path.relative_to(ROOT)): path.read_text() for path in sorted(folder.glob("*.cpp"))}
-    tests = re.compile(
-        r"^TEST(?:_[FP])?\(\s*(\w+),\s*(\w+)\s*\)|^TYPED_TEST(?:_P)?\(\s*(\w+),\s*(\w+)", re.M
-    )
+    patterns = [without_parameters(part) for part in mutant.tests.split(":")]
+    files = tests_of(mutant.program)
     found = {
-        name
-        for name, text in files.items()
-        for a, b, c, d in tests.findall(text)
-        if any(fnmatch.fnmatch(f"{a or c}.{b or d}", pattern) for pattern in patterns)
+        path
+        for path, names in files.items()
+        if any(fnmatch.filter(names, pattern) for pattern in patterns)
     }
     return found or set(files)
 
