@@ -6,7 +6,9 @@
                                     and that have ended); exits with the command's status
     timed.py --table FILE           prints the lines as a table with their sum
 
-`make test` times its steps this way, since CPU seconds do not depend on what else the machine does.
+`make test` times its steps this way, since CPU seconds depend less than wall seconds on what else the
+machine does. They still depend on the machine, and on others who share its cores: the table ends with the
+CPU seconds of a fixed loop, by which runs can be compared.
 """
 
 import ctypes
@@ -17,6 +19,7 @@ import time
 from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36
+ADDITIONS = 5_000_000  # of the fixed loop
 PATIENCE_S = 2  # for processes that end because the command has ended
 
 
@@ -49,12 +52,22 @@ def run(file: Path, name: str, command: list[str]) -> int:
     return status if status >= 0 else 128 - status
 
 
+def loop_s() -> float:
+    """Returns the CPU seconds of the fixed loop."""
+    start = time.process_time()
+    total = 0
+    for number in range(ADDITIONS):
+        total += number
+    return time.process_time() - start
+
+
 def table(file: Path) -> None:
     rows = [line.split("\t") for line in file.read_text().splitlines()] if file.is_file() else []
     print(f"{'step':24}{'wall s':>8}{'CPU s':>8}")
     for name, wall, cpu in rows:
         print(f"{name:24}{float(wall):8.0f}{float(cpu):8.0f}")
     print(f"{'sum of CPU seconds':24}{'':8}{sum(float(row[2]) for row in rows):8.0f}")
+    print(f"{ADDITIONS:,} additions in Python: {loop_s():.2f} CPU s")
 
 
 def main() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -33,6 +34,7 @@ def test_the_time_of_orphans_counts(tmp_path):
     ).stdout
     assert told.splitlines()[1].startswith("a step ")
     assert "sum of CPU seconds" in told
+    assert re.fullmatch(r"5,000,000 additions in Python: \d+\.\d\d CPU s", told.splitlines()[-1])
 
 
 def test_a_command_that_a_signal_ends_has_the_shell_s_status(tmp_path):
