@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-# Files named from the root of the repository; rooms beside the core, below csrc. Others are below
+# Files named from the root of the repository; modules beside the core, below csrc. Others are below
 # csrc/core.
 OUTSIDE_CORE = ("torch_mcast/", "csrc/torch/")
 PRODUCTS = ("aggregation/", "daemon/", "host_engine/", "programs/", "sim/")

@@ -438,7 +438,7 @@ MUTANTS = [
         "*PathLine*",
     ),
     Mutant(
-        "line-drawn-at-the-least-operation",
+        "cut-over-at-the-least-operation",
         "collective/cutover.cpp",
         "most_ = std::max(most_, header.argument);",
         "most_ = std::min(most_, header.argument);",

@@ -226,7 +226,7 @@ SERVICE = [
         "if (job.link != 0 || job.last.in > job.before.in) job.heard = now;",
         "if (job.link != 0) job.heard = now;",
         "aggregation",
-        "JobsAtADoor*",
+        "JobsOfAListener*",
     ),
     Mutant(
         "another-roster-of-a-known-version-taken",

@@ -46,8 +46,8 @@ ARENAS = [
     Mutant(
         "memory-of-a-group-copied-by-default",
         "host_engine/client/client_group.cpp",
-        'roads.mapped = setting != "slots" && setting != "copy";',
-        'roads.mapped = setting == "map_all" || setting == "auto";',
+        'access.mapped = setting != "slots" && setting != "copy";',
+        'access.mapped = setting == "map_all" || setting == "auto";',
         "host_engine",
         "ClientGroup.MemoryOf*",
     ),
@@ -94,7 +94,7 @@ ARENAS = [
     Mutant(
         "engine-that-drains-left-with-its-groups",
         "host_engine/client/client_link.cpp",
-        "if (!drain_limit_ || !ears_.empty() || ",
+        "if (!drain_limit_ || !listeners_.empty() || ",
         "if (!drain_limit_ || ",
         "host_engine",
         "EngineDrain.AJob*:EngineDrain.NewClientIs*",

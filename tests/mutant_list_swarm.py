@@ -110,7 +110,7 @@ SWARM = [
         "return !piece.unasked || cost_of(piece) > 0 || oldest;",
     ),
     _planted(
-        "line-drawn-by-the-top-s-own-count",
+        "cut-over-by-the-top-s-own-count",
         "collective/cutover.cpp",
         "  most_ = std::max(most_, header.argument);\n",
         "",

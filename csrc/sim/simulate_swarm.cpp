@@ -107,10 +107,10 @@ void shrink_deadly(const sim::Plan& plan, const std::string& name, const std::st
 
 // Returns true if no law is broken.
 bool try_plan(const sim::Plan& plan, const std::string& name, bool shrink,
-              const std::string& folder, sim::Reach& reach) {
+              const std::string& folder, sim::Coverage& coverage) {
   note_running(name);
   const sim::RunEnd run = sim::carry_out(plan, &heap_meter());
-  reach.add(run);
+  coverage.add(run);
   const auto findings = sim::break_laws(plan, run);
   if (findings.empty()) return true;
   const Nanos end = monotonic_now() + kShrinkTime;
@@ -137,23 +137,23 @@ int run_seeds(const SwarmOptions& options) {
       monotonic_now() + static_cast<Nanos>(std::min<uint64_t>(options.seconds, 1u << 30)) * kSecond;
   const uint64_t first = seed;
   uint64_t findings = 0;
-  sim::Reach reach;
+  sim::Coverage coverage;
   const auto more = [&] {
     if (options.seconds > 0) return monotonic_now() < end;
     return seed - first < std::max<uint64_t>(1, options.count);
   };
   for (; more(); seed++) {
     findings +=
-        try_plan(sim::generate(seed), std::to_string(seed), true, options.out, reach) ? 0 : 1;
+        try_plan(sim::generate(seed), std::to_string(seed), true, options.out, coverage) ? 0 : 1;
   }
   Json line;
   line.open('{').field("first", first).field("plans", seed - first);
   line.field("findings", findings);
   bool complete = true;
-  for (const auto& [name, unmet] : {std::pair("missing_pairs", reach.missing_pairs()),
-                                    std::pair("silent_counters", reach.silent_counters()),
-                                    std::pair("silent_points", reach.silent_points()),
-                                    std::pair("refuted_exceptions", reach.refuted())}) {
+  for (const auto& [name, unmet] : {std::pair("missing_pairs", coverage.missing_pairs()),
+                                    std::pair("silent_counters", coverage.silent_counters()),
+                                    std::pair("silent_points", coverage.silent_points()),
+                                    std::pair("refuted_exceptions", coverage.refuted())}) {
     line.key(name).open('[');
     for (const std::string& one : unmet) line.value(one);
     line.close(']');
@@ -179,12 +179,12 @@ int run_file(const SwarmOptions& options) {
   std::string name = options.plan.substr(slash == std::string::npos ? 0 : slash + 1);
   if (const size_t dot = name.rfind(".plan"); dot != std::string::npos) name.resize(dot);
   if (name.rfind("swarm-", 0) == 0) name.erase(0, 6);
-  sim::Reach reach;
+  sim::Coverage coverage;
   if (options.shrink && ends_a_process(*plan)) {
     shrink_deadly(*plan, name + "-small", options.out);
     return 1;
   }
-  return try_plan(*plan, name + "-small", options.shrink, options.out, reach) ? 0 : 1;
+  return try_plan(*plan, name + "-small", options.shrink, options.out, coverage) ? 0 : 1;
 }
 
 bool read(int count, char** words, SwarmOptions& options) {

@@ -17,7 +17,7 @@ Station::Station(const JobParams& params, const Planner& planner, Outlet& out, C
       out_(out),
       counters_(counters),
       streams_(params.hosts.members(), Stream::kNone),
-      lonely_since_(now) {
+      unconnected_since_(now) {
   job_.emplace(params, planner, out, counters);
 }
 
@@ -36,7 +36,7 @@ void Station::on_stream_end(Member from, Nanos now) {
   streams_[from] = Stream::kEnded;
   if (closed_) return;
   job_->stop_granting();
-  lonely_since_ = now;
+  unconnected_since_ = now;
   if (until_ == kNever) {
     until_ = now + kFarewell;
     left_ = from;
@@ -156,14 +156,14 @@ void Station::on_ping(Member from, Nanos now) {
 
 void Station::advance(Nanos now) {
   if (closed_) return;
-  if (open_ == 0 && now - lonely_since_ >= kLease) return close("no rank has connected");
+  if (open_ == 0 && now - unconnected_since_ >= kLease) return close("no rank has connected");
   if (now >= until_) return close("rank " + std::to_string(left_) + " has left");
   job_->advance(now);
 }
 
 Nanos Station::deadline() const {
   if (closed_) return kNever;
-  return std::min({job_->deadline(), until_, open_ == 0 ? lonely_since_ + kLease : kNever});
+  return std::min({job_->deadline(), until_, open_ == 0 ? unconnected_since_ + kLease : kNever});
 }
 
 void Station::close(std::string why) {

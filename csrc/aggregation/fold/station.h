@@ -62,7 +62,7 @@ class Station {
   std::optional<Job> job_;
   std::vector<Stream> streams_;  // by rank
   uint32_t open_ = 0;
-  Nanos lonely_since_;  // while no stream is open
+  Nanos unconnected_since_;  // while no stream is open
   Nanos until_ = kNever;
   Member left_ = kNoMember;  // the first member whose stream has ended
   std::optional<std::string> closed_;

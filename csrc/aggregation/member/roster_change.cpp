@@ -41,7 +41,7 @@ std::vector<std::byte> roster_body(const wire::StationRoster& roster) {
 RosterChange::RosterChange(GroupContext& context, Stations& stations)
     : g_(context),
       stations_(stations),
-      cutover_(context, {wire::FrameType::kRosterLine, wire::FrameType::kRosterReady,
+      cutover_(context, {wire::FrameType::kRosterStop, wire::FrameType::kRosterReady,
                          wire::FrameType::kRosterAt}) {}
 
 void RosterChange::propose(std::vector<wire::StationEntry> stations) {
@@ -178,7 +178,7 @@ void RosterChange::subtree_tested() {
                 body.bytes());
 }
 
-void RosterChange::draw(Nanos now) {
+void RosterChange::begin_cutover(Nanos now) {
   lose_unreached();
   if (std::find(connected_.begin(), connected_.end(), false) != connected_.end()) {
     std::vector<wire::StationEntry> reached;
@@ -271,7 +271,7 @@ void RosterChange::on_frame(const Frame& header, ConstBytes body, Nanos now) {
   if (header.type == FrameType::kRoster) return on_roster(header, body, now);
   if (header.type == FrameType::kRosterReach) return on_reach(header, body, now);
   if (!is_current(body)) return;
-  if (header.type == FrameType::kRosterLine) return on_line(header, body, now);
+  if (header.type == FrameType::kRosterStop) return on_stop(header, body, now);
   const auto first =
       header.type == FrameType::kRosterAt ? cutover_.on_at(header) : cutover_.on_ready(header);
   if (first) in_force(*first, now);
@@ -290,7 +290,7 @@ bool RosterChange::is_current(ConstBytes body) {
 void RosterChange::on_roster(const Frame& header, ConstBytes body, Nanos now) {
   wire::StationRoster roster;
   if (!g_.from_parent(header.member) || !wire::parse_roster(body, roster) ||
-      roster.version <= roster_.version || cutover_.being_drawn()) {
+      roster.version <= roster_.version || cutover_.is_pending()) {
     g_.counters.add(Counter::malformed);
     return;
   }
@@ -319,7 +319,7 @@ void RosterChange::on_reach(const Frame& header, ConstBytes body, Nanos now) {
   test(now);
 }
 
-void RosterChange::on_line(const Frame& header, ConstBytes body, Nanos now) {
+void RosterChange::on_stop(const Frame& header, ConstBytes body, Nanos now) {
   if (!g_.from_parent(header.member) || g_.switching()) {
     g_.counters.add(Counter::malformed);
     return;

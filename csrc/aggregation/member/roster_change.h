@@ -47,17 +47,17 @@ class RosterChange {
   bool rest(bool resting);
 
   void drive(Nanos now);
-  // At the top: all ranks have replied. Call draw() when no other cut-over is about to begin and no
-  // rank has left: that rank would never reply.
+  // At the top: all ranks have replied. Call begin_cutover() when no other cut-over is about to
+  // begin and no rank has left: that rank would never reply.
   bool wants_line() const {
     return at_top() && stage_ == Stage::kTested && g_.state == GroupState::kOpen;
   }
-  void draw(Nanos now);
+  void begin_cutover(Nanos now);
   // A member has left: the stations remain as they are.
   void stop();
   Nanos deadline() const { return stage_ == Stage::kTesting && !tested_ ? until_ : kNever; }
 
-  // Roster, RosterReach, RosterLine, RosterReady, RosterAt of a rank.
+  // Roster, RosterReach, RosterStop, RosterReady, RosterAt of a rank.
   void on_frame(const wire::FrameHeader& header, ConstBytes body, Nanos now);
   // Stations has recorded the loss, noticed here or reported by another rank. Called once for each
   // rank that learns of it.
@@ -86,7 +86,7 @@ class RosterChange {
 
   void on_roster(const Frame& header, ConstBytes body, Nanos now);
   void on_reach(const Frame& header, ConstBytes body, Nanos now);
-  void on_line(const Frame& header, ConstBytes body, Nanos now);
+  void on_stop(const Frame& header, ConstBytes body, Nanos now);
   // Whether the frame is about the version that is being agreed. Counts the frame otherwise.
   bool is_current(ConstBytes body);
 

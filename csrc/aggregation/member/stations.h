@@ -53,7 +53,7 @@ class Stations final : public ExternalFold {
   void on_down(Member station, const Status& why) override;
   void on_rank_frame(const Frame& header, ConstBytes body, Nanos now) override;
   bool agree(Nanos now) override;
-  void draw(Nanos now) override { roster_.draw(now); }
+  void begin_cutover(Nanos now) override { roster_.begin_cutover(now); }
   Nanos agreement_deadline() const override { return roster_.deadline(); }
   void stop() override { roster_.stop(); }
   void drive(Nanos now, bool drained) override;

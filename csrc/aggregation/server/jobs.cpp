@@ -215,9 +215,10 @@ void Jobs::sample(Job& job, Nanos now) {
 
 void Jobs::look_at(Job& job, Nanos now) {
   sample(job, now);
-  if (job.link == 0 && now - job.heard >= kLonely) {
+  if (job.link == 0 && now - job.heard >= kSilenceLimit) {
     end(job,
-        "the rank that requested it is gone, and nothing was received for " + seconds_text(kLonely),
+        "the rank that requested it is gone, and nothing was received for " +
+            seconds_text(kSilenceLimit),
         now);
   }
 }

@@ -26,7 +26,7 @@ namespace mcast::service {
 class Jobs final : public Visitor {
  public:
   // Time that a job without traffic may live after its asker's connection is gone.
-  static constexpr Nanos kLonely = 60 * kSecond;
+  static constexpr Nanos kSilenceLimit = 60 * kSecond;
   // Time limit for the goodbye of a job's stations.
   static constexpr Nanos kGoodbye = kSecond;
   // Number of ended jobs kept for the report.

@@ -11,7 +11,7 @@ namespace mcast {
 
 std::optional<Sequence> Cutover::stop(uint32_t argument, ConstBytes body, ConstBytes name) {
   g_.state = GroupState::kSwitching;
-  drawing_ = true;
+  pending_ = true;
   waiting_ = g_.tree.children(g_.self);
   most_ = g_.ops.next();
   name_.assign(name.begin(), name.end());
@@ -21,19 +21,19 @@ std::optional<Sequence> Cutover::stop(uint32_t argument, ConstBytes body, ConstB
 }
 
 void Cutover::give_up() {
-  if (!being_drawn()) return;
-  drawing_ = false;
+  if (!is_pending()) return;
+  pending_ = false;
   g_.state = GroupState::kOpen;
 }
 
 std::optional<Sequence> Cutover::answered() {
-  if (g_.tree.is_top(g_.self)) return draw(most_);
+  if (g_.tree.is_top(g_.self)) return settle(most_);
   g_.send_frame(g_.tree.parent(g_.self), Channel::kControl, frames_.ready, 0, most_, name_);
   return std::nullopt;
 }
 
 std::optional<Sequence> Cutover::on_ready(const wire::FrameHeader& header) {
-  if (!g_.tree.is_child(header.member, g_.self) || !being_drawn() || waiting_ == 0) {
+  if (!g_.tree.is_child(header.member, g_.self) || !is_pending() || waiting_ == 0) {
     g_.counters.add(Counter::malformed);
     return std::nullopt;
   }
@@ -43,16 +43,16 @@ std::optional<Sequence> Cutover::on_ready(const wire::FrameHeader& header) {
 }
 
 std::optional<Sequence> Cutover::on_at(const wire::FrameHeader& header) {
-  if (!g_.from_parent(header.member) || !being_drawn()) {
+  if (!g_.from_parent(header.member) || !is_pending()) {
     g_.counters.add(Counter::malformed);
     return std::nullopt;
   }
-  return draw(header.sequence);
+  return settle(header.sequence);
 }
 
-Sequence Cutover::draw(Sequence first) {
+Sequence Cutover::settle(Sequence first) {
   g_.send_to_children(frames_.at, first, 0, name_);
-  drawing_ = false;
+  pending_ = false;
   g_.state = GroupState::kOpen;
   return first;
 }

@@ -29,7 +29,7 @@ class Cutover {
   std::optional<Sequence> stop(uint32_t argument, ConstBytes body, ConstBytes name);
   // The pending cut-over will never be set: operations start again.
   void give_up();
-  bool being_drawn() const { return drawing_ && g_.switching(); }
+  bool is_pending() const { return pending_ && g_.switching(); }
 
   // Both return the cut-over once this member knows it: operations start again, and those from it
   // on are subject to the change. Nullopt if the frame is unexpected, which is counted, or does not
@@ -39,11 +39,11 @@ class Cutover {
 
  private:
   std::optional<Sequence> answered();
-  Sequence draw(Sequence first);
+  Sequence settle(Sequence first);
 
   GroupContext& g_;
   const Frames frames_;
-  bool drawing_ = false;
+  bool pending_ = false;
   uint32_t waiting_ = 0;  // children that have not replied
   Sequence most_ = 0;     // most operations that any member of the subtree has started
   std::vector<std::byte> name_;

@@ -44,10 +44,10 @@ class ExternalFold {
   // Roster and AggGone frames, from a rank.
   virtual void on_rank_frame(const Frame& header, ConstBytes body, Nanos now) = 0;
 
-  // The ranks' agreement on the stations. Returns true once it needs a cut-over: draw() begins it,
-  // when no other is about to begin and no rank that is needed for it has left.
+  // The ranks' agreement on the stations. Returns true once it needs a cut-over: begin_cutover()
+  // begins it, when no other is about to begin and no rank that is needed for it has left.
   virtual bool agree(Nanos now) = 0;
-  virtual void draw(Nanos now) = 0;
+  virtual void begin_cutover(Nanos now) = 0;
   virtual Nanos agreement_deadline() const = 0;
   // A rank has left: the stations remain as they are.
   virtual void stop() = 0;

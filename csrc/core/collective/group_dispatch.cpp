@@ -49,7 +49,7 @@ GroupCore::Handler GroupCore::handler(wire::FrameType type) {
     set({T::kRateTrain, T::kRate}, [](C& c, F& f, B b, N n) { c.path_.rates().on_frame(f, b, n); });
     set({T::kDeaf, T::kSwitch, T::kSwitchReady, T::kSwitchAt},
         [](C& c, F& f, B b, N n) { c.path_.on_switch_frame(f, b, n); });
-    set({T::kRoster, T::kRosterReach, T::kRosterLine, T::kRosterReady, T::kRosterAt, T::kAggGone},
+    set({T::kRoster, T::kRosterReach, T::kRosterStop, T::kRosterReady, T::kRosterAt, T::kAggGone},
         [](C& c, F& f, B b, N n) {
           if (c.fold_) return c.fold_->on_rank_frame(f, b, n);
           c.g_.counters.add(Counter::malformed);

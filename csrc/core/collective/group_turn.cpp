@@ -35,7 +35,7 @@ std::span<const GroupCore::Timer> GroupCore::timers() {
        [](GroupCore& c, Nanos now, bool) {
          if (c.fold_ && c.fold_->agree(now) && !c.path_.checking() &&
              !c.membership_.misses(c.g_.next_sequence())) {
-           c.fold_->draw(now);
+           c.fold_->begin_cutover(now);
          }
        }},
       {[](const GroupCore& c) { return c.small_.deadline(); },

@@ -87,7 +87,7 @@ void PathSwitch::draw_for_rates(Nanos now) {
 }
 
 void PathSwitch::change(Sequence first, Nanos now) {
-  if (rates_.waits_for_line()) return rates_.on_line(first);
+  if (rates_.waits_for_cutover()) return rates_.on_cutover(first);
   std::erase_if(g_.path.turns, [first](const GroupPath::Turn& t) { return t.from >= first; });
   g_.path.turns.push_back({first, to_ring_});
   g_.path.reason = "switched at operation " + std::to_string(first) + ": " + reason_;

@@ -87,13 +87,13 @@ void RateTest::begin() {
                        std::numeric_limits<double>::infinity()});
 }
 
-void RateTest::on_line(Sequence first) {
+void RateTest::on_cutover(Sequence first) {
   round_->first = first;
-  round_->drawn = true;
+  round_->cut = true;
 }
 
 void RateTest::drive(Nanos now) {
-  if (!round_ || !round_->drawn) return;
+  if (!round_ || !round_->cut) return;
   if (round_->began == kNever) {
     if (!g_.ops.empty()) return;
     round_->began = next_ = now;

@@ -21,14 +21,14 @@ class RateTest {
   void on_finished(const Operation& op, Nanos now);
   // Top member, on multicast: returns true if a test is due, which needs a cut-over.
   bool due(Nanos now);
-  // begin(): a cut-over is pending and all ranks begin the same test. on_line(): the cut-over is
+  // begin(): a cut-over is pending and all ranks begin the same test. on_cutover(): the cut-over is
   // set before `first`. Operations from `first` on wait until our train and the predecessor's are
   // over; trains begin when the operations before `first` are complete everywhere.
   void begin();
-  bool waits_for_line() const { return round_ && !round_->drawn; }
-  void on_line(Sequence first);
+  bool waits_for_cutover() const { return round_ && !round_->cut; }
+  void on_cutover(Sequence first);
   bool holds(Sequence sequence) const {
-    return round_ && round_->drawn && sequence >= round_->first && !round_->over();
+    return round_ && round_->cut && sequence >= round_->first && !round_->over();
   }
   bool under_way() const { return round_.has_value(); }
   void stop() {
@@ -38,7 +38,7 @@ class RateTest {
   // Sends as much of our train as possible now.
   void drive(Nanos now);
   Nanos deadline() const {
-    return round_ && round_->drawn && round_->began == kNever && g_.ops.empty() ? 0 : next_;
+    return round_ && round_->cut && round_->began == kNever && g_.ops.empty() ? 0 : next_;
   }
   void on_frame(const wire::FrameHeader& header, ConstBytes body, Nanos now);
 
@@ -75,7 +75,7 @@ class RateTest {
     TrainMeter in;
     uint32_t children;  // children that have not reported
     uint64_t sent = 0;
-    bool all_sent = false, all_here = false, drawn = false;
+    bool all_sent = false, all_here = false, cut = false;
     double least = 0;  // bytes per second, lowest of the subtree
     bool over() const { return all_sent && all_here; }
   };

@@ -126,7 +126,7 @@ struct RosterReach {
 void put_roster_reach(Writer& out, const RosterReach& reach);
 bool parse_roster_reach(ConstBytes body, RosterReach& out);
 
-// For RosterLine, RosterReady and RosterAt: reads the version.
+// For RosterStop, RosterReady and RosterAt: reads the version.
 bool parse_roster_version(ConstBytes body, uint32_t& version) noexcept;
 
 }  // namespace mcast::wire

@@ -73,7 +73,7 @@ enum class FrameType : uint8_t {
   kDivert = 42,       // owner to its contributors: argument descriptor; Divert
   kRoster = 43,       // down: StationRoster
   kRosterReach = 44,  // up: RosterReach, of my whole subtree
-  kRosterLine = 45,   // down: start no more operations on this lane; body: version u32
+  kRosterStop = 45,   // down: start no more operations on this lane; body: version u32
   kRosterReady = 46,  // up: argument = most operations started in my subtree; body: version u32
   kRosterAt = 47,     // down: operations from `sequence` on use the roster; body: version u32
   // Results without late ranks; Descriptor, none, PartialResult (wire/aggregation.h).

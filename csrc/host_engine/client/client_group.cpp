@@ -49,19 +49,19 @@ ipc::Control abort_of(uint32_t group, const std::string& reason) {
 }
 
 // Memory of another user's process is copied by a slower method, so only with the setting `copy`.
-ClientRoads roads_of(const std::string& setting, ClientLink& link) {
-  ClientRoads roads;
-  roads.mapped = setting != "slots" && setting != "copy";
+ClientAccess access_of(const std::string& setting, ClientLink& link) {
+  ClientAccess access;
+  access.mapped = setting != "slots" && setting != "copy";
   if (setting == "copy" || setting == "auto") {
-    const auto road = link.own_memory().road(setting.c_str());
-    roads.moved = road && (setting == "copy" || *road == ipc::MemoryRoad::kVm);
+    const auto method = link.own_memory().method(setting.c_str());
+    access.moved = method && (setting == "copy" || *method == ipc::AccessMethod::kVm);
   }
-  return roads;
+  return access;
 }
 
 }  // namespace
 
-class ClientGroup::Flights final : public ClientEar {
+class ClientGroup::Flights final : public ClientListener {
  public:
   // `trace` may be null; `params` describes the group in the trace.
   struct Params {
@@ -219,10 +219,10 @@ ClientGroup::ClientGroup(const GroupSpec& spec, std::shared_ptr<ClientLink> link
       link_(std::move(link)),
       handle_(made.handle),
       carries_messages_(made.messages),
-      roads_(roads_of(config_.engine_memory, *link_)),
+      access_(access_of(config_.engine_memory, *link_)),
       flights_(std::make_shared<Flights>(
           link_, handle_, state_, std::move(trace), Flights::Params{name_, rank_},
-          ClientMessages::Params{name_, rank_, size_, handle_, roads_, counters_.reduce})) {
+          ClientMessages::Params{name_, rank_, size_, handle_, access_, counters_.reduce})) {
   read_stats(made.stats, fixed_);
   max_block_ = made.longest;
   const std::string by =
@@ -278,7 +278,7 @@ Status ClientGroup::push(LaneId lane, Post post) {
 }
 
 Status ClientGroup::push_record(LaneId lane, Post post) {
-  auto staging = ClientStaging::make(post, rank_, link_->arenas(), roads_);
+  auto staging = ClientStaging::make(post, rank_, link_->arenas(), access_);
   if (!staging.ok()) return staging.status();
   (*staging)->count(*counters_[lane]);
   ipc::PostRecord record;
@@ -383,7 +383,7 @@ void ClientGroup::close_lane(LaneId lane, Nanos deadline, bool force, Completion
 
 Status ClientGroup::maps_pool() {
   if (!here()) return make_error<ErrorId::group_of_parent>(name_);
-  if (!roads_.mapped) {
+  if (!access_.mapped) {
     return Status(Code::kUnavailable,
                   "engine_memory=" + config_.engine_memory +
                       " makes ranks copy all tensors; engine_memory=map does not");

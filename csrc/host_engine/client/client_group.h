@@ -49,7 +49,7 @@ class ClientGroup final : public GroupBase {
   const std::shared_ptr<ClientLink> link_;
   const uint32_t handle_;
   const bool carries_messages_;  // reported by the engine
-  const ClientRoads roads_;
+  const ClientAccess access_;
   const std::shared_ptr<Flights> flights_;
   // The reduce lane's half of a barrier, until the other half is posted: the engine makes both of
   // one.

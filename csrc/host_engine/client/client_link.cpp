@@ -220,12 +220,13 @@ void ClientLink::deliver() {
     if (taken.empty()) return;
     for (ipc::Completed& record : taken) {
       const uint32_t handle = std::visit([](const auto& r) { return r.group; }, record);
-      std::shared_ptr<ClientEar> ear;
+      std::shared_ptr<ClientListener> listener;
       {
         const std::lock_guard<std::mutex> held(mutex_);
-        if (const auto it = ears_.find(handle); it != ears_.end()) ear = it->second.lock();
+        if (const auto it = listeners_.find(handle); it != listeners_.end())
+          listener = it->second.lock();
       }
-      if (ear) ear->on_completed(std::move(record));
+      if (listener) listener->on_completed(std::move(record));
     }
     // A thread that waits for one of these sleeps at the bell.
     if (page().waiters.load(std::memory_order_seq_cst) > 0) ring(page().bell);
@@ -309,7 +310,8 @@ bool ClientLink::draining() const {
 bool ClientLink::leave() {
   {
     const std::lock_guard<std::mutex> held(mutex_);
-    if (!drain_limit_ || !ears_.empty() || !creations_.empty() || !calls_.empty()) return false;
+    if (!drain_limit_ || !listeners_.empty() || !creations_.empty() || !calls_.empty())
+      return false;
     end_.why = lost_status(engine_pid_, "is being replaced");
   }
   log(LogLevel::kInfo, "%s: this process has left it", lost().message().c_str());
@@ -439,7 +441,7 @@ Result<std::optional<ipc::GroupMade>> ClientLink::make_group(const GroupSpec& sp
     if (message->type == ipc::ControlType::kGroupMade && read(*message, made)) {
       const std::lock_guard<std::mutex> held(mutex_);
       creations_.erase(call);
-      ears_[made.handle] = {};  // the group exists before it has a listener
+      listeners_[made.handle] = {};  // the group exists before it has a listener
       return std::optional<ipc::GroupMade>(made);
     }
     const bool refused = message->type == ipc::ControlType::kRefused;
@@ -458,19 +460,19 @@ Result<std::optional<ipc::GroupMade>> ClientLink::make_group(const GroupSpec& sp
                                             "': the engine of this host has not answered"));
 }
 
-void ClientLink::listen(uint32_t handle, const std::shared_ptr<ClientEar>& ear) {
+void ClientLink::listen(uint32_t handle, const std::shared_ptr<ClientListener>& listener) {
   const Status why = [&] {
     const std::lock_guard<std::mutex> held(mutex_);
-    ears_[handle] = ear;
+    listeners_[handle] = listener;
     return end_.why;
   }();
   // The link may have ended since the group was made, when there was no listener.
-  if (!why.ok()) ear->on_lost(why);
+  if (!why.ok()) listener->on_lost(why);
 }
 
 void ClientLink::forget(uint32_t handle) {
   const std::lock_guard<std::mutex> held(mutex_);
-  ears_.erase(handle);
+  listeners_.erase(handle);
 }
 
 Status ClientLink::lost() const {
@@ -481,21 +483,21 @@ Status ClientLink::lost() const {
 void ClientLink::fail(const Status& why) {
   std::map<uint64_t, Answered> calls;
   // A closing thread gets the error as its reply and leaves.
-  std::vector<std::shared_ptr<ClientEar>> ears;
+  std::vector<std::shared_ptr<ClientListener>> listeners;
   {
     const std::lock_guard<std::mutex> held(mutex_);
     if (!end_.why.ok()) return;
     end_.why = why;
     calls.swap(calls_);
-    for (const auto& [handle, weak] : ears_) {
-      if (auto ear = weak.lock()) ears.push_back(std::move(ear));
+    for (const auto& [handle, weak] : listeners_) {
+      if (auto listener = weak.lock()) listeners.push_back(std::move(listener));
     }
     for (const auto& [call, creation] : creations_) creation->lose();
   }
   if (!ending_) log(LogLevel::kWarn, "%s", why.message().c_str());
   for (const auto& [call, answered] : calls) answered(why);
   // After the replies: a thread that posts, and waits for a reply, holds its group's lock.
-  for (const auto& ear : ears) ear->on_lost(why);
+  for (const auto& listener : listeners) listener->on_lost(why);
   ring(page().bell);
 }
 

@@ -27,9 +27,9 @@
 namespace mcast {
 
 // Receives the engine's notifications about one group. Called on any thread, with no lock held.
-class ClientEar {
+class ClientListener {
  public:
-  virtual ~ClientEar() = default;
+  virtual ~ClientListener() = default;
   virtual void on_completed(ipc::Completed record) = 0;
   // The engine, or this link to it, is gone: nothing else arrives.
   virtual void on_lost(const Status& why) = 0;
@@ -50,7 +50,7 @@ class ClientLink {
   // Engine::create_group(); the store is called on this thread.
   Result<std::optional<ipc::GroupMade>> make_group(const GroupSpec& spec, KeyValueStore& store);
   // If the link is already lost, calls on_lost() at once, on this thread.
-  void listen(uint32_t handle, const std::shared_ptr<ClientEar>& ear);  // kept weakly
+  void listen(uint32_t handle, const std::shared_ptr<ClientListener>& listener);  // kept weakly
   void forget(uint32_t handle);
 
   // Waits while the ring is full; the engine empties it without the network. An error means that
@@ -133,7 +133,7 @@ class ClientLink {
   uint64_t next_call_ = 1;
   std::map<uint64_t, Answered> calls_;
   std::map<uint64_t, std::shared_ptr<ClientCreation>> creations_;
-  std::map<uint32_t, std::weak_ptr<ClientEar>> ears_;
+  std::map<uint32_t, std::weak_ptr<ClientListener>> listeners_;
   struct {
     Status why;            // lost()
     std::string how;       // why it is suspected

@@ -10,7 +10,7 @@
 namespace mcast {
 
 Status ClientMessages::post(MessagePost post) {
-  auto staging = ClientStaging::make(post.memory, post.receives, link_->arenas(), params_.roads);
+  auto staging = ClientStaging::make(post.memory, post.receives, link_->arenas(), params_.access);
   if (!staging.ok()) return staging.status().with_context(text(post));
   (*staging)->count(*params_.counters);
   auto flight = std::make_shared<Flight>();

@@ -23,7 +23,7 @@ class ClientMessages {
     Member self = 0;
     uint32_t size = 1;
     uint32_t handle = 0;  // in the engine
-    ClientRoads roads;
+    ClientAccess access;
     std::shared_ptr<Counters> counters;
   };
   ClientMessages(std::shared_ptr<ClientLink> link, Params params)

@@ -53,7 +53,7 @@ void ClientStaging::find_ranges(const std::vector<const std::vector<Slice>*>& sl
   }
   ranges_.clear();
   join_ranges(std::move(wanted), ranges_);
-  if (!roads_.mapped) return;
+  if (!access_.mapped) return;
   for (Range& range : ranges_) {
     range.mapped = arenas_.find(range.data(), range.end - range.begin);
   }
@@ -67,7 +67,7 @@ ClientStaging::Range* ClientStaging::range_of(const Slice& slice) {
   return &*std::prev(next);
 }
 
-bool ClientStaging::needs_span(const Range& range) const { return !roads_.moved && !range.mapped; }
+bool ClientStaging::needs_span(const Range& range) const { return !access_.moved && !range.mapped; }
 
 Status ClientStaging::cover() {
   for (Range& range : ranges_) {
@@ -105,21 +105,21 @@ ClientStaging::Piece ClientStaging::place(const Slice& slice, ipc::Role role) {
 
 Result<std::unique_ptr<ClientStaging>> ClientStaging::make(const Post& post, Member self,
                                                            ClientArenas& arenas,
-                                                           ClientRoads roads) {
-  return make(memory_of(post, self), arenas, roads);
+                                                           ClientAccess access) {
+  return make(memory_of(post, self), arenas, access);
 }
 
 Result<std::unique_ptr<ClientStaging>> ClientStaging::make(const Slice& message, bool receives,
                                                            ClientArenas& arenas,
-                                                           ClientRoads roads) {
+                                                           ClientAccess access) {
   Memory memory;
   (receives ? memory.outputs : memory.inputs) = {message};
-  return make(std::move(memory), arenas, roads);
+  return make(std::move(memory), arenas, access);
 }
 
 Result<std::unique_ptr<ClientStaging>> ClientStaging::make(Memory memory, ClientArenas& arenas,
-                                                           ClientRoads roads) {
-  std::unique_ptr<ClientStaging> staging(new ClientStaging(arenas, roads));
+                                                           ClientAccess access) {
+  std::unique_ptr<ClientStaging> staging(new ClientStaging(arenas, access));
   staging->find_ranges({&memory.outputs, &memory.inputs});
   // An input that the engine can access is copied by the engine.
   const Range* const own = memory.own != kNoMember ? staging->range_of(memory.inputs[0]) : nullptr;

@@ -16,7 +16,7 @@
 namespace mcast {
 
 // How the engine accesses memory that this process does not copy.
-struct ClientRoads {
+struct ClientAccess {
   bool mapped = false;  // slices stay in place if all their pages belong to the pool
   bool moved = false;   // the engine copies the others by itself
 };
@@ -31,10 +31,10 @@ class ClientStaging {
  public:
   // `self`: this rank. kResourceExhausted: the engine accepts no more memory.
   static Result<std::unique_ptr<ClientStaging>> make(const Post& post, Member self,
-                                                     ClientArenas& arenas, ClientRoads roads);
+                                                     ClientArenas& arenas, ClientAccess access);
   // For a message, which is the only output or the only input.
   static Result<std::unique_ptr<ClientStaging>> make(const Slice& message, bool receives,
-                                                     ClientArenas& arenas, ClientRoads roads);
+                                                     ClientArenas& arenas, ClientAccess access);
 
   const std::vector<ipc::SliceRun>& runs() const { return runs_; }
   size_t inputs() const { return inputs_.size(); }
@@ -60,10 +60,10 @@ class ClientStaging {
     std::vector<Slice> inputs, outputs;
     Member own = kNoMember;  // its output's memory is also the input's
   };
-  ClientStaging(ClientArenas& arenas, ClientRoads roads) : arenas_(arenas), roads_(roads) {}
+  ClientStaging(ClientArenas& arenas, ClientAccess access) : arenas_(arenas), access_(access) {}
   static Memory memory_of(const Post& post, Member self);
   static Result<std::unique_ptr<ClientStaging>> make(Memory memory, ClientArenas& arenas,
-                                                     ClientRoads roads);
+                                                     ClientAccess access);
   struct Piece {
     Slice slice;                 // in the caller's memory
     std::byte* there = nullptr;  // in an arena, or the slice itself
@@ -85,7 +85,7 @@ class ClientStaging {
   Piece place(const Slice& slice, ipc::Role role);
 
   ClientArenas& arenas_;
-  const ClientRoads roads_;
+  const ClientAccess access_;
   std::vector<Range> ranges_;  // ascending
   std::vector<Piece> inputs_, outputs_;
   std::vector<ipc::SliceRun> runs_;

@@ -11,11 +11,11 @@
 
 namespace mcast {
 
-std::optional<ipc::MemoryRoad> OwnMemory::road(const char* setting) {
+std::optional<ipc::AccessMethod> OwnMemory::method(const char* setting) {
   // Per process, because engines come and go.
   static const std::array<uint64_t, 2> kCookie{secure_random64(), secure_random64()};
   const std::lock_guard<std::mutex> held(mutex_);
-  if (asked_) return road_;
+  if (asked_) return method_;
   asked_ = true;
   ipc::MemoryOffer offer;
   offer.cookie = kCookie;
@@ -23,12 +23,12 @@ std::optional<ipc::MemoryRoad> OwnMemory::road(const char* setting) {
   const Fd memory(::open("/proc/self/mem", O_RDWR | O_CLOEXEC));
   const Result<ipc::Memory> found = offer_(offer, memory.get());
   if (found.ok()) {
-    road_ = found->road;
+    method_ = found->method;
   } else {
     log(LogLevel::kWarn, "engine_memory=%s: this process copies its tensors: %s", setting,
         found.status().message().c_str());
   }
-  return road_;
+  return method_;
 }
 
 }  // namespace mcast

@@ -19,13 +19,13 @@ class OwnMemory {
 
   // How the engine copies. Nullopt: it cannot, which has been logged for `setting` (engine_memory).
   // The engine is asked once.
-  std::optional<ipc::MemoryRoad> road(const char* setting);
+  std::optional<ipc::AccessMethod> method(const char* setting);
 
  private:
   const Offer offer_;
   std::mutex mutex_;  // guards the members below
   bool asked_ = false;
-  std::optional<ipc::MemoryRoad> road_;
+  std::optional<ipc::AccessMethod> method_;
 };
 
 }  // namespace mcast

@@ -330,16 +330,16 @@ bool read(const Control& from, MemoryOffer& m) {
 
 Control control_of(uint64_t call, const Memory& m) {
   Scalars s;
-  s.add("road", static_cast<unsigned>(m.road));
+  s.add("road", static_cast<unsigned>(m.method));
   return {ControlType::kMemory, call, {s.text()}};
 }
 
 bool read(const Control& from, Memory& m) {
   const auto f = scalars(from, 1);
-  uint8_t road = 0;
-  if (!f || !wire::number(*f, "road", road)) return false;
-  m.road = static_cast<MemoryRoad>(road);
-  return m.road == MemoryRoad::kVm || m.road == MemoryRoad::kDescriptor;
+  uint8_t method = 0;
+  if (!f || !wire::number(*f, "road", method)) return false;
+  m.method = static_cast<AccessMethod>(method);
+  return m.method == AccessMethod::kVm || m.method == AccessMethod::kDescriptor;
 }
 
 }  // namespace mcast::ipc

@@ -159,9 +159,9 @@ struct MemoryOffer {
 };
 
 // The access method that the engine has found.
-enum class MemoryRoad : uint8_t { kVm = 1, kDescriptor = 2 };
+enum class AccessMethod : uint8_t { kVm = 1, kDescriptor = 2 };
 struct Memory {
-  MemoryRoad road = MemoryRoad::kVm;
+  AccessMethod method = AccessMethod::kVm;
 };
 
 // Each pair converts a message to parts and back. A message without its kind's required fields is

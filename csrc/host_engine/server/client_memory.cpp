@@ -64,7 +64,7 @@ Result<std::unique_ptr<ClientMemory>> ClientMemory::open(const ipc::MemoryOffer&
                                      "the engine runs as another user, or in "
                                      "another pid namespace");
   if (no_vm.ok()) {
-    memory->road_ = ipc::MemoryRoad::kVm;
+    memory->method_ = ipc::AccessMethod::kVm;
     memory->file_.reset();
     return memory;
   }
@@ -98,11 +98,11 @@ bool ClientMemory::is_client() {
 }
 
 ClientMemory::Moved ClientMemory::pull(std::span<const Span> spans) {
-  return road_ == ipc::MemoryRoad::kVm ? move_vm(spans, true) : move_file(spans, true);
+  return method_ == ipc::AccessMethod::kVm ? move_vm(spans, true) : move_file(spans, true);
 }
 
 ClientMemory::Moved ClientMemory::push(std::span<const Span> spans) {
-  return road_ == ipc::MemoryRoad::kVm ? move_vm(spans, false) : move_file(spans, false);
+  return method_ == ipc::AccessMethod::kVm ? move_vm(spans, false) : move_file(spans, false);
 }
 
 ClientMemory::Moved ClientMemory::move_vm(std::span<const Span> spans, bool pull) {

@@ -42,7 +42,7 @@ class ClientMemory {
   Moved pull(std::span<const Span> spans);
   Moved push(std::span<const Span> spans);
 
-  ipc::MemoryRoad road() const { return road_; }
+  ipc::AccessMethod method() const { return method_; }
 
  private:
   ClientMemory(const ipc::MemoryOffer& offer, pid_t pid, Fd file)
@@ -57,7 +57,7 @@ class ClientMemory {
   const ipc::MemoryOffer cookie_;
   const pid_t pid_;
   Fd file_;
-  ipc::MemoryRoad road_ = ipc::MemoryRoad::kDescriptor;
+  ipc::AccessMethod method_ = ipc::AccessMethod::kDescriptor;
 };
 
 }  // namespace mcast::service

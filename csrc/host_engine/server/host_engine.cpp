@@ -32,9 +32,9 @@ constexpr Nanos kOtherPatience = 500 * kMilli;  // for another engine's reply
 
 // How a client's tensors are copied, for the status.
 const char* copies_text(const Mover::Report& mover) {
-  if (!mover.road) return "none";
+  if (!mover.method) return "none";
   if (mover.hangs) return "hangs";
-  return *mover.road == ipc::MemoryRoad::kVm ? "process_vm" : "descriptor";
+  return *mover.method == ipc::AccessMethod::kVm ? "process_vm" : "descriptor";
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ Result<std::shared_ptr<Mover>> Mover::start(const ipc::MemoryOffer& offer,
 
 Status Mover::usable() const {
   const std::lock_guard<std::mutex> held(mutex_);
-  if (!road_) return Status(Code::kInvalidArgument, "memory that it has not offered");
+  if (!method_) return Status(Code::kInvalidArgument, "memory that it has not offered");
   if (!hangs_) return {};
   return Status(Code::kTimeout, "memory of process " + std::to_string(client_.pid) +
                                     " does not answer (swap, FUSE, userfaultfd)");
@@ -74,13 +74,13 @@ std::unique_ptr<ClientMemory> Mover::open(const ipc::MemoryOffer& offer, Fd file
   {
     const std::lock_guard<std::mutex> held(mutex_);
     end_call();
-    if (memory.ok()) road_ = (*memory)->road();
+    if (memory.ok()) method_ = (*memory)->method();
   }
   if (!memory.ok()) {
     opened(memory.status());
     return nullptr;
   }
-  opened(ipc::Memory{(*memory)->road()});
+  opened(ipc::Memory{(*memory)->method()});
   return std::move(memory).value();
 }
 
@@ -329,7 +329,7 @@ void Mover::retire() {
 
 Mover::Report Mover::report() const {
   const std::lock_guard<std::mutex> held(mutex_);
-  return {road_, moved_[Transfer::kPull], moved_[Transfer::kPush], hangs_};
+  return {method_, moved_[Transfer::kPull], moved_[Transfer::kPush], hangs_};
 }
 
 }  // namespace mcast::service

@@ -53,7 +53,7 @@ class Mover : public std::enable_shared_from_this<Mover> {
   void retire();
 
   struct Report {
-    std::optional<ipc::MemoryRoad> road;
+    std::optional<ipc::AccessMethod> method;
     uint64_t pulled = 0, pushed = 0;  // bytes
     bool hangs = false;
   };
@@ -102,8 +102,8 @@ class Mover : public std::enable_shared_from_this<Mover> {
   std::optional<Call> call_;  // the call being executed
   bool hangs_ = false;        // that call hangs
   bool stopping_ = false, over_ = false;
-  std::optional<ipc::MemoryRoad> road_;  // set once it is open
-  uint64_t moved_[2] = {0, 0};           // bytes, by direction
+  std::optional<ipc::AccessMethod> method_;  // set once it is open
+  uint64_t moved_[2] = {0, 0};               // bytes, by direction
 };
 
 }  // namespace mcast::service

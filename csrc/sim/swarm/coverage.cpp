@@ -122,7 +122,7 @@ void note_plans(const Plan& plan, size_t g, const Agreed& agreed, GroupEnd& end)
   }
 }
 
-void Reach::add(const RunEnd& run) {
+void Coverage::add(const RunEnd& run) {
   for (size_t c = 0; c < kCounterCount; c++) counters_[c] += run.reached[c];
   for (size_t one = 0; one < kFaultKinds; one++) {
     for (size_t other = 0; run.over && other < one; other++) {
@@ -131,7 +131,7 @@ void Reach::add(const RunEnd& run) {
   }
 }
 
-std::vector<std::string> Reach::silent_counters() const {
+std::vector<std::string> Coverage::silent_counters() const {
   std::vector<std::string> silent;
   for (size_t c = 0; c < kCounterCount; c++) {
     const char* const name = counter_name(static_cast<Counter>(c));
@@ -140,7 +140,7 @@ std::vector<std::string> Reach::silent_counters() const {
   return silent;
 }
 
-std::vector<std::string> Reach::silent_points() const {
+std::vector<std::string> Coverage::silent_points() const {
   std::vector<std::string> silent;
   for (size_t p = 0; p < kCoverPoints; p++) {
     const char* const name = reach_points::name(p);
@@ -149,7 +149,7 @@ std::vector<std::string> Reach::silent_points() const {
   return silent;
 }
 
-std::vector<std::string> Reach::refuted() const {
+std::vector<std::string> Coverage::refuted() const {
   std::vector<std::string> reached;
   for (size_t c = 0; c < kCounterCount; c++) {
     const char* const name = counter_name(static_cast<Counter>(c));
@@ -162,7 +162,7 @@ std::vector<std::string> Reach::refuted() const {
   return reached;
 }
 
-std::vector<std::string> Reach::missing_pairs() const {
+std::vector<std::string> Coverage::missing_pairs() const {
   std::vector<std::string> missing;
   for (size_t one = 0; one < kFaultKinds; one++) {
     for (size_t other = 0; other < one; other++) {

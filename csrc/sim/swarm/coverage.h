@@ -23,7 +23,7 @@ void note_plans(const Plan& plan, size_t g, const Agreed& agreed, GroupEnd& end)
 // Bytes that a member stages beyond its setting.
 size_t overstaged(World& world, World::GroupId group, Member member);
 
-class Reach {
+class Coverage {
  public:
   void add(const RunEnd& run);
   // Pairs such as "cut+replay" that did not happen in one plan that ended.

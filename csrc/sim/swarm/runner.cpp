@@ -405,8 +405,8 @@ void PlanRun::close_all() {
   end_.closed = world_.run([&] { return closing_ == 0; }, scaled(linger + kIdle));
   faults_.end();
   // An aggregator that is not notified of its client's death keeps the job for a minute.
-  const Nanos lonely = plan_.aggregators.empty() ? 0 : service::Jobs::kLonely + kIdle;
-  world_.run([&] { return world_.standstill(); }, scaled(kIdle + lonely));
+  const Nanos silence = plan_.aggregators.empty() ? 0 : service::Jobs::kSilenceLimit + kIdle;
+  world_.run([&] { return world_.standstill(); }, scaled(kIdle + silence));
   const uint64_t before = sent();
   world_.run([&] { return world_.standstill(); }, kStillLimit);
   end_.sent_closed = sent() - before;

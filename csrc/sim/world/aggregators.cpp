@@ -73,7 +73,7 @@ Registrar& Aggregators::registrar_of(uint32_t rank, HostId host, const SimClock&
     const auto find = [this](const NetAddress& address) -> std::optional<PeerId> {
       for (size_t i = 0; i < all_.size(); i++) {
         if (address.host == name_of(i) && address.port == kPort && runs(i)) {
-          return all_[i].process->door();
+          return all_[i].process->peer();
         }
       }
       return std::nullopt;

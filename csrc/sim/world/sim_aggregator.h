@@ -22,7 +22,7 @@ class SimAggregator final : public SimThread, private service::Links, private St
   ~SimAggregator() override;
 
   // The endpoint at which groups send their requests.
-  PeerId door() const { return static_cast<PeerId>(endpoint_->index()); }
+  PeerId peer() const { return static_cast<PeerId>(endpoint_->index()); }
   // Ends as the product does at SIGTERM: asks groups to release it, and drops those that have not
   // done so after `patience`.
   void end(Nanos patience);

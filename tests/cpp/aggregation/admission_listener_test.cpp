@@ -49,21 +49,21 @@ class Guests final : public service::Visitor {
   std::vector<IpAddress> said;
 };
 
-class DoorTest : public testing::Test {
+class AdmissionListenerTest : public testing::Test {
  protected:
-  void SetUp() override { ASSERT_TRUE(door_.open("127.0.0.1", 0).ok()); }
+  void SetUp() override { ASSERT_TRUE(listener_.open("127.0.0.1", 0).ok()); }
   Fd connect_from(uint32_t host) {
     Fd fd(::socket(AF_INET, SOCK_STREAM, 0));
     EXPECT_EQ(bind_to(fd.get(), {IpAddress::v4(host), 0}), 0);
-    EXPECT_EQ(connect_to(fd.get(), door_.address()), 0);
+    EXPECT_EQ(connect_to(fd.get(), listener_.address()), 0);
     turn();
     return fd;
   }
   void turn() {
     std::vector<pollfd> list;
-    door_.watch(list);
+    listener_.watch(list);
     (void)::poll(list.data(), list.size(), 1);
-    door_.serve(list, kSecond, guests_);
+    listener_.serve(list, kSecond, guests_);
   }
   // Returns true if the listener receives the host's record.
   bool heard(uint32_t host) {
@@ -78,13 +78,13 @@ class DoorTest : public testing::Test {
 
   static constexpr uint32_t kStranger = INADDR_LOOPBACK + 1, kHost = INADDR_LOOPBACK + 2;
   Guests guests_;
-  AdmissionListener door_;
+  AdmissionListener listener_;
 };
 
-TEST_F(DoorTest, OneHostsIdleConnectionsKeepNobodyOut) {
+TEST_F(AdmissionListenerTest, OneHostsIdleConnectionsKeepNobodyOut) {
   std::vector<Fd> idle;
   for (int i = 0; i < 260; i++) idle.push_back(connect_from(kStranger));
-  EXPECT_LE(door_.links(), AdmissionListener::kRules.per_stranger);
+  EXPECT_LE(listener_.links(), AdmissionListener::kRules.per_stranger);
   EXPECT_TRUE(heard(kHost));
   EXPECT_TRUE(heard(kStranger)) << "it has its share";
   EXPECT_GE(guests_.ended, 260 - AdmissionListener::kRules.per_stranger) << "whose end is told";
@@ -93,31 +93,31 @@ TEST_F(DoorTest, OneHostsIdleConnectionsKeepNobodyOut) {
 // Without a host it listens over both versions of IP, and tells IPv4 addresses as such.
 TEST(DoorOfAllAddresses, TakesBothVersions) {
   Guests guests;
-  AdmissionListener door;
-  ASSERT_TRUE(door.open("", 0).ok());
-  EXPECT_FALSE(door.address().address.known());
+  AdmissionListener listener;
+  ASSERT_TRUE(listener.open("", 0).ok());
+  EXPECT_FALSE(listener.address().address.known());
   std::vector<IpAddress> expected;
   for (const char* const at : {"127.0.0.1", "::1"}) {
     const IpAddress address = *IpAddress::parse(at);
     const Fd fd(::socket(family_of(address), SOCK_STREAM | SOCK_CLOEXEC, 0));
-    ASSERT_EQ(connect_to(fd.get(), {address, door.address().port}), 0) << at;
+    ASSERT_EQ(connect_to(fd.get(), {address, listener.address().port}), 0) << at;
     const std::string bytes = wire::framed("hello");
     ASSERT_GT(send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), 0);
     expected.push_back(address);
     for (int i = 0; i < 1000 && guests.said.size() < expected.size(); i++) {
       std::vector<pollfd> list;
-      door.watch(list);
+      listener.watch(list);
       (void)::poll(list.data(), list.size(), 1);
-      door.serve(list, kSecond, guests);
+      listener.serve(list, kSecond, guests);
     }
   }
   EXPECT_EQ(guests.said, expected);
 }
 
-TEST_F(DoorTest, ManyHostsIdleConnectionsLeaveHalfToKnownHosts) {
+TEST_F(AdmissionListenerTest, ManyHostsIdleConnectionsLeaveHalfToKnownHosts) {
   std::vector<Fd> idle;
   for (uint32_t i = 0; i < 260; i++) idle.push_back(connect_from(kHost + 1 + i % 200));
-  EXPECT_LE(door_.links(), AdmissionListener::kRules.strangers);
+  EXPECT_LE(listener_.links(), AdmissionListener::kRules.strangers);
   guests_.known = IpAddress::v4(kHost);
   std::vector<Fd> known;
   for (size_t i = 0; i < AdmissionListener::kMostAsking / 2; i++)

@@ -40,19 +40,19 @@ class JobsTest : public ::testing::Test {
   }
 
   Options options_;
-  AdmissionListener door_;
+  AdmissionListener listener_;
   Ranks ranks_{2};
   Nanos now_ = monotonic_now();
-  Jobs jobs_{options_, door_, on_threads(options_, test::simple_deal(), [] {})};
+  Jobs jobs_{options_, listener_, on_threads(options_, test::simple_deal(), [] {})};
 };
 
 TEST_F(JobsTest, JobWithoutAskerEndsAfterAMinuteOfSilence) {
   ASSERT_EQ(report().jobs.size(), 1u);
-  pass(10 * Jobs::kLonely);
+  pass(10 * Jobs::kSilenceLimit);
   EXPECT_TRUE(report().ended.empty()) << "its asker is there";
   jobs_.on_link_end(kLink, false);
   EXPECT_FALSE(report().jobs[0].asked_for);
-  pass(Jobs::kLonely);
+  pass(Jobs::kSilenceLimit);
   ASSERT_EQ(report().ended.size(), 1u);
   EXPECT_THAT(report().ended[0].why,
               HasSubstr("the rank that requested it is gone, and nothing was received for 60"));
@@ -178,11 +178,11 @@ TEST_F(JobsTest, RequestsFailWhileItDrains) {
   EXPECT_EQ(report().refused[static_cast<size_t>(AskRefusal::draining)], 1u);
 }
 
-TEST(JobsAtADoor, JobWithoutAskerLivesWhileItsRanksSend) {
+TEST(JobsOfAListener, JobWithoutAskerLivesWhileItsRanksSend) {
   Options options = test::loopback_options();
-  AdmissionListener door;
-  ASSERT_TRUE(door.open("127.0.0.1", 0).ok());
-  Jobs jobs(options, door, on_threads(options, test::simple_deal(), [] {}));
+  AdmissionListener listener;
+  ASSERT_TRUE(listener.open("127.0.0.1", 0).ok());
+  Jobs jobs(options, listener, on_threads(options, test::simple_deal(), [] {}));
   Nanos now = monotonic_now();
   const auto report = [&] {
     Report told;
@@ -192,14 +192,14 @@ TEST(JobsAtADoor, JobWithoutAskerLivesWhileItsRanksSend) {
   const auto serve_until = [&](const auto& done) {
     return eventually([&] {
       std::vector<pollfd> list;
-      door.watch(list);
+      listener.watch(list);
       EXPECT_GE(::poll(list.data(), list.size(), 0), 0);
-      door.serve(list, now, jobs);
+      listener.serve(list, now, jobs);
       return done();
     });
   };
   Ranks ranks(2);
-  test::Asker asker(door.address().port);
+  test::Asker asker(listener.address().port);
   ASSERT_TRUE(asker.send(ranks.ask()));
   ASSERT_TRUE(serve_until([&] { return report().jobs.size() == 1; }));
   const auto answer = asker.receive();
@@ -211,11 +211,11 @@ TEST(JobsAtADoor, JobWithoutAskerLivesWhileItsRanksSend) {
     const uint64_t before = report().jobs[0].stations[0].bytes_in;
     ASSERT_TRUE(ranks.reduce_scatter(op, 2, op));
     ASSERT_TRUE(eventually([&] { return report().jobs[0].stations[0].bytes_in > before; }));
-    jobs.advance(now += Jobs::kLonely - kSecond);
+    jobs.advance(now += Jobs::kSilenceLimit - kSecond);
     EXPECT_TRUE(report().ended.empty()) << "operation " << op;
   }
-  jobs.advance(now += 2 * Jobs::kLonely);
-  jobs.advance(now += Jobs::kLonely);
+  jobs.advance(now += 2 * Jobs::kSilenceLimit);
+  jobs.advance(now += Jobs::kSilenceLimit);
   EXPECT_EQ(report().ended.size(), 1u);
   EXPECT_TRUE(eventually([&] {
     jobs.advance(now);
@@ -233,8 +233,8 @@ TEST(JobsDeathTest, DescriptorsOfOtherJobsAreTaken) {
     const rlim_t most = 128 + each + each / 2;  // 128: of the process
     const struct rlimit limit = {most, most};
     if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return 2;
-    AdmissionListener door;
-    Jobs jobs(options, door, on_threads(options, test::simple_deal(), [] {}));
+    AdmissionListener listener;
+    Jobs jobs(options, listener, on_threads(options, test::simple_deal(), [] {}));
     for (LinkId link = 1; link <= 2; link++) {
       jobs.on_record(link, kLocalhost, encode(ranks.ask()), monotonic_now());
     }

@@ -208,7 +208,7 @@ TEST(Roster, StationLostBeforeTheCutoverIsOutOnAllRanks) {
     bool lost = false;
     w.c.net().set_frame_hook([&](size_t, size_t to, Channel, ConstBytes frame) {
       wire::FrameHeader h;
-      const bool line = wire::parse_frame(frame, h) && h.type == wire::FrameType::kRosterLine;
+      const bool line = wire::parse_frame(frame, h) && h.type == wire::FrameType::kRosterStop;
       if (line && to == 2 && !std::exchange(lost, true)) w.c.net().reset(who, b.index());
       return true;
     });
@@ -279,7 +279,7 @@ TEST(Roster, ARankThatHasLeftHoldsUpNoCall) {
     } else {
       w.c.net().set_frame_hook([&](size_t, size_t to, Channel, ConstBytes frame) {
         wire::FrameHeader h;
-        const bool line = wire::parse_frame(frame, h) && h.type == wire::FrameType::kRosterLine;
+        const bool line = wire::parse_frame(frame, h) && h.type == wire::FrameType::kRosterStop;
         return !line || to != 2;
       });
     }
@@ -304,7 +304,7 @@ TEST(Roster, RankThatDiesDuringTheCutoverFailsTheGroup) {
   FakeStation& a = w.add();
   w.c.net().set_frame_hook([&](size_t, size_t to, Channel, ConstBytes frame) {
     wire::FrameHeader h;
-    const bool line = wire::parse_frame(frame, h) && h.type == wire::FrameType::kRosterLine;
+    const bool line = wire::parse_frame(frame, h) && h.type == wire::FrameType::kRosterStop;
     if (line && to == 2) w.c.kill(2);
     return true;
   });
@@ -340,8 +340,8 @@ TEST(Roster, UnexpectedFramesAreCounted) {
   const uint64_t before = w.c.total(Counter::malformed);
   say(1, 0, FrameType::kRoster, empty);        // not from the parent
   say(0, 1, FrameType::kRoster, version);      // outdated
-  say(0, 1, FrameType::kRosterLine, version);  // cut-over already agreed
-  say(0, 1, FrameType::kRosterLine, later);    // unknown roster
+  say(0, 1, FrameType::kRosterStop, version);  // cut-over already agreed
+  say(0, 1, FrameType::kRosterStop, later);    // unknown roster
   say(1, 0, FrameType::kRosterReady, version);
   say(0, 1, FrameType::kRosterAt, version);
   say(1, 0, FrameType::kRosterReach, reach);    // not requested

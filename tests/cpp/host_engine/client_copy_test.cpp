@@ -71,7 +71,7 @@ bool become_another_user() {
          prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) == 0;
 }
 
-void expect_copies(bool other_user, const std::string& setting, const std::string& road) {
+void expect_copies(bool other_user, const std::string& setting, const std::string& method) {
   if (other_user && geteuid() != 0) GTEST_SKIP() << "needs root, to be two users";
   EngineProcess engine(open_to_all());
   (void)chmod(std::filesystem::path(engine.path()).parent_path().c_str(), 0755);
@@ -82,7 +82,7 @@ void expect_copies(bool other_user, const std::string& setting, const std::strin
     if (!work(*group, 10, 3) || !meet(store, "worked", rank, 2)) return false;
     if (rank == 0) {
       const std::string text = told(engine);
-      EXPECT_THAT(text, HasSubstr("\"copies\":\"" + road + "\""));
+      EXPECT_THAT(text, HasSubstr("\"copies\":\"" + method + "\""));
       if (setting == "copy") {
         EXPECT_THAT(text, HasSubstr("\"arena_bytes\":0")) << "the rank has copied nothing";
         EXPECT_THAT(text, testing::Not(HasSubstr("\"pushed_bytes\":0")));

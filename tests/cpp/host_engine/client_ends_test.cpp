@@ -18,11 +18,11 @@ namespace mcast::test {
 namespace {
 
 std::shared_ptr<Group> client(const EngineProcess& engine, Member rank, DirectoryStore& store,
-                              const char* road) {
+                              const char* method) {
   // A destroyed group waits for as long as `linger`; an engine may get no CPU for some seconds.
   return make_group("ends", rank, 2, store,
                     {{"engine", engine.setting()},
-                     {"engine_memory", road},
+                     {"engine_memory", method},
                      {"shared_memory", kSharedMemory},
                      {"linger", "60000"}});
 }
@@ -62,13 +62,13 @@ TEST(ClientEnds, ThreadsThatPostAtOnceDoNotOvertakeEachOther) {
 // ended.
 TEST(ClientEnds, PostsInFlightEndBeforeTheGroupIsDestroyed) {
   EngineProcess engine;
-  for (const char* road : {"slots", "map", "copy"}) {
-    SCOPED_TRACE(road);
+  for (const char* method : {"slots", "map", "copy"}) {
+    SCOPED_TRACE(method);
     expect_all_good(run_ranks(2, 100, [&](Member rank, DirectoryStore& store) {
-      if (std::string(road) == "map") new_in_arenas();
+      if (std::string(method) == "map") new_in_arenas();
       for (int round = 0; round < 20; round++) {
         auto own = store.scoped(std::to_string(round));
-        auto group = client(engine, rank, own, road);
+        auto group = client(engine, rank, own, method);
         if (!group) return false;
         std::vector<std::shared_ptr<EngineMessage>> all;
         for (uint32_t i = 0; i < 30; i++) {
@@ -91,7 +91,7 @@ TEST(ClientEnds, PostsInFlightEndBeforeTheGroupIsDestroyed) {
 }
 
 TEST(ClientEnds, LateListenerIsNotifiedOfTheLostEngine) {
-  class Ear final : public ClientEar {
+  class Listener final : public ClientListener {
    public:
     void on_completed(ipc::Completed) override {}
     void on_lost(const Status& why) override { told.push_back(why.message()); }
@@ -102,10 +102,10 @@ TEST(ClientEnds, LateListenerIsNotifiedOfTheLostEngine) {
   ASSERT_TRUE(link.ok()) << link.status().to_string();
   EXPECT_EQ(engine.end(SIGKILL), -SIGKILL);
   ASSERT_TRUE(until([&] { return !(*link)->lost().ok(); }, "the lost link to be noticed"));
-  const auto ear = std::make_shared<Ear>();
-  (*link)->listen(1, ear);
-  ASSERT_EQ(ear->told.size(), 1u);
-  EXPECT_THAT(ear->told[0], testing::HasSubstr("engine of this host (process "));
+  const auto listener = std::make_shared<Listener>();
+  (*link)->listen(1, listener);
+  ASSERT_EQ(listener->told.size(), 1u);
+  EXPECT_THAT(listener->told[0], testing::HasSubstr("engine of this host (process "));
 }
 
 }  // namespace

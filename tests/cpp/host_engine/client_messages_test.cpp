@@ -261,7 +261,7 @@ TEST(ClientMessages, TheLimitOfCopiesIsNamedOnBothRanks) {
 }
 
 // Records an engine's reports about a group whose records are written by hand.
-class MessageEar final : public ClientEar {
+class MessageListener final : public ClientListener {
  public:
   void on_completed(ipc::Completed record) override {
     const std::lock_guard<std::mutex> held(mutex_);
@@ -332,8 +332,8 @@ void expect_messages_refused(const WrongMessages& wrong) {
     const auto made = (*link)->make_group(*spec, store);
     const auto span = (*link)->arenas().take(4096);
     if (!made.ok() || !*made || !span.ok() || !(*made)->messages) return false;
-    const auto ear = std::make_shared<MessageEar>();
-    (*link)->listen((*made)->handle, ear);
+    const auto listener = std::make_shared<MessageListener>();
+    (*link)->listen((*made)->handle, listener);
     if (!store.multi_get({"made"}, 20 * kSecond).ok()) return false;
     ipc::MessageRecord good;
     good.group = (*made)->handle;
@@ -344,7 +344,7 @@ void expect_messages_refused(const WrongMessages& wrong) {
     for (const ipc::MessageRecord& record : wrong.records(good)) {
       if (!(*link)->submit(record).ok()) break;
     }
-    const auto ends = ear->wait(wrong.ended == 0 ? SIZE_MAX : wrong.ended);
+    const auto ends = listener->wait(wrong.ended == 0 ? SIZE_MAX : wrong.ended);
     if (wrong.ended > 0) {  // otherwise some may have ended with the client
       EXPECT_EQ(ends.size(), wrong.ended);
       EXPECT_THAT(ends.back().text, HasSubstr(wrong.own));

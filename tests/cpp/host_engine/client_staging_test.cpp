@@ -17,8 +17,8 @@ namespace {
 class ClientStagingTest : public testing::Test {
  protected:
   static constexpr size_t kPage = ArenaPool::kPage, kMiB = size_t{1} << 20;
-  static constexpr ClientRoads kMapped{.mapped = true, .moved = false};
-  static constexpr ClientRoads kMappedOrMoved{.mapped = true, .moved = true};
+  static constexpr ClientAccess kMapped{.mapped = true, .moved = false};
+  static constexpr ClientAccess kMappedOrMoved{.mapped = true, .moved = true};
 
   ClientStagingTest() : pool_(**ArenaPool::open_for_process()), block_(pool_.allocate(4 * kMiB)) {
     std::memset(block_, 0, 4 * kMiB);
@@ -28,8 +28,8 @@ class ClientStagingTest : public testing::Test {
   static Slice slice_of(std::byte* data, size_t bytes) {
     return {std::make_shared<Region>(data, bytes, nullptr), 0, bytes};
   }
-  std::unique_ptr<ClientStaging> receive(const Slice& slice, ClientRoads roads = kMapped) {
-    auto made = ClientStaging::make(slice, true, arenas_, roads);
+  std::unique_ptr<ClientStaging> receive(const Slice& slice, ClientAccess access = kMapped) {
+    auto made = ClientStaging::make(slice, true, arenas_, access);
     EXPECT_TRUE(made.ok()) << made.status().to_string();
     return std::move(made).value();
   }

@@ -112,10 +112,10 @@ TEST(IpcControl, ValuesMayHoldAnyBytes) {
   ASSERT_TRUE(read(sent(control_of(4, MemoryOffer{UINT64_MAX, {1, 2}})), memory));
   EXPECT_EQ(memory.address, UINT64_MAX);
   EXPECT_EQ(memory.cookie, (std::array<uint64_t, 2>{1, 2}));
-  for (const MemoryRoad road : {MemoryRoad::kVm, MemoryRoad::kDescriptor}) {
+  for (const AccessMethod method : {AccessMethod::kVm, AccessMethod::kDescriptor}) {
     Memory found;
-    ASSERT_TRUE(read(sent(control_of(4, Memory{road})), found));
-    EXPECT_EQ(found.road, road);
+    ASSERT_TRUE(read(sent(control_of(4, Memory{method})), found));
+    EXPECT_EQ(found.method, method);
   }
   ASSERT_TRUE(read(sent(control_of(ControlType::kArena, 1, Arena{17, 1u << 30})), arena));
   EXPECT_TRUE(arena.space == 17 && arena.bytes == 1u << 30);

@@ -210,18 +210,18 @@ void a_stopped_rank(const Settings& more) {
 }
 
 TEST(EngineRanks, WhatAStoppedRankHasPostedEndsOnTheOthers) {
-  for (const char* road : {"slots", "map", "copy"}) {
-    SCOPED_TRACE(road);
-    a_stopped_rank({{"engine_memory", road},
+  for (const char* method : {"slots", "map", "copy"}) {
+    SCOPED_TRACE(method);
+    a_stopped_rank({{"engine_memory", method},
                     {"shared_memory", "off"},
                     {"faults", "drop:type=data,rate=0.05,seed=3"}});
   }
 }
 
 TEST(EngineRanks, WhatAStoppedRankHasPostedEndsInMemory) {
-  for (const char* road : {"slots", "map", "copy"}) {
-    SCOPED_TRACE(road);
-    a_stopped_rank({{"engine_memory", road}});
+  for (const char* method : {"slots", "map", "copy"}) {
+    SCOPED_TRACE(method);
+    a_stopped_rank({{"engine_memory", method}});
   }
 }
 

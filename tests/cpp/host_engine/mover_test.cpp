@@ -52,7 +52,7 @@ TEST(ClientMemory, IsCopiedBothWays) {
     auto memory = ClientMemory::open(offer(), vm ? client_of_this_user() : client_of_another_user(),
                                      own_memory());
     ASSERT_TRUE(memory.ok()) << memory.status().to_string();
-    EXPECT_EQ((*memory)->road(), vm ? ipc::MemoryRoad::kVm : ipc::MemoryRoad::kDescriptor);
+    EXPECT_EQ((*memory)->method(), vm ? ipc::AccessMethod::kVm : ipc::AccessMethod::kDescriptor);
     std::vector<std::byte> client(100'000, std::byte{7}), engine(100'000);
     std::vector<ClientMemory::Span> spans;
     for (size_t i = 0; i < ClientMemory::kMostSpans; i++) {

@@ -95,12 +95,12 @@ bool stays(std::vector<std::byte>& bytes) {
 }
 
 // One rank: makes groups one after the other until the rounds are over or the blow ends it.
-bool rank_of(const EngineProcess& engine, const std::string& road, Member rank, const Blow& blow,
+bool rank_of(const EngineProcess& engine, const std::string& method, Member rank, const Blow& blow,
              DirectoryStore& store) {
-  if (road == "map") new_in_arenas();
+  if (method == "map") new_in_arenas();
   auto spec = group_spec("struck", rank, kRanks,
                          {{"engine", engine.setting()},
-                          {"engine_memory", road},
+                          {"engine_memory", method},
                           {"shared_memory", kSharedMemory},
                           {"liveness_limit", "3000"},
                           {"probe_timeout", "3000"}});
@@ -148,16 +148,16 @@ bool strike(const EngineProcess& engine, const Blow& blow, DirectoryStore& store
   return kill(target, SIGCONT) == 0;
 }
 
-void struck(uint64_t seed, const std::string& road) {
+void struck(uint64_t seed, const std::string& method) {
   const Blow blow = blow_of(seed);
-  SCOPED_TRACE(testing::Message() << road << ", seed " << seed << ": "
+  SCOPED_TRACE(testing::Message() << method << ", seed " << seed << ": "
                                   << (blow.engine ? "engine" : "rank") << " "
                                   << (blow.kill ? "killed" : "stopped") << " at step " << blow.step
                                   << " of rank " << blow.rank);
   EngineProcess engine;
   const auto ends = run_ranks(kRanks + 1, 60, [&](Member rank, DirectoryStore& store) {
     return rank == kStriker ? strike(engine, blow, store)
-                            : rank_of(engine, road, rank, blow, store);
+                            : rank_of(engine, method, rank, blow, store);
   });
   for (Member r = 0; r <= kStriker; r++) {
     const bool dies = blow.kill && !blow.engine && r == blow.rank;

@@ -20,19 +20,19 @@ constexpr size_t kMaxLines = 800;
 // Files that print dates for people and base no wait on them.
 constexpr std::string_view kTellsTheDate[] = {"torch_mcast/_trace.py"};
 
-// The rooms of the core, lowest first. A file includes its own room and lower ones, by paths
+// The modules of the core, lowest first. A file includes its own module and lower ones, by paths
 // relative to csrc/core.
 constexpr std::array<std::string_view, 8> kOrder = {"base",     "wire",       "crypto", "transport",
                                                     "protocol", "collective", "shm",    "runtime"};
 
-// The rooms beside the core: optional products, and what is made of them. A file includes its own
-// room and those named here, by paths relative to csrc; "core" is all of the core, "aggregation"
-// all rooms of that folder.
-struct Room {
+// The modules beside the core: optional products, and what is made of them. A file includes its own
+// module and those named here, by paths relative to csrc; "core" is all of the core, "aggregation"
+// all modules of that folder.
+struct Module {
   std::string_view path;
   std::array<std::string_view, 8> may;
 };
-constexpr Room kRooms[] = {
+constexpr Module kModules[] = {
     {"daemon", {"base"}},
     {"aggregation/plan", {"base", "wire", "protocol", "collective"}},
     {"aggregation/fold",
@@ -53,11 +53,11 @@ constexpr Room kRooms[] = {
     {"torch", {"assembly", "host_engine/client", "core"}},
 };
 
-// Rooms of state machines: no sockets, threads or clocks; their callers provide what they need of
-// these. `drivers`: files, without their endings, that drive the machines in the same room; the
+// Modules of state machines: no sockets, threads or clocks; their callers provide what they need of
+// these. `drivers`: files, without their endings, that drive the machines in the same module; the
 // machines do not include them.
 struct Machines {
-  std::string_view room;
+  std::string_view module;
   std::array<std::string_view, 16> drivers;
 };
 constexpr Machines kMachines[] = {
@@ -102,18 +102,19 @@ bool is_in(std::string_view path, std::string_view folder) {
   return starts_with(path, folder) && path.size() > folder.size() && path[folder.size()] == '/';
 }
 
-// The room beside the core that `path`, relative to csrc, is in; null if there is none. ("sim" is
+// The module beside the core that `path`, relative to csrc, is in; null if there is none. ("sim" is
 // listed after its parts.)
-const Room* room_of(std::string_view path) {
-  const auto* const at = std::find_if(std::begin(kRooms), std::end(kRooms),
-                                      [&](const Room& room) { return is_in(path, room.path); });
-  return at == std::end(kRooms) ? nullptr : at;
+const Module* module_of(std::string_view path) {
+  const auto* const at =
+      std::find_if(std::begin(kModules), std::end(kModules),
+                   [&](const Module& module) { return is_in(path, module.path); });
+  return at == std::end(kModules) ? nullptr : at;
 }
 
-// Whether the file `path`, relative to csrc, is listed as a driver in a room of state machines.
+// Whether the file `path`, relative to csrc, is listed as a driver in a module of state machines.
 bool is_driver(const Machines& machines, std::string_view path) {
-  if (!is_in(path, machines.room)) return false;
-  const std::string_view file = path.substr(machines.room.size() + 1);
+  if (!is_in(path, machines.module)) return false;
+  const std::string_view file = path.substr(machines.module.size() + 1);
   return !file.empty() && contains(machines.drivers, file.substr(0, file.find('.')));
 }
 
@@ -205,10 +206,10 @@ class Checker {
       const std::string_view file = path_.substr(kCore.size());
       folder_ = file.substr(0, file.find('/'));
     } else {
-      room_ = room_of(inner_);
+      module_ = module_of(inner_);
     }
     for (const Machines& one : kMachines) {
-      if (is_in(inner_, one.room) && !is_driver(one, inner_)) machines_ = &one;
+      if (is_in(inner_, one.module) && !is_driver(one, inner_)) machines_ = &one;
     }
     for (const std::string_view folder : kVirtualTime) {
       if (starts_with(path_, folder)) virtual_time_ = true;
@@ -221,7 +222,7 @@ class Checker {
     }
     if (starts_with(path_, "csrc/")) check_style();
     check_clocks();
-    if (starts_with(path_, kCore) || room_ != nullptr) check_room();
+    if (starts_with(path_, kCore) || module_ != nullptr) check_module();
     if (starts_with(path_, kDpa)) check_dpa();
     return std::move(broken_);
   }
@@ -271,9 +272,9 @@ class Checker {
     }
   }
 
-  void check_room() {
-    if (room_ == nullptr && !layer_of(folder_)) {
-      report(1, "a file of csrc/core is in one of the rooms' folders");
+  void check_module() {
+    if (module_ == nullptr && !layer_of(folder_)) {
+      report(1, "a file of csrc/core is in one of the modules' folders");
       return;
     }
     for (const Include& include : find_includes(text_)) check_include(include);
@@ -282,7 +283,8 @@ class Checker {
              {"steady_clock", "system_clock", "high_resolution_clock", "clock_gettime",
               "gettimeofday", "__rdtsc", "time", "clock", "sleep", "usleep", "nanosleep"});
     }
-    const bool program = room_ != nullptr && (room_->path == "programs" || room_->path == "sim");
+    const bool program =
+        module_ != nullptr && (module_->path == "programs" || module_->path == "sim");
     if (!is_in(inner_, "torch") && !program) {
       forbid("core has no exceptions; return a Status", {"throw"});
     }
@@ -314,22 +316,22 @@ class Checker {
     const std::string target = name.substr(0, name.find('/'));
     const std::optional<size_t> layer =
         name.find('/') == std::string::npos ? std::nullopt : layer_of(target);
-    const Room* const room = layer ? nullptr : room_of(name);
-    if (!layer && room == nullptr) {
+    const Module* const module = layer ? nullptr : module_of(name);
+    if (!layer && module == nullptr) {
       if (include.quoted && !torch) report(include.line, name + " is not relative to csrc/core");
       return;
     }
     // (In crypto/ machines hold secrets, too.)
-    if (machines_ != nullptr && machines_->room != "core/crypto" &&
+    if (machines_ != nullptr && machines_->module != "core/crypto" &&
         is_driver(*machines_, layer ? "core/" + name : name)) {
       report(include.line,
              "the state machine of " + here() + " includes " + name + ", which drives it");
     }
-    if (room_ != nullptr) {
-      if (room != room_ && !may_include(layer ? target : room->path, layer.has_value())) {
-        report(include.line, here() + " includes " + name + ", of a room that it must not know");
+    if (module_ != nullptr) {
+      if (module != module_ && !may_include(layer ? target : module->path, layer.has_value())) {
+        report(include.line, here() + " includes " + name + ", of a module that it must not know");
       }
-    } else if (room != nullptr) {
+    } else if (module != nullptr) {
       report(include.line, here() + " includes " + name + ": the core knows no product");
     } else {
       check_layer(include.line, name, target, *layer);
@@ -337,7 +339,7 @@ class Checker {
   }
 
   bool may_include(std::string_view target, bool core) const {
-    for (const std::string_view one : room_->may) {
+    for (const std::string_view one : module_->may) {
       if (one.empty()) continue;
       if (one == target || is_in(target, one) || (core && one == "core")) return true;
     }
@@ -357,8 +359,8 @@ class Checker {
     }
   }
 
-  // The room's name, for messages.
-  std::string here() const { return std::string(room_ != nullptr ? room_->path : folder_); }
+  // The module's name, for messages.
+  std::string here() const { return std::string(module_ != nullptr ? module_->path : folder_); }
 
   static size_t find_word(std::string_view text, std::string_view word, size_t from = 0) {
     for (size_t at = text.find(word, from); at != std::string_view::npos;
@@ -406,7 +408,7 @@ class Checker {
   std::string code_;
   std::string_view inner_;              // the path, relative to csrc
   std::string_view folder_;             // of csrc/core; empty for others
-  const Room* room_ = nullptr;          // beside the core; null for others
+  const Module* module_ = nullptr;      // beside the core; null for others
   const Machines* machines_ = nullptr;  // null: not one of these
   bool virtual_time_ = false;
   std::vector<std::string> broken_;
@@ -462,7 +464,7 @@ std::vector<std::string> files_with_a_place() {
   for (const Machines& machines : kMachines) {
     for (const std::string_view driver : machines.drivers) {
       if (driver.empty()) continue;
-      files.push_back("csrc/" + std::string(machines.room) + "/" + std::string(driver));
+      files.push_back("csrc/" + std::string(machines.module) + "/" + std::string(driver));
     }
   }
   for (const std::string_view path : kTellsTheDate) {
@@ -473,9 +475,9 @@ std::vector<std::string> files_with_a_place() {
 
 std::span<const std::string_view> folders() { return kOrder; }
 
-std::vector<std::string_view> rooms() {
+std::vector<std::string_view> modules() {
   std::vector<std::string_view> all;
-  for (const Room& room : kRooms) all.push_back(room.path);
+  for (const Module& module : kModules) all.push_back(module.path);
   return all;
 }
 

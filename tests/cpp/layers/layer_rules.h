@@ -22,8 +22,8 @@ std::vector<std::string> files_with_a_place();
 // The folders of csrc/core, lowest first.
 std::span<const std::string_view> folders();
 
-// The rooms beside the core, relative to csrc.
-std::vector<std::string_view> rooms();
+// The modules beside the core, relative to csrc.
+std::vector<std::string_view> modules();
 
 size_t count_lines(std::string_view text);
 

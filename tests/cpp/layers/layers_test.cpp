@@ -72,8 +72,8 @@ TEST(Layers, TheRulesNameWhatIsThere) {
   for (const std::string_view folder : folders()) {
     EXPECT_TRUE(fs::is_directory(fs::path(test::kSourceDir) / "csrc/core" / folder)) << folder;
   }
-  for (const std::string_view room : rooms()) {
-    EXPECT_TRUE(fs::is_directory(fs::path(test::kSourceDir) / "csrc" / room)) << room;
+  for (const std::string_view module : modules()) {
+    EXPECT_TRUE(fs::is_directory(fs::path(test::kSourceDir) / "csrc" / module)) << module;
   }
 }
 
@@ -179,22 +179,22 @@ TEST(Checker, EveryPairOfLayersIsAllowedOrRefused) {
               ElementsAre(HasSubstr("only base and wire")));
 }
 
-std::vector<std::string> product(const std::string& room, const std::string& line) {
-  return check_file("csrc/" + room + "/x.h", "#pragma once\n" + line + "\n");
+std::vector<std::string> product(const std::string& module, const std::string& line) {
+  return check_file("csrc/" + module + "/x.h", "#pragma once\n" + line + "\n");
 }
 
 TEST(Checker, RoomsBesideTheCore) {
-  for (const std::string_view room : rooms()) {
-    EXPECT_THAT(header("runtime", "#include \"" + std::string(room) + "/y.h\""),
-                ElementsAre(HasSubstr(room == "torch" ? "core includes torch/y.h"
-                                                      : "the core knows no product")));
-    EXPECT_THAT(product(std::string(room), "#include \"" + std::string(room) + "/y.h\""),
+  for (const std::string_view module : modules()) {
+    EXPECT_THAT(header("runtime", "#include \"" + std::string(module) + "/y.h\""),
+                ElementsAre(HasSubstr(module == "torch" ? "core includes torch/y.h"
+                                                        : "the core knows no product")));
+    EXPECT_THAT(product(std::string(module), "#include \"" + std::string(module) + "/y.h\""),
                 IsEmpty());
   }
   EXPECT_THAT(product("aggregation/member", "#include \"runtime/group.h\""), IsEmpty());
   EXPECT_THAT(product("aggregation/member", "#include \"aggregation/plan/y.h\""), IsEmpty());
   EXPECT_THAT(product("aggregation/server", "#include \"runtime/group.h\""),
-              ElementsAre(HasSubstr("aggregation/server includes runtime/group.h, of a room")));
+              ElementsAre(HasSubstr("aggregation/server includes runtime/group.h, of a module")));
   EXPECT_THAT(product("aggregation/plan", "#include \"aggregation/member/y.h\""),
               ElementsAre(HasSubstr("must not know")));
   EXPECT_THAT(product("host_engine/client", "#include \"host_engine/server/y.h\""),
@@ -224,7 +224,7 @@ TEST(Checker, SubfoldersBelongToTheirLayer) {
 }
 
 TEST(Checker, UnknownFoldersAndRelativeIncludes) {
-  EXPECT_THAT(header("misc", ""), ElementsAre(HasSubstr("rooms' folders")));
+  EXPECT_THAT(header("misc", ""), ElementsAre(HasSubstr("modules' folders")));
   EXPECT_THAT(header("base", "#include \"types.h\""), ElementsAre(HasSubstr("not relative")));
   EXPECT_THAT(header("runtime", "#include \"../base/types.h\""),
               ElementsAre(HasSubstr("not relative")));

@@ -343,7 +343,7 @@ TEST_F(Swarm, GroupsWithAggregators) {
 // made meanwhile, and return some seconds later.
 TEST_F(Swarm, GroupsThatChangeTheirPath) {
   const auto file =
-      std::filesystem::path(kSourceDir) / "tests/cpp/sim/plans/posts_wait_for_a_line.plan";
+      std::filesystem::path(kSourceDir) / "tests/cpp/sim/plans/posts_wait_for_a_cutover.plan";
   const Result<sim::Plan> plan = sim::parse(text_of(file));
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   const auto waits = static_cast<size_t>(ReachPoint::post_waits_for_a_line);

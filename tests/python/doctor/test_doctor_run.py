@@ -228,29 +228,29 @@ def test_ranks_with_different_settings_fail_together():
 
 
 def test_a_rank_that_never_comes_is_named():
-    lonely = start_rank(0, free_port(), "--timeout", "2")
-    out, _ = lonely.communicate(timeout=120)
+    rank = start_rank(0, free_port(), "--timeout", "2")
+    out, _ = rank.communicate(timeout=120)
     (row,) = [row for row in json.loads(out)["job"]["findings"] if row["check"] == "ranks"]
     assert row["data"] == {"missing": [1]}
-    assert lonely.returncode == 1
+    assert rank.returncode == 1
 
 
 def test_no_store_gives_the_own_report():
-    lonely = start_rank(1, free_port(), "--timeout", "2")
-    out, _ = lonely.communicate(timeout=120)
+    rank = start_rank(1, free_port(), "--timeout", "2")
+    out, _ = rank.communicate(timeout=120)
     rows = {row["check"]: row for row in json.loads(out)["findings"]}
     assert rows["job"]["verdict"] == "fail"
     assert rows["multicast on lo"]["verdict"] == "ok"
-    assert lonely.returncode == 1
+    assert rank.returncode == 1
 
 
 def test_a_store_that_never_answers_does_not_hang():
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        lonely = start_rank(1, silent.getsockname()[1], "--timeout", "2")
-        out, _ = lonely.communicate(timeout=200)
+        rank = start_rank(1, silent.getsockname()[1], "--timeout", "2")
+        out, _ = rank.communicate(timeout=200)
     rows = {row["check"]: row for row in json.loads(out)["findings"]}
     assert rows["job"]["verdict"] == "fail"
-    assert lonely.returncode == 1
+    assert rank.returncode == 1
 
 
 def test_launcher_is_seen_by_its_variables():

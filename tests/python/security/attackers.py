@@ -89,11 +89,11 @@ def victim(ctx, options: dict, cause: str = "", recorded: bool = False) -> dict:
 
     ctx.world_size = RANKS
     dist.distributed_c10d._world.group_count = 0
-    ear = guarded.Ear("eth0") if recorded else None
+    recorder = guarded.Recorder("eth0") if recorded else None
     ctx.init_process_group("mcast", 60.0, pg_options=torch_mcast.Options(**options))
     for salt in range(3):
         all_gather(salt)
-    hellos = recorded_hellos(ear.close()) if ear else []
+    hellos = recorded_hellos(recorder.close()) if recorder else []
     before, refused = resident(), torch_mcast.stats()["security"]
     ctx.notify("made", {**targets(), "hellos": hellos})
     ctx.wait("attacked")
@@ -192,15 +192,15 @@ def _sum16(data: bytes) -> int:
     return ~total & 0xFFFF
 
 
-def _ear(ctx, group: tuple[str, int]) -> socket.socket:
+def _listener(ctx, group: tuple[str, int]) -> socket.socket:
     """Opens a socket that receives the group's multicast."""
-    ear = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    ear.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    ear.bind(group)
+    listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(group)
     request = socket.inet_aton(group[0]) + socket.inet_aton(ctx.address)
-    ear.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, request)
-    ear.settimeout(2.0)
-    return ear
+    listener.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, request)
+    listener.settimeout(2.0)
+    return listener
 
 
 def _ip_packet(source: str, group: tuple[str, int], payload: bytes) -> bytes:
@@ -232,14 +232,14 @@ def spoofed_member(ctx, found: list[dict]) -> int:
 def _spoofed(ctx, victim_address: str, group: tuple[str, int]) -> int:
     sent = 0
     with (
-        _ear(ctx, group) as ear,
+        _listener(ctx, group) as listener,
         socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW) as raw,
     ):
         captured = []
         end = time.monotonic() + 2.0
         while len(captured) < 400 and time.monotonic() < end:
             try:
-                datagram = ear.recv(65536)
+                datagram = listener.recv(65536)
             except TimeoutError:
                 break
             if datagram[4:6] == MAGIC:
@@ -295,15 +295,15 @@ def guarded_siege(ctx, found: list[dict]) -> int:
     until the rounds are over; and some much later."""
     out, sent, old = _sender(), 0, []
     groups = found[0]["groups"]
-    ears = [(group, _ear(ctx, group)) for group in groups]
+    listeners = [(group, _listener(ctx, group)) for group in groups]
     heard = 0
     while not ctx.told("enough"):
         if heard > 600:
             time.sleep(0.01)  # so that the rounds proceed meanwhile
-        for group, ear in ears:
-            ear.settimeout(0.05)
+        for group, listener in listeners:
+            listener.settimeout(0.05)
             try:
-                datagram = ear.recv(65536)
+                datagram = listener.recv(65536)
             except TimeoutError:
                 continue
             if datagram[4:6] != MAGIC or datagram[6] >> 4 != 2 or len(datagram) < 56:
@@ -314,10 +314,10 @@ def guarded_siege(ctx, found: list[dict]) -> int:
                 sent += out.sendto(made, group) > 0
             for other in groups:
                 sent += out.sendto(datagram, other) > 0
-            ear.settimeout(0.0)  # the rest of the queue is mostly our own
+            listener.settimeout(0.0)  # the rest of the queue is mostly our own
             while True:
                 try:
-                    ear.recv(65536)
+                    listener.recv(65536)
                 except OSError:
                     break
     for group, datagram in old:
@@ -496,6 +496,6 @@ def watched(ctx, allowed: str) -> tuple[int, str] | None:
         return code, said.getvalue()
     if ctx.rank == ATTACKER:
         while not ctx.told("enough"):
-            with _ear(ctx, ("239.7.7.7", 27777)):
+            with _listener(ctx, ("239.7.7.7", 27777)):
                 time.sleep(0.1)
     return None

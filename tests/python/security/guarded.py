@@ -285,7 +285,7 @@ def creation(ctx, options: list[dict], how: str, world: int) -> dict | None:
     return {"error": error, "after": after}
 
 
-class Ear:
+class Recorder:
     """Records all packets of this host's interface, both ways, while it is open."""
 
     def __init__(self, interface: str) -> None:
@@ -321,7 +321,7 @@ def overheard(ctx, options: dict, interface: str, world: int) -> dict | None:
     join(ctx, options, world)
     size = 48 << 10
     dist.barrier()
-    ear = Ear(interface)
+    recorder = Recorder(interface)
     tensors = [pattern(size, r, 9) for r in range(world)]
     output = torch.zeros(size * world, dtype=torch.uint8)
     dist.all_gather_into_tensor(output, tensors[ctx.rank])
@@ -333,7 +333,7 @@ def overheard(ctx, options: dict, interface: str, world: int) -> dict | None:
     words = tensors[ctx.rank].view(torch.int64)
     dist.reduce_scatter_tensor(scattered, words[: scattered.numel() * world].contiguous())
     dist.barrier()
-    packets = ear.close()
+    packets = recorder.close()
     stats = torch_mcast.stats()
     dist.destroy_process_group()
     known = set()
