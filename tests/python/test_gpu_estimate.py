@@ -345,13 +345,13 @@ def test_a_ring_that_is_too_small_is_named(capsys):
         capsys, "--hosts", "64", "--rate", "100gbit", "--ops", "reduce_scatter", "--json"
     )
     rows = {row["route"]: row for row in json.loads(out)["rows"]}
-    assert rows["rails"]["unavailable"] == "device_ring must be at least 128 MiB"
+    assert rows["rails"]["unavailable"] == "--ring must be at least 128 MiB"
     assert "seconds" in rows["nccl"]
     again = ("--hosts", "64", "--rate", "100gbit", "--ops", "reduce_scatter", "--ring", "128M")
     _, out, _ = run(capsys, *again, "--json")
     assert all("seconds" in row for row in json.loads(out)["rows"])
     _, out, _ = run(capsys, *again[:-2])
-    assert "note: rails, 64 x 8, reduce_scatter: device_ring must be at least 128 MiB" in out
+    assert "note: rails, 64 x 8, reduce_scatter: --ring must be at least 128 MiB" in out
 
 
 def test_own_speeds_replace_the_defaults(capsys, tmp_path):

@@ -32,7 +32,7 @@ _LANES = 2  # a group's rings: gathers and reductions
 @dataclass(frozen=True)
 class Cluster:
     """rate: bits/s of all NICs of a host together, per direction; channels: rails side by side of each
-    GPU; peers: the link between the GPUs of a host; ring: bytes of each ring memory (device_ring)."""
+    GPU; peers: the link between the GPUs of a host; ring: bytes of each ring memory."""
 
     hosts: int
     gpus: int
@@ -169,7 +169,7 @@ class Model:
             part = parts_of(op, self.size, cluster)[1]
             if part < _LEAST_PART:
                 needed = -(-cluster.ring * _LEAST_PART // part)
-                return f"device_ring must be at least {needed / (1 << 20):.0f} MiB"
+                return f"--ring must be at least {needed / (1 << 20):.0f} MiB"
         return ""
 
     def _nic(self, size: float) -> list[Term]:

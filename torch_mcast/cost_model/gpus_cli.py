@@ -37,8 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--rate", default="25gbit,100gbit,400gbit", metavar="RATE,RATE",
         help="rates of all NICs of a host together [25gbit,100gbit,400gbit]")  # fmt: skip
     add("--channels", type=int, default=None, metavar="N",
-        help="parallel rails of each GPU (device_channels) "
-        "[1; 2 from 50 Gbit/s, 4 from 200]")  # fmt: skip
+        help="parallel rails of each GPU [1; 2 from 50 Gbit/s, 4 from 200]")  # fmt: skip
     add("--peers", choices=PEERS, default="nvlink",
         help="link between the GPUs of a host [nvlink]")  # fmt: skip
     add("--ops", default=",".join(OPS), metavar="OPS", help=f"operations [{','.join(OPS)}]")
@@ -47,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--size", default="1G", metavar="BYTES",
         help="the larger of a rank's input and output [1G]")  # fmt: skip
     add("--ring", default="64M", metavar="BYTES",
-        help="ring memory per group and lane (device_ring) [64M]")  # fmt: skip
+        help="ring memory per group and lane [64M]")  # fmt: skip
     add("--constants", type=Path, default=None, metavar="FILE",
         help="measured speeds: JSON such as {\"lane\": 2.7}, or a document of `torch-mcast bench --device "
         "cuda --json`")  # fmt: skip
