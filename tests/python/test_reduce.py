@@ -352,6 +352,7 @@ def test_unsupported_calls_are_refused_without_a_sequence_number(ranks):
 def overlapping(path: str) -> None:
     """One lane of a group waits for rank 1 while the other moves data; the trace shows it."""
     rank, world = dist.get_rank(), dist.get_world_size()
+    store = dist.distributed_c10d._get_default_store()
     size = 2 << 20
     shard, gathered = torch.full((size,), float(rank)), torch.zeros(size * world)
     grads, own = torch.ones(size * world), torch.zeros(size)
@@ -360,8 +361,10 @@ def overlapping(path: str) -> None:
     dist.reduce_scatter_tensor(own, grads)
     if rank == 0:
         assert not gather.is_completed()
+        store.set("the gather waits", "")
         gather.wait()
     else:
+        store.wait(["the gather waits"])
         dist.all_gather_into_tensor(gathered, shard)
     assert bool((own == world).all())
     ops = {op["name"]: op for op in torch_mcast.trace()}

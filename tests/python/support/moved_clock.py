@@ -37,24 +37,23 @@ def read(path: str) -> bytes:
         return file.read()
 
 
-def lanes(processes: Iterable[int]) -> Iterator[str]:
-    """Returns the threads that are a lane's or a station's. (A new thread has its parent's name for a moment.)"""
+def threads(processes: Iterable[int]) -> Iterator[str]:
     for process in processes:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it may end meanwhile
             for task in os.listdir(f"/proc/{process}/task"):
-                folder = f"/proc/{process}/task/{task}"
-                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                    if LANES.fullmatch(read(folder + "/comm")):
-                        yield folder
+                yield f"/proc/{process}/task/{task}"
 
 
 def naps(tasks: Iterable[str]) -> dict[str, int]:
-    """Returns by thread how often it has begun to run, plus how many hundredths of a second it has run."""
+    """Returns by thread, of those that are a lane's or a station's, how often it has slept or been interrupted, plus
+    how many hundredths of a second it has run. Reads the name each time: a new thread has its parent's for a moment."""
     found = {}
     for task in tasks:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            run_ns, _, slices = map(int, read(task + "/schedstat").split())
-            found[task] = slices + run_ns // 10_000_000
+            if LANES.fullmatch(read(task + "/comm")):
+                switches = re.findall(rb"ctxt_switches:\s+(\d+)", read(task + "/status"))
+                run_ns = int(read(task + "/schedstat").split()[0])
+                found[task] = sum(map(int, switches)) + run_ns // 10_000_000
     return found
 
 
@@ -77,7 +76,7 @@ class MovedClock:
     def step(self, processes: Iterable[int]) -> None:
         """Adds STEP_S. All lanes of these processes see it, and have time to send pings and to
         reply to them, however busy the machine is."""
-        before = naps(lanes(processes))
+        before = naps(threads(processes))
         self.jump(STEP_S)
         deadline = time.monotonic() + GUARD_S
         late = list(before)
