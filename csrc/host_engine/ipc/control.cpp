@@ -26,6 +26,8 @@ class Scalars {
     wire::put_field(text_, key, value);
     return *this;
   }
+  // A time that is over is sent as 0, since none below is read.
+  Scalars& add_time(std::string_view key, Nanos time) { return add(key, std::max<Nanos>(0, time)); }
   std::string text() { return std::move(text_); }
 
  private:
@@ -157,7 +159,7 @@ bool read(const Control& from, Hello& m) {
 
 Control control_of(const Welcome& m) {
   Scalars s;
-  s.add("silence", m.silence).add("security", m.security).add("secret_check", m.secret_check);
+  s.add_time("silence", m.silence).add("security", m.security).add("secret_check", m.secret_check);
   s.add("settings", m.settings);
   return {ControlType::kWelcome, 0, {s.text()}};
 }
@@ -187,7 +189,7 @@ bool read(const Control& from, Verdict& m) {
 
 Control control_of(uint64_t call, const GroupAsk& m) {
   Scalars s;
-  s.add("name", m.name).add("rank", m.rank).add("size", m.size).add("timeout", m.timeout);
+  s.add("name", m.name).add("rank", m.rank).add("size", m.size).add_time("timeout", m.timeout);
   if (!m.scope.empty()) s.add("scope", m.scope);
   if (!m.fallback.empty()) s.add("fallback", m.fallback);
   if (m.claims) s.add("claims", 1);
@@ -236,7 +238,7 @@ bool read(const Control& from, StoreClaim& m) {
 }
 
 Control control_of(uint64_t call, const StoreGet& m) {
-  Control out{ControlType::kStoreGet, call, {Scalars().add("timeout", m.timeout).text()}};
+  Control out{ControlType::kStoreGet, call, {Scalars().add_time("timeout", m.timeout).text()}};
   out.parts.insert(out.parts.end(), m.keys.begin(), m.keys.end());
   return out;
 }
@@ -277,7 +279,7 @@ bool read(const Control& from, GroupMade& m) {
 
 Control control_of(uint64_t call, const Close& m) {
   Scalars s;
-  s.add("handle", m.handle).add("limit", m.limit).add("force", m.force ? 1 : 0);
+  s.add("handle", m.handle).add_time("limit", m.limit).add("force", m.force ? 1 : 0);
   return {ControlType::kClose, call, {s.text()}};
 }
 
@@ -299,7 +301,7 @@ bool read(const Control& from, Abort& m) {
 }
 
 Control control_of(ControlType type, uint64_t call, const Draining& m) {
-  return {type, call, {Scalars().add("limit", m.limit).text()}};
+  return {type, call, {Scalars().add_time("limit", m.limit).text()}};
 }
 
 bool read(const Control& from, Draining& m) {

@@ -57,6 +57,17 @@ TEST(IpcControl, EachKindIsReadAsItWasWritten) {
   EXPECT_EQ(bytes_of(control_of(9, ask_read)), bytes_of(control_of(9, ask)));
 }
 
+// As of a group whose time limit has passed between two questions to the store.
+TEST(IpcControl, ATimeThatIsOverIsReadAsZero) {
+  StoreGet get;
+  ASSERT_TRUE(read(sent(control_of(3, StoreGet{-5, {"key"}})), get));
+  EXPECT_EQ(get.timeout, 0);
+  EXPECT_EQ(get.keys, std::vector<std::string>{"key"});
+  GroupAsk ask;
+  ASSERT_TRUE(read(sent(control_of(3, GroupAsk{"g", 0, 1, -5, {}, "", ""})), ask));
+  EXPECT_EQ(ask.timeout, 0);
+}
+
 // An engine without the newer fields guards nothing.
 TEST(IpcControl, AnOlderWelcomeServesNoGuardedGroup) {
   Welcome welcome{kSecond, "sealed", "5f1c02aa", "mtu"};

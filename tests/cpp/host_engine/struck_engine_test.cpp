@@ -98,16 +98,17 @@ bool stays(std::vector<std::byte>& bytes) {
 bool rank_of(const EngineProcess& engine, const std::string& method, Member rank, const Blow& blow,
              DirectoryStore& store) {
   if (method == "map") new_in_arenas();
+  const char* const limit = blow.kill ? "3000" : "60000";  // ms; all survive a stop
   auto spec = group_spec("struck", rank, kRanks,
                          {{"engine", engine.setting()},
                           {"engine_memory", method},
                           {"shared_memory", kSharedMemory},
-                          {"liveness_limit", "3000"},
-                          {"probe_timeout", "3000"}});
+                          {"liveness_limit", limit},
+                          {"probe_timeout", limit}});
   if (!spec || !store.set("begins." + std::to_string(rank), std::to_string(getpid())).ok()) {
     return false;
   }
-  spec->timeout = 5 * kSecond;
+  spec->timeout = (blow.kill ? 5 : 60) * kSecond;
   Memory memory;
   memory.before_step = [&, step = 0u]() mutable {
     if (rank != blow.rank || step++ != blow.step) return;
@@ -155,7 +156,7 @@ void struck(uint64_t seed, const std::string& method) {
                                   << (blow.kill ? "killed" : "stopped") << " at step " << blow.step
                                   << " of rank " << blow.rank);
   EngineProcess engine;
-  const auto ends = run_ranks(kRanks + 1, 60, [&](Member rank, DirectoryStore& store) {
+  const auto ends = run_ranks(kRanks + 1, 180, [&](Member rank, DirectoryStore& store) {
     return rank == kStriker ? strike(engine, blow, store)
                             : rank_of(engine, method, rank, blow, store);
   });
