@@ -223,8 +223,9 @@ void ClientLink::deliver() {
       std::shared_ptr<ClientListener> listener;
       {
         const std::lock_guard<std::mutex> held(mutex_);
-        if (const auto it = listeners_.find(handle); it != listeners_.end())
+        if (const auto it = listeners_.find(handle); it != listeners_.end()) {
           listener = it->second.lock();
+        }
       }
       if (listener) listener->on_completed(std::move(record));
     }
@@ -310,8 +311,9 @@ bool ClientLink::draining() const {
 bool ClientLink::leave() {
   {
     const std::lock_guard<std::mutex> held(mutex_);
-    if (!drain_limit_ || !listeners_.empty() || !creations_.empty() || !calls_.empty())
+    if (!drain_limit_ || !listeners_.empty() || !creations_.empty() || !calls_.empty()) {
       return false;
+    }
     end_.why = lost_status(engine_pid_, "is being replaced");
   }
   log(LogLevel::kInfo, "%s: this process has left it", lost().message().c_str());

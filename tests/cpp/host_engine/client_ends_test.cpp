@@ -18,11 +18,11 @@ namespace mcast::test {
 namespace {
 
 std::shared_ptr<Group> client(const EngineProcess& engine, Member rank, DirectoryStore& store,
-                              const char* method) {
+                              const char* setting) {
   // A destroyed group waits for as long as `linger`; an engine may get no CPU for some seconds.
   return make_group("ends", rank, 2, store,
                     {{"engine", engine.setting()},
-                     {"engine_memory", method},
+                     {"engine_memory", setting},
                      {"shared_memory", kSharedMemory},
                      {"linger", "60000"}});
 }
@@ -62,13 +62,13 @@ TEST(ClientEnds, ThreadsThatPostAtOnceDoNotOvertakeEachOther) {
 // ended.
 TEST(ClientEnds, PostsInFlightEndBeforeTheGroupIsDestroyed) {
   EngineProcess engine;
-  for (const char* method : {"slots", "map", "copy"}) {
-    SCOPED_TRACE(method);
+  for (const char* setting : {"slots", "map", "copy"}) {
+    SCOPED_TRACE(setting);
     expect_all_good(run_ranks(2, 100, [&](Member rank, DirectoryStore& store) {
-      if (std::string(method) == "map") new_in_arenas();
+      if (std::string(setting) == "map") new_in_arenas();
       for (int round = 0; round < 20; round++) {
         auto own = store.scoped(std::to_string(round));
-        auto group = client(engine, rank, own, method);
+        auto group = client(engine, rank, own, setting);
         if (!group) return false;
         std::vector<std::shared_ptr<EngineMessage>> all;
         for (uint32_t i = 0; i < 30; i++) {

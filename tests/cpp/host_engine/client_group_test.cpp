@@ -40,7 +40,7 @@ bool work_together(Group& group, Member rank, uint32_t ranks, DirectoryStore& st
 
 // Runs this program's suite of in-process groups through an engine. `user`: the user of its ranks,
 // which may differ from the engine's.
-void run_suite(const std::string& method, uid_t user = geteuid()) {
+void run_suite(const std::string& setting, uid_t user = geteuid()) {
   service::HostEngineOptions options;
   options.guardian = false;
   options.goodbye = 0;
@@ -49,8 +49,8 @@ void run_suite(const std::string& method, uid_t user = geteuid()) {
   (void)chmod(std::filesystem::path(engine.path()).parent_path().c_str(), 0755);
   const pid_t pid = fork();
   if (pid == 0) {
-    if (method == "map") setenv("MCAST_TEST_ARENAS", "1", 1);
-    setenv("MCAST_TEST_ENGINE_MEMORY", method.c_str(), 1);
+    if (setting == "map") setenv("MCAST_TEST_ARENAS", "1", 1);
+    setenv("MCAST_TEST_ENGINE_MEMORY", setting.c_str(), 1);
     setenv("MCAST_TEST_USER", std::to_string(user).c_str(), 1);
     setenv("MCAST_TEST_ENGINE", engine.setting().c_str(), 1);
     std::string filter = "--gtest_filter=Engine.*:EngineMessages.*";

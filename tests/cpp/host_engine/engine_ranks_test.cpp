@@ -210,18 +210,18 @@ void a_stopped_rank(const Settings& more) {
 }
 
 TEST(EngineRanks, WhatAStoppedRankHasPostedEndsOnTheOthers) {
-  for (const char* method : {"slots", "map", "copy"}) {
-    SCOPED_TRACE(method);
-    a_stopped_rank({{"engine_memory", method},
+  for (const char* setting : {"slots", "map", "copy"}) {
+    SCOPED_TRACE(setting);
+    a_stopped_rank({{"engine_memory", setting},
                     {"shared_memory", "off"},
                     {"faults", "drop:type=data,rate=0.05,seed=3"}});
   }
 }
 
 TEST(EngineRanks, WhatAStoppedRankHasPostedEndsInMemory) {
-  for (const char* method : {"slots", "map", "copy"}) {
-    SCOPED_TRACE(method);
-    a_stopped_rank({{"engine_memory", method}});
+  for (const char* setting : {"slots", "map", "copy"}) {
+    SCOPED_TRACE(setting);
+    a_stopped_rank({{"engine_memory", setting}});
   }
 }
 

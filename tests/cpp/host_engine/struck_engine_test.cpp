@@ -95,13 +95,13 @@ bool stays(std::vector<std::byte>& bytes) {
 }
 
 // One rank: makes groups one after the other until the rounds are over or the blow ends it.
-bool rank_of(const EngineProcess& engine, const std::string& method, Member rank, const Blow& blow,
+bool rank_of(const EngineProcess& engine, const std::string& setting, Member rank, const Blow& blow,
              DirectoryStore& store) {
-  if (method == "map") new_in_arenas();
+  if (setting == "map") new_in_arenas();
   const char* const limit = blow.kill ? "3000" : "60000";  // ms; all survive a stop
   auto spec = group_spec("struck", rank, kRanks,
                          {{"engine", engine.setting()},
-                          {"engine_memory", method},
+                          {"engine_memory", setting},
                           {"shared_memory", kSharedMemory},
                           {"liveness_limit", limit},
                           {"probe_timeout", limit}});
@@ -149,16 +149,16 @@ bool strike(const EngineProcess& engine, const Blow& blow, DirectoryStore& store
   return kill(target, SIGCONT) == 0;
 }
 
-void struck(uint64_t seed, const std::string& method) {
+void struck(uint64_t seed, const std::string& setting) {
   const Blow blow = blow_of(seed);
-  SCOPED_TRACE(testing::Message() << method << ", seed " << seed << ": "
+  SCOPED_TRACE(testing::Message() << setting << ", seed " << seed << ": "
                                   << (blow.engine ? "engine" : "rank") << " "
                                   << (blow.kill ? "killed" : "stopped") << " at step " << blow.step
                                   << " of rank " << blow.rank);
   EngineProcess engine;
   const auto ends = run_ranks(kRanks + 1, 180, [&](Member rank, DirectoryStore& store) {
     return rank == kStriker ? strike(engine, blow, store)
-                            : rank_of(engine, method, rank, blow, store);
+                            : rank_of(engine, setting, rank, blow, store);
   });
   for (Member r = 0; r <= kStriker; r++) {
     const bool dies = blow.kill && !blow.engine && r == blow.rank;
@@ -181,7 +181,7 @@ TEST_P(StruckEngine, WhoIsStruckAtAnyPointIsNamed) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Roads, StruckEngine, testing::Values("slots", "map", "copy"));
+INSTANTIATE_TEST_SUITE_P(Settings, StruckEngine, testing::Values("slots", "map", "copy"));
 
 }  // namespace
 }  // namespace mcast::test
