@@ -163,25 +163,25 @@ MUTANTS = [
     ),
     Mutant(
         "large-operation-ends-before-its-release",
-        "collective/group_core.cpp",
-        "!op.plan.trivial() && !op.plan.small && !g_.path.by_ring(sequence);",
-        "!op.plan.trivial() && op.plan.small && !g_.path.by_ring(sequence);",
+        "collective/movements/multicast_streams.h",
+        "const override { return !op.plan.small; }",
+        "const override { return op.plan.small; }",
         "collective",
         "Shard/Schedules*",
     ),
     Mutant(
         "small-operation-ends-before-it-is-kept",
-        "collective/group_core.cpp",
-        "if (op.own.sender && op.plan.small && !op.own.started) return;",
-        "",
+        "collective/movements/multicast_streams.cpp",
+        "return !op.own.sender || !op.plan.small || op.own.started;",
+        "return true;",
         "collective",
         "*ReadableEnds*:RetransmitMemory*",
     ),
     Mutant(
         "complete-before-all-is-here",
-        "collective/group_core.cpp",
-        "if (op.local_complete || op.receiving > 0 ||",
-        "if (op.local_complete || op.receiving > 1 ||",
+        "collective/movements/multicast_streams.cpp",
+        "if (op.receiving > 0) return false;",
+        "if (op.receiving > 1) return false;",
         "collective",
         "*Sizes*",
     ),
@@ -324,14 +324,14 @@ MUTANTS = [
     ),
     Mutant(
         "what-is-multicast-again-waits-for-a-wake-up",
-        "collective/group_turn.cpp",
-        "repair_.serve(op, now);\n"
-        "      // Small operations are sent elsewhere, in order; only retransmissions are sent here.\n"
-        "      if (!op.plan.small || op.own.sender->resending()) "
-        "more = multicast_.pump(op, now) || more;\n",
-        "if (!op.plan.small || op.own.sender->resending()) "
-        "more = multicast_.pump(op, now) || more;\n"
-        "      repair_.serve(op, now);\n",
+        "collective/movements/multicast_streams.cpp",
+        "  parts_.repair.serve(op, now);\n"
+        "  // Small operations are sent elsewhere, in order; only retransmissions are sent here.\n"
+        "  if (!op.plan.small || op.own.sender->resending()) "
+        "more = parts_.multicast.pump(op, now);\n",
+        "  if (!op.plan.small || op.own.sender->resending()) "
+        "more = parts_.multicast.pump(op, now);\n"
+        "  parts_.repair.serve(op, now);\n",
         "collective",
         "Sleepy*",
     ),

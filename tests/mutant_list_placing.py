@@ -5,9 +5,9 @@ from mutant import Mutant
 PLACING = [
     Mutant(
         "complete-before-its-slices-are-retired",
-        "collective/group_core.cpp",
-        "if (!placing_.retired(op) || repair_.reading(op)) return;",
-        "if (repair_.reading(op)) return;",
+        "collective/movements/multicast_streams.cpp",
+        "if (!parts_.placing.retired(op) || parts_.repair.reading(op)) return false;",
+        "if (parts_.repair.reading(op)) return false;",
         "offload",
         "Offload.*:Shard/Schedules*",
     ),

@@ -289,8 +289,8 @@ SECURITY = [
     ),
     Mutant(
         "operation-complete-without-digests",
-        "collective/group_core.cpp",
-        "  if (!sources_.verified(op)) return;\n",
+        "collective/movements/multicast_streams.cpp",
+        "  if (!parts_.sources.verified(op)) return false;\n",
         "",
         "security",
         "*Digests.WithheldOnes*",

@@ -33,7 +33,7 @@ SWARM = [
     ),
     _planted(
         "cutoff-never-armed",
-        "collective/group_turn.cpp",
+        "collective/movements/multicast_streams.cpp",
         "    next = std::min(next, op.receivers[stream].deadline());\n",
         "    next = std::min(next, stream == UINT32_MAX ? next : kNever);\n",
     ),
@@ -93,9 +93,9 @@ SWARM = [
     ),
     _planted(
         "exchange-ends-before-the-last-block",
-        "collective/group_core.cpp",
-        "  if (op.exchange && !op.exchange->complete()) return;\n",
-        "  if (op.exchange && !op.exchange->machine.all_sent()) return;\n",
+        "collective/movements/exchanges.h",
+        "return op.exchange->complete(); }",
+        "return op.exchange->machine.all_sent(); }",
     ),
     _planted(
         "granted-bytes-never-here",

@@ -29,12 +29,15 @@ GroupCore::GroupCore(GroupParams params, Port& port, Counters& counters)
       path_(g_, membership_),
       placing_(g_),
       reception_(g_, small_, path_, placing_, sources_),
-      repair_(g_, reception_, small_),
+      repair_(g_, reception_, small_, streams_),
       multicast_(g_, small_, reception_, sources_),
+      unasked_(g_.size),
+      ingress_(g_.params.policy),
+      streams_({g_, small_, sources_, path_, placing_, reception_, repair_, multicast_}),
       ring_(g_, sources_),
-      reductions_(g_, small_),
-      exchanges_(g_, reductions_.unasked(), reductions_.ingress()),
-      messages_(g_, g_.message_facts(), reductions_.ingress()),
+      reductions_(g_, small_, unasked_, ingress_),
+      exchanges_(g_, unasked_, ingress_),
+      messages_(g_, g_.message_facts(), ingress_),
       fold_(g_.params.fold != nullptr ? g_.params.fold(g_, reductions_) : nullptr),
       inquiry_(g_, sources_),
       partial_(g_, reductions_),
@@ -73,8 +76,7 @@ bool GroupCore::may_admit(const Post& post) const {
 }
 
 void GroupCore::post(Post post, Nanos now) {
-  const bool stands_in = post.reduce && post.reduce->excused;
-  if (!stands_in && partial_.holds(post.sequence)) {
+  if (!post.excused() && partial_.holds(post.sequence)) {
     partial_.adopt(std::move(post));
     partial_.collect();
   } else if (!g_.failed() && (!g_.deferred.empty() || !may_admit(post))) {
@@ -103,7 +105,6 @@ void GroupCore::admit_deferred(Nanos now) {
 
 void GroupCore::admit(Post post, Nanos now) {
   g_.counters.add(Counter::ops_posted);
-  const Sequence sequence = post.sequence;
   auto owned = std::make_unique<Operation>();
   Operation& op = *owned;
   op.post = std::move(post);
@@ -121,7 +122,7 @@ void GroupCore::admit(Post post, Nanos now) {
     g_.leaving.timeout = op.post.timeout;
   }
   g_.ops.push(std::move(owned));
-  small_.on_post(op, g_.path.by_ring(sequence) ? 0 : op.plan.ahead());
+  small_.on_post(op, ahead_of(op));
   g_.unfinished++;
   if (g_.failed()) {
     finish(op, g_.failure().with_context(g_.op_text(op.post, now)), now);
@@ -147,70 +148,51 @@ bool GroupCore::may_start(const Operation& op) {
   return true;
 }
 
+// The only place where the group looks at the kind of an operation.
+Movements GroupCore::movements_of(const Post& post, const Plan& plan) {
+  Movements movements;
+  if (post.delegated || plan.descriptor.kind == wire::Kind::kBarrier) movements.add(no_data_);
+  if (post.reduce && plan.descriptor.bytes > 0) movements.add(reductions_);
+  if (g_.size == 1) return movements;
+  if (post.exchange) movements.add(exchanges_);
+  if (plan.trivial()) return movements;
+  if (g_.path.by_ring(post.sequence)) {
+    movements.add(ring_);
+  } else {
+    movements.add(streams_);
+  }
+  return movements;
+}
+
+// Chunks that may reach members before they post the operation.
+Chunk GroupCore::ahead_of(const Operation& op) const {
+  return g_.path.by_ring(op.post.sequence) ? 0 : op.plan.ahead();
+}
+
 void GroupCore::start(Operation& op, Nanos now) {
-  const Sequence sequence = op.post.sequence;
   const bool alone = g_.size == 1;
-  const bool barrier = op.plan.descriptor.kind == wire::Kind::kBarrier;
-  const bool by_multicast = !op.plan.trivial() && !op.plan.small && !g_.path.by_ring(sequence);
-  const bool reduces = op.post.reduce && op.post.descriptor.bytes > 0;
-  auto share = reduces && fold_ ? fold_->share_of(op) : nullptr;
-  op.needs_release = !alone && (barrier || op.post.delegated || by_multicast || share);
   if (op.plan.large && !alone) g_.large_in_flight++;
-  if (reduces) {
-    op.reduce = std::make_unique<ReduceRun>(op.plan, *op.post.reduce, sequence, g_.reductions,
-                                            std::move(share));
-    op.post.outputs = op.reduce->stream_outputs();
-    if (!op.post.outputs.empty()) op.post.input = op.post.outputs[g_.self];
+  op.movements = movements_of(op.post, op.plan);
+  for (Movement* const movement : op.movements) {
+    movement->start(op, now);
+    op.needs_release = op.needs_release || (!alone && movement->until_released(op));
   }
-  if (op.post.exchange && !alone) {
-    op.exchange = std::make_unique<ExchangeRun>(op.plan.descriptor, *op.post.exchange, g_.self,
-                                                g_.params.agreed.incast);
-  }
-  if (!op.plan.trivial() && !alone) start_blocks(op, now);
   if (fold_) fold_->start(op);
-  replay_early(sequence, now);
-  // Short blocks are sent before the call returns.
-  if (op.exchange && !g_.failed()) exchanges_.begin(op, now);
+  replay_early(op.post.sequence, now);
+  for (Movement* const movement : op.movements) {
+    if (!g_.failed()) movement->begin(op, now);
+  }
   g_.ops.touch(op);
   g_.may_be_complete(op);
 }
 
-// Makes the state machines of the blocks, and applies data of them that arrived before the post.
-void GroupCore::start_blocks(Operation& op, Nanos now) {
-  const Plan& plan = op.plan;
-  op.own.stream = op.stream_of(g_.self);
-  op.receivers.reserve(plan.roots);
-  op.flow.active = ActiveStreams(plan.roots);
-  for (uint32_t stream = 0; stream < plan.roots; stream++) {
-    op.receivers.emplace_back(plan.chunks, ReceiverParams{plan.tolerance, g_.params.alpha});
-    if (op.own.stream == stream) op.receivers.back().set_all();
-  }
-  op.receiving = plan.roots - (op.own.stream ? 1 : 0);
-  if (op.post.on_completed) op.final_to.assign(plan.roots, 0);
-  sources_.start(op);
-  if (g_.path.by_ring(op.post.sequence)) {
-    ring_.start(op);
-    return;
-  }
-  repair_.start(op);
-  multicast_.start(op);
-  if (plan.small && op.own.stream) small_.add(op);
-  if (plan.small) small_.learn_sent(op, now);
-  reception_.replay_staged(op, now);
-  placing_.start(op);
-}
-
 void GroupCore::check_complete(Operation& op, Nanos now) {
-  if (op.local_complete || op.receiving > 0 || (op.reduce && !reductions_.complete(op))) return;
-  if (op.exchange && !op.exchange->complete()) return;
-  if (!placing_.retired(op) || repair_.reading(op)) return;
-  if (!sources_.verified(op)) return;
-  if (op.post.delegated && !op.post.delegated->load(std::memory_order_acquire)) return;
-  if (op.own.sender && op.plan.small && !op.own.started) return;  // still reads the caller's memory
-  if (!ring_.forwarded(op)) return;
+  if (op.local_complete) return;
+  for (const Movement* const movement : op.movements) {
+    if (!movement->complete(op)) return;
+  }
   op.local_complete = true;
-  if (op.reduce) op.reduce->conclude();
-  if (op.fetch) path_.judge(op, now);
+  for (Movement* const movement : op.movements) movement->on_complete(op, now);
   if (!op.needs_release) finish(op, {}, now);
   advance_complete(now);
 }
@@ -230,8 +212,12 @@ void GroupCore::advance_complete(Nanos now) {
   bool urgent = small_.filling();
   for (const OperationQueue::Entry* at = g_.ops.entry(end);
        at != nullptr && (!at->op || at->op->local_complete); at = g_.ops.entry(end)) {
-    urgent = urgent || (at->op && (at->op->needs_release ||
-                                   (at->op->exchange && reductions_.unasked().filling())));
+    if (at->op) {
+      urgent = urgent || at->op->needs_release;
+      for (const Movement* const movement : at->op->movements) {
+        urgent = urgent || movement->urgent(*at->op);
+      }
+    }
     end++;
   }
   completion_.complete_own(end, urgent, now);
@@ -240,7 +226,6 @@ void GroupCore::advance_complete(Nanos now) {
 void GroupCore::finish(Operation& op, const Status& status, Nanos now) {
   if (op.finished) return;
   op.finished = true;
-  sources_.end(op);
   streaming_fence();  // completes the stores to the outputs: the memory is the caller's again
   g_.unfinished--;
   if (op.plan.large && g_.size > 1) g_.large_in_flight--;
@@ -253,9 +238,7 @@ void GroupCore::finish(Operation& op, const Status& status, Nanos now) {
     if (fold_) fold_->on_finished(op, now);
   }
   if (op.post.moments) *op.post.moments = {op.first_byte, op.last_byte, now};
-  // Their machines hold pointers into the caller's memory.
-  if (op.reduce) op.reduce->drop_memory();
-  if (op.exchange) op.exchange->drop_memory();
+  for (Movement* const movement : op.movements) movement->drop_memory(op);
   // A remote read of unregistered memory would break the connection for every group: after a
   // failure some member may not know of it yet.
   for (auto& hold : std::exchange(op.grants, {})) {
@@ -275,9 +258,7 @@ void GroupCore::release(Sequence end, Nanos now) {
     if (!oldest.kept.empty()) small_.give_back(oldest.bytes);
     const std::unique_ptr<Operation> op = g_.ops.pop();
     if (!op) continue;
-    small_.give_back(op->own.kept.size());
-    if (op->reduce) reductions_.give_back(*op);
-    if (op->exchange) exchanges_.give_back(*op);
+    for (Movement* const movement : op->movements) movement->give_back(*op);
     if (!op->finished) finish(*op, {}, now);
   }
   if (fold_) fold_->released(g_.ops.base());

@@ -14,9 +14,12 @@
 //   Placing           streams that a device writes into memory             movements/placing.h
 //   Repair            lost chunks: requests, donors, reads, early repair   movements/repair.h
 //   Multicast         sends this member's block by multicast; credit       movements/multicast.h
-//   UnicastRing       sends blocks around a ring by unicast                movements/unicast_ring.h
-//   Reductions        contributions, grants, results                       movements/reductions.h
-//   Exchanges         blocks from one rank to another                      movements/exchanges.h
+//   Movement          how the data of operations moves, one of:            movement.h
+//     MulticastStreams  blocks by multicast: the three above     movements/multicast_streams.h
+//     UnicastRing       blocks around a ring by unicast                    movements/unicast_ring.h
+//     Reductions        contributions, grants, results                     movements/reductions.h
+//     Exchanges         blocks from one rank to another                    movements/exchanges.h
+//     NoData            no data: the operation only waits for all members  movements/no_data.h
 //   Messages          sends and receives between two ranks                 messages.h
 //   ExternalFold      segments that a product outside of the core folds    external_fold.h
 //   CompletionReports operations complete here and everywhere              completion_reports.h
@@ -42,6 +45,8 @@
 #include "collective/messages.h"
 #include "collective/movements/exchanges.h"
 #include "collective/movements/multicast.h"
+#include "collective/movements/multicast_streams.h"
+#include "collective/movements/no_data.h"
 #include "collective/movements/placing.h"
 #include "collective/movements/reductions.h"
 #include "collective/movements/repair.h"
@@ -191,9 +196,10 @@ class GroupCore {
   bool may_admit(const Post& post) const;
   void admit(Post post, Nanos now);
   void admit_deferred(Nanos now);
+  Movements movements_of(const Post& post, const Plan& plan);
+  Chunk ahead_of(const Operation& op) const;
   bool may_start(const Operation& op);
   void start(Operation& op, Nanos now);
-  void start_blocks(Operation& op, Nanos now);
   void check_complete(Operation& op, Nanos now);
   void advance_complete(Nanos now);
   void finish(Operation& op, const Status& status, Nanos now);
@@ -203,14 +209,14 @@ class GroupCore {
   bool active() const;
   bool visit(Operation& op, Nanos now, bool drained);
   void reschedule(Operation& op);
-  bool settles(const Operation& op) const;
-  Nanos op_deadline(const Operation& op) const;
   void settle(Nanos now);
   static std::span<const Timer> timers();
 
   // group_dispatch.cpp: finds the part that handles a datagram or frame
   static Handler handler(wire::FrameType type);
-  Operation* operation_of(const Frame& header, ConstBytes body);
+  template <auto kMovement>
+  static void to_movement(GroupCore& core, const Frame& header, ConstBytes body, Nanos now);
+  Operation* operation_of(const Frame& header, ConstBytes body, Movement* movement = nullptr);
   void replay_early(Sequence sequence, Nanos now);
   void on_leave(const Frame& header);
   void on_credit(const Frame& header, ConstBytes body);
@@ -230,9 +236,13 @@ class GroupCore {
   Reception reception_;
   Repair repair_;
   Multicast multicast_;
+  UnaskedAccount unasked_;
+  IngressShare ingress_;
+  MulticastStreams streams_;
   UnicastRing ring_;
   Reductions reductions_;
   Exchanges exchanges_;
+  NoData no_data_;
   Messages messages_;
   std::unique_ptr<ExternalFold> fold_;
   LateInquiry inquiry_;

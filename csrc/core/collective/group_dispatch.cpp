@@ -55,15 +55,14 @@ GroupCore::Handler GroupCore::handler(wire::FrameType type) {
           c.g_.counters.add(Counter::malformed);
         });
     set({T::kRingData}, [](C& c, F& f, B b, N n) { c.ring_.on_data(f, b, n); });
+    set({T::kRingReady}, to_movement<&C::ring_>);
+    set({T::kBlockDigest}, [](C& c, F& f, B b, N) {
+      if (const Operation* const op = c.operation_of(f, b)) c.sources_.on_digest(*op, f, b);
+    });
     set({T::kReduceGrant, T::kReduceData, T::kReduceResult, T::kReduceOffer, T::kReduceTaken,
-         T::kDivert, T::kExchangeGrant, T::kExchangeData, T::kRingReady, T::kBlockDigest},
-        [](C& c, F& f, B b, N n) {
-          Operation* const op = c.operation_of(f, b);
-          if (op && f.type == T::kRingReady) return c.ring_.on_ready(*op, f);
-          if (op && f.type == T::kBlockDigest) return c.sources_.on_digest(*op, f, b);
-          if (op && wire::is_exchange(f.type)) return c.exchanges_.on_frame(*op, f, b, n);
-          if (op) c.reductions_.on_frame(*op, f, b, n);
-        });
+         T::kDivert},
+        to_movement<&C::reductions_>);
+    set({T::kExchangeGrant, T::kExchangeData}, to_movement<&C::exchanges_>);
     return t;
   }();
   return table[static_cast<size_t>(type)];
@@ -100,20 +99,29 @@ void GroupCore::on_frame(const Frame& header, ConstBytes body, Nanos now) {
   settle(now);
 }
 
+// Passes a frame about an operation to a movement, which is a member of GroupCore.
+template <auto kMovement>
+void GroupCore::to_movement(GroupCore& core, const Frame& header, ConstBytes body, Nanos now) {
+  Movement& movement = core.*kMovement;
+  if (Operation* const op = core.operation_of(header, body, &movement)) {
+    movement.on_frame(*op, header, body, now);
+  }
+}
+
 // The operation in flight that the frame is about. Null if it is over, if it is not posted yet (the
-// frame is stored until then), or if the other rank has made a different call.
-Operation* GroupCore::operation_of(const Frame& header, ConstBytes body) {
+// frame is stored until then, if `movement` allows that), or if the other rank has made a different
+// call.
+Operation* GroupCore::operation_of(const Frame& header, ConstBytes body, Movement* movement) {
   if (Operation* const op = g_.find(header.sequence)) {
     return g_.agrees(header.member, header.sequence, header.argument) ? op : nullptr;
   }
-  const bool reduction = wire::is_reduction(header.type);
-  const bool counted = reduction || wire::is_exchange(header.type);
+  const bool counted = wire::is_reduction(header.type) || wire::is_exchange(header.type);
   if (g_.ops.entry(header.sequence) != nullptr) {  // settled
     const bool ours = g_.agrees(header.member, header.sequence, header.argument);
     if (ours && counted) g_.counters.add(Counter::stale);
   } else if (header.sequence < g_.ops.base()) {
     g_.counters.add(Counter::stale);
-  } else if ((!reduction || reductions_.allowed_early(header)) && g_.early_allowed(header) &&
+  } else if ((movement == nullptr || movement->allowed_early(header)) && g_.early_allowed(header) &&
              !early_.keep(header, body)) {
     if (counted) return g_.broke(header, "more was sent ahead than is allowed"), nullptr;
     g_.fail(

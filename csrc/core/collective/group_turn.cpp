@@ -82,7 +82,9 @@ bool GroupCore::progress(Nanos now, bool drained) {
   small_.keep_waiting();
   bool more = small_.send(now);
   more = messages_.pump() || more;
-  if (g_.large_in_flight > 0) reductions_.measure_ingress(now);
+  if (const auto& arrived = g_.params.multicast.arrived; arrived && g_.large_in_flight > 0) {
+    ingress_.update(arrived->load(), now);
+  }
   settle(now);
   // Work that one operation has enabled for another is done at once, because a poll of the lane
   // costs system calls.
@@ -130,24 +132,7 @@ void GroupCore::settle(Nanos now) {
 bool GroupCore::visit(Operation& op, Nanos now, bool drained) {
   const Sequence sequence = op.post.sequence;
   bool more = false;
-  const bool contributes = !op.local_complete || (op.reduce && op.reduce->dealt && !op.finished);
-  if (op.reduce && contributes) more = reductions_.pump(op, now);
-  if (op.exchange && !op.local_complete) more = exchanges_.pump(op, now);
-  if (!op.ring.blocks.empty()) {
-    more = ring_.pump(op) || more;
-  } else {
-    if (!op.local_complete && op.receiving > 0) repair_.drive(op, now, drained);
-    if (op.flow.credit && !op.finished) multicast_.drive_credit(op, now);
-    if (op.own.sender) {
-      // Requests are handled first: chunks to be multicast again are sent with this visit's chunks.
-      // Later, they would wait until something else woke the lane, because a sender with data to
-      // send arms no timer.
-      repair_.serve(op, now);
-      // Small operations are sent elsewhere, in order; only retransmissions are sent here.
-      if (!op.plan.small || op.own.sender->resending()) more = multicast_.pump(op, now) || more;
-      if (!op.plan.small) multicast_.announce(op, now);
-    }
-  }
+  for (Movement* const movement : op.movements) more = movement->pump(op, now, drained) || more;
   if (!op.finished && now >= op.deadline) inquiry_.start(op.post, now);
   settle(now);
   // The operation may have been released.
@@ -157,44 +142,20 @@ bool GroupCore::visit(Operation& op, Nanos now, bool drained) {
 
 // After a visit: schedules the next one.
 void GroupCore::reschedule(Operation& op) {
-  if (settles(op)) {
+  bool settled = op.finished && op.local_complete, busy = false;
+  // While the late ranks are asked for, the operation's time limit is over.
+  Nanos next = op.finished || inquiry_.under_way() ? kNever : op.deadline;
+  for (const Movement* const movement : op.movements) {
+    settled = settled && movement->settled(op);
+    busy = busy || movement->busy(op);
+    next = std::min(next, movement->deadline(op));
+  }
+  if (settled) {
     g_.ops.settle(op.post.sequence);
     return;
   }
-  const bool streams = op.plan.roots > 0 && !op.plan.small && !op.plan.trivial();
-  const bool sending = op.own.sender && (!op.own.sender->all_sent() || op.own.sender->resending());
-  const bool asked = op.reduce && op.reduce->dealt && !op.finished && op.reduce->sender->pending();
-  g_.ops.set_busy(op, op.local_complete
-                          ? (sending && !op.plan.small) || asked
-                          : op.reduce || op.exchange || streams || !op.ring.blocks.empty());
-  g_.ops.set_timer(op, op_deadline(op));
-}
-
-bool GroupCore::settles(const Operation& op) const {
-  if (!op.finished || !op.local_complete) return false;
-  // The account that contributions are charged to gets its bytes back with the release.
-  if (op.exchange) return false;
-  if (op.reduce && op.plan.reduce.way != ReduceWay::kOneStep) return false;
-  return !op.own.sender || !op.plan.small ||
-         (op.own.sender->all_sent() && !op.own.sender->resending() && !op.own.repairs->used());
-}
-
-// Time at which the operation must be visited even without an event.
-Nanos GroupCore::op_deadline(const Operation& op) const {
-  Nanos next = op.finished || inquiry_.under_way() ? kNever : op.deadline;
-  if (op.own.sender && !op.plan.small) {
-    next = std::min({next, op.own.sender->deadline(), op.own.turn_retry});
-  }
-  if (op.own.repairs) next = std::min(next, op.own.repairs->deadline());
-  // As in visit(): a deadline without an action would make the lane spin.
-  if (op.local_complete) return next;
-  if (op.reduce) next = std::min(next, op.reduce->inputs.refused_until);
-  if (op.receiving == 0 || !op.fetch) return next;
-  next = std::min(next, op.fetch->deadline());
-  for (const uint32_t stream : op.flow.active.list()) {
-    next = std::min(next, op.receivers[stream].deadline());
-  }
-  return next;
+  g_.ops.set_busy(op, busy);
+  g_.ops.set_timer(op, next);
 }
 
 }  // namespace mcast

@@ -26,6 +26,18 @@ Member Operation::member_of(uint32_t stream) const {
   return plan.one_root() ? plan.descriptor.root : static_cast<Member>(stream);
 }
 
+void Operation::start_streams(const ReceiverParams& params) {
+  own.stream = stream_of(self);
+  receivers.reserve(plan.roots);
+  flow.active = ActiveStreams(plan.roots);
+  for (uint32_t stream = 0; stream < plan.roots; stream++) {
+    receivers.emplace_back(plan.chunks, params);
+    if (own.stream == stream) receivers.back().set_all();
+  }
+  receiving = plan.roots - (own.stream ? 1 : 0);
+  if (post.on_completed) final_to.assign(plan.roots, 0);
+}
+
 uint64_t Operation::readable() const {
   const Slice& input = post.input;
   if (!input.region || finished) return plan.block;

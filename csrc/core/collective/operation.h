@@ -1,6 +1,7 @@
 // One operation in flight at one member: its plan, its memory, its protocol machines, its state.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <deque>
 #include <functional>
@@ -26,6 +27,8 @@
 #include "protocol/skew_limiter.h"
 
 namespace mcast {
+
+class Movement;
 
 // Arguments of an operation that is posted to the group. Unused slices are empty.
 struct Post {
@@ -53,6 +56,8 @@ struct Post {
   // Number of ranks whose inputs are in the result; lowered if some are missing. May be null.
   std::shared_ptr<std::atomic<uint32_t>> contributors;
   std::shared_ptr<Moments> moments;  // may be null
+  // This member takes part in a reduction without its input.
+  bool excused() const { return reduce && reduce->excused; }
   // Time at which the limit passes. It counts from the post, also while the operation waits to
   // start.
   Nanos deadline() const { return later(posted, timeout); }
@@ -65,6 +70,19 @@ struct Post {
 // and the limit.
 std::string describe_failed(const Post& post, const std::string& group, Member self, Nanos now);
 
+// The movements of an operation, in the order in which they are called. None: it has no data. An
+// all_reduce has two: its contributions, and the streams of the results.
+class Movements {
+ public:
+  void add(Movement& movement) { list_[count_++] = &movement; }
+  Movement* const* begin() const { return list_.data(); }
+  Movement* const* end() const { return list_.data() + count_; }
+
+ private:
+  std::array<Movement*, 2> list_{};
+  uint8_t count_ = 0;
+};
+
 // Progress of a block on the ring path.
 struct RingBlock {
   uint64_t available = 0;  // bytes received, in order
@@ -75,6 +93,7 @@ struct RingBlock {
 struct Operation {
   Post post;
   Plan plan;
+  Movements movements;
   Nanos deadline = kNever;
 
   // Maps a member to its stream and back. A broadcast has one stream, its root's.
@@ -140,6 +159,9 @@ struct Operation {
     bool touched = false, busy = false;
     Nanos timer = kNever;
   } queued;
+
+  // The operation has streams: makes their receivers.
+  void start_streams(const ReceiverParams& params);
 
   // Readable data of the block of stream `s`: kept copy, input, or output.
   ConstBytes source(uint32_t stream) const;

@@ -215,7 +215,7 @@ size_t Reception::headroom() const {
   constexpr uint64_t kParts = 8;  // of the window, so that credit continues meanwhile
   for (const Sequence s : g_.ops.busy()) {
     const Operation* const op = g_.ops.find(s);
-    if (!op->plan.large || op->receiving == 0 || !op->ring.blocks.empty()) continue;
+    if (!op->plan.large || op->receiving == 0 || !op->fetch) continue;
     uint64_t coming = 0;
     uint32_t unheard = op->receiving;
     for (const uint32_t stream : op->flow.active.list()) {

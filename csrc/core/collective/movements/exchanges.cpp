@@ -33,7 +33,13 @@ static_assert(kGrantsAhead * early_cost(wire::kExchangeGrantSize) <=
 
 }  // namespace
 
-bool Exchanges::pump(Operation& op, Nanos now) {
+void Exchanges::start(Operation& op, Nanos) {
+  op.exchange = std::make_unique<ExchangeRun>(op.plan.descriptor, *op.post.exchange, g_.self,
+                                              g_.params.agreed.incast);
+}
+
+bool Exchanges::pump(Operation& op, Nanos now, bool) {
+  if (op.local_complete) return false;
   grant_pieces(op);
   const bool more = send_pieces(op, now);
   g_.may_be_complete(op);

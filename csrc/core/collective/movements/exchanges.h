@@ -4,28 +4,30 @@
 #pragma once
 
 #include "collective/group_context.h"
+#include "collective/movement.h"
 #include "protocol/ingress_share.h"
 #include "protocol/unasked_account.h"
 
 namespace mcast {
 
-class Exchanges {
+class Exchanges final : public Movement {
  public:
-  // `unasked` and `ingress` belong to the lane, are shared with reductions, and outlive this.
+  // `unasked` and `ingress` belong to the group, and outlive this.
   Exchanges(GroupContext& context, UnaskedAccount& unasked, const IngressShare& ingress)
       : g_(context), unasked_(unasked), ingress_(ingress) {}
 
-  // Called at the post: sends the pieces that need no grant.
-  void begin(Operation& op, Nanos now) { (void)send_pieces(op, now); }
-  // Grants and sends as much as the limits allow. Returns true if more can be done at once.
-  bool pump(Operation& op, Nanos now);
-
-  using Frame = wire::FrameHeader;
-  // The operation must be in flight here; before its post, the frame is kept elsewhere.
-  void on_frame(Operation& op, const Frame& header, ConstBytes body, Nanos now);
-
-  // The operation leaves the queue: stops charging for the bytes that it sent without a grant.
-  void give_back(const Operation& op);
+  void start(Operation& op, Nanos now) override;
+  // Sends the pieces that need no grant before the call returns.
+  void begin(Operation& op, Nanos now) override { (void)send_pieces(op, now); }
+  void on_frame(Operation& op, const Frame& header, ConstBytes body, Nanos now) override;
+  bool pump(Operation& op, Nanos now, bool drained) override;
+  bool busy(const Operation& op) const override { return !op.local_complete; }
+  bool complete(const Operation& op) const override { return op.exchange->complete(); }
+  bool urgent(const Operation&) const override { return unasked_.filling(); }
+  void drop_memory(Operation& op) override { op.exchange->drop_memory(); }
+  // The account gets its bytes back with the release.
+  bool settled(const Operation&) const override { return false; }
+  void give_back(const Operation& op) override;
 
  private:
   void grant_pieces(Operation& op);

@@ -46,8 +46,25 @@ static_assert(UnaskedAccount::kMost + early_cost(wire::kReduceHead + kUnaskedBlo
 
 }  // namespace
 
-void Reductions::measure_ingress(Nanos now) {
-  ingress_.update(g_.params.multicast.arrived ? g_.params.multicast.arrived->load() : 0, now);
+void Reductions::start(Operation& op, Nanos) {
+  op.reduce = std::make_unique<ReduceRun>(op.plan, *op.post.reduce, op.post.sequence, g_.reductions,
+                                          g_.fold ? g_.fold->share_of(op) : nullptr);
+  op.post.outputs = op.reduce->stream_outputs();
+  if (!op.post.outputs.empty()) op.post.input = op.post.outputs[g_.self];
+}
+
+bool Reductions::busy(const Operation& op) const {
+  if (!op.local_complete) return true;
+  return op.reduce->dealt && !op.finished && op.reduce->sender->pending();
+}
+
+Nanos Reductions::deadline(const Operation& op) const {
+  return op.local_complete ? kNever : op.reduce->inputs.refused_until;
+}
+
+// The account that contributions are charged to gets its bytes back with the release.
+bool Reductions::settled(const Operation& op) const {
+  return op.plan.reduce.way == ReduceWay::kOneStep;
 }
 
 bool Reductions::complete(const Operation& op) const {
@@ -73,7 +90,8 @@ void Reductions::give_back(const Operation& op) {
   }
 }
 
-bool Reductions::pump(Operation& op, Nanos now) {
+bool Reductions::pump(Operation& op, Nanos now, bool) {
+  if (op.local_complete && (!op.reduce->dealt || op.finished)) return false;
   const bool arrived = op.reduce->refresh_own();
   if (!op.reduce->owner) {
     if (arrived) small_.keep_waiting();

@@ -5,30 +5,32 @@
 #pragma once
 
 #include "collective/group_context.h"
+#include "collective/movement.h"
 #include "collective/small_operations.h"
 #include "protocol/ingress_share.h"
 #include "protocol/unasked_account.h"
 
 namespace mcast {
 
-class Reductions {
+class Reductions final : public Movement {
  public:
-  Reductions(GroupContext& context, SmallOperations& small)
-      : g_(context), small_(small), unasked_(context.size), ingress_(context.params.policy) {}
+  // `unasked` and `ingress` belong to the group, and outlive this.
+  Reductions(GroupContext& context, SmallOperations& small, UnaskedAccount& unasked,
+             const IngressShare& ingress)
+      : g_(context), small_(small), unasked_(unasked), ingress_(ingress) {}
 
-  // Grants, offers, sends and folds as much as the limits allow. Returns true if more can be done
-  // at once.
-  bool pump(Operation& op, Nanos now);
-  bool complete(const Operation& op) const;
-  // Measures the multicast lane's traffic since the last call, to which grants yield.
-  void measure_ingress(Nanos now);
-
-  using Frame = wire::FrameHeader;
-  // The operation must be in flight here; before its post, the frame is kept elsewhere if
-  // allowed_early().
-  void on_frame(Operation& op, const Frame& header, ConstBytes body, Nanos now);
-  // Whether a correct member may send this before our post. Fails the group if not.
-  bool allowed_early(const Frame& header);
+  void start(Operation& op, Nanos now) override;
+  void on_frame(Operation& op, const Frame& header, ConstBytes body, Nanos now) override;
+  bool allowed_early(const Frame& header) override;
+  bool pump(Operation& op, Nanos now, bool drained) override;
+  bool busy(const Operation& op) const override;
+  Nanos deadline(const Operation& op) const override;
+  bool complete(const Operation& op) const override;
+  void on_complete(Operation& op, Nanos) override { op.reduce->conclude(); }
+  bool until_released(const Operation& op) const override { return op.reduce->dealt != nullptr; }
+  void drop_memory(Operation& op) override { op.reduce->drop_memory(); }
+  bool settled(const Operation& op) const override;
+  void give_back(const Operation& op) override;
 
   // A station folds nothing more of the operation: this owner takes over its outstanding segments.
   void drop_station(Operation& op, uint16_t station);
@@ -36,13 +38,6 @@ class Reductions {
   void excuse(Operation& op, const wire::PartialResult& partial);
   // More of our block has become final.
   void contribution_progress(Operation& op);
-
-  // Shared with exchanges.
-  UnaskedAccount& unasked() { return unasked_; }
-  const IngressShare& ingress() const { return ingress_; }
-
-  // The operation leaves the queue: stops charging for its unasked contributions.
-  void give_back(const Operation& op);
 
  private:
   void send_contributions(Operation& op, bool& more, Nanos now);
@@ -65,8 +60,8 @@ class Reductions {
 
   GroupContext& g_;
   SmallOperations& small_;
-  UnaskedAccount unasked_;
-  IngressShare ingress_;
+  UnaskedAccount& unasked_;
+  const IngressShare& ingress_;
 };
 
 }  // namespace mcast

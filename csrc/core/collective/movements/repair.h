@@ -21,10 +21,12 @@ inline constexpr size_t kMostAsked = 256u << 10;  // most bytes that one request
 
 class Repair {
  public:
-  Repair(GroupContext& context, Reception& reception, SmallOperations& small)
+  // `streams` drives the operations that are revived to answer requests. All outlive this.
+  Repair(GroupContext& context, Reception& reception, SmallOperations& small, Movement& streams)
       : g_(context),
         reception_(reception),
         small_(small),
+        streams_(streams),
         heard_(context.size),
         bytes_(context.size) {}
 
@@ -82,6 +84,7 @@ class Repair {
   GroupContext& g_;
   Reception& reception_;
   SmallOperations& small_;
+  Movement& streams_;
   RepairQueue parked_;
   std::vector<Nanos> heard_;  // by member: when it last answered a request
   std::vector<std::pair<uint64_t, uint64_t>> bytes_;

@@ -30,17 +30,17 @@ void Repair::on_fetch(const Frame& header, ConstBytes body, Nanos now) {
   if (op == nullptr && fetch.root == g_.self) op = revive(header.sequence);
   const auto stream =
       op != nullptr && op->plan.roots > 0 ? op->stream_of(fetch.root) : std::nullopt;
-  const bool in_bounds = stream && op->ring.blocks.empty() &&
-                         (stream == op->own.stream || !op->receivers.empty()) &&
-                         std::all_of(fetch.ranges.begin(), fetch.ranges.end(),
-                                     [op](ChunkRange r) { return r.end <= op->plan.chunks; });
+  const bool in_bounds =
+      stream && (stream == op->own.stream ? op->own.repairs.has_value() : op->fetch.has_value()) &&
+      std::all_of(fetch.ranges.begin(), fetch.ranges.end(),
+                  [op](ChunkRange r) { return r.end <= op->plan.chunks; });
   if (!in_bounds) {
     if (header.sequence < g_.ops.base()) g_.counters.add(Counter::stale);
     say_not_have(header.sequence, header.member, header.argument, fetch.root, fetch.ranges, false);
     return;
   }
   // A member that has requested twice may not receive multicast at all: reply by stream then.
-  if (stream == op->own.stream && op->own.repairs && fetch_attempts(header.argument) < 2) {
+  if (stream == op->own.stream && fetch_attempts(header.argument) < 2) {
     op->own.repairs->add(header.member, header.argument, std::move(fetch.ranges), now);
     g_.ops.touch(*op);
     return;
@@ -171,6 +171,7 @@ Operation* Repair::revive(Sequence sequence) {
   op.own.sender.emplace(sender);
   op.own.sender->set_all_sent();
   start_server(op);
+  op.movements.add(streams_);
   return &g_.ops.revive(sequence, std::move(owned));
 }
 

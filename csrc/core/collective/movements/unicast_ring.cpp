@@ -22,7 +22,9 @@ constexpr size_t kRingQueue = 256u << 10;
 
 }  // namespace
 
-void UnicastRing::start(Operation& op) {
+void UnicastRing::start(Operation& op, Nanos) {
+  op.start_streams({op.plan.tolerance, g_.params.alpha});
+  sources_.start(op);
   op.ring.blocks.resize(op.plan.roots);
   if (op.own.stream) {
     op.ring.blocks[*op.own.stream].available = op.plan.block;
@@ -60,13 +62,17 @@ void UnicastRing::pass_on(Operation& op, uint32_t stream, uint64_t end) {
   if (op.own.stream == stream) sources_.on_sent(op, block.forwarded);
 }
 
-void UnicastRing::on_ready(Operation& op, const Frame& header) {
+bool UnicastRing::complete(const Operation& op) const {
+  return op.receiving == 0 && sources_.verified(op) && forwarded(op);
+}
+
+void UnicastRing::on_frame(Operation& op, const Frame& header, ConstBytes, Nanos) {
   if (header.member != successor()) return g_.counters.add(Counter::malformed);
   op.ring.open = true;
   g_.ops.touch(op);
 }
 
-bool UnicastRing::pump(Operation& op) {
+bool UnicastRing::pump(Operation& op, Nanos, bool) {
   if (!op.ring.open || op.local_complete) return false;
   bool full = false;
   for (size_t idle = 0; idle < op.ring.turns.size();) {
