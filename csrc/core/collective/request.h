@@ -36,7 +36,9 @@ class OpName {
   OpName(const char* name) : OpName(std::string_view(name)) {}         // NOLINT: converts
   OpName(const std::string& name) : OpName(std::string_view(name)) {}  // NOLINT: converts
 
-  bool empty() const { return text_[0] == 0; }
+  std::string or_else(const char* otherwise) const {
+    return text_[0] == 0 ? otherwise : text_.data();
+  }
   const char* c_str() const { return text_.data(); }
 
  private:

@@ -66,7 +66,7 @@ Status GroupBase::push_message(MessagePost) {
 
 Status GroupBase::post_message(MessageCall call, PostOptions options) {
   const char* const kind = call.receives ? "recv" : "send";
-  const std::string op = options.label.name.empty() ? kind : options.label.name.c_str();
+  const std::string op = options.label.name.or_else(kind);
   const bool any = call.receives && call.peer == kNoMember;
   if (!any && (call.peer >= size_ || call.peer == rank_)) {
     return Status(Code::kInvalidArgument, op + ": rank " + std::to_string(call.peer) +
@@ -111,7 +111,26 @@ void GroupBase::fail_part(const Status& why) {
 
 void GroupBase::fail_in_flight(const Status& why) {
   if (!here() || !has_lanes()) return;
-  for (const LaneId lane : kBothLanes) fail_lane(lane, why);
+  fail_lanes(why);
+}
+
+Completion GroupBase::after_both_lanes(Completion then) {
+  struct Both {
+    std::mutex mutex;
+    size_t left = kLanes;
+    Status first;
+    Completion then;
+  };
+  auto both = std::make_shared<Both>();
+  both->then = std::move(then);
+  return [both](const Status& status) {
+    {
+      std::lock_guard<std::mutex> lock(both->mutex);
+      if (both->first.ok()) both->first = status;
+      if (--both->left > 0) return;
+    }
+    if (both->then) both->then(both->first);
+  };
 }
 
 std::future<Status> GroupBase::start_close(Nanos limit, bool force) {
@@ -122,14 +141,6 @@ std::future<Status> GroupBase::start_close(Nanos limit, bool force) {
 }
 
 void GroupBase::begin_close(Nanos limit, bool force, Completion then) {
-  struct Both {
-    std::mutex mutex;
-    size_t left = kLanes;
-    Status first;
-    Completion then;
-  };
-  auto both = std::make_shared<Both>();
-  both->then = std::move(then);
   bool again = true, intact = false;
   if (here()) {
     std::lock_guard<std::mutex> lock(state_->mutex);
@@ -137,23 +148,13 @@ void GroupBase::begin_close(Nanos limit, bool force, Completion then) {
     intact = state_->failure().ok();
   }
   // A caller may stop waiting for a close: a second one by force ends the first.
-  if (!here() || !has_lanes() || (again && !force)) return both->then({});
-  const Nanos start = now();
-  const Nanos deadline = later(start, limit);
-  for (const LaneId lane : kBothLanes) {
-    close_lane(lane, deadline, force, [both, look = intact, state = state_](const Status& status) {
-      {
-        std::lock_guard<std::mutex> lock(both->mutex);
-        if (both->first.ok()) both->first = status;
-        if (--both->left > 0) return;
-      }
-      if (both->first.ok() && look) {
-        // Operations that were in flight or unconfirmed may have failed by another rank's report.
-        both->first = state->failure();
-      }
-      both->then(both->first);
-    });
-  }
+  if (!here() || !has_lanes() || (again && !force)) return then({});
+  close_lanes(later(now(), limit), force,
+              [then = std::move(then), look = intact, state = state_](const Status& status) {
+                // Operations that were in flight or unconfirmed may have failed by another rank's
+                // report.
+                then(status.ok() && look ? state->failure() : status);
+              });
 }
 
 bool GroupBase::await_close(const std::future<Status>& closed, const std::function<bool()>& hurry) {

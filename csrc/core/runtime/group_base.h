@@ -75,6 +75,10 @@ class GroupBase : public Group {
  protected:
   // Hands the post to the lane, with state_->mutex held. post.sequence is set.
   virtual Status push(LaneId lane, Post post) = 0;
+  // Hands over a barrier that goes to both lanes; same conditions. post.sequence is its number on
+  // the multicast lane, `reduce_sequence` that on the reduce lane. By default each lane gets a
+  // post, and the barrier ends when both have ended.
+  virtual Status push_barrier(Post post, Sequence reduce_sequence);
   // Hands over a message if the group carries messages; same conditions.
   virtual Status push_message(MessagePost post);
   // Called after push_message(), with no lock held.
@@ -82,11 +86,11 @@ class GroupBase : public Group {
   // Called after push(), with no lock held. `awaited`: the operation that was pushed, if the
   // calling thread waits for it right after the post (PostOptions::waited).
   virtual void pushed(LaneId, std::optional<Sequence> awaited) { (void)awaited; }
-  // Fails the operations in flight on the lane, on all ranks; this rank is the culprit.
-  virtual void fail_lane(LaneId lane, const Status& why) = 0;
-  // Leaves the lane when no operation is in flight there, or at `deadline`. `force`: as for
-  // give_up(). `closed` runs once.
-  virtual void close_lane(LaneId lane, Nanos deadline, bool force, Completion closed) = 0;
+  // Fails the operations in flight on both lanes, on all ranks; this rank is the culprit.
+  virtual void fail_lanes(const Status& why) = 0;
+  // Leaves each lane when no operation is in flight there, or at `deadline`. `force`: as for
+  // give_up(). `closed` runs once, when both lanes are left.
+  virtual void close_lanes(Nanos deadline, bool force, Completion closed) = 0;
   // Whether there are lanes to fail and to close. False in a group of one rank, and before it is
   // open.
   virtual bool has_lanes() const = 0;
@@ -94,6 +98,10 @@ class GroupBase : public Group {
   virtual bool read_by_peers() const { return false; }
   // Whether the lanes copy this rank's block of an all-gather to its place.
   virtual bool copies_own_block() const { return false; }
+
+  // Returns a completion for each of the two lanes: the second call runs `then`, which may be null,
+  // with the first error.
+  static Completion after_both_lanes(Completion then);
 
   Status close(Nanos limit, bool force);
   // Takes the group's lock (state_->mutex). The error says why `op` is refused.
@@ -160,6 +168,7 @@ class GroupBase : public Group {
   // Checks of each kind, and the path of a post to its lane: group_posts.cpp.
   class Posting;
   Result<Sequence> take_turn(LaneId lane, Post post);               // state_->mutex held
+  Result<Sequence> take_both_turns(Post post);                      // state_->mutex held
   Status check_sequence(const std::string& op, LaneId lane) const;  // state_->mutex held
 };
 

@@ -15,10 +15,6 @@
 namespace mcast {
 namespace {
 
-std::string name_of(const PostOptions& options, const char* otherwise) {
-  return options.label.name.empty() ? otherwise : options.label.name.c_str();
-}
-
 std::optional<Sequence> awaited(const PostOptions& options, Sequence sequence) {
   return options.waited ? std::optional(sequence) : std::nullopt;
 }
@@ -42,9 +38,9 @@ void reduce_alone(const ReduceArgs& args, const Slice& input) {
 // One call on a group, with each kind's checks.
 class GroupBase::Posting {
  public:
-  explicit Posting(GroupBase& group) : g_(group) {}
+  Posting(GroupBase& group, std::string op) : g_(group), op_(std::move(op)) {}
 
-  Status check_shape(const Request& call, const PostOptions& options) const;
+  Status check_shape(const Request& call) const;
   Result<Sequence> broadcast(Request call, PostOptions options);
   Result<Sequence> allgather(Request call, PostOptions options);
   Result<Sequence> reduce_scatter(Request call, PostOptions options);
@@ -62,17 +58,18 @@ class GroupBase::Posting {
   bool collapses(const Slice& slice) const;
   void advise_memory(const Slice& slice) const;
   void advise_memory(const std::vector<Slice>& slices) const;
-  Status check_root(const std::string& op, Member root) const;
+  Status check_root(Member root) const;
   size_t block_of(const Request& call) const;
-  Status check_exchange(const std::string& op, const Request& call) const;
-  Status check_block(const std::string& op, uint64_t bytes) const;
+  Status check_exchange(const Request& call) const;
+  Status check_block(uint64_t bytes) const;
 
   GroupBase& g_;
+  const std::string op_;  // for messages
 };
 
 Result<Sequence> GroupBase::post(Request call, PostOptions options) {
-  Posting posting(*this);
-  if (Status status = posting.check_shape(call, options); !status.ok()) return status;
+  Posting posting(*this, options.label.name.or_else(wire::kind_name(call.kind)));
+  if (Status status = posting.check_shape(call); !status.ok()) return status;
   switch (call.kind) {
     case wire::Kind::kBroadcast:
       return posting.broadcast(std::move(call), std::move(options));
@@ -95,7 +92,7 @@ Result<Sequence> GroupBase::post(Request call, PostOptions options) {
 }
 
 // The lengths of lists are checked with those of their blocks.
-Status GroupBase::Posting::check_shape(const Request& call, const PostOptions& options) const {
+Status GroupBase::Posting::check_shape(const Request& call) const {
   const wire::Kind kind = call.kind;
   const RequestShape wants = shape_of(kind, g_.size_, call.root == g_.rank_);
   const bool lists_in = kind == wire::Kind::kReduceScatter || wire::is_exchange(kind);
@@ -104,11 +101,10 @@ Status GroupBase::Posting::check_shape(const Request& call, const PostOptions& o
       (lists_out || call.outputs.size() == wants.outputs)) {
     return {};
   }
-  return Status(Code::kInvalidArgument, name_of(options, wire::kind_name(kind)) + ": " +
-                                            std::to_string(call.inputs.size()) + " inputs and " +
-                                            std::to_string(call.outputs.size()) + " outputs, not " +
-                                            std::to_string(wants.inputs) + " and " +
-                                            std::to_string(wants.outputs));
+  return Status(Code::kInvalidArgument, op_ + ": " + std::to_string(call.inputs.size()) +
+                                            " inputs and " + std::to_string(call.outputs.size()) +
+                                            " outputs, not " + std::to_string(wants.inputs) +
+                                            " and " + std::to_string(wants.outputs));
 }
 
 Status GroupBase::check_sequence(const std::string& op, LaneId lane) const {
@@ -124,6 +120,27 @@ Result<Sequence> GroupBase::take_turn(LaneId lane, Post post) {
   post.sequence = sequence;
   if (Status status = push(lane, std::move(post)); !status.ok()) return status;
   return sequence;
+}
+
+// All numbers are checked before anything is pushed: a barrier on one lane alone would never end.
+Result<Sequence> GroupBase::take_both_turns(Post post) {
+  for (const LaneId lane : kBothLanes) {
+    if (Status status = check_sequence(post.descriptor.name, lane); !status.ok()) return status;
+  }
+  state_->reduced = false;
+  const Sequence sequence = post.sequence = state_->next.multicast++;
+  const Sequence reduce_sequence = state_->next.reduce++;
+  if (Status status = push_barrier(std::move(post), reduce_sequence); !status.ok()) return status;
+  return sequence;
+}
+
+Status GroupBase::push_barrier(Post post, Sequence reduce_sequence) {
+  post.done = after_both_lanes(std::move(post.done));
+  Post on_reduce = post;
+  on_reduce.sequence = reduce_sequence;
+  on_reduce.moments = nullptr;  // the multicast lane writes them
+  if (Status status = push(LaneId::kReduce, std::move(on_reduce)); !status.ok()) return status;
+  return push(LaneId::kMulticast, std::move(post));
 }
 
 Status GroupBase::post_part(Post post) {
@@ -164,10 +181,10 @@ void GroupBase::Posting::advise_memory(const std::vector<Slice>& slices) const {
   }
 }
 
-Status GroupBase::Posting::check_block(const std::string& op, uint64_t bytes) const {
+Status GroupBase::Posting::check_block(uint64_t bytes) const {
   if (bytes <= g_.max_block_) return {};
   return Status(Code::kInvalidArgument,
-                op + ": a block of " + std::to_string(bytes) + " bytes is too long for group '" +
+                op_ + ": a block of " + std::to_string(bytes) + " bytes is too long for group '" +
                     g_.name_ + "': at most " + std::to_string(g_.max_block_) +
                     " bytes with chunks of " + std::to_string(g_.fixed_.chunk) + "; split it");
 }
@@ -183,16 +200,20 @@ Result<Sequence> GroupBase::Posting::push(Post post, PostOptions options, const 
   post.completed_step = options.completed_step;
   post.landing = std::move(options.landing);
   {
-    auto lock = g_.enter(post.descriptor.name);
+    auto lock = g_.enter(op_);
     if (!lock.ok()) return lock.status();
     if (g_.size_ > 1) {
+      const bool both = post.descriptor.kind == wire::Kind::kBarrier && g_.state_->reduced;
       if (lane == LaneId::kReduce) g_.state_->reduced = true;
-      Result<Sequence> taken = g_.take_turn(lane, std::move(post));
+      Result<Sequence> taken =
+          both ? g_.take_both_turns(std::move(post)) : g_.take_turn(lane, std::move(post));
       lock->unlock();
+      // A thread that waits for a barrier drives the other lane.
+      if (both) g_.pushed(LaneId::kReduce, std::nullopt);
       if (taken.ok()) g_.pushed(lane, awaited(options, *taken));
       return taken;
     }
-    if (Status status = g_.check_sequence(post.descriptor.name, lane); !status.ok()) return status;
+    if (Status status = g_.check_sequence(op_, lane); !status.ok()) return status;
     post.sequence = g_.state_->next[lane]++;
   }
   if (local) local();
@@ -205,50 +226,48 @@ Result<Sequence> GroupBase::Posting::push(Post post, PostOptions options, const 
 Result<Sequence> GroupBase::Posting::broadcast(Request call, PostOptions options) {
   const Member root = call.root;
   Slice data = std::move((root == g_.rank_ ? call.inputs : call.outputs)[0]);
-  const std::string name = name_of(options, "broadcast");
-  if (Status status = check_root(name, root); !status.ok()) return status;
-  if (Status status = check_block(name, data.length); !status.ok()) return status;
+  if (Status status = check_root(root); !status.ok()) return status;
+  if (Status status = check_block(data.length); !status.ok()) return status;
   advise_memory(data);
   Post p;
-  p.descriptor = {wire::Kind::kBroadcast, options.label.element, root, data.length, name};
+  p.descriptor = {wire::Kind::kBroadcast, options.label.element, root, data.length, op_};
   if (root == g_.rank_) p.input = data;
   p.outputs = {std::move(data)};
   return push(std::move(p), std::move(options));
 }
 
 Result<Sequence> GroupBase::Posting::allgather(Request call, PostOptions options) {
-  const std::string name = name_of(options, "all_gather");
   Slice input = std::move(call.inputs[0]);
   std::vector<Slice> outputs = std::move(call.outputs);
   if (outputs.size() != g_.size_) {
-    return Status(Code::kInvalidArgument, name + ": " + std::to_string(outputs.size()) +
+    return Status(Code::kInvalidArgument, op_ + ": " + std::to_string(outputs.size()) +
                                               " outputs for " + std::to_string(g_.size_) +
                                               " ranks");
   }
   for (size_t i = 0; i < outputs.size(); i++) {
     if (outputs[i].length != input.length) {
-      return Status(Code::kInvalidArgument, name + ": output " + std::to_string(i) + " has " +
+      return Status(Code::kInvalidArgument, op_ + ": output " + std::to_string(i) + " has " +
                                                 std::to_string(outputs[i].length) +
                                                 " bytes, the input has " +
                                                 std::to_string(input.length));
     }
   }
-  if (Status status = check_block(name, input.length); !status.ok()) return status;
+  if (Status status = check_block(input.length); !status.ok()) return status;
   advise_memory(outputs);
   const Slice& own = outputs[g_.rank_];
   if (own.data() != input.data()) advise_memory(input);
   if (input.length > 0 && own.data() != input.data()) {
     if (overlap(input, own)) {
-      return Status(Code::kInvalidArgument, name + ": the input partly overlaps its output block");
+      return Status(Code::kInvalidArgument, op_ + ": the input partly overlaps its output block");
     }
-    if (const auto open = g_.enter(name); !open.ok()) return open.status();
+    if (const auto open = g_.enter(op_); !open.ok()) return open.status();
     if (!g_.copies_own_block()) {
       copy_result(own.data(), input.data(), input.length, input.length * g_.size_);
       streaming_fence();
     }
   }
   Post p;
-  p.descriptor = {wire::Kind::kAllgather, options.label.element, kNoMember, input.length, name};
+  p.descriptor = {wire::Kind::kAllgather, options.label.element, kNoMember, input.length, op_};
   p.input = std::move(input);
   p.outputs = std::move(outputs);
   return push(std::move(p), std::move(options));
@@ -256,48 +275,46 @@ Result<Sequence> GroupBase::Posting::allgather(Request call, PostOptions options
 
 Result<Sequence> GroupBase::Posting::reduction(wire::Kind kind, Member root, uint64_t bytes,
                                                ReduceArgs args, PostOptions options) {
-  const std::string name = name_of(options, wire::kind_name(kind));
   const size_t element = element_size(args.element);
   if (element == 0 || !reducible(args.element, args.reduction)) {
     return Status(Code::kInvalidArgument,
-                  name + ": " + reduction_name(args.reduction) + " " +
+                  op_ + ": " + reduction_name(args.reduction) + " " +
                       error_text<ErrorId::reduction_undefined>(element_name(args.element)));
   }
   if (bytes % element != 0) {
     return Status(Code::kInvalidArgument,
-                  name + ": " + std::to_string(bytes) + " " +
+                  op_ + ": " + std::to_string(bytes) + " " +
                       error_text<ErrorId::size_not_whole>(element_name(args.element)));
   }
-  if (Status status = check_block(name, bytes); !status.ok()) return status;
+  if (Status status = check_block(bytes); !status.ok()) return status;
   for (size_t i = 0; i < args.inputs.size(); i++) {
     const bool own = kind != wire::Kind::kReduceScatter || i == g_.rank_;
     if (overlap(args.inputs[i], args.output) && !(own && same(args.inputs[i], args.output))) {
       return Status(Code::kInvalidArgument,
-                    name + ": the output partly overlaps input " + std::to_string(i));
+                    op_ + ": the output partly overlaps input " + std::to_string(i));
     }
   }
   advise_memory(args.inputs);
   if (args.inputs.empty() || !same(args.inputs[0], args.output)) advise_memory(args.output);
   Post p;
   // Stations fold according to the descriptor.
-  p.descriptor = {kind, static_cast<uint8_t>(args.element), root, bytes, name};
+  p.descriptor = {kind, static_cast<uint8_t>(args.element), root, bytes, op_};
   p.descriptor.reduction = static_cast<uint8_t>(args.reduction);
   p.reduce = args;
   return push(std::move(p), std::move(options), [&] { reduce_alone(args, args.inputs[0]); });
 }
 
 Result<Sequence> GroupBase::Posting::reduce_scatter(Request call, PostOptions options) {
-  const std::string name = name_of(options, "reduce_scatter");
   std::vector<Slice> inputs = std::move(call.inputs);
   Slice output = std::move(call.outputs[0]);
   const Reducing how = call.how;
   if (inputs.size() != g_.size_) {
-    return Status(Code::kInvalidArgument, name + ": " + std::to_string(inputs.size()) +
+    return Status(Code::kInvalidArgument, op_ + ": " + std::to_string(inputs.size()) +
                                               " inputs for " + std::to_string(g_.size_) + " ranks");
   }
   for (size_t i = 0; i < inputs.size(); i++) {
     if (inputs[i].length != output.length) {
-      return Status(Code::kInvalidArgument, name + ": input " + std::to_string(i) + " has " +
+      return Status(Code::kInvalidArgument, op_ + ": input " + std::to_string(i) + " has " +
                                                 std::to_string(inputs[i].length) +
                                                 " bytes, the output has " +
                                                 std::to_string(output.length));
@@ -313,8 +330,8 @@ Result<Sequence> GroupBase::Posting::allreduce(Request call, PostOptions options
   Slice input = std::move(call.inputs[0]), output = std::move(call.outputs[0]);
   const Reducing how = call.how;
   if (input.length != output.length) {
-    return Status(Code::kInvalidArgument, name_of(options, "all_reduce") + ": the input has " +
-                                              std::to_string(input.length) + " bytes, the output " +
+    return Status(Code::kInvalidArgument, op_ + ": the input has " + std::to_string(input.length) +
+                                              " bytes, the output " +
                                               std::to_string(output.length));
   }
   const uint64_t bytes = input.length;
@@ -328,10 +345,9 @@ Result<Sequence> GroupBase::Posting::reduce(Request call, PostOptions options) {
   const Member root = call.root;
   if (root == g_.rank_) output = std::move(call.outputs[0]);
   const Reducing how = call.how;
-  const std::string name = name_of(options, "reduce");
-  if (Status status = check_root(name, root); !status.ok()) return status;
+  if (Status status = check_root(root); !status.ok()) return status;
   if (root == g_.rank_ && input.length != output.length) {
-    return Status(Code::kInvalidArgument, name + ": the input has " + std::to_string(input.length) +
+    return Status(Code::kInvalidArgument, op_ + ": the input has " + std::to_string(input.length) +
                                               " bytes, the output " +
                                               std::to_string(output.length));
   }
@@ -351,10 +367,10 @@ size_t GroupBase::Posting::block_of(const Request& call) const {
   return with_others[call.root == 0 ? 1 : 0].length;
 }
 
-Status GroupBase::Posting::check_exchange(const std::string& op, const Request& call) const {
+Status GroupBase::Posting::check_exchange(const Request& call) const {
   const size_t size = g_.size_;
   const auto wrong = [&](const std::string& what) {
-    return Status(Code::kInvalidArgument, op + ": " + what);
+    return Status(Code::kInvalidArgument, op_ + ": " + what);
   };
   if (call.inputs.size() != size || call.outputs.size() != size) {
     return wrong(std::to_string(call.inputs.size()) + " inputs and " +
@@ -379,30 +395,29 @@ Status GroupBase::Posting::check_exchange(const std::string& op, const Request& 
     if (m == g_.rank_ && in.length == 0) continue;  // already in place
     if (bytes != block) return differ(gathers ? "output" : "input", m, bytes, block);
   }
-  return check_block(op, block);
+  return check_block(block);
 }
 
-Status GroupBase::Posting::check_root(const std::string& op, Member root) const {
+Status GroupBase::Posting::check_root(Member root) const {
   if (root < g_.size_) return {};
-  return Status(Code::kInvalidArgument, op + ": root " + std::to_string(root) +
+  return Status(Code::kInvalidArgument, op_ + ": root " + std::to_string(root) +
                                             " is not a rank of group '" + g_.name_ + "' (size " +
                                             std::to_string(g_.size_) + ")");
 }
 
 // This rank's own block is copied here; the others are sent.
 Result<Sequence> GroupBase::Posting::exchange(Request call, PostOptions options) {
-  const std::string name = name_of(options, wire::kind_name(call.kind));
   const bool all = call.kind == wire::Kind::kAllToAll;
-  if (Status status = all ? Status() : check_root(name, call.root); !status.ok()) return status;
-  if (Status status = check_exchange(name, call); !status.ok()) return status;
+  if (Status status = all ? Status() : check_root(call.root); !status.ok()) return status;
+  if (Status status = check_exchange(call); !status.ok()) return status;
   Post p;
   p.descriptor = {call.kind, options.label.element, all ? kNoMember : call.root,
-                  all ? 0 : block_of(call), name};
+                  all ? 0 : block_of(call), op_};
   advise_memory(call.inputs);
   advise_memory(call.outputs);
   Slice &in = call.inputs[g_.rank_], &out = call.outputs[g_.rank_];
   if (out.length > 0 && (all || call.root == g_.rank_) && !same(in, out)) {
-    if (const auto open = g_.enter(name); !open.ok()) return open.status();
+    if (const auto open = g_.enter(op_); !open.ok()) return open.status();
     copy_result(out.data(), in.data(), in.length, in.length * g_.size_);
     streaming_fence();
   }
@@ -412,48 +427,9 @@ Result<Sequence> GroupBase::Posting::exchange(Request call, PostOptions options)
 }
 
 Result<Sequence> GroupBase::Posting::barrier(Request, PostOptions options) {
-  const std::string name = name_of(options, "barrier");
   Post p;
-  p.descriptor = {wire::Kind::kBarrier, 0xff, kNoMember, 0, name};
-  if (g_.size_ == 1) return push(std::move(p), std::move(options));
-  p.posted = g_.now();
-  p.timeout = options.timeout;
-  auto lock = g_.enter(name);
-  if (!lock.ok()) return lock.status();
-  // Before anything is pushed: a barrier on one lane alone would never end.
-  for (const LaneId lane : kBothLanes) {
-    if (Status status = g_.check_sequence(name, lane); !status.ok()) return status;
-  }
-  if (!std::exchange(g_.state_->reduced, false)) {
-    p.done = std::move(options.done);
-    Result<Sequence> taken = g_.take_turn(LaneId::kMulticast, std::move(p));
-    lock->unlock();
-    if (taken.ok()) g_.pushed(LaneId::kMulticast, awaited(options, *taken));
-    return taken;
-  }
-  struct Both {
-    std::mutex mutex;
-    int left = 2;
-    Status first;
-    Completion done;
-  };
-  auto both = std::make_shared<Both>();
-  both->done = std::move(options.done);
-  p.done = [both](const Status& status) {
-    {
-      std::lock_guard<std::mutex> held(both->mutex);
-      if (both->first.ok()) both->first = status;
-      if (--both->left > 0) return;
-    }
-    if (both->done) both->done(both->first);
-  };
-  if (auto taken = g_.take_turn(LaneId::kReduce, p); !taken.ok()) return taken;
-  Result<Sequence> taken = g_.take_turn(LaneId::kMulticast, std::move(p));
-  lock->unlock();
-  // A thread that waits for a barrier drives the other lane.
-  g_.pushed(LaneId::kReduce, std::nullopt);
-  if (taken.ok()) g_.pushed(LaneId::kMulticast, awaited(options, *taken));
-  return taken;
+  p.descriptor = {wire::Kind::kBarrier, 0xff, kNoMember, 0, op_};
+  return push(std::move(p), std::move(options));
 }
 
 }  // namespace mcast

@@ -110,10 +110,13 @@ std::function<void()> HostGroup::waker() const {
   };
 }
 
-void HostGroup::fail_lane(LaneId lane, const Status& why) { lanes_[lane]->fail(why, rank_); }
+void HostGroup::fail_lanes(const Status& why) {
+  for (const LaneId lane : kBothLanes) lanes_[lane]->fail(why, rank_);
+}
 
-void HostGroup::close_lane(LaneId lane, Nanos deadline, bool force, Completion closed) {
-  lanes_[lane]->close(deadline, force, std::move(closed));
+void HostGroup::close_lanes(Nanos deadline, bool force, Completion closed) {
+  const Completion left = after_both_lanes(std::move(closed));
+  for (const LaneId lane : kBothLanes) lanes_[lane]->close(deadline, force, left);
 }
 
 }  // namespace mcast

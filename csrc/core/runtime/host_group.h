@@ -25,8 +25,8 @@ class HostGroup final : public GroupBase {
   Status push_message(MessagePost post) override;
   void pushed(LaneId lane, std::optional<Sequence> awaited) override;
   void pushed_message() override;
-  void fail_lane(LaneId lane, const Status& why) override;
-  void close_lane(LaneId lane, Nanos deadline, bool force, Completion closed) override;
+  void fail_lanes(const Status& why) override;
+  void close_lanes(Nanos deadline, bool force, Completion closed) override;
   bool has_lanes() const override { return true; }
   bool read_by_peers() const override { return memory_ != PeerMemory::kSlots; }
   bool copies_own_block() const override { return true; }

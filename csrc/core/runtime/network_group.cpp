@@ -152,20 +152,22 @@ std::function<void()> NetworkGroup::waker() const {
 
 bool NetworkGroup::has_lanes() const { return parts_.lanes.multicast != nullptr && tag_ != 0; }
 
-void NetworkGroup::fail_lane(LaneId lane, const Status& why) {
-  parts_.lanes[lane]->push([tag = tag_, why, rank = rank_](Lane& l, Nanos now) {
-    if (LaneGroup* group = l.find_group(tag)) group->core().fail(why, rank, now);
-  });
+void NetworkGroup::fail_lanes(const Status& why) {
+  for (const LaneId lane : kBothLanes) {
+    parts_.lanes[lane]->push([tag = tag_, why, rank = rank_](Lane& l, Nanos now) {
+      if (LaneGroup* group = l.find_group(tag)) group->core().fail(why, rank, now);
+    });
+  }
 }
 
-void NetworkGroup::close_lane(LaneId lane, Nanos deadline, bool force, Completion closed) {
-  if (lane == LaneId::kReduce && parts_.fold) {
-    closed = [fold = parts_.fold, then = std::move(closed)](const Status& status) {
-      fold->leave();
-      then(status);
-    };
-  }
-  parts_.lanes[lane]->close_group(tag_, deadline, force, std::move(closed));
+void NetworkGroup::close_lanes(Nanos deadline, bool force, Completion closed) {
+  const Completion left = after_both_lanes(std::move(closed));
+  parts_.lanes.multicast->close_group(tag_, deadline, force, left);
+  parts_.lanes.reduce->close_group(tag_, deadline, force,
+                                   [fold = parts_.fold, left](const Status& status) {
+                                     if (fold) fold->leave();
+                                     left(status);
+                                   });
 }
 
 GroupStats NetworkGroup::stats() const {

@@ -76,8 +76,8 @@ class NetworkGroup final : public GroupBase {
 
   Status push(LaneId lane, Post post) override;
   Status push_message(MessagePost post) override;
-  void fail_lane(LaneId lane, const Status& why) override;
-  void close_lane(LaneId lane, Nanos deadline, bool force, Completion closed) override;
+  void fail_lanes(const Status& why) override;
+  void close_lanes(Nanos deadline, bool force, Completion closed) override;
   bool has_lanes() const override;
   Status push_split(Post post);
   Status push_to_lane(LaneId lane, Post post);

@@ -39,7 +39,7 @@ struct Flight {
   LaneId lane = LaneId::kMulticast;
   Sequence sequence = 0;
   Post post;
-  std::optional<Post> other_half;  // of a barrier on both lanes
+  std::optional<Sequence> reduce_sequence;  // of a barrier on both lanes
   std::unique_ptr<ClientStaging> staging;
   ClientFeed feed;
 };
@@ -179,10 +179,12 @@ class ClientGroup::Flights final : public ClientListener {
     }
     flight.staging.reset();
     trace(flight.lane, flight.post, status.ok(), how);
-    if (flight.other_half) trace(LaneId::kReduce, *flight.other_half, status.ok(), how);
+    if (flight.reduce_sequence) {
+      flight.post.sequence = *flight.reduce_sequence;
+      trace(LaneId::kReduce, flight.post, status.ok(), how);
+    }
     const Post post = std::move(flight.post);
     if (post.done) post.done(status);
-    if (flight.other_half && flight.other_half->done) flight.other_half->done(status);
   }
 
   // Uses this process's clock, which may differ from the engine's.
@@ -268,16 +270,16 @@ ClientGroup::~ClientGroup() {
 }
 
 Status ClientGroup::push(LaneId lane, Post post) {
-  const bool barrier = post.descriptor.kind == wire::Kind::kBarrier;
-  if (barrier && lane == LaneId::kReduce) {
-    half_barrier_ = std::move(post);
-    return {};
-  }
-  counters_[lane]->add(Counter::ops_posted);
-  return push_record(lane, std::move(post));
+  return push_record(lane, std::move(post), std::nullopt);
 }
 
-Status ClientGroup::push_record(LaneId lane, Post post) {
+// The engine's group splits it.
+Status ClientGroup::push_barrier(Post post, Sequence reduce_sequence) {
+  return push_record(LaneId::kMulticast, std::move(post), reduce_sequence);
+}
+
+Status ClientGroup::push_record(LaneId lane, Post post, std::optional<Sequence> reduce_sequence) {
+  counters_[lane]->add(Counter::ops_posted);
   auto staging = ClientStaging::make(post, rank_, link_->arenas(), access_);
   if (!staging.ok()) return staging.status();
   (*staging)->count(*counters_[lane]);
@@ -292,7 +294,7 @@ Status ClientGroup::push_record(LaneId lane, Post post) {
   flight->lane = lane;
   flight->staging = std::move(staging).value();
   flight->post = std::move(post);
-  flight->other_half = std::exchange(half_barrier_, std::nullopt);
+  flight->reduce_sequence = reduce_sequence;
   record.staged = !ClientFeed::begin(*flight->staging);
   const std::vector<ipc::SliceRun> runs = flight->staging->runs();
   size_t sent = std::min(runs.size(), ipc::kRunsInPost);
@@ -356,19 +358,14 @@ void ClientGroup::abort(const std::string& reason) {
   state_->note_failure(make_error<ErrorId::aborted>(rank_, reason));
 }
 
-void ClientGroup::fail_lane(LaneId lane, const Status& why) {
-  if (lane == LaneId::kMulticast) (void)link_->tell(abort_of(handle_, why.message()));
+void ClientGroup::fail_lanes(const Status& why) {
+  (void)link_->tell(abort_of(handle_, why.message()));
 }
 
-void ClientGroup::close_lane(LaneId lane, Nanos deadline, bool force, Completion closed) {
-  if (lane == LaneId::kMulticast) {
-    first_closed_ = std::move(closed);
-    return;
-  }
+void ClientGroup::close_lanes(Nanos deadline, bool force, Completion closed) {
   const Nanos left = deadline == kNever ? kNever : std::max<Nanos>(0, deadline - now());
   link_->ask(control_of(0, ipc::Close{handle_, left, force}),
-             [first = std::move(first_closed_),
-              closed = std::move(closed)](const Result<ipc::Control>& answer) {
+             [closed = std::move(closed)](const Result<ipc::Control>& answer) {
                ipc::Verdict verdict;
                Status status = answer.status();
                if (status.ok() && !read(*answer, verdict)) {
@@ -376,7 +373,6 @@ void ClientGroup::close_lane(LaneId lane, Nanos deadline, bool force, Completion
                } else if (status.ok()) {
                  status = verdict.status();
                }
-               first(status);
                closed(status);
              });
 }

@@ -34,14 +34,15 @@ class ClientGroup final : public GroupBase {
   class Flights;
 
   Status push(LaneId lane, Post post) override;
+  Status push_barrier(Post post, Sequence reduce_sequence) override;
   void pushed(LaneId lane, std::optional<Sequence> awaited) override;
   Status push_message(MessagePost post) override;
   void pushed_message() override;
-  void fail_lane(LaneId lane, const Status& why) override;
-  void close_lane(LaneId lane, Nanos deadline, bool force, Completion closed) override;
+  void fail_lanes(const Status& why) override;
+  void close_lanes(Nanos deadline, bool force, Completion closed) override;
   bool has_lanes() const override { return true; }
   bool copies_own_block() const override { return true; }
-  Status push_record(LaneId lane, Post post);
+  Status push_record(LaneId lane, Post post, std::optional<Sequence> reduce_sequence);
   // Ends a group that has been closed, or that nobody will close any more.
   static void part(const std::shared_ptr<ClientLink>& link, uint32_t handle,
                    const std::shared_ptr<Flights>& flights);
@@ -51,10 +52,6 @@ class ClientGroup final : public GroupBase {
   const bool carries_messages_;  // reported by the engine
   const ClientAccess access_;
   const std::shared_ptr<Flights> flights_;
-  // The reduce lane's half of a barrier, until the other half is posted: the engine makes both of
-  // one.
-  std::optional<Post> half_barrier_;
-  Completion first_closed_;  // of the two lanes, which close together
 };
 
 }  // namespace mcast

@@ -215,10 +215,13 @@ std::function<void()> SimHostGroup::waker() const {
   };
 }
 
-void SimHostGroup::fail_lane(LaneId lane, const Status& why) { lanes_[lane]->fail(why); }
+void SimHostGroup::fail_lanes(const Status& why) {
+  for (const LaneId lane : kBothLanes) lanes_[lane]->fail(why);
+}
 
-void SimHostGroup::close_lane(LaneId lane, Nanos deadline, bool force, Completion closed) {
-  lanes_[lane]->close(deadline, force, std::move(closed));
+void SimHostGroup::close_lanes(Nanos deadline, bool force, Completion closed) {
+  const Completion left = after_both_lanes(std::move(closed));
+  for (const LaneId lane : kBothLanes) lanes_[lane]->close(deadline, force, left);
 }
 
 }  // namespace mcast::sim

@@ -64,8 +64,8 @@ class SimHostGroup final : public GroupBase {
 
  private:
   Status push(LaneId lane, Post post) override;
-  void fail_lane(LaneId lane, const Status& why) override;
-  void close_lane(LaneId lane, Nanos deadline, bool force, Completion closed) override;
+  void fail_lanes(const Status& why) override;
+  void close_lanes(Nanos deadline, bool force, Completion closed) override;
   bool has_lanes() const override { return true; }
   bool read_by_peers() const override { return true; }
   bool copies_own_block() const override { return true; }

@@ -4,10 +4,12 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <future>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -19,7 +21,9 @@
 namespace mcast::test {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Pair;
 using Settings = std::map<std::string, std::string>;
 
 Settings at(const EngineProcess& engine, const std::string& shared_memory = "auto") {
@@ -247,6 +251,37 @@ TEST(EngineRanks, TraceShowsTheEnginesWork) {
     }
     EXPECT_GE(with_bytes, 4u);
     return all_here(store, "over", rank, 2);
+  }));
+}
+
+// The engine admits one operation at a time, so it would refuse a second record of the barrier.
+TEST(EngineRanks, ABarrierAfterReductionsIsOneRecordAndHasARowOfEachLaneInTheTrace) {
+  service::TenantLimits limits;
+  limits.operations = 1;
+  EngineProcess engine(limits);
+  expect_all_good(run_ranks(2, 60, [&](Member rank, DirectoryStore& store) {
+    auto group = make_group("traced", rank, 2, store, at(engine));
+    if (!group || !barrier(*group).ok() || !reduce_all_ways(*group, 100, 1)) return false;
+    std::atomic<int> ends{0};
+    const Status ended = wait_for([&](PostOptions options) {
+      options.done = [&, done = std::move(options.done)](const Status& status) {
+        ends++;
+        done(status);
+      };
+      return group->post_barrier(std::move(options));
+    });
+    EXPECT_TRUE(ended.ok()) << ended.to_string();
+    if (!barrier(*group).ok()) return false;  // a second end would have come before its end
+    EXPECT_EQ(ends, 1);
+    // In the engine, the barrier after the reductions is one operation on each lane.
+    EXPECT_EQ(counter(*group, "ops_posted"), 1u + 4 + 2 + 1);
+    EXPECT_EQ(counter(*group, "ops_completed"), 1u + 4 + 2 + 1);
+    std::vector<std::pair<uint8_t, uint32_t>> rows;  // lane and sequence
+    for (const TraceEvent& e : Engine::instance().trace()) {
+      if (e.name == "barrier") rows.emplace_back(e.lane, e.sequence);
+    }
+    EXPECT_THAT(rows, ElementsAre(Pair(0, 0), Pair(0, 1), Pair(1, 4), Pair(0, 2)));
+    return all_here(store, "over", rank, 2) && group->close(5 * kSecond).ok();
   }));
 }
 

@@ -50,15 +50,14 @@ class CopyGroup final : public GroupBase {
     posts.push_back(std::move(post));
     return {};
   }
-  void fail_lane(LaneId lane, const Status& why) override {
-    if (lane != LaneId::kMulticast) return;
+  void fail_lanes(const Status& why) override {
     while (!posts.empty()) {
       const Post post = std::move(posts.front());
       posts.pop_front();
       post.done(why);
     }
   }
-  void close_lane(LaneId, Nanos, bool, Completion closed) override { closed({}); }
+  void close_lanes(Nanos, bool, Completion closed) override { closed({}); }
   bool has_lanes() const override { return true; }
 };
 

@@ -31,8 +31,8 @@ class ForkingGroup final : public GroupBase {
     under_lock_();
     return {};
   }
-  void fail_lane(LaneId, const Status&) override {}
-  void close_lane(LaneId, Nanos, bool, Completion closed) override { closed({}); }
+  void fail_lanes(const Status&) override {}
+  void close_lanes(Nanos, bool, Completion closed) override { closed({}); }
   bool has_lanes() const override { return true; }
   std::function<void()> under_lock_;
 };

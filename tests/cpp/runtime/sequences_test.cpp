@@ -1,6 +1,10 @@
 // Limits of numbers: sequences of operations, tags of removed groups, rounds of ranks of one host.
 #include <gtest/gtest.h>
 
+#include <array>
+#include <memory>
+#include <vector>
+
 #include "copy_group.h"
 #include "support/cluster.h"
 
@@ -26,6 +30,48 @@ TEST(Sequences, AGroupRefusesWhatItCannotNumberAndCarriesOutAllBefore) {
         << refused.message();
   }
   EXPECT_EQ(group.posts.size(), before) << "nothing of them was begun";
+}
+
+Result<Sequence> post_sum(CopyGroup& group) {
+  static std::array<int32_t, 1> data;
+  auto region = std::make_shared<Region>(reinterpret_cast<std::byte*>(data.data()), 4, nullptr);
+  const Slice memory{std::move(region), 0, 4};
+  return group.post_allreduce(memory, memory, {Element::kInt32, Reduction::kSum}, {});
+}
+
+TEST(Sequences, ABarrierAfterAReductionHasANumberOnEachLaneAndEndsOnce) {
+  CopyGroup group("g", 0, 2);
+  ASSERT_TRUE(group.post_barrier({}).ok());
+  ASSERT_EQ(post_sum(group).value(), 0u);
+  group.posts.clear();
+  std::vector<Status> ends;
+  PostOptions options;
+  options.moments = std::make_shared<Moments>();
+  options.done = [&](const Status& status) { ends.push_back(status); };
+  ASSERT_EQ(group.post_barrier(std::move(options)).value(), 1u);
+  ASSERT_EQ(group.posts.size(), 2u) << "one for each lane";
+  EXPECT_EQ(group.posts[0].sequence, 1u);
+  EXPECT_EQ(group.posts[1].sequence, 1u);
+  EXPECT_NE(group.posts[0].moments != nullptr, group.posts[1].moments != nullptr)
+      << "only one lane writes them";
+  group.posts[1].done(make_error<ErrorId::rank_lost>(1, "it was killed"));
+  EXPECT_TRUE(ends.empty());
+  group.posts[0].done({});
+  ASSERT_EQ(ends.size(), 1u);
+  EXPECT_EQ(ends[0].code(), Code::kPeerLost);
+  ASSERT_EQ(group.post_barrier({}).value(), 2u);
+  EXPECT_EQ(group.posts.size(), 3u) << "no reduction since the last barrier";
+}
+
+TEST(Sequences, ABarrierThatOneLaneCannotNumberGoesToNeither) {
+  CopyGroup group("g", 0, 2);
+  group.start_at(GroupBase::kSequences - 1);
+  ASSERT_TRUE(post_sum(group).ok());
+  for (int i = 0; i < 2; i++) {
+    EXPECT_EQ(group.post_barrier({}).status().code(), Code::kResourceExhausted);
+  }
+  EXPECT_EQ(group.posts.size(), 1u);
+  EXPECT_EQ(group.stats().next_sequence.multicast, GroupBase::kSequences - 1);
 }
 
 // The oldest tag is forgotten first, not the smallest.
