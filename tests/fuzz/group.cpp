@@ -6,6 +6,7 @@
 // sealed.
 #include <gtest/gtest.h>
 
+#include "aggregation/member/stations.h"
 #include "base/log.h"
 #include "forgery.h"
 #include "fuzz.h"
@@ -37,6 +38,7 @@ class Attack {
     o.group.staging = o.group.retransmit = 32 * 1024;
     // Polls without a reason would take most of the time, and could hide that one is missing.
     o.sleepy = true;
+    o.group.fold = &Stations::make;  // so that forged frames of aggregators are handled
     cluster_ = std::make_unique<Cluster>(o);
     if ((shape & 32u) == 0) {
       attach();

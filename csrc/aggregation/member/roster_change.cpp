@@ -41,6 +41,7 @@ std::vector<std::byte> roster_body(const wire::StationRoster& roster) {
 RosterChange::RosterChange(GroupContext& context, Stations& stations)
     : g_(context),
       stations_(stations),
+      table_(stations.table()),
       cutover_(context, {wire::FrameType::kRosterStop, wire::FrameType::kRosterReady,
                          wire::FrameType::kRosterAt}) {}
 
@@ -51,7 +52,7 @@ void RosterChange::propose(std::vector<wire::StationEntry> stations) {
 }
 
 bool RosterChange::rest(bool resting) {
-  const StationSet* const latest = stations_.table().latest();
+  const StationSet* const latest = table_.latest();
   const bool agreed = latest != nullptr && latest->version == roster_.version &&
                       stage_ == Stage::kIdle && !changes_something(roster_.stations);
   if (!agreed || proposed_ || !g_.leaving.all_here) return false;
@@ -74,7 +75,7 @@ void RosterChange::propose_to_all(std::vector<wire::StationEntry> stations, Nano
   parting_ = true;
   const bool others = changes_something(stations);
   if (others) rests_ = false;
-  const StationSet* const latest = stations_.table().latest();
+  const StationSet* const latest = table_.latest();
   if (others || (latest != nullptr && rests_ != latest->resting)) {
     begin({roster_.version + 1, rests_, std::move(stations)}, now);
   } else {
@@ -91,7 +92,7 @@ void RosterChange::stop() {
 
 // Whether the stations in force would change, or one of them is out.
 bool RosterChange::changes_something(const std::vector<wire::StationEntry>& stations) const {
-  const StationSet* const latest = stations_.table().latest();
+  const StationSet* const latest = table_.latest();
   if (latest == nullptr) return true;
   const auto in_force = [&](const wire::StationEntry& entry) {
     const auto known = known_.find(entry.uid);
@@ -116,7 +117,7 @@ void RosterChange::begin(wire::StationRoster roster, Nanos now) {
   until_ = now + patience();
   if (!roster_.stations.empty()) return;
   // No station is to be tried. If stations are in force, a cut-over ends their use.
-  const bool none = stations_.table().latest() == nullptr;
+  const bool none = table_.latest() == nullptr;
   stage_ = none ? Stage::kIdle : Stage::kTested;
   if (none) settle();
 }
@@ -131,7 +132,7 @@ void RosterChange::meet(const wire::StationEntry& entry) {
   members_.push_back(station.member);
   // After the last number, tens of thousands of restarts later, no new station is met.
   if (station.member == kNoMember || std::exchange(station.met, true)) return;
-  stations_.table().meet(station.member);
+  table_.meet(station.member);
   g_.port.meet(station.member, {entry.uid, entry.host, entry.port, entry.key, true});
   g_.counters.add(Counter::pings_sent);
   g_.send_frame(station.member, Channel::kControl, wire::FrameType::kPing, g_.ops.base(), 0);
@@ -142,7 +143,7 @@ void RosterChange::meet(const wire::StationEntry& entry) {
 void RosterChange::test(Nanos now) {
   if (!tested_) {
     for (const Member m : members_) {
-      const StationTable::Contact* const contact = stations_.table().contact(m);
+      const StationTable::Contact* const contact = table_.contact(m);
       const bool open = contact != nullptr && contact->down.ok() && !contact->answered;
       if (open && now < until_) return;
     }
@@ -157,7 +158,7 @@ void RosterChange::test(Nanos now) {
 // Loses the stations of the latest roster that this rank does not reach.
 void RosterChange::lose_unreached() {
   for (const Member m : members_) {
-    const StationTable::Contact* const contact = stations_.table().contact(m);
+    const StationTable::Contact* const contact = table_.contact(m);
     if (contact != nullptr && contact->down.ok() && contact->answered) continue;
     const std::string why = contact == nullptr   ? "its address is unknown"
                             : contact->down.ok() ? "no answer for " + seconds_text(patience())
@@ -205,9 +206,9 @@ void RosterChange::in_force(Sequence from, Nanos now) {
     set.stations.push_back({members_[i], entry.capacity, hashes[i], entry.rack, false});
   }
   const bool others = changes_something(roster_.stations);
-  stations_.table().install(std::move(set));
+  table_.install(std::move(set));
   stations_.on_roster(others, now);
-  stations_.table().released(g_.ops.base());
+  table_.released(g_.ops.base());
   g_.counters.add(Counter::roster_changes);
   stage_ = Stage::kIdle;
   parting_ = true;
@@ -231,7 +232,7 @@ void RosterChange::settle() {
 
 std::vector<uint64_t> RosterChange::uids_in_force() const {
   std::vector<uint64_t> uids;
-  const StationSet* const latest = stations_.table().latest();
+  const StationSet* const latest = table_.latest();
   for (const auto& [uid, known] : known_) {
     if (latest != nullptr && latest->find(known.member) != nullptr) uids.push_back(uid);
   }
@@ -241,7 +242,7 @@ std::vector<uint64_t> RosterChange::uids_in_force() const {
 // Parts from stations that are neither in force nor being tried, once no operation is dealt to
 // them.
 void RosterChange::part_unused() {
-  const StationSet* const latest = stations_.table().latest();
+  const StationSet* const latest = table_.latest();
   if (!parting_ || (latest != nullptr && g_.ops.base() < latest->from)) return;
   parting_ = false;
   for (auto& [uid, station] : known_) {
@@ -249,7 +250,7 @@ void RosterChange::part_unused() {
                                                            station.member) != members_.end();
     const bool used = latest != nullptr && latest->find(station.member) != nullptr;
     if (tried || used || !std::exchange(station.met, false)) continue;
-    stations_.table().part(station.member);
+    table_.part(station.member);
     g_.port.part(station.member);
     if (at_top() && events_.parted) events_.parted(uid);
   }

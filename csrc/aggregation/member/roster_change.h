@@ -31,6 +31,7 @@ struct RosterEvents {
 };
 
 class Stations;
+class StationTable;
 
 class RosterChange {
  public:
@@ -99,6 +100,7 @@ class RosterChange {
 
   GroupContext& g_;
   Stations& stations_;
+  StationTable& table_;
   RosterEvents events_;
   Cutover cutover_;
   std::optional<std::vector<wire::StationEntry>> proposed_;

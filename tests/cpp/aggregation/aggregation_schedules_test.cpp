@@ -1,12 +1,12 @@
 // Random programs on groups with stations, while stations die, stop, stall, decline or lose a rank.
 // Invariants: the bits are those of the model's fold; a group does not fail whatever happens to its
 // stations; every operation ends and is released. A failing seed can be repeated alone:
-// MCAST_TEST_SEED=1234 mcast_test_collective --gtest_filter='AggregationSchedules*'
+// MCAST_TEST_SEED=1234 mcast_test_aggregation --gtest_filter='AggregationSchedules*'
 #include <map>
 #include <sstream>
 
+#include "aggregation/station_cluster.h"
 #include "base/rng.h"
-#include "support/program.h"
 #include "support/seeds.h"
 
 namespace mcast::test {
@@ -205,7 +205,7 @@ class StationRunner {
 
   Rng rng_;
   ClusterOptions o_;
-  std::optional<Cluster> cluster_;
+  std::optional<StationCluster> cluster_;
   Runs runs_;
   std::ostringstream text_;
 };

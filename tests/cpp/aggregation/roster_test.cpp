@@ -5,7 +5,6 @@
 #include "aggregation/roster_world.h"
 #include "base/rng.h"
 #include "support/errors.h"
-#include "support/program.h"
 #include "support/seeds.h"
 
 namespace mcast::test {

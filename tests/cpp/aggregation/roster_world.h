@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "support/cluster.h"
+#include "aggregation/station_cluster.h"
 #include "wire/aggregation.h"
 #include "wire/frame.h"
 
@@ -102,7 +102,7 @@ struct RosterWorld {
   }
   const StationSet* set(Member r, Sequence sequence) { return c.fold(r).table().of(sequence); }
 
-  Cluster c;
+  StationCluster c;
   std::vector<std::unique_ptr<FakeStation>> stations;
   int settled = 0;
   std::vector<uint64_t> in_force, parted;

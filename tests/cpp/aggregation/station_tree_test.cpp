@@ -1,6 +1,6 @@
 // Trees of stations: leaves fold racks, and stations at the top fold the racks' sums. The bits are
 // those of a fold by the ranks alone in these racks, whatever happens to stations.
-#include "support/program.h"
+#include "aggregation/station_cluster.h"
 #include "support/seeds.h"
 #include "wire/aggregation.h"
 
@@ -18,7 +18,7 @@ ClusterOptions in_racks() {
   return o;
 }
 
-Runs all_call(Cluster& c, Kind kind, Element element, uint64_t id,
+Runs all_call(StationCluster& c, Kind kind, Element element, uint64_t id,
               Reduction reduction = Reduction::kSum) {
   const size_t bytes = kind == Kind::kReduceScatter ? kTreeVector / 4 : kTreeVector;
   wire::Descriptor d{kind, static_cast<uint8_t>(element), kNoMember, bytes, ""};
@@ -29,12 +29,12 @@ Runs all_call(Cluster& c, Kind kind, Element element, uint64_t id,
 }
 
 // The tree: two leaves for A, one for B, two stations at the top.
-void add_tree(Cluster& c) {
+void add_tree(StationCluster& c) {
   c.add_stations({65536, 32768, 65536, 65536, 65536}, 1, 0, {"A", "A", "B", "top", ""});
 }
 
 // Bytes of contributions and sums that a station has received.
-uint64_t received(Cluster& c, size_t j) {
+uint64_t received(StationCluster& c, size_t j) {
   return c.station(j).counters().get(Counter::reduce_bytes_received);
 }
 
@@ -42,7 +42,7 @@ TEST(StationTree, FoldsEveryTypeInBothOrders) {
   for (const FoldOrder fold : {FoldOrder::kRank, FoldOrder::kTurn}) {
     ClusterOptions o = in_racks();
     o.group.agreed.fold = fold;
-    Cluster c(o);
+    StationCluster c(o);
     add_tree(c);
     uint64_t id = 0;
     for (const Element element :
@@ -63,7 +63,7 @@ TEST(StationTree, FoldsEveryTypeInBothOrders) {
 }
 
 TEST(StationTree, SendsOneSumPerRackToTheTop) {
-  Cluster c(in_racks());
+  StationCluster c(in_racks());
   c.add_stations({65536, 65536, 65536}, 1, 0, {"A", "B", "top"});
   finish(c, all_call(c, Kind::kAllreduce, Element::kFloat32, 1));
   // Each leaf gets three contributions; the top gets two sums, and the contribution of the rank
@@ -76,7 +76,7 @@ TEST(StationTree, SendsOneSumPerRackToTheTop) {
 TEST(StationTree, WithoutLeavesOrTopsStationsFoldAllInTheSameBrackets) {
   for (const std::vector<std::string>& racks :
        std::vector<std::vector<std::string>>{{"top", ""}, {"A", "B"}}) {
-    Cluster c(in_racks());
+    StationCluster c(in_racks());
     c.add_stations({65536, 65536}, 1, 0, racks);
     finish(c, all_call(c, Kind::kAllreduce, Element::kFloat32, 1));
     EXPECT_GT(c.total(Counter::agg_results), 0u);
@@ -87,7 +87,7 @@ TEST(StationTree, RanksFoldInBracketsWithoutStations) {
   for (const FoldOrder fold : {FoldOrder::kRank, FoldOrder::kTurn}) {
     ClusterOptions o = in_racks();
     o.group.agreed.fold = fold;
-    Cluster c(o);
+    StationCluster c(o);
     finish(c, all_call(c, Kind::kAllreduce, Element::kFloat32, 1));
     finish(c, all_call(c, Kind::kReduceScatter, Element::kBFloat16, 2));
     Runs small;
@@ -100,12 +100,12 @@ TEST(StationTree, RanksFoldInBracketsWithoutStations) {
 }
 
 // Results arrive: some have been placed, others have not.
-bool tree_under_way(const Cluster& c) { return c.total(Counter::agg_results) > 2; }
+bool tree_under_way(const StationCluster& c) { return c.total(Counter::agg_results) > 2; }
 
 // The event in the middle costs only time, and later operations continue.
 template <typename Happens>
 void survives(Happens happens) {
-  Cluster c(in_racks());
+  StationCluster c(in_racks());
   add_tree(c);
   Runs runs = all_call(c, Kind::kAllreduce, Element::kFloat32, 1);
   ASSERT_TRUE(c.run([&] { return tree_under_way(c); }));
@@ -125,19 +125,20 @@ void survives(Happens happens) {
 }
 
 TEST(StationTree, OperationsSurviveAKilledLeaf) {
-  survives([](Cluster& c) { c.kill_station(0); });
+  survives([](StationCluster& c) { c.kill_station(0); });
 }
 TEST(StationTree, OperationsSurviveAKilledTop) {
-  survives([](Cluster& c) { c.kill_station(3); });
+  survives([](StationCluster& c) { c.kill_station(3); });
 }
 TEST(StationTree, OperationsSurviveAStoppedLeaf) {
-  survives([](Cluster& c) { c.stop_station(2, true); });
+  survives([](StationCluster& c) { c.stop_station(2, true); });
 }
 TEST(StationTree, OperationsSurviveALostConnectionOfLeafAndTop) {
-  survives([](Cluster& c) { c.net().reset(c.station(2).endpoint(), c.station(4).endpoint()); });
+  survives(
+      [](StationCluster& c) { c.net().reset(c.station(2).endpoint(), c.station(4).endpoint()); });
 }
 TEST(StationTree, DecliningLeafIsNotLostAndResultsResume) {
-  Cluster c(in_racks());
+  StationCluster c(in_racks());
   add_tree(c);
   c.station(1).declines = true;
   for (uint64_t id = 1; id < 4; id++) {
@@ -156,7 +157,7 @@ TEST(StationTree, DecliningLeafIsNotLostAndResultsResume) {
 template <typename Change>
 void sum_is_refused(const std::string& reason, Change change) {
   SCOPED_TRACE(reason);
-  Cluster c(in_racks());
+  StationCluster c(in_racks());
   add_tree(c);
   std::optional<size_t> top;
   c.net().set_frame_hook([&](size_t from, size_t to, Channel channel, ConstBytes frame) {
@@ -199,7 +200,7 @@ TEST(StationTree, TheTopTakesNoSumThatCannotBe) {
 
 // After a loss, the next set is another tree.
 TEST(StationTree, NextSetAfterALossFoldsAsAnotherTree) {
-  Cluster c(in_racks());
+  StationCluster c(in_racks());
   add_tree(c);
   finish(c, all_call(c, Kind::kAllreduce, Element::kFloat32, 1));
   c.kill_station(0);

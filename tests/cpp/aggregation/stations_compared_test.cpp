@@ -1,6 +1,6 @@
 // Stations that are as fast as the planner estimated fold; others rest, on all ranks from the same
 // operation on. The bits stay the same.
-#include "support/program.h"
+#include "aggregation/station_cluster.h"
 
 namespace mcast::test {
 namespace {
@@ -56,7 +56,7 @@ struct ComparedWorld {
     return all(resting);
   }
 
-  Cluster c;
+  StationCluster c;
   uint64_t id = 0;
 };
 

@@ -1,7 +1,7 @@
 // Stations fold parts of reductions: the bits are the same as without stations, whatever happens to
 // them.
 #include "aggregation/plan/station_deal.h"
-#include "support/program.h"
+#include "aggregation/station_cluster.h"
 #include "support/seeds.h"
 #include "wire/aggregation.h"
 
@@ -18,7 +18,7 @@ wire::Descriptor sum(Kind kind, Element element, size_t bytes) {
 
 constexpr size_t kVector = 3 << 19;  // more than the minimum for stations
 
-Runs everybody(Cluster& c, const wire::Descriptor& d, uint64_t id) {
+Runs everybody(StationCluster& c, const wire::Descriptor& d, uint64_t id) {
   Runs runs;
   for (Member r = 0; r < c.size(); r++) runs.push_back(c.call(r, d, id));
   return runs;
@@ -28,7 +28,7 @@ TEST(Stations, FoldAPartOfAnAllReduce) {
   for (const uint32_t stations : {1u, 2u, 7u}) {
     for (const Element element : {Element::kFloat32, Element::kInt32, Element::kBFloat16}) {
       SCOPED_TRACE(std::to_string(stations) + " stations, " + element_name(element));
-      Cluster c(with_stations(4));
+      StationCluster c(with_stations(4));
       c.add_stations(std::vector<uint32_t>(stations, 65536));
       finish(c, everybody(c, sum(Kind::kAllreduce, element, kVector), 1));
       EXPECT_EQ(c.total(Counter::agg_operations), 4u);
@@ -41,7 +41,7 @@ TEST(Stations, FoldAPartOfAnAllReduce) {
 }
 
 TEST(Stations, FoldAPartOfAReduceScatter) {
-  Cluster c(with_stations(4));
+  StationCluster c(with_stations(4));
   c.add_stations({65536, 32768});
   for (uint64_t id = 1; id < 5; id++) {
     finish(c, everybody(c, sum(Kind::kReduceScatter, Element::kFloat32, kVector / 4), id));
@@ -51,7 +51,7 @@ TEST(Stations, FoldAPartOfAReduceScatter) {
 }
 
 TEST(Stations, SmallOnesAndOthersPassThemBy) {
-  Cluster c(with_stations(4));
+  StationCluster c(with_stations(4));
   c.add_stations({65536});
   finish(c, everybody(c, sum(Kind::kAllreduce, Element::kFloat32, 1 << 18), 1));
   wire::Descriptor reduce = sum(Kind::kReduce, Element::kFloat32, kVector);
@@ -68,7 +68,7 @@ bool is_frame(ConstBytes frame, wire::FrameType type) {
   return wire::parse_frame(frame, h) && h.type == type;
 }
 
-std::vector<std::byte> frame_of(const Cluster& c, wire::FrameType type, Sequence sequence,
+std::vector<std::byte> frame_of(const StationCluster& c, wire::FrameType type, Sequence sequence,
                                 uint32_t argument, ConstBytes body) {
   std::vector<std::byte> frame(wire::kFrameHeader);
   const wire::FrameHeader header{type, 1, 99, 1, sequence, argument};
@@ -80,7 +80,7 @@ std::vector<std::byte> frame_of(const Cluster& c, wire::FrameType type, Sequence
 }
 
 // For a test that hangs: the ranks' counters, and why stations have ended.
-std::string state_of(Cluster& c) {
+std::string state_of(StationCluster& c) {
   std::string text;
   for (Member r = 0; r < c.size(); r++) {
     const Counters& n = c.group(r).counters();
@@ -101,10 +101,10 @@ std::string state_of(Cluster& c) {
 }
 
 // Results arrive: some have been placed, others have not.
-bool under_way(const Cluster& c) { return c.total(Counter::agg_results) > 2; }
+bool under_way(const StationCluster& c) { return c.total(Counter::agg_results) > 2; }
 
 // Ends a test of a failure: all ranks get the right bits, and the group lives.
-void expect_survived(Cluster& c, const Runs& runs) {
+void expect_survived(StationCluster& c, const Runs& runs) {
   finish(c, runs, 10 * kSecond);
   for (Member r = 0; r < c.size(); r++) EXPECT_FALSE(c.group(r).core().failed());
   if (testing::Test::HasFailure()) ADD_FAILURE() << state_of(c);
@@ -112,7 +112,7 @@ void expect_survived(Cluster& c, const Runs& runs) {
 }
 
 TEST(Stations, LateResultAfterDivertIsStale) {
-  Cluster c(with_stations(4));
+  StationCluster c(with_stations(4));
   c.add_stations({65536, 65536});
   Runs runs = everybody(c, sum(Kind::kAllreduce, Element::kFloat32, kVector), 1);
   ASSERT_TRUE(c.run([&] { return under_way(c); }));
@@ -128,7 +128,7 @@ TEST(Stations, LateResultAfterDivertIsStale) {
 }
 
 TEST(Stations, OperationDivertedBeforeTheLastPostCompletes) {
-  Cluster c(with_stations(4));
+  StationCluster c(with_stations(4));
   c.add_stations({65536});
   const auto d = sum(Kind::kAllreduce, Element::kFloat32, kVector);
   Runs runs;
@@ -142,7 +142,7 @@ TEST(Stations, OperationDivertedBeforeTheLastPostCompletes) {
 }
 
 TEST(Stations, StationGoneBetweenRostersIsLostOnAllRanks) {
-  Cluster c(with_stations(4));
+  StationCluster c(with_stations(4));
   c.add_stations({65536});
   const auto d = sum(Kind::kAllreduce, Element::kInt32, kVector);
   finish(c, everybody(c, d, 1));
@@ -161,7 +161,7 @@ TEST(Stations, StationGoneBetweenRostersIsLostOnAllRanks) {
 }
 
 TEST(Stations, OneRankSeesItDie) {
-  Cluster c(with_stations(4));
+  StationCluster c(with_stations(4));
   c.add_stations({65536, 65536});
   Runs runs = everybody(c, sum(Kind::kReduceScatter, Element::kFloat32, kVector / 4), 1);
   ASSERT_TRUE(c.run([&] { return under_way(c); }));
@@ -171,7 +171,7 @@ TEST(Stations, OneRankSeesItDie) {
 }
 
 TEST(Stations, TwoOwnersDisagree) {
-  Cluster c(with_stations(4));
+  StationCluster c(with_stations(4));
   c.add_stations({65536});
   // Owner 1 has results, owner 2 gets none: the station dies before the first.
   c.net().set_frame_hook([&](size_t from, size_t to, Channel, ConstBytes frame) {
@@ -185,7 +185,7 @@ TEST(Stations, TwoOwnersDisagree) {
 }
 
 TEST(Stations, DeclineCrossesResult) {
-  Cluster c(with_stations(4));
+  StationCluster c(with_stations(4));
   c.add_stations({65536, 65536});
   const auto d = sum(Kind::kAllreduce, Element::kFloat32, kVector);
   Runs runs = everybody(c, d, 1);
@@ -203,7 +203,7 @@ TEST(Stations, DeclineCrossesResult) {
 }
 
 TEST(Stations, OperationsCompleteIfAStationDeclinesFromTheStart) {
-  Cluster c(with_stations(4));
+  StationCluster c(with_stations(4));
   c.add_stations({65536, 65536});
   c.station(0).declines = true;
   const auto d = sum(Kind::kAllreduce, Element::kFloat32, kVector);
@@ -215,7 +215,7 @@ TEST(Stations, OperationsCompleteIfAStationDeclinesFromTheStart) {
 }
 
 TEST(Stations, StoppedStationIsGivenUpAndStaysOutOfItsSet) {
-  Cluster c(with_stations(4));
+  StationCluster c(with_stations(4));
   c.add_stations({65536, 65536});
   const auto d = sum(Kind::kReduceScatter, Element::kFloat64, kVector / 4);
   Runs runs = everybody(c, d, 1);
@@ -238,7 +238,7 @@ TEST(Stations, StoppedStationIsGivenUpAndStaysOutOfItsSet) {
 TEST(Stations, LossAtAnyFrameIsSurvived) {
   uint64_t frames = 0;
   for (const uint64_t last : seeds(60)) {
-    Cluster c(with_stations(4));
+    StationCluster c(with_stations(4));
     c.add_stations({65536});
     if (frames > 0) c.station(0).last = last % (frames + 1);
     const Kind kind = last % 2 == 0 ? Kind::kAllreduce : Kind::kReduceScatter;
@@ -256,7 +256,7 @@ TEST(Stations, InPlaceOperationsSurviveLostStations) {
       SCOPED_TRACE(std::string(wire::kind_name(kind)) + (ring ? " by the ring" : ""));
       ClusterOptions o = with_stations(4);
       o.group.multicast.wanted = !ring;
-      Cluster c(o);
+      StationCluster c(o);
       c.add_stations({65536, 65536, 65536});
       const auto d = sum(kind, Element::kFloat32, kind == Kind::kAllreduce ? kVector : kVector / 4);
       Runs runs;
@@ -279,7 +279,7 @@ TEST(Stations, SeveralRanksOnAHost) {
     if (!reducible(element, reduction)) continue;
     ClusterOptions o = with_stations(5);
     o.group.host_of = {0, 1, 2, 0, 1};
-    Cluster c(o);
+    StationCluster c(o);
     c.add_stations({65536, 65536});
     wire::Descriptor d = sum(Kind::kAllreduce, element, 2 * kVector);
     d.reduction = static_cast<uint8_t>(reduction);
@@ -292,7 +292,7 @@ TEST(Stations, SeveralRanksOnAHost) {
 
 // A station accepts some operations at a time, and disconnects a rank that opens more.
 TEST(Stations, AreOpenedAsFarAsTheyTake) {
-  Cluster c(with_stations(4));
+  StationCluster c(with_stations(4));
   c.add_stations({65536});
   const auto d = sum(Kind::kAllreduce, Element::kInt32, kVector);
   for (uint64_t id = 2; id <= 2 * 66; id += 2) c.call(0, d, id);  // in place
@@ -310,7 +310,7 @@ struct Forged {
   size_t segment = 0;
 };
 
-Forged forged_results(Cluster& c, const wire::Descriptor& d) {
+Forged forged_results(StationCluster& c, const wire::Descriptor& d) {
   const GroupCore& rank = c.group(3).core();
   const StationDeal dealt =
       deal_out(d, rank.params().agreed, rank.params().tag, c.fold(0).table().of(0)->stations);
@@ -381,7 +381,7 @@ std::vector<WrongFrame> wrong_frames(const Forged& forged, uint32_t hash) {
 TEST(Stations, ProtocolViolationEndsTheStation) {
   const auto d = sum(Kind::kAllreduce, Element::kFloat32, kVector);
   for (size_t i = 0; i < wrong_frames({}, 0).size(); i++) {
-    Cluster c(with_stations(4));
+    StationCluster c(with_stations(4));
     c.add_stations({65536, 65536});
     const Forged forged = forged_results(c, d);
     ASSERT_TRUE(forged.own != UINT32_MAX && forged.anothers != UINT32_MAX);
@@ -401,7 +401,7 @@ TEST(Stations, ProtocolViolationEndsTheStation) {
 
 TEST(Stations, DamagedFrameEndsTheStation) {
   for (const bool parses : {true, false}) {
-    Cluster c(with_stations(4));
+    StationCluster c(with_stations(4));
     c.add_stations({65536});
     const auto d = sum(Kind::kAllreduce, Element::kFloat32, kVector);
     Runs runs = everybody(c, d, 1);

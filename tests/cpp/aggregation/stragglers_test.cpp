@@ -4,8 +4,8 @@
 
 #include <gmock/gmock.h>
 
+#include "aggregation/station_cluster.h"
 #include "support/errors.h"
-#include "support/program.h"
 
 namespace mcast::test {
 namespace {
@@ -23,7 +23,7 @@ wire::Descriptor large_sum(Kind kind, size_t bytes) {
   return d;
 }
 
-Runs call_but(Cluster& c, const wire::Descriptor& d, Member late, Nanos timeout) {
+Runs call_but(StationCluster& c, const wire::Descriptor& d, Member late, Nanos timeout) {
   Runs runs;
   for (Member r = 0; r < c.size(); r++) {
     if (r != late) runs.push_back(c.call(r, d, 1, timeout));
@@ -31,12 +31,12 @@ Runs call_but(Cluster& c, const wire::Descriptor& d, Member late, Nanos timeout)
   return runs;
 }
 
-AggregationReport report_of(Cluster& c, Member r) {
+AggregationReport report_of(StationCluster& c, Member r) {
   return c.group(r).core().aggregation_report(c.clock(r));
 }
 
 TEST(Stragglers, AreReportedWhileTheyAreLate) {
-  Cluster c(with_stations(4));
+  StationCluster c(with_stations(4));
   c.add_stations({65536, 65536});
   const auto d = large_sum(Kind::kAllreduce, kLarge);
   Runs runs = call_but(c, d, 2, kNever);
@@ -56,7 +56,7 @@ TEST(Stragglers, AreReportedWhileTheyAreLate) {
 TEST(Stragglers, AreNamedWhereTheOperationTimesOut) {
   for (const bool stopped : {false, true}) {
     SCOPED_TRACE(stopped ? "stopped" : "late");
-    Cluster c(with_stations(4));
+    StationCluster c(with_stations(4));
     c.add_stations({65536});
     if (stopped) c.pause(2, true);
     const Runs runs = call_but(c, large_sum(Kind::kAllreduce, kLarge), 2, 2 * kSecond);
@@ -74,7 +74,7 @@ TEST(Stragglers, AreNamedWhereTheOperationTimesOut) {
 }
 
 TEST(Stragglers, AreNamedWithoutStationsToo) {
-  Cluster c(with_stations(4));
+  StationCluster c(with_stations(4));
   const Runs runs = call_but(c, large_sum(Kind::kAllreduce, kLarge), 2, kSecond);
   ASSERT_TRUE(c.run([&] { return all_done(runs); }, 10 * kSecond));
   for (const auto& run : runs) {
@@ -85,7 +85,7 @@ TEST(Stragglers, AreNamedWithoutStationsToo) {
 
 // A rank that has died is missed as dead, whatever stations report.
 TEST(Stragglers, DeadRankIsReportedLost) {
-  Cluster c(with_stations(4));
+  StationCluster c(with_stations(4));
   c.add_stations({65536});
   const Runs runs = call_but(c, large_sum(Kind::kAllreduce, kLarge), 2, 10 * kSecond);
   c.run_for(300 * kMilli);
@@ -117,7 +117,7 @@ TEST(StragglerReports, LastAsLongAsTheyAreRepeated) {
 }
 
 TEST(PlannedReductions, AreTheLastLargeOnesWithTheReason) {
-  Cluster c(with_stations(4));
+  StationCluster c(with_stations(4));
   Runs runs = call_but(c, large_sum(Kind::kAllreduce, kLarge), kNoMember, kNever);
   finish(c, runs);
   AggregationReport report = report_of(c, 3);

@@ -1,8 +1,10 @@
-// A cluster whose reductions end without late ranks. The frames between the ranks show which ranks
-// were left out.
+// Runs reductions that end without late ranks on a cluster. The frames between the ranks show which
+// ranks were left out.
 #pragma once
 
+#include <algorithm>
 #include <map>
+#include <utility>
 
 #include "support/program.h"
 #include "wire/aggregation.h"
@@ -19,7 +21,7 @@ inline ClusterOptions partial_options(uint32_t ranks) {
 
 class PartialWorld {
  public:
-  explicit PartialWorld(const ClusterOptions& o) : c(o), next_(o.ranks) {
+  explicit PartialWorld(Cluster& cluster) : c(cluster), next_(c.size()) {
     c.net().set_frame_hook([this](size_t, size_t, Channel, ConstBytes frame) {
       wire::FrameHeader h;
       if (wire::parse_frame(frame, h) && h.type == wire::FrameType::kPartial) note(h, frame);
@@ -54,7 +56,7 @@ class PartialWorld {
     return two_masks_ ? "two masks of one operation" : "";
   }
 
-  Cluster c;
+  Cluster& c;
 
  private:
   void note(const wire::FrameHeader& h, ConstBytes frame) {
@@ -69,5 +71,61 @@ class PartialWorld {
   std::map<Sequence, std::vector<std::shared_ptr<std::atomic<uint32_t>>>> counts_;
   bool two_masks_ = false;
 };
+
+struct PartialCall {
+  wire::Kind kind = wire::Kind::kAllreduce;
+  Element element = Element::kFloat32;
+  Reduction reduction = Reduction::kSum;
+  size_t bytes = 3 << 19;  // of the vector: more than the minimum for stations
+
+  wire::Descriptor of(uint32_t ranks) const {
+    const size_t each = kind == wire::Kind::kReduceScatter ? bytes / ranks / 8 * 8 : bytes;
+    wire::Descriptor d{kind, static_cast<uint8_t>(element), kNoMember, each, ""};
+    d.reduction = static_cast<uint8_t>(reduction);
+    return d;
+  }
+};
+
+// Reductions of all sorts: exact and rounded, in wider accumulators, with factors, and a maximum.
+constexpr std::pair<Element, Reduction> kPartialReductions[] = {
+    {Element::kFloat32, Reduction::kSum},
+    {Element::kInt32, Reduction::kSum},
+    {Element::kBFloat16, Reduction::kAvg},
+    {Element::kFloat32, Reduction::kPremulSum},
+    {Element::kFloat64, Reduction::kMax}};
+
+inline Runs call_all_but(PartialWorld& w, const wire::Descriptor& d, uint64_t id,
+                         const std::vector<Member>& late = {}) {
+  Runs runs;
+  for (Member r = 0; r < w.c.size(); r++) {
+    if (std::find(late.begin(), late.end(), r) == late.end()) runs.push_back(w.c.call(r, d, id));
+  }
+  return runs;
+}
+
+inline Runs call_those(PartialWorld& w, const wire::Descriptor& d, uint64_t id,
+                       const std::vector<Member>& ranks) {
+  Runs runs;
+  for (const Member r : ranks) runs.push_back(w.c.call(r, d, id));
+  return runs;
+}
+
+// One operation for which some ranks are late, then one for which none is.
+inline void expect_partial(PartialWorld& w, const PartialCall& call,
+                           const std::vector<Member>& late) {
+  const auto d = call.of(w.c.size());
+  Runs runs = call_all_but(w, d, 1, late);
+  ASSERT_TRUE(w.c.run([&] { return all_done(runs); }, kSecond)) << "waits for a late rank";
+  for (const auto& run : call_those(w, d, 1, late)) runs.push_back(run);
+  finish(w.c, runs);
+  EXPECT_EQ(w.missing(0), late);
+  finish(w.c, call_all_but(w, d, 2));
+  EXPECT_TRUE(w.missing(1).empty());
+  EXPECT_EQ(w.check_counts(), "");
+  EXPECT_EQ(w.c.total(Counter::partial_results), w.c.size());
+  EXPECT_EQ(w.c.total(Counter::agg_malformed), 0u);
+  EXPECT_EQ(w.c.total(Counter::malformed), 0u);
+  EXPECT_EQ(w.c.total(Counter::agg_lost), 0u);
+}
 
 }  // namespace mcast::test

@@ -156,9 +156,6 @@ Cluster::Cluster(const ClusterOptions& options)
 }
 
 Cluster::~Cluster() {
-#ifdef MCAST_AGGREGATION
-  for (const auto& station : stations_) add_reach(station->counters());
-#endif
   for (const auto& counters : counters_) add_reach(*counters);
   for (const auto& lane : lanes_) {
     add_reach(Counter::foreign, lane->foreign());
@@ -179,9 +176,6 @@ size_t Cluster::add_group(const GroupParams& base, Nanos limit) {
   for (Member r = 0; r < options_.ranks; r++) {
     GroupParams params = base;
     params.self = r;
-#ifdef MCAST_AGGREGATION
-    params.fold = &Stations::make;
-#endif
     params.tag = base.tag + g + 1;
     if (options_.problem) params.multicast.problem = options_.problem(r);
     params.agreed.members = options_.ranks;
@@ -220,47 +214,6 @@ size_t Cluster::add_group(const GroupParams& base, Nanos limit) {
   run([&] { return *ready == options_.ranks; }, limit);
   return g;
 }
-
-#ifdef MCAST_AGGREGATION
-size_t Cluster::make_stations(const std::vector<uint32_t>& capacities, uint32_t version,
-                              Sequence from, const std::vector<std::string>& racks) {
-  const size_t first = stations_.size();
-  set_ = {version, from, false, {}};
-  set_at_.clear();
-  for (const uint32_t capacity : capacities) {
-    const auto number = static_cast<Member>(options_.ranks + first + set_.stations.size());
-    const size_t j = set_.stations.size();
-    set_.stations.push_back(
-        {number, capacity, mix64(number), j < racks.size() ? racks[j] : "", false});
-  }
-  for (uint16_t j = 0; j < capacities.size(); j++) {
-    stations_.push_back(std::make_unique<StationNode>(attach(crypto::Role::kAggregator, 1),
-                                                      group(0).core().params(), version,
-                                                      set_.stations, j, now_));
-    stopped_stations_.push_back(false);
-    set_at_.push_back(stations_.back()->address());
-    if (options_.security == crypto::Mode::kOff) continue;
-    for (const auto& lane : lanes_) {
-      stations_.back()->meet(lane->transport().stream().address(false));
-    }
-    // The stations of a tree connect to each other.
-    for (size_t other = first; other + 1 < stations_.size(); other++) {
-      stations_[other]->meet(stations_.back()->address());
-      stations_.back()->meet(stations_[other]->address());
-    }
-  }
-  return first;
-}
-
-void Cluster::install(Member r) { fold(r).use(set_, set_at_); }
-
-size_t Cluster::add_stations(const std::vector<uint32_t>& capacities, uint32_t version,
-                             Sequence from, const std::vector<std::string>& racks) {
-  const size_t first = make_stations(capacities, version, from, racks);
-  for (Member r = 0; r < options_.ranks; r++) install(r);
-  return first;
-}
-#endif
 
 void Cluster::join(Member r, size_t g, GroupParams params, const MulticastAddress& address,
                    std::function<void(const Status&)> ready) {
@@ -423,17 +376,12 @@ std::shared_ptr<OpRun> Cluster::barrier(Member rank, Nanos timeout, size_t g) {
 }
 
 Nanos Cluster::next_time() const {
-  Nanos next = actions_.empty() ? kNever : actions_.begin()->first;
+  Nanos next = std::min(actions_.empty() ? kNever : actions_.begin()->first, nodes_deadline());
   for (uint32_t r = 0; r < lanes_.size(); r++) {
     if (paused_[r]) continue;
     const Nanos due = lanes_[r]->deadline(clock(static_cast<Member>(r)));
     if (due != kNever) next = std::min(next, due - ahead_[r]);
   }
-#ifdef MCAST_AGGREGATION
-  for (size_t j = 0; j < stations_.size(); j++) {
-    if (!stopped_stations_[j]) next = std::min(next, std::max(now_, stations_[j]->deadline()));
-  }
-#endif
   return next;
 }
 
@@ -469,13 +417,7 @@ void Cluster::step(Nanos latest) {
     spins_[r] = overdue ? spins_[r] + 1 : 0;
     most_spins_ = std::max(most_spins_, spins_[r]);
   }
-#ifdef MCAST_AGGREGATION
-  for (size_t j = 0; j < stations_.size(); j++) {
-    if (stopped_stations_[j]) continue;
-    busy_ = stations_[j]->poll(now_) || busy_;
-    if (stations_[j]->spent() || stations_[j]->station().closed()) kill_station(j);
-  }
-#endif
+  busy_ = poll_nodes() || busy_;
 }
 
 uint64_t Cluster::total(Counter c, size_t g) const {

@@ -16,11 +16,6 @@
 #include "sim/network/sim_network.h"
 #include "support/lent_memory.h"
 
-#ifdef MCAST_AGGREGATION
-#include "aggregation/member/stations.h"
-#include "support/station_node.h"
-#endif
-
 namespace mcast::test {
 
 using sim::check_pattern, sim::factor_of, sim::fill_pattern, sim::Folding;
@@ -111,7 +106,7 @@ std::function<std::unique_ptr<Surroundings>(SimNetwork&)>& surround();
 class Cluster {
  public:
   explicit Cluster(const ClusterOptions& options);
-  ~Cluster();  // adds its groups' counters to support/reach.h
+  virtual ~Cluster();  // adds its groups' counters to support/reach.h
 
   SimNetwork& net() { return net_; }
   Nanos now() const { return now_; }
@@ -132,28 +127,6 @@ class Cluster {
   // Makes another group over the same endpoints and returns its index. Waits until it is made or
   // `limit` has passed.
   size_t add_group(const GroupParams& params, Nanos limit = 60 * kSecond);
-
-#ifdef MCAST_AGGREGATION
-  // Adds stations to group 0, in force from its operation `from` on, and returns the number of the
-  // first. Capacities are in 1/65536 of a rank's link. The group's lane must be 1. `racks` has one
-  // rack per station.
-  size_t add_stations(const std::vector<uint32_t>& capacities, uint32_t version = 1,
-                      Sequence from = 0, const std::vector<std::string>& racks = {});
-  // As add_stations(), but some ranks learn of the set later, when `install` is called for them.
-  size_t make_stations(const std::vector<uint32_t>& capacities, uint32_t version, Sequence from,
-                       const std::vector<std::string>& racks = {});
-  void install(Member r);
-  // A rank of group 0, as far as it knows stations.
-  Stations& fold(Member r) { return *Stations::of(group(r).core().fold()); }
-  StationNode& station(size_t j) { return *stations_[j]; }
-  size_t stations() const { return stations_.size(); }
-  void kill_station(size_t j) {
-    net_.kill(stations_[j]->endpoint());
-    stopped_stations_[j] = true;
-  }
-  bool stopped(size_t j) const { return stopped_stations_[j]; }
-  void stop_station(size_t j, bool stopped) { stopped_stations_[j] = stopped; }
-#endif
 
   std::shared_ptr<OpRun> broadcast(Member rank, Member root, size_t bytes, uint64_t id,
                                    Nanos timeout = kNever, size_t g = 0);
@@ -208,13 +181,20 @@ class Cluster {
   // it.
   crypto::Key datagram_root(Member r, uint64_t tag) const;
 
+ protected:
+  // For derived classes that add other nodes to the network. They are polled after the lanes.
+  virtual Nanos nodes_deadline() const { return kNever; }
+  // Returns true if there is more to do at once.
+  virtual bool poll_nodes() { return false; }
+  // Adds an endpoint to the network, guarded as the ranks' endpoints are.
+  std::unique_ptr<SimTransport> attach(crypto::Role role, uint64_t secret);
+
  private:
   void step(Nanos latest);  // time does not pass `latest`
   Nanos next_time() const;
   void join(Member r, size_t g, GroupParams params, const MulticastAddress& address,
             std::function<void(const Status&)> ready);
   std::shared_ptr<crypto::DatagramGuard> guard(Member r, const GroupParams& params);
-  std::unique_ptr<SimTransport> attach(crypto::Role role, uint64_t secret);
   uint64_t secret_of(Member r) const { return options_.secret ? options_.secret(r) : 1; }
   // Fill a call's memory and the matching fields of its post.
   void fill_reduction(const GroupCore& core, OpRun& run, Post& post) const;
@@ -226,12 +206,6 @@ class Cluster {
   std::unique_ptr<Surroundings> surroundings_;
   std::map<std::pair<Member, size_t>, Status> made_;  // by lane; set before the lanes go
   std::vector<std::unique_ptr<Lane>> lanes_;
-#ifdef MCAST_AGGREGATION
-  std::vector<std::unique_ptr<StationNode>> stations_;
-  std::vector<bool> stopped_stations_;
-  StationSet set_;  // the latest set
-  std::vector<StreamAddress> set_at_;
-#endif
   std::vector<std::vector<LaneGroup*>> groups_;
   std::vector<std::shared_ptr<Counters>> counters_;  // of all groups ever made
   std::vector<bool> paused_, killed_;

@@ -1,5 +1,5 @@
 // Does the work of an aggregator's thread: passes frames to the station and sends its frames.
-#include "support/station_node.h"
+#include "aggregation/station_node.h"
 
 #include <utility>
 
