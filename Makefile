@@ -12,6 +12,7 @@
 # make dpa-count  instructions of the DPA kernel per chunk, on RV64 in qemu; must be what the file says
 # make test-frameworks   Ray, torchft, Megatron-core, torchtitan, Lightning, Slurm, ... (docs/stacks.md)
 # make wheel      a wheel for this torch and Python that installs without a compiler, into dist/
+# make test-wheel  the Python tests of make test against an installed wheel, WHEEL=dist/... or a new one
 # make release-check   all that a release takes but its tag and upload (docs/releasing.md)
 # make mutants    plants faults into core, extension and package one by one; the tests must catch each. make test-all
 #                 plants those whose file or tests have changed since
@@ -51,7 +52,7 @@ BENCH := $(BIN)/python -m torch_mcast.bench
 RESULTS := benchmarks/results
 
 .PHONY: bench bench-setup frameworks-setup test-frameworks release-check demo test test-beside test-all test-cpp wheel wheel-setup test-python \
-  test-core test-python-alone test-torch test-torch-guarded headers quick soak sanitize fuzz \
+  test-wheel test-core test-python-alone test-torch test-torch-guarded headers quick soak sanitize fuzz \
   fuzz-long mutants \
   aarch64 dpa-count format lint setup build build-tests build-python-tests docs docs-setup docs-test browser-setup \
   clean
@@ -109,7 +110,7 @@ test-beside:
 	@$(TIMED) "C++ tests" $(STEP) test-cpp
 
 # These take hours, so a step that fails does not keep the others from being run.
-AFTER_TEST := test-core test-python-alone headers sanitize dpa-count aarch64 fuzz test-torch-guarded mutants
+AFTER_TEST := test-core test-python-alone test-wheel headers sanitize dpa-count aarch64 fuzz test-torch-guarded mutants
 test-all: export MCAST_TEST_ALL = 1
 test-all: bench-setup frameworks-setup wheel-setup browser-setup docs
 	@failed=; $(STEP) test || failed=test; \
@@ -196,6 +197,11 @@ test-python: setup build build-python-tests
 # Tests that measure or take most of the memory; all of them are in the slow tier.
 test-python-alone: setup build build-python-tests
 	$(BIN)/python -m pytest -m alone --junitxml build/pytest-alone.xml
+
+# The package is not taken from here: tools/wheel_tests.py.
+test-wheel: setup build build-python-tests wheel-setup
+	$(BIN)/python tools/wheel_tests.py $(if $(WHEEL),--wheel $(WHEEL)) -n $(shell expr 2 '*' $(JOBS)) \
+	  --junitxml $(CURDIR)/build/pytest-wheel.xml
 
 # One test after another, each with a time limit. Results are in build/torch-tests, the table in docs/torch-tests.md.
 test-torch: build

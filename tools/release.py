@@ -142,25 +142,28 @@ dist.destroy_process_group()
 """
 
 
-def install(home: Path, *words: str | Path, **env: str) -> None:
-    """Installs into a separate environment, which has this one's torch but not its torch_mcast;
-    then runs a script."""
+def environment(home: Path) -> Path:
+    """Makes an environment that sees this one's packages, such as torch, but not its torch_mcast. Returns its
+    interpreter."""
     near = next(path for path in sys.path if (Path(path) / "torch").is_dir())
-    run(sys.executable, "-m", "venv", home)
-    inside = home / "bin" / "python"
-    pip = (inside, "-m", "pip", "install", "-q", "--disable-pip-version-check")
-    run(*pip, "--no-deps", "--no-build-isolation", *words, env={"PYTHONPATH": near, **env})
+    # pip is that of `near`, too: with it, venv would install an older setuptools than torch requires.
+    run(sys.executable, "-m", "venv", "--without-pip", home)
     (package,) = home.glob("lib/python3*/site-packages")
-    said = run(
-        # Not in the sources' folder: `-c` would find their torch_mcast first.
-        inside,
-        "-c",
-        SCRIPT,
-        cwd=home,
-        env={"PYTHONPATH": f"{package}{os.pathsep}{near}"},
-    ).splitlines()[-1]
-    if not said.startswith("local ") or str(package) not in said:
-        raise ReleaseError(f"{home.name}: expected a group of {package}, got {said}")
+    # Files of this kind within `near` are not read, so an editable torch_mcast there is not found.
+    (package / "near.pth").write_text(f"{near}\n")
+    return home / "bin" / "python"
+
+
+def install(home: Path, *words: str | Path, **env: str) -> None:
+    """Installs into an environment of its own, then runs a script there."""
+    inside = environment(home)
+    pip = (inside, "-m", "pip", "install", "-q", "--disable-pip-version-check")
+    # pip sees the torch_mcast of this environment as installed.
+    run(*pip, "--ignore-installed", "--no-deps", "--no-build-isolation", *words, env=env)
+    # Not in the sources' folder: `-c` would find their torch_mcast first.
+    said = run(inside, "-c", SCRIPT, cwd=home).splitlines()[-1]
+    if not said.startswith("local ") or str(home) not in said:
+        raise ReleaseError(f"{home.name}: expected a group of a package below {home}, got {said}")
     print(f"installed from the {home.name}: {said}", flush=True)
 
 

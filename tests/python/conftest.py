@@ -18,6 +18,8 @@ from lab_fixtures import strict
 from ranks import Pool, free_port
 from xdist.scheduler import LoadScopeScheduling
 
+import torch_mcast
+
 # Tests run side by side (pytest-xdist) unless they share something: a folder or module listed here
 # runs in one process, in order, since its tests share a lab, virtual machines, or something that is
 # built first.
@@ -109,6 +111,11 @@ class Timeline:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    package = os.environ.get(
+        "MCAST_TEST_PACKAGE"
+    )  # tools/wheel_tests.py: where the wheel is installed
+    if package and not Path(torch_mcast.__file__).is_relative_to(package):
+        raise pytest.UsageError(f"{torch_mcast.__file__} is not below {package}")
     if config.getoption("numprocesses", None):  # the process that controls the others
         config.pluginmanager.register(Timeline(config.rootpath / "build"))
     else:  # before threads, sockets and processes are created
