@@ -51,7 +51,7 @@ AT_ONCE := $(shell expr $(JOBS) + 1)
 BENCH := $(BIN)/python -m torch_mcast.bench
 RESULTS := benchmarks/results
 
-.PHONY: bench bench-setup frameworks-setup test-frameworks release-check demo test test-beside test-all test-cpp wheel wheel-setup test-python \
+.PHONY: bench bench-core bench-setup frameworks-setup test-frameworks release-check demo test test-beside test-all test-cpp wheel wheel-setup test-python \
   test-wheel test-core test-python-alone test-torch test-torch-guarded headers quick soak sanitize fuzz \
   fuzz-long mutants \
   aarch64 dpa-count format lint setup build build-tests build-python-tests docs docs-setup docs-test browser-setup \
@@ -110,7 +110,7 @@ test-beside:
 	@$(TIMED) "C++ tests" $(STEP) test-cpp
 
 # These take hours, so a step that fails does not keep the others from being run.
-AFTER_TEST := test-core test-python-alone test-wheel headers sanitize dpa-count aarch64 fuzz test-torch-guarded mutants
+AFTER_TEST := test-core test-python-alone test-wheel bench-core headers sanitize dpa-count aarch64 fuzz test-torch-guarded mutants
 test-all: export MCAST_TEST_ALL = 1
 test-all: bench-setup frameworks-setup wheel-setup browser-setup docs
 	@failed=; $(STEP) test || failed=test; \
@@ -127,9 +127,14 @@ bench: build
 	  --ops broadcast,all_gather,reduce_scatter,all_reduce,ag_rs,fsdp2,barrier --sizes 64k,1M,8M,64M \
 	  --backends mcast,mcast:ring,gloo --peers openmpi,openmpi_tuned,uftp --repetitions 5 --warmup 1 \
 	  --case-seconds 25 --json $(RESULTS)/lab-8.json --plot $(RESULTS)/lab-8.png
-	$(CMAKE) -B build/bench -DMCAST_BUILD_BENCH=ON -DMCAST_BUILD_TESTS=OFF
-	cmake --build build/bench -j $(JOBS)
-	build/bench/mcast_bench_core | tee $(RESULTS)/micro.txt
+	$(STEP) bench-core
+
+# The micro-benchmarks. `make test-all` runs each for a moment, so that they keep compiling.
+bench-core: bench-setup
+	mkdir -p $(RESULTS)
+	$(CMAKE) -B build/bench -DMCAST_BUILD_BENCH=ON -DMCAST_BUILD_TESTS=OFF -DMCAST_BUILD_TORCH=OFF
+	cmake --build build/bench -j $(JOBS) -t mcast_bench_core
+	build/bench/mcast_bench_core $(if $(MCAST_TEST_ALL),--benchmark_min_time=0.01) | tee $(RESULTS)/micro.txt
 
 setup:
 	@tools/setup.sh test

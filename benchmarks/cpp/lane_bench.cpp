@@ -42,6 +42,7 @@ class Nobody final : public Stream {
   StreamAddress address(bool) const override { return {}; }
   PeerId add_peer(const StreamAddress&) override { return 0; }
   std::vector<PeerId> expect(std::span<const uint64_t>) override { return {}; }
+  void keep_trying(PeerId, Nanos) override {}
   void send(PeerId, Channel, std::span<const ConstBytes>) override {}
   size_t queued(PeerId, Channel) const override { return 0; }
   size_t poll(StreamSink&, Nanos) override { return 0; }

@@ -40,6 +40,7 @@ class CountingWorld final : public FabricSink, public StreamsOwner {
   }
   void on_stream_closed(EndpointId, EndpointId) override {}
   Place place_of(EndpointId endpoint) const override { return {endpoint, 0, 0}; }
+  TrafficClass class_of(EndpointId, Channel) const override { return TrafficClass::kControl; }
 
   void run() {
     while (!events.empty()) {

@@ -45,26 +45,26 @@ BENCHMARK(VerifyDatagram)->Arg(1408)->Arg(8896);
 // Parsing, bounds, test-and-set of the bitmap, loss bookkeeping and counters, without checksum and
 // copy. Chunks are in order or in a pseudo-random order.
 void ReceiveProtocolPerChunk(benchmark::State& state) {
-  constexpr Chunk kChunks = 1u << 20;
+  constexpr Chunk kMany = 1u << 20;
   auto bytes = chunk_datagram(0, 64);
-  BlockReceiver receiver(kChunks, {});
+  BlockReceiver receiver(kMany, {});
   const bool random = state.range(0) == 1;
   Counters counters;
   Chunk i = 0;
   for (auto _ : state) {
-    if (i == kChunks) {
+    if (i == kMany) {
       state.PauseTiming();
-      receiver = BlockReceiver(kChunks, {});
+      receiver = BlockReceiver(kMany, {});
       i = 0;
       state.ResumeTiming();
     }
-    const Chunk chunk = random ? (i * 2654435761u) % kChunks : i;
+    const Chunk chunk = random ? (i * 2654435761u) % kMany : i;
     __builtin_memcpy(bytes.data() + 24, &chunk, sizeof chunk);
     wire::DatagramHeader h;
     if (wire::parse_datagram(bytes, h) != wire::ParseError::kNone) std::abort();
     counters.add(Counter::datagrams_received);
     counters.add(Counter::datagram_bytes_received, bytes.size());
-    if (h.member != 0 || h.chunk >= kChunks || receiver.has(h.chunk)) std::abort();
+    if (h.member != 0 || h.chunk >= kMany || receiver.has(h.chunk)) std::abort();
     receiver.accept(h.chunk, true, i);
     counters.add(Counter::chunks_placed);
     i++;
