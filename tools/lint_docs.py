@@ -259,6 +259,7 @@ CHECKS: dict[str, tuple[Check, int]] = {
     "package_index": (package_index, 1000),
     "sections": (lint_sources.sections, 150),
     "unused_headers": (lint_sources.unused_headers, 300),
+    "include_loops": (lint_sources.include_loops, 500),
     "python_lock": (lint_sources.python_lock, 280),
     "imports": (lint_sources.imports, 125),
     "seeds": (lint_sources.seeds, 50),

@@ -87,6 +87,58 @@ def unused_headers(tree: Tree, report: Report) -> None:
         report.check(bool(users - {own}), f"{header}:1", "no product file includes it")
 
 
+# -- Loops of includes ----------------------------------------------------------------------------------
+
+# Groups of .h/.cpp pairs that include each other, such as a class and its thread. Files never do.
+MOST_LOOPS = 12
+
+
+def loops(edges: dict[str, set[str]]) -> list[list[str]]:
+    """Returns the nodes of each loop: those that reach each other."""
+
+    def reached(start: str) -> set[str]:
+        seen: set[str] = set()
+        left = [start]
+        while left:
+            new = edges.get(left.pop(), set()) - seen
+            seen |= new
+            left.extend(new)
+        return seen
+
+    reach = {node: reached(node) for node in edges}
+    found = {
+        frozenset(other for other in reach[node] if node in reach.get(other, ()))
+        for node in edges
+        if node in reach[node]
+    }
+    return sorted(sorted(loop) for loop in found)
+
+
+def include_loops(tree: Tree, report: Report) -> None:
+    names = set(tree.names(r"csrc/.*\.(?:h|cpp)"))
+    files: dict[str, set[str]] = {name: set() for name in names}
+    for source in names:
+        for name in INCLUDE.findall(tree.read(source)):
+            ways = (f"csrc/core/{name}", f"csrc/{name}", f"{Path(source).parent}/{name}")
+            files[source] |= {way for way in ways if way in names}
+    pairs: dict[str, set[str]] = {}
+    for source, included in files.items():
+        own = str(Path(source).with_suffix(""))
+        others = {str(Path(name).with_suffix("")) for name in included}
+        pairs.setdefault(own, set()).update(others - {own})
+    of_files = {loop[0]: loop for loop in loops(files)}
+    for source in files:
+        loop = of_files.get(source, [])
+        report.check(not loop, f"{source}:1", f"files include each other: {', '.join(loop)}")
+    of_pairs = loops(pairs)
+    listed = "; ".join(", ".join(loop) for loop in of_pairs)
+    report.check(
+        len(of_pairs) <= MOST_LOOPS,
+        "csrc:1",
+        f"{len(of_pairs)} loops of .h/.cpp pairs, at most {MOST_LOOPS}: {listed}",
+    )
+
+
 # -- Python's lock: a thread that waits for a lane has released it ------------------------------------
 
 # The lane may need the lock, to release a tensor, and each would wait for the other. It happens too
