@@ -192,9 +192,11 @@ soak: export MCAST_TEST_ALL = 1
 soak: build-tests
 	$(BIN)/python tools/soak.py --minutes $(MINUTES) --jobs $(JOBS)
 
-# In parallel, since most tests wait most of the time.
+# In parallel, since most tests wait most of the time. Bytecode is kept even if the environment forbids it: without it
+# each of the processes, which are hundreds, compiles the tests and the package again.
+test-python: export PYTHONDONTWRITEBYTECODE =
 test-python: setup build build-python-tests
-	@# Parallel workers continue if a file cannot be imported; this reports it within seconds.
+	@# Parallel workers continue if a file cannot be imported; this reports it within seconds, and compiles the tests.
 	@$(BIN)/python -m pytest --collect-only -qq > build/collected.txt || { cat build/collected.txt; false; }
 	$(BIN)/python -m pytest -m "not alone" -n $(shell expr 2 '*' $(JOBS)) \
 	  --durations 40 --junitxml build/pytest.xml

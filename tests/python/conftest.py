@@ -49,7 +49,6 @@ TOGETHER = (
 # Single long tests: if they started last, they would run on after the other processes have ended.
 LONG = (
     "test_examples",
-    "test_broadcast_weights",
     "lifecycle/test_torchrun",
     "lifecycle/test_exits",
     "doctor/",

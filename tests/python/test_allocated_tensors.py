@@ -353,8 +353,16 @@ def of_the_process() -> bool:
     return lies_in_an_arena(torch.empty(4 * MIB))
 
 
-@pytest.mark.parametrize("said", ["environment", "options"])
-@pytest.mark.parametrize(("memory", "replaced"), [("map", False), ("map_all", True)])
+@pytest.mark.parametrize(
+    ("memory", "replaced", "said"),
+    [
+        ("map", False, "environment"),
+        ("map", False, "options"),
+        ("map_all", True, "options"),
+        # test_mapped_tensors.py says it so.
+        pytest.param("map_all", True, "environment", marks=pytest.mark.all_tier),
+    ],
+)
 def test_the_allocator_is_replaced_only_where_the_setting_says_so(said, memory, replaced):
     pool = Pool({"MCAST_ENGINE_MEMORY": memory} if said == "environment" else {})
     try:

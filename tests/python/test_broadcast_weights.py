@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
+import forked
 import pytest
 import torch
-from forked import Forked
-from ranks import free_port
-from torchrun import torchrun
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "broadcast_weights.py"
 
@@ -19,22 +16,8 @@ SCRIPT = Path(__file__).parents[2] / "examples" / "broadcast_weights.py"
 ENV = {"MCAST_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 
 
-def launch(*args: str, shared_memory: str) -> subprocess.CompletedProcess:
-    """Starts three ranks with torchrun."""
-    return subprocess.run(
-        [*torchrun(3), str(SCRIPT), *args],
-        capture_output=True, text=True, timeout=150, check=False,
-        env={**os.environ, **ENV, "MCAST_SHARED_MEMORY": shared_memory,
-             "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )  # fmt: skip
-
-
-def two_ranks(*args: str) -> tuple[list[int | None], str]:
-    """Returns exit codes, and the output of both ranks."""
-    job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    ranks = [Forked([str(SCRIPT), *args], {**os.environ, **ENV, **job, "RANK": r}) for r in "01"]
-    text = "".join(part for rank in ranks for part in rank.communicate(150))
-    return [rank.returncode for rank in ranks], text
+def ranks(world: int, *args: str, **variables: str) -> subprocess.CompletedProcess:
+    return forked.ranks(world, [str(SCRIPT), *args], {**os.environ, **ENV, **variables})
 
 
 @pytest.mark.parametrize("shared_memory", [pytest.param("auto", marks=pytest.mark.all_tier), "off"])
@@ -50,9 +33,9 @@ def test_every_rank_has_the_checkpoint(tmp_path, shared_memory):
         "flags": torch.tensor([True, False, True]),
     }
     torch.save(state, tmp_path / "model.pt")
-    done = launch(
-        "--checkpoint", str(tmp_path / "model.pt"), "--save", str(tmp_path / "out"), "--verify",
-        "--bucket", "100K", "--compare", "gloo", shared_memory=shared_memory,
+    done = ranks(
+        3, "--checkpoint", str(tmp_path / "model.pt"), "--save", str(tmp_path / "out"), "--verify",
+        "--bucket", "100K", "--compare", "gloo", MCAST_SHARED_MEMORY=shared_memory,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "verified: all ranks have the same bytes" in done.stdout
@@ -66,12 +49,12 @@ def test_every_rank_has_the_checkpoint(tmp_path, shared_memory):
 
 def test_a_file_without_a_state_dict_is_refused_with_the_reason(tmp_path):
     torch.save({"weight": torch.ones(3), "epoch": 7}, tmp_path / "model.pt")
-    codes, text = two_ranks("--checkpoint", str(tmp_path / "model.pt"), "--timeout", "20")
-    assert codes == [1, 1]
-    assert "'epoch' is no tensor; save model.state_dict()" in text
+    done = ranks(2, "--checkpoint", str(tmp_path / "model.pt"), "--timeout", "20")
+    assert done.returncode == 1
+    assert "'epoch' is no tensor; save model.state_dict()" in done.stderr
 
 
 def test_made_up_weights_have_the_size_that_was_asked_for():
-    codes, text = two_ranks("--synthetic", "3M", "--verify")
-    assert codes == [0, 0], text
-    assert "verified" in text and "to 1 ranks" in text
+    done = ranks(2, "--synthetic", "3M", "--verify")
+    assert done.returncode == 0, done.stderr
+    assert "verified" in done.stdout and "to 1 ranks" in done.stdout

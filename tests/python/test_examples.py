@@ -40,7 +40,10 @@ def two_ranks(name: str, *arguments: str, **variables: str) -> str:
 
 @pytest.mark.parametrize(
     ("shared_memory", "path"),
-    [("off", "multicast: the probe reached every rank"), ("auto", "shared memory: ")],
+    [
+        ("off", "multicast: the probe reached every rank"),
+        pytest.param("auto", "shared memory: ", marks=pytest.mark.all_tier),
+    ],
 )
 def test_the_least_script(shared_memory, path):
     lines = two_ranks("hello.py", MCAST_SHARED_MEMORY=shared_memory).splitlines()

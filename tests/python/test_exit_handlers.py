@@ -48,8 +48,15 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("how", ["atexit", "finalize"])
-@pytest.mark.parametrize("launch", ["process", "spawn"])
+@pytest.mark.parametrize(
+    ("launch", "how"),
+    [
+        ("process", "finalize"),
+        ("spawn", "atexit"),
+        pytest.param("process", "atexit", marks=pytest.mark.all_tier),
+        pytest.param("spawn", "finalize", marks=pytest.mark.all_tier),
+    ],
+)
 def test_last_calls_of_a_process_find_the_group_open(tmp_path, how, launch):
     script = tmp_path / "job.py"
     script.write_text(JOB)

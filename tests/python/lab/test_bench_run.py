@@ -24,8 +24,9 @@ BENCH = [sys.executable, "-m", "torch_mcast.bench"]
 def bench(folder, *args, launcher=(), check=True):
     """(finished process, JSON document)."""
     out = folder / "result.json"
+    few = ["--repetitions", "3", "--warmup", "1", "--inner", "2"]
     done = subprocess.run(
-        [*launcher, *BENCH, "--json", str(out), "--repetitions", "3", "--warmup", "1", *args],
+        [*launcher, *BENCH, "--json", str(out), *few, *args],
         env={**os.environ, "PYTHONPATH": package_root()},
         capture_output=True,
         text=True,

@@ -28,6 +28,8 @@ from moved_clock import MovedClock
 from waiting import GUARD_S, until
 
 _PRELOAD = ("torch.distributed", "preloaded")
+# Modules of scenarios whose ranks train; they are forked with what training imports.
+_TRAIN = ("scenarios_long", "scenarios_notebook")
 _ENV = {
     "MCAST_SOCKET_IFNAME": "lo",
     "GLOO_SOCKET_IFNAME": "lo",
@@ -41,10 +43,11 @@ class Rank:
         self.job, self.number = job, number
         self.events: queue.Queue[dict[str, Any]] = queue.Queue()
         self.connection, there = socket.socketpair()
+        preload = launch.MODULES if job.scenario.startswith(_TRAIN) else _PRELOAD
         with there:
             self._process = launch.fork(
                 "rank_process:main", str(job.folder), number, job.world, job.scenario, job.args, job.limits,
-                netns, channel=there.fileno(), log=job.folder / f"out{number}", env=env, preload=_PRELOAD,
+                netns, channel=there.fileno(), log=job.folder / f"out{number}", env=env, preload=preload,
             )  # fmt: skip
         self.pid = self._process.pid
         threading.Thread(target=self._listen, daemon=True).start()

@@ -63,11 +63,12 @@ def test_workers_end_without_destroy(job, tmp_path):
         it.end()
 
 
-def test_threads_that_go_on_calling_do_not_end_the_process(job):
+def test_threads_that_go_on_calling_do_not_end_the_process(network_job):
     """Before Python 3.14, a thread that requests the GIL while the interpreter ends is terminated
-    in the middle of a binding: std::terminate. Each rank met that in one run of five."""
+    in the middle of a binding: std::terminate. Each rank met that in one run of five. (Groups of one
+    rank, which have no path.)"""
     for _ in range(4):
-        with job(4, "scenarios_exit.threads_go_on") as it:
+        with network_job(4, "scenarios_exit.threads_go_on") as it:
             it.expect("posted")
             it.end()
             assert "terminate" not in it.output()
@@ -178,6 +179,9 @@ def test_forks_while_posting(job):
         it.end()
 
 
+@pytest.mark.parametrize(
+    "job", ["network", pytest.param("host", marks=pytest.mark.all_tier)], indirect=True
+)
 def test_data_loader_workers(job):
     with job(2, "scenarios_exit.loads") as it:
         it.expect("trained", 60)
@@ -200,6 +204,9 @@ def test_backend_strings_and_debug_wrapper(job):
         it.end()
 
 
+@pytest.mark.parametrize(
+    "job", [pytest.param("network", marks=pytest.mark.all_tier), "host"], indirect=True
+)
 def test_several_jobs_on_one_host_end_at_the_same_time(job):
     """Runs ranks of several jobs on one host at the same time."""
 

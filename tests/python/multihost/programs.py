@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from contextlib import contextmanager
 
+import launch
 import torch
 import torch.distributed as dist
 from contents import compare
@@ -21,7 +22,7 @@ GUARD = 0xA5
 # Modules that a worker imports before its first call. (Defined here because a function that runs in
 # a worker cannot import a conftest: a whole run has several.) Workers call functions of test
 # modules, which import pytest.
-PRELOAD = ("torch", "torch.distributed", "torch_mcast", "pytest", "programs")
+PRELOAD = (*launch.MODULES, "programs")
 
 
 def pattern(size: int, rank: int, salt: int) -> torch.Tensor:

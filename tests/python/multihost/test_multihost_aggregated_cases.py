@@ -57,7 +57,7 @@ def test_every_case_gives_the_same_bits(served, cases, order):
     check_every_case(rows, order)
 
 
-@pytest.mark.parametrize("order", ["rank", "turn"])
+@pytest.mark.parametrize("order", [pytest.param("rank", marks=all_tier), "turn"])
 def test_several_ranks_on_a_host_give_the_same_bits(served, order):
     cases = [(torch.float32, "SUM"), (torch.bfloat16, "AVG"), (torch.float16, "PREMUL_SUM")]
     rows = served(4, 2, 2).run(aggregated.every_case, [*cases, (torch.int64, "MAX")], order)
@@ -65,7 +65,9 @@ def test_several_ranks_on_a_host_give_the_same_bits(served, order):
     check_every_case(rows, order)
 
 
-@pytest.mark.parametrize("gate", [True, False], ids=["gate", "host"])
+@pytest.mark.parametrize(
+    "gate", [pytest.param(True, id="gate"), pytest.param(False, id="host", marks=all_tier)]
+)
 @pytest.mark.parametrize("per_host", [1, pytest.param(2, marks=all_tier)])
 def test_device_tensors(served, per_host, gate):
     """Separate processes: one with an accelerator behaves differently in all later tests."""

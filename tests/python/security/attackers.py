@@ -13,6 +13,7 @@ import time
 import zlib
 from pathlib import Path
 
+import launch
 import torch
 import torch.distributed as dist
 from addresses import memberships, targets
@@ -23,7 +24,7 @@ import torch_mcast
 from torch_mcast._stats_types import Security
 from torch_mcast.doctor import watch
 
-PRELOAD = ("torch", "torch.distributed", "torch_mcast", "pytest", "attackers", "guarded")
+PRELOAD = (*launch.MODULES, "attackers", "guarded")
 RANKS = 3
 ATTACKER = RANKS
 SIZE = 1 << 20

@@ -14,6 +14,7 @@ import time
 import warnings
 from datetime import timedelta
 
+import launch
 import torch
 import torch.distributed as dist
 from attackers import _sender, forged, pattern, since, targets
@@ -22,7 +23,7 @@ from passing_store import PassingStore
 
 import torch_mcast
 
-PRELOAD = ("torch", "torch.distributed", "torch_mcast", "pytest", "attackers", "guarded")
+PRELOAD = (*launch.MODULES, "attackers", "guarded")
 MODES = ("off", "auth", "sealed")
 
 

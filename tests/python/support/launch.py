@@ -13,7 +13,8 @@ from torch_mcast.lab import zygote
 from torch_mcast.lab.inside import Inside
 from torch_mcast.lab.system import package_root
 
-MODULES = ("torch.distributed.fsdp", "torch_mcast", "pytest")
+# (torch._dynamo: optimizers, DDP and FSDP import it at their first use.)
+MODULES = ("torch.distributed.fsdp", "torch._dynamo", "torch_mcast", "pytest")
 # Variables that imports read.
 _AT_IMPORT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 # Tests change it temporarily; a worker lives longer.

@@ -87,12 +87,14 @@ RULES: dict[str, tuple[tuple[str, ...], Choose]] = {
     "test_exits": (("job",), spread),
     "test_failures": (("job",), spread),
     "test_late": (("way",), spread),
+    "test_memory_limits": (("job",), spread),
     "test_signals": (("job",), spread),
     "test_device": (("either", "gated", "hosted"), spread),
     "test_device_limits": (("either", "gated", "hosted"), spread),
     "test_device_messages": (("either", "gated", "hosted"), spread),
     "test_device_reduce": (("either", "gated", "hosted"), spread),
     "test_multihost_aggregated_training": (("order",), spread),
+    "test_simulate_aggregators": (("fold",), spread),
 }
 
 
