@@ -22,13 +22,9 @@ void expect_partial(const ClusterOptions& o, const PartialCall& call, size_t sta
 }
 
 TEST(PartialStations, EndWithoutALateRank) {
-  size_t turn = 0;
-  for (const auto& [element, reduction] : kPartialReductions) {
-    const Kind kind = turn % 3 == 0 ? Kind::kReduceScatter : Kind::kAllreduce;
-    ClusterOptions o = partial_options(4);
-    o.group.agreed.fold = turn++ % 2 == 0 ? FoldOrder::kTurn : FoldOrder::kRank;
-    SCOPED_TRACE(std::string(wire::kind_name(kind)) + ", " + element_name(element));
-    expect_partial(o, {kind, element, reduction}, 2, {2});
+  for (const auto& [options, call, name] : partial_cases()) {
+    SCOPED_TRACE(name);
+    expect_partial(options, call, 2, {2});
   }
 }
 
@@ -56,11 +52,7 @@ TEST(PartialStations, SumWiderElementsOverBothPaths) {
 }
 
 TEST(PartialStations, StandInsSendTheDigestsOfTheirBlocks) {
-  for (const bool ring : {false, true}) {
-    ClusterOptions o = partial_options(4);
-    if (o.security == crypto::Mode::kOff) o.security = crypto::Mode::kAuth;
-    o.group.multicast.wanted = !ring;
-    o.group.agreed.source_auth = true;
+  for (const ClusterOptions& o : partial_options_with_digests()) {
     expect_partial(o, {Kind::kAllreduce, Element::kFloat32}, 2, {1});
   }
 }

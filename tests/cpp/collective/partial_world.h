@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <map>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "support/program.h"
 #include "wire/aggregation.h"
@@ -93,6 +95,40 @@ constexpr std::pair<Element, Reduction> kPartialReductions[] = {
     {Element::kBFloat16, Reduction::kAvg},
     {Element::kFloat32, Reduction::kPremulSum},
     {Element::kFloat64, Reduction::kMax}};
+
+struct PartialCase {
+  ClusterOptions options;
+  PartialCall call;
+  std::string name;
+};
+
+// One call of each of these reductions, in both orders of folding.
+inline std::vector<PartialCase> partial_cases() {
+  std::vector<PartialCase> cases;
+  for (const auto& [element, reduction] : kPartialReductions) {
+    const bool scatter = cases.size() % 3 == 0;
+    const PartialCall call{scatter ? wire::Kind::kReduceScatter : wire::Kind::kAllreduce, element,
+                           reduction};
+    ClusterOptions o = partial_options(4);
+    o.group.agreed.fold = cases.size() % 2 == 0 ? FoldOrder::kTurn : FoldOrder::kRank;
+    cases.push_back(
+        {o, call, std::string(wire::kind_name(call.kind)) + ", " + element_name(element)});
+  }
+  return cases;
+}
+
+// Groups that compare digests of blocks, over both paths.
+inline std::vector<ClusterOptions> partial_options_with_digests() {
+  std::vector<ClusterOptions> both;
+  for (const bool ring : {false, true}) {
+    ClusterOptions o = partial_options(4);
+    if (o.security == crypto::Mode::kOff) o.security = crypto::Mode::kAuth;
+    o.group.multicast.wanted = !ring;
+    o.group.agreed.source_auth = true;
+    both.push_back(o);
+  }
+  return both;
+}
 
 inline Runs call_all_but(PartialWorld& w, const wire::Descriptor& d, uint64_t id,
                          const std::vector<Member>& late = {}) {
