@@ -307,7 +307,11 @@ TEST_F(HostLaneTest, HelperStopsYieldingToOtherPrograms) {
   }
   EXPECT_LE(yields, 1 + (monotonic() - begin) / Patience::kFirstBrake);
   EXPECT_EQ(counted(Counter::waits_yielded), static_cast<uint64_t>(yields));
-  EXPECT_EQ(counted(Counter::waits_yielded) + counted(Counter::waits_braked), kWaits);
+  // On a busy machine a sleep may end, at the tick of the host's thread, within a call: then the
+  // call waits once more.
+  const uint64_t waits = counted(Counter::waits_yielded) + counted(Counter::waits_braked);
+  EXPECT_GE(waits, kWaits);
+  EXPECT_LE(waits, kWaits + counted(Counter::shm_sleeps));
 }
 
 // A group of 2 in a job of many ranks: its ranks do not spin on cores that others need.
