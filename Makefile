@@ -120,8 +120,7 @@ test-all: bench-setup frameworks-setup wheel-setup browser-setup docs
 
 # The headline sweep: 8 hosts on a switch of this machine, 1 Gbit/s, compared with Gloo and, if installed, Open MPI and
 # UFTP; then the micro-benchmarks. The lab needs root.
-bench: build
-	@tools/setup.sh bench
+bench: build bench-setup
 	mkdir -p $(RESULTS)
 	$(BENCH) --hosts 8 --rate 1gbit --mtu 1500 \
 	  --ops broadcast,all_gather,reduce_scatter,all_reduce,ag_rs,fsdp2,barrier --sizes 64k,1M,8M,64M \
@@ -134,7 +133,8 @@ bench-core: bench-setup
 	mkdir -p $(RESULTS)
 	$(CMAKE) -B build/bench -DMCAST_BUILD_BENCH=ON -DMCAST_BUILD_TESTS=OFF -DMCAST_BUILD_TORCH=OFF
 	cmake --build build/bench -j $(JOBS) -t mcast_bench_core
-	build/bench/mcast_bench_core $(if $(MCAST_TEST_ALL),--benchmark_min_time=0.01) | tee $(RESULTS)/micro.txt
+	build/bench/mcast_bench_core $(if $(MCAST_TEST_ALL),--benchmark_min_time=0.01) > $(RESULTS)/micro.txt
+	cat $(RESULTS)/micro.txt
 
 setup:
 	@tools/setup.sh test
@@ -194,7 +194,7 @@ soak: build-tests
 
 # In parallel, since most tests wait most of the time. Bytecode is kept even if the environment forbids it: without it
 # each of the processes, which are hundreds, compiles the tests and the package again.
-test-python: export PYTHONDONTWRITEBYTECODE =
+test-python test-python-alone test-wheel: export PYTHONDONTWRITEBYTECODE =
 test-python: setup build build-python-tests
 	@# Parallel workers continue if a file cannot be imported; this reports it within seconds, and compiles the tests.
 	@$(BIN)/python -m pytest --collect-only -qq > build/collected.txt || { cat build/collected.txt; false; }

@@ -122,12 +122,18 @@ def run(*command: str | Path, cwd: Path | None = None, env: dict[str, str] | Non
     return done.stdout
 
 
+def copy_tracked(copy: Path, without: str | None = None) -> None:
+    """Copies the tracked files, as they are now, with their times, except those below `without`."""
+    for name in filter(None, run("git", "-C", ROOT, "ls-files", "-z").split("\0")):
+        if without is None or not name.startswith(f"{without}/"):
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, copy / name)
+
+
 def archive(copy: Path, dist: Path) -> Path:
     """Returns the archive of the tracked files, made in a copy: setuptools writes its folders into
     the tree that it reads."""
-    for name in filter(None, run("git", "-C", ROOT, "ls-files", "-z").split("\0")):
-        (copy / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, copy / name)
+    copy_tracked(copy)
     program = "import setuptools.build_meta as b, sys; b.build_sdist(sys.argv[1])"
     run(sys.executable, "-c", program, dist, cwd=copy)
     (made,) = dist.glob("*.tar.gz")

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -60,12 +59,9 @@ def build(out: Path) -> Path:
 
 
 def copy_of_tests(copy: Path) -> None:
-    """Copies the tracked files without the package, and links to the files that the build made for tests."""
-    for name in filter(None, run("git", "-C", ROOT, "ls-files", "-z").split("\0")):
-        if name.startswith("torch_mcast/") or not (ROOT / name).is_file():
-            continue
-        (copy / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, copy / name)  # with its time (tests/python/support/built.py)
+    """Copies the tracked files without the package, and links to the files that the build made for
+    tests. (tests/python/support/built.py compares times.)"""
+    release.copy_tracked(copy, without="torch_mcast")
     made = Path("build", str(sys.implementation.cache_tag), "python_tests")
     (copy / made).parent.mkdir(parents=True)
     (copy / made).symlink_to(ROOT / made)

@@ -110,9 +110,8 @@ class Timeline:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    package = os.environ.get(
-        "MCAST_TEST_PACKAGE"
-    )  # tools/wheel_tests.py: where the wheel is installed
+    # Where tools/wheel_tests.py has installed the wheel.
+    package = os.environ.get("MCAST_TEST_PACKAGE")
     if package and not Path(torch_mcast.__file__).is_relative_to(package):
         raise pytest.UsageError(f"{torch_mcast.__file__} is not below {package}")
     if config.getoption("numprocesses", None):  # the process that controls the others

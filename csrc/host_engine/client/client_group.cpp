@@ -363,7 +363,7 @@ void ClientGroup::fail_lanes(const Status& why) {
 }
 
 void ClientGroup::close_lanes(Nanos deadline, bool force, Completion closed) {
-  const Nanos left = deadline == kNever ? kNever : std::max<Nanos>(0, deadline - now());
+  const Nanos left = deadline == kNever ? kNever : deadline - now();
   link_->ask(control_of(0, ipc::Close{handle_, left, force}),
              [closed = std::move(closed)](const Result<ipc::Control>& answer) {
                ipc::Verdict verdict;
