@@ -11,7 +11,7 @@
 # make aarch64    core tests, cross-built, in qemu's user mode
 # make dpa-count  instructions of the DPA kernel per chunk, on RV64 in qemu; must be what the file says
 # make test-frameworks   Ray, torchft, Megatron-core, torchtitan, Lightning, Slurm, ... (docs/stacks.md)
-# make wheel      a wheel for this torch and Python that installs without a compiler, into dist/
+# make wheel      a wheel for this torch and Python that installs without a compiler, into dist/; MACHINE=aarch64
 # make test-wheel  the Python tests of make test against an installed wheel, WHEEL=dist/... or a new one
 # make release-check   all that a release takes but its tag and upload (docs/releasing.md)
 # make mutants    plants faults into core, extension and package one by one; the tests must catch each. make test-all
@@ -70,7 +70,8 @@ bench-setup:
 
 # More pairs of torch and Python: tools/wheel.py --help.
 wheel: build wheel-setup
-	$(BIN)/python tools/wheel.py
+	$(if $(filter-out $(shell uname -m),$(MACHINE)),tools/aarch64.sh packages)
+	$(BIN)/python tools/wheel.py $(if $(MACHINE),--machine $(MACHINE))
 
 # Version, changelog, archive of the sources, a wheel, its index page, and installs from both; into dist/.
 release-check: build wheel-setup

@@ -9,9 +9,9 @@ Environment: MCAST_WHEELS (address of a page of wheels: the one for this torch, 
 is taken instead of compiling), MCAST_LOCAL_VERSION (of a wheel of a release, "torch2.13"), MAX_JOBS
 (compile jobs), MCAST_PROGRAMS=off (the extension only), MCAST_WERROR=1 (warnings are errors),
 MCAST_JOIN (number of sources compiled as one), CMAKE_ARGS (more arguments for cmake),
-CMAKE_BUILD_TYPE. If MCAST_WERROR or MCAST_JOIN is unset, the configuration of the build folder
-applies. The C++ tests are built in the same folder, by `make test-cpp`: the core is compiled once
-for both.
+CMAKE_BUILD_TYPE, STRIP (the program strip, when CMAKE_ARGS names a cross compiler). If MCAST_WERROR
+or MCAST_JOIN is unset, the configuration of the build folder applies. The C++ tests are built in the
+same folder, by `make test-cpp`: the core is compiled once for both.
 """
 
 import base64
@@ -82,7 +82,7 @@ def torch_minor() -> str:
 def without_debug(files: list[Path]) -> None:
     """Removes the debug information, four fifths of a file, from files that are installed
     elsewhere. Without a strip program it stays."""
-    if strip := shutil.which("strip"):
+    if strip := shutil.which(os.environ.get("STRIP", "strip")):
         subprocess.run([strip, "--strip-debug", *map(str, files)], check=False)
 
 

@@ -5,6 +5,7 @@
 # The result works with one minor version of torch (the virtual functions of c10d::Backend change
 # with nearly every one), so _build_info.py records the version and the loader compares it.
 
+set(MCAST_EXTENSION_SUFFIX "" CACHE STRING "End of the extension's name, if CMake cannot know it: for another machine")
 set(MCAST_EXTENSION_DIR ${CMAKE_SOURCE_DIR}/torch_mcast CACHE PATH "Where _C and _build_info.py go")
 
 find_package(Python3 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
@@ -71,6 +72,9 @@ Python3_add_library(mcast_torch MODULE WITH_SOABI $<TARGET_OBJECTS:mcast_torch_c
                     $<TARGET_OBJECTS:mcast_torch_last>)
 set_target_properties(mcast_torch PROPERTIES OUTPUT_NAME _C LINKER_LANGUAGE CXX LIBRARY_OUTPUT_DIRECTORY
                       ${MCAST_EXTENSION_DIR})
+if(MCAST_EXTENSION_SUFFIX)
+  set_target_properties(mcast_torch PROPERTIES SUFFIX ${MCAST_EXTENSION_SUFFIX})
+endif()
 target_include_directories(mcast_torch_code PRIVATE ${CMAKE_SOURCE_DIR}/csrc/core ${CMAKE_SOURCE_DIR}/csrc
                            ${CMAKE_SOURCE_DIR}/csrc/torch)
 target_include_directories(mcast_torch_code SYSTEM PRIVATE ${MCAST_TORCH_ROOT}/include

@@ -13,6 +13,8 @@ set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
+# For libraries whose headers differ between machines (OpenSSL's): a compiler without --sysroot looks in its own.
+set(CMAKE_CXX_FLAGS_INIT "-isystem ${MCAST_AARCH64_ROOT}/usr/include/aarch64-linux-gnu")
 # Finds the dependencies of a found library.
 set(CMAKE_EXE_LINKER_FLAGS_INIT
     "-Wl,-rpath-link,${MCAST_AARCH64_ROOT}/usr/lib/aarch64-linux-gnu")

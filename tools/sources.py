@@ -32,7 +32,7 @@ class SourceError(Exception):
 
 class Source(NamedTuple):
     archive: str
-    use: str  # sysroot: unpacked to compile against; link: linked into wheels
+    use: str  # sysroot-x86_64, sysroot-aarch64: unpacked to compile against; link: linked into wheels
     path: str
     sha256: str
 

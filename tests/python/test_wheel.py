@@ -23,6 +23,7 @@ ON_X86 = pytest.mark.skipif(os.uname().machine != "x86_64", reason="wheels are f
 
 sys.path.append(str(ROOT / "tools"))
 import sources  # noqa: E402
+import sysroot  # noqa: E402
 
 spec = importlib.util.spec_from_file_location("wheel_tool", ROOT / "tools" / "wheel.py")
 assert spec is not None and spec.loader is not None
@@ -93,15 +94,23 @@ def test_addresses_of_archives_are_the_package_managers(tmp_path, monkeypatch):
 
 
 def test_files_of_archives_are_listed_once_with_their_hash():
-    rows = sources.listed("sysroot") + sources.listed("link")
+    uses = [*(f"sysroot-{machine}" for machine in sysroot.MACHINES), "link"]
+    rows = [row for use in uses for row in sources.listed(use)]
     text = [line for line in sources.LIST.read_text().splitlines() if not line.startswith("#")]
-    assert len(rows) == len(text) == len({row.path for row in rows}) > 4
+    assert len(rows) == len(text) == len({row.path for row in rows}) > 8
     for row in rows:
         assert row.archive in sources.ARCHIVES and re.fullmatch("[0-9a-f]{64}", row.sha256)
         assert row.path.startswith("pool/")
     addresses = [
         name
-        for name in ("sources.py", "sources.tsv", "wheel.py", "aarch64.sh", "setup.sh")
+        for name in (
+            "sources.py",
+            "sources.tsv",
+            "sysroot.py",
+            "wheel.py",
+            "aarch64.sh",
+            "setup.sh",
+        )
         if re.search(r"https?://\S*(debian|ubuntu)", (ROOT / "tools" / name).read_text())
     ]
     assert not addresses
@@ -124,14 +133,14 @@ def test_links_of_the_old_system_stay_in_it(tmp_path):
     (tmp_path / "lib/libdl.so.2").write_text("old")
     (tmp_path / "usr/lib/libdl.so").symlink_to("/lib/libdl.so.2")
     (tmp_path / "usr/lib/near.so").symlink_to("libdl.so")
-    tool.relative_links(tmp_path)
+    sysroot.relative_links(tmp_path)
     assert (tmp_path / "usr/lib/libdl.so").read_text() == "old"
     assert os.readlink(tmp_path / "usr/lib/near.so") == "libdl.so"
 
 
 def test_the_sources_of_a_wheel_contain_no_tests(tmp_path, monkeypatch):
     monkeypatch.setattr(tool, "WORK", tmp_path)
-    source = tool.source_of("2.13")
+    source = tool.source_of("2.13", "x86_64")
     assert (source / "NOTICE").exists() and (source / "csrc/core").is_dir()
     assert not (source / "tests").exists()
 
@@ -140,7 +149,7 @@ def test_the_metadata_of_a_wheel(tmp_path, monkeypatch):
     """An index or `pip show` shows this metadata: it is made from the copy from which a wheel is
     made, without compiling."""
     monkeypatch.setattr(tool, "WORK", tmp_path)
-    source = tool.source_of("2.13")
+    source = tool.source_of("2.13", "x86_64")
     program = "import setuptools.build_meta as b, sys; print(b.prepare_metadata_for_build_wheel(sys.argv[1]))"
     done = subprocess.run(
         [sys.executable, "-c", program, tmp_path],
@@ -173,6 +182,49 @@ def test_wrong_options_are_reported_in_one_line():
     words = [sys.executable, ROOT / "tools" / "wheel.py", "--torch", "2.13.0"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "--python and --torch go together" in done.stderr
+
+
+@pytest.fixture()
+def another() -> str:
+    """A machine that this one is not."""
+    return next(machine for machine in sysroot.MACHINES if machine != os.uname().machine)
+
+
+def test_python_describes_itself_as_one_of_another_machine(another, tmp_path, monkeypatch):
+    """The names of extension and wheel, which setuptools and CMake ask this interpreter for."""
+    monkeypatch.setattr(tool, "WORK", tmp_path)
+    question = "import sysconfig as s; print(s.get_config_var('EXT_SUFFIX'), s.get_platform())"
+    told = subprocess.run(
+        [sys.executable, "-c", question],
+        env={**os.environ, **tool.as_on(another, Path(sys.executable))},
+        capture_output=True, text=True, check=True,
+    ).stdout.split()  # fmt: skip
+    tag = f"cpython-{sys.version_info[0]}{sys.version_info[1]}"
+    assert told == [f".{tag}-{another}-linux-gnu.so", f"linux-{another}"]
+    assert tool.as_on(os.uname().machine, Path(sys.executable)) == {}
+
+
+def test_a_missing_cross_compiler_is_named_with_its_package(another, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    package = f"g\\+\\+-{another.replace('_', '-')}-linux-gnu"
+    with pytest.raises(
+        sysroot.WheelError, match=f"need {another}-linux-gnu-g.*apt-get install {package}"
+    ):
+        sysroot.sysroot(another)
+
+
+def test_no_header_of_this_machines_c_library_is_searched(tmp_path, monkeypatch):
+    """Only the compiler's own folders are left of those that it searches by itself: a newer header would ask
+    for newer symbols."""
+    (tmp_path / "usr/include").mkdir(parents=True)
+    (tmp_path / "usr/include/features.h").touch()
+    machine = os.uname().machine
+    made = sysroot.described(machine, tmp_path)
+    assert made.headers[-1] == tmp_path / "usr/include"
+    for folder in made.headers[:-1]:
+        assert not (folder / "features.h").exists()
+    assert any((folder / "vector").exists() for folder in made.headers)
+    assert "-nostdinc++" in made.flags("c++") and "-nostdinc++" not in made.flags("c")
 
 
 @pytest.fixture(scope="module")
