@@ -105,6 +105,13 @@ def lacking() -> str:
             f"Python's headers are needed, and {headers} has no Python.h "
             "(Debian, Ubuntu: apt-get install python3-dev)"
         )
+    if not torch_folder():
+        return (
+            f"{TORCH_VERSIONS} is needed to build, and {sys.executable} has no torch. Install torch first. "
+            "uv and build hide it from a build unless they are told not to: uv pip install "
+            "--no-build-isolation . and python -m build --no-isolation, with setuptools, cmake and ninja "
+            "installed"
+        )
     return ""
 
 

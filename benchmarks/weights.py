@@ -2,12 +2,14 @@
 
     MCAST_SOCKET_IFNAME==lo GLOO_SOCKET_IFNAME=lo OMP_NUM_THREADS=1 python benchmarks/weights.py
     ... benchmarks/weights.py --workers 3 --size 256 --gloo-timeout 20
+    torch-mcast lab run --hosts 4 --rate 1gbit -- python benchmarks/weights.py --backends mcast --signal none
 
-Starts a trainer and the workers on this host. Each worker counts as a separate host, so each one
-receives all bytes. The script prints the median time of a version, the CPU seconds of all processes,
-and the time until the trainer notices that a worker was killed, or stopped (--signal STOP), while a
-version is sent. A stopped process keeps its connections, as does a process whose host or network is
-gone: Gloo then waits for the time-out of its group.
+Ranks that a launcher or a lab has started transfer by one backend; rank 0 prints the median, least and
+largest time of a version. Otherwise the script starts a trainer and the workers on this host. Each worker
+counts as a separate host, so each one receives all bytes. The script prints the median time of a version, the
+CPU seconds of all processes, and the time until the trainer notices that a worker was killed, or stopped
+(--signal STOP), while a version is sent. A stopped process keeps its connections, as does one whose host
+or network is gone: Gloo then waits for the time-out of its group.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ import torch.distributed as dist
 from torch_mcast import weights
 from torch_mcast.weights import _content, _memory
 
-SIGNALS = {"KILL": signal.SIGKILL, "STOP": signal.SIGSTOP}
+SIGNALS = {"KILL": signal.SIGKILL, "STOP": signal.SIGSTOP, "none": None}
 
 
 def state(size: int) -> dict[str, torch.Tensor]:
@@ -41,7 +43,7 @@ class Mcast:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.channel = weights.Channel.connect(
-            "127.0.0.1", args.port, args.rank, args.workers + 1, limit=timedelta(seconds=30)
+            args.address, args.port, args.rank, args.workers + 1, limit=timedelta(seconds=30)
         )
         self.signal = SIGNALS[args.signal]
 
@@ -61,7 +63,7 @@ class Gloo:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.signal = SIGNALS[args.signal]
-        store = dist.TCPStore("127.0.0.1", args.port, args.workers + 1, args.rank == 0)
+        store = dist.TCPStore(args.address, args.port, args.workers + 1, args.rank == 0)
         limit = timedelta(seconds=args.gloo_timeout)
         dist.init_process_group(
             "gloo", store=store, rank=args.rank, world_size=args.workers + 1, timeout=limit
@@ -83,27 +85,32 @@ class Gloo:
 def rank(args: argparse.Namespace) -> None:
     _memory.host = lambda: f"host{args.rank}"  # type: ignore[assignment]
     torch.set_num_threads(1)
-    road = {"mcast": Mcast, "gloo": Gloo}[args.backend](args)
+    transfer = {"mcast": Mcast, "gloo": Gloo}[args.backend](args)
     tensors, times = state(args.size), []
     for version in range(args.repetitions + 1):
         begin = time.monotonic()
         if args.rank == 0:
-            road.send(tensors)
+            transfer.send(tensors)
         else:
-            road.receive(tensors, kill=False)
+            transfer.receive(tensors, kill=False)
         times.append(time.monotonic() - begin)
         if version == 0:
             used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
     cpu = sum(resource.getrusage(resource.RUSAGE_SELF)[:2]) - used
     print(f"cpu {cpu / args.repetitions:.3f}", flush=True)
     if args.rank == 0:
-        print(f"time {statistics.median(times[1:]):.3f}", flush=True)
+        spread = f"{min(times[1:]):.3f} to {max(times[1:]):.3f}"
+        print(f"time {statistics.median(times[1:]):.3f} {spread}", flush=True)
+    if SIGNALS[args.signal] is None:
+        # Rank 0 keeps the store, from which workers may still read that the version is complete.
+        time.sleep(2 if args.rank == 0 else 0)
+        os._exit(0)
     begin = time.monotonic()
     try:
         if args.rank == 0:
-            road.send(tensors)
+            transfer.send(tensors)
         else:
-            road.receive(tensors, kill=args.rank == args.workers)
+            transfer.receive(tensors, kill=args.rank == args.workers)
         said = "went on"
     except RuntimeError as error:
         said = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
@@ -138,12 +145,12 @@ def measure(args: argparse.Namespace, backend: str) -> None:
     found: dict[str, list[str]] = {}
     for line in lines:
         found.setdefault(line.partition(" ")[0], []).append(line.partition(" ")[2])
-    seconds = float(found["time"][0])
+    seconds = float(found["time"][0].split()[0])
     cpu = sum(map(float, found["cpu"]))
     print(
         f"{backend}: {args.size} MiB to {args.workers} workers in {seconds:.2f} s "
         f"({args.size / 1024 / seconds:.2f} GiB/s), {cpu:.2f} CPU seconds of all processes; "
-        f"a worker gets SIG{args.signal}: {found['killed'][0]}"
+        f"a worker gets SIG{args.signal}: {found.get('killed', ['-'])[0]}"
     )
 
 
@@ -164,7 +171,12 @@ def main() -> None:
     p.add_argument("--backend", help=argparse.SUPPRESS)
     p.add_argument("--port", type=int, help=argparse.SUPPRESS)
     p.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    p.add_argument("--address", default="127.0.0.1", help=argparse.SUPPRESS)
     args = p.parse_args()
+    if args.rank is None and "RANK" in os.environ:
+        args.rank, args.backend = int(os.environ["RANK"]), args.backends
+        args.workers = int(os.environ["WORLD_SIZE"]) - 1
+        args.address, args.port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     if args.rank is not None:
         rank(args)
     for backend in args.backends.split(","):

@@ -259,6 +259,20 @@ def test_pythons_headers_are_asked_for_by_name(monkeypatch, tmp_path):
     assert lacking().endswith("has no Python.h (Debian, Ubuntu: apt-get install python3-dev)")
 
 
+def test_a_build_environment_without_torch_says_how_to_build_without_it(monkeypatch):
+    """uv and build make environments for a build that have no torch, and no way to the one that is installed."""
+    monkeypatch.setattr(sys, "argv", ["setup.py", "--name"])
+    monkeypatch.chdir(ROOT)
+    names = runpy.run_path(str(ROOT / "setup.py"))
+    assert names["lacking"]() == ""
+    monkeypatch.setitem(names["lacking"].__globals__, "torch_folder", lambda: "")
+    told = names["lacking"]()
+    assert told.startswith("torch>=2.11,<2.16 is needed") and sys.executable in told
+    assert (
+        "uv pip install --no-build-isolation ." in told and "python -m build --no-isolation" in told
+    )
+
+
 def test_a_free_threaded_python_is_refused(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["setup.py", "--name"])
     monkeypatch.chdir(ROOT)
