@@ -65,7 +65,9 @@ class Schedule {
   std::string run() {
     for (int step = 0; step < 200000; step++) {
       const auto rank = static_cast<Member>(rng_.below(options_.ranks));
-      if (rank == slow_ && rng_.chance(laziness_)) continue;
+      // Rank 0 gets a report whenever a block has been idle for the deadline. If it is the slow
+      // rank, it may read fewer frames than it gets as long as it is slow.
+      if (rank == slow_ && step < 50000 && rng_.chance(laziness_)) continue;
       act(rank);
       if (!world_.wrong().empty()) return world_.wrong();
       if (world_.station().closed()) return "closed: " + *world_.station().closed();
