@@ -38,11 +38,12 @@ def content(
     for extent in shape:
         count *= extent
     generator = torch.Generator().manual_seed(1000 * salt + rank)
-    size = dtype.itemsize
+    # Storage of this size: of a slice, an engine does not map the page that it shares.
+    raw = torch.empty(count * dtype.itemsize, dtype=torch.uint8)
     # Drawing bytes would take six times as long.
-    words = torch.empty((count * size + 7) // 8, dtype=torch.int64)
-    words.random_(-(1 << 63), None, generator=generator)
-    raw = words.view(torch.uint8)[: count * size]
+    words = raw.numel() // 8 * 8
+    raw[:words].view(torch.int64).random_(-(1 << 63), None, generator=generator)
+    raw[words:].random_(0, 256, generator=generator)
     if dtype == torch.bool:
         raw &= 1
     return raw.view(dtype).view(shape)

@@ -14,6 +14,8 @@ from vm import VmCluster
 from torch_mcast.secret import text_of
 
 ROOT = Path(__file__).parents[3]
+# Ends machines that hang. It measures nothing: beside other work they may take minutes to boot.
+GUARD_S = 1800
 
 
 def built(program: str) -> str:
@@ -42,9 +44,9 @@ def contract() -> str:
 
 @pytest.fixture(scope="session")
 def machines() -> Callable[..., Nodes]:
-    """machines(n, command, timeout, kill={node: text}, **of VmCluster): runs it, returns Nodes."""
+    """machines(n, command, kill={node: text}, **of VmCluster): runs it, returns Nodes."""
 
-    def run(count: int, command: list[str], timeout: float, kill=None, **keywords) -> Nodes:
+    def run(count: int, command: list[str], kill=None, **keywords) -> Nodes:
         waiting = dict(kill or {})
 
         def watch(node: int, line: str) -> None:
@@ -55,7 +57,7 @@ def machines() -> Callable[..., Nodes]:
 
         cluster = VmCluster(count, command, on_line=watch, cwd=str(ROOT), **keywords)
         with cluster:
-            nodes = Nodes(cluster.wait(timeout))
+            nodes = Nodes(cluster.wait(GUARD_S))
         assert not nodes.result.timed_out, nodes.text()
         return nodes
 
@@ -80,7 +82,7 @@ def four_runs(driver: str, machines: Callable[..., Nodes]) -> tuple[Nodes, ...]:
         '"$driver" check 70000'
     )
     env = {"MCAST_TRANSPORT": "verbs", "MCAST_JOB": "verbs", "SECRET": text_of(b"\x5e" * 32)}
-    nodes = machines(2, ["sh", "-c", script, "sh", driver], 420, env=env)
+    nodes = machines(2, ["sh", "-c", script, "sh", driver], env=env)
     assert nodes.result.code == 0, nodes.text()
     lossy, rest = nodes.after("LOSSY"), nodes.after("SEALED")
     return (

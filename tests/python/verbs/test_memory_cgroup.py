@@ -18,7 +18,7 @@ CASES = ["2:1", "4:01", "8:0", "16:1", "24:01", "200:01"]
 @pytest.mark.all_tier  # an emulated machine takes half a minute for it
 def test_ranks_in_a_memory_cgroup(driver, machines):
     script = "tests/python/verbs/limited.sh"
-    nodes = machines(1, ["sh", script, driver, *CASES], 300, memory_mb=768)
+    nodes = machines(1, ["sh", script, driver, *CASES], memory_mb=768)
     assert nodes.result.code == 0, nodes.text()
     said = dict(re.findall(r"^CASE (\S+)\n(.*?)(?=^CASE |\Z)", nodes.outputs[0], re.M | re.S))
     assert list(said) == CASES

@@ -67,7 +67,7 @@ def test_both_units_under_systemd(machines, tmp_path):
     here = Path(__file__).parent
     command = ["sh", str(here / "systemd.sh"), str(tmp_path), str(ROOT / "torch_mcast")]
     command += [str(Path(sys.executable).resolve()), sys.base_prefix, str(here / "units_inside.py")]
-    nodes = machines(1, command, 420, memory_mb=768)
+    nodes = machines(1, command, memory_mb=768)
     assert nodes.result.code == 0, nodes.text()
     steps = result_of(nodes.before("LOG").outputs[0])
     check_processes(steps)

@@ -54,7 +54,7 @@ def test_two_nodes_sealed(four_runs):
 
 
 def test_auto_takes_verbs_between_hosts_that_all_have_it(driver, machines):
-    nodes = machines(2, [driver, "check", "70000"], 100, env={"MCAST_TRANSPORT": "auto"})
+    nodes = machines(2, [driver, "check", "70000"], env={"MCAST_TRANSPORT": "auto"})
     check_verbs(nodes)
     for values in nodes.values:
         assert values["transport_reason"] == "every rank of 2 hosts has an RDMA device"
@@ -70,7 +70,7 @@ def test_auto_takes_sockets_where_one_node_has_no_device(four_runs):
 
 def test_asking_for_verbs_where_one_node_has_none_fails_on_all(driver, machines):
     without = 'if [ "$NODE" = 2 ]; then rdma link delete rxe0; fi; exec "$@"'
-    nodes = machines(2, ["sh", "-c", without, "sh", driver, "check", "0"], 100, env=VERBS)
+    nodes = machines(2, ["sh", "-c", without, "sh", driver, "check", "0"], env=VERBS)
     for output, node in zip(nodes.outputs, nodes.result.nodes, strict=True):
         assert node.code == 1, nodes.text()
         assert "cannot use verbs: this host has no RDMA device" in output
@@ -79,9 +79,7 @@ def test_asking_for_verbs_where_one_node_has_none_fails_on_all(driver, machines)
 
 def test_pytorch_job(machines):
     job = "tests/python/verbs/job.py"
-    nodes = machines(
-        2, [sys.executable, job], 300, memory_mb=2500, env={**VERBS, "PYTHONPATH": "."}
-    )
+    nodes = machines(2, [sys.executable, job], memory_mb=2500, env={**VERBS, "PYTHONPATH": "."})
     assert nodes.result.code == 0, nodes.text()
     for output in nodes.outputs:
         result = result_of(output)
@@ -96,7 +94,7 @@ def test_pytorch_job(machines):
 
 @pytest.mark.parametrize("loss", ["", "loss 1%", "loss 5%"])
 def test_three_nodes(driver, machines, loss):
-    nodes = machines(3, [driver, "check"], 400, netem=loss, env=VERBS)
+    nodes = machines(3, [driver, "check"], netem=loss, env=VERBS)
     check_verbs(nodes)
     if loss:
         assert nodes.total("repair_reads") + nodes.total("remulticast_chunks") > 0
@@ -104,7 +102,7 @@ def test_three_nodes(driver, machines, loss):
 
 def test_a_killed_node_is_named(driver, machines):
     env = {**VERBS, "MCAST_LIVENESS_LIMIT": "8000"}
-    nodes = machines(3, [driver, "until-lost"], 150, kill={3: "under way"}, env=env)
+    nodes = machines(3, [driver, "until-lost"], kill={3: "under way"}, env=env)
     for node, values in zip(nodes.result.nodes[:2], nodes.values[:2], strict=True):
         assert node.code == 0, nodes.text()
         assert "rank 2" in values["error"]
@@ -112,7 +110,7 @@ def test_a_killed_node_is_named(driver, machines):
 
 
 def test_the_contract_suite_on_a_device(contract, machines):
-    nodes = machines(1, [contract], 200)
+    nodes = machines(1, [contract])
     assert nodes.result.code == 0, nodes.text()
     ran = re.search(r"^\[=+\] (\d+) tests from 1 test suite ran", nodes.outputs[0], re.MULTILINE)
     assert ran and int(ran[1]) >= 24 and f"[  PASSED  ] {ran[1]} tests." in nodes.outputs[0]
@@ -122,7 +120,7 @@ def test_the_fsdp_example_runs_unchanged(machines):
     command = [sys.executable, "examples/train_fsdp.py", "--steps", "2", "--width", "48"]
     env = {**VERBS, "PYTHONPATH": ".", "MCAST_DEBUG": "info"}
     command += ["--layers", "1", "--heads", "2", "--context", "32", "--batch", "2"]
-    nodes = machines(2, command, 500, memory_mb=2500, env=env)
+    nodes = machines(2, command, memory_mb=2500, env=env)
     assert nodes.result.code == 0, nodes.text()
     for output in nodes.outputs:
         assert "path multicast (the probe reached every rank)" in output
