@@ -149,8 +149,9 @@ def measure(args: argparse.Namespace, backend: str) -> None:
     cpu = sum(map(float, found["cpu"]))
     print(
         f"{backend}: {args.size} MiB to {args.workers} workers in {seconds:.2f} s "
-        f"({args.size / 1024 / seconds:.2f} GiB/s), {cpu:.2f} CPU seconds of all processes; "
-        f"a worker gets SIG{args.signal}: {found.get('killed', ['-'])[0]}"
+        f"({args.size / 1024 / seconds:.2f} GiB/s), {cpu:.2f} CPU seconds of all processes",
+        *(f"a worker gets SIG{args.signal}: {what}" for what in found.get("killed", [])),
+        sep="; ",
     )
 
 

@@ -25,6 +25,7 @@ import sources
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "build" / "wheel"
 MACHINES = ("x86_64", "aarch64")
+HERE = platform.machine()
 # Below usr/include: this compiler's own configuration of its library, changed for the older system.
 CONFIG = "c++config"
 CONFIG_HEADER = "bits/c++config.h"
@@ -86,7 +87,7 @@ def triplet(machine: str) -> str:
 
 def tool(name: str, machine: str) -> str:
     """The name of a program of the compiler for this machine: g++, gcc, ar, strip."""
-    return name if machine == platform.machine() else f"{triplet(machine)}-{name}"
+    return name if machine == HERE else f"{triplet(machine)}-{name}"
 
 
 def checked_compiler(machine: str) -> None:

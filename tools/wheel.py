@@ -22,7 +22,6 @@ import argparse
 import contextlib
 import fcntl
 import os
-import platform
 import shutil
 import sys
 import sysconfig
@@ -31,7 +30,7 @@ from pathlib import Path
 
 import sources
 import sysroot
-from sysroot import ROOT, WORK, Sysroot, WheelError, run
+from sysroot import HERE, ROOT, WORK, Sysroot, WheelError, run
 
 AUDITWHEEL = "auditwheel==6.8.2"
 # auditwheel repairs wheels of any machine, but its option --plat takes the names of this one's only.
@@ -39,7 +38,6 @@ AUDIT = (
     "import platform, sys; platform.machine = lambda name=sys.argv.pop(1): name; "
     "from auditwheel.main import main; sys.exit(main())"
 )
-HERE = platform.machine()
 # Libraries of torch, which is loaded before our extension.
 TORCHS_OWN = ("libc10.so", "libtorch.so", "libtorch_cpu.so", "libtorch_python.so")
 
@@ -118,11 +116,11 @@ def source_of(minor: str, machine: str) -> Path:
     return copy
 
 
-def for_another(old: Sysroot, python: Path) -> list[str]:
-    """Returns arguments of CMake for another machine, whose Python it cannot ask."""
+def for_another(old: Sysroot, python: Path, variables: dict[str, str]) -> list[str]:
+    """Returns arguments of CMake for another machine, whose Python it cannot ask; the variables are
+    those of as_on()."""
     question = "import sysconfig as s; print(s.get_path('include'), s.get_config_var('EXT_SUFFIX'))"
-    variables = {**os.environ, **as_on(old.machine, python)}
-    headers, suffix = run(python, "-c", question, env=variables).split()
+    headers, suffix = run(python, "-c", question, env={**os.environ, **variables}).split()
     return [
         "-DCMAKE_SYSTEM_NAME=Linux",
         f"-DCMAKE_SYSTEM_PROCESSOR={old.machine}",
@@ -132,12 +130,12 @@ def for_another(old: Sysroot, python: Path) -> list[str]:
     ]
 
 
-def arguments_of_cmake(old: Sysroot, python: Path) -> str:
+def arguments_of_cmake(old: Sysroot, python: Path, variables: dict[str, str]) -> str:
     # Placed before the compiler's own folders, for libraries and for start files of programs.
     linked = f"-L{old.libraries} -B{old.libraries}"
     return " ".join(
         [
-            *(for_another(old, python) if old.machine != HERE else []),
+            *(for_another(old, python, variables) if old.machine != HERE else []),
             f"-DCMAKE_SYSROOT={old.root}",
             f"-DCMAKE_LIBRARY_PATH={old.libraries}",
             f"-DHWY_LIBRARY={old.libraries / 'libhwy.a'}",
@@ -159,16 +157,17 @@ def build(python: Path, machine: str, out: Path) -> Path:
     raw = WORK / "raw"
     shutil.rmtree(raw, ignore_errors=True)
     folder = python.parent
+    variables = as_on(machine, python)
     run(
         python, "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps", "-w", raw, source,
         env={
             **os.environ,
-            "CMAKE_ARGS": arguments_of_cmake(old, python),
+            "CMAKE_ARGS": arguments_of_cmake(old, python, variables),
             "MCAST_LOCAL_VERSION": f"torch{minor}",
             # The core is the same for each torch and Python, except for its build folder.
             "CCACHE_NOHASHDIR": "1",
             "PATH": f"{folder}:{os.environ['PATH']}",
-            **as_on(machine, python),
+            **variables,
         },
     )  # fmt: skip
     (wheel,) = raw.glob("*.whl")

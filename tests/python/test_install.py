@@ -250,34 +250,32 @@ def test_missing_build_requirements_are_reported_in_one_line(tmp_path, tools, va
     assert line.startswith("torch-mcast: ") and words in line
 
 
-def test_pythons_headers_are_asked_for_by_name(monkeypatch, tmp_path):
+@pytest.fixture()
+def lacking(monkeypatch):
+    """The function of setup.py that names what a build needs and this machine lacks: here, nothing."""
     monkeypatch.setattr(sys, "argv", ["setup.py", "--name"])
     monkeypatch.chdir(ROOT)
-    lacking = runpy.run_path(str(ROOT / "setup.py"))["lacking"]
-    assert lacking() == ""
+    function = runpy.run_path(str(ROOT / "setup.py"))["lacking"]
+    assert function() == ""
+    return function
+
+
+def test_pythons_headers_are_asked_for_by_name(lacking, monkeypatch, tmp_path):
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
     assert lacking().endswith("has no Python.h (Debian, Ubuntu: apt-get install python3-dev)")
 
 
-def test_a_build_environment_without_torch_says_how_to_build_without_it(monkeypatch):
+def test_a_build_environment_without_torch_says_how_to_build_without_it(lacking, monkeypatch):
     """uv and build make environments for a build that have no torch, and no way to the one that is installed."""
-    monkeypatch.setattr(sys, "argv", ["setup.py", "--name"])
-    monkeypatch.chdir(ROOT)
-    names = runpy.run_path(str(ROOT / "setup.py"))
-    assert names["lacking"]() == ""
-    monkeypatch.setitem(names["lacking"].__globals__, "torch_folder", lambda: "")
-    told = names["lacking"]()
+    monkeypatch.setitem(lacking.__globals__, "torch_folder", lambda: "")
+    told = lacking()
     assert told.startswith("torch>=2.11,<2.16 is needed") and sys.executable in told
     assert (
         "uv pip install --no-build-isolation ." in told and "python -m build --no-isolation" in told
     )
 
 
-def test_a_free_threaded_python_is_refused(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["setup.py", "--name"])
-    monkeypatch.chdir(ROOT)
-    lacking = runpy.run_path(str(ROOT / "setup.py"))["lacking"]
-    assert lacking() == ""
+def test_a_free_threaded_python_is_refused(lacking, monkeypatch):
     monkeypatch.setattr(sysconfig, "get_config_var", {"Py_GIL_DISABLED": 1}.get)
     assert "is a free-threaded Python" in lacking() and "with the GIL" in lacking()
 
