@@ -1,4 +1,4 @@
-"""Faults of an engine that copies its clients' tensors."""
+"""Faults of an engine that copies its clients' tensors, and of memory that is moved."""
 
 from mutant import Mutant
 
@@ -90,5 +90,13 @@ COPIES = [
         "",
         "host_engine",
         "CopyList.*",
+    ),
+    Mutant(
+        "memory-is-moved-into-huge-pages-at-its-second-use",
+        "runtime/group_posts.cpp",
+        "kCollapseAt = 3;",
+        "kCollapseAt = 2;",
+        "pytest",
+        "tests/python/test_huge_pages.py",
     ),
 ]
