@@ -32,7 +32,7 @@ SUITES: list[tuple[str, str, Environment]] = [
     ("collective", "*Schedules*", {}),
     ("collective", "*Failures*", {}),
     ("collective", "Hosts*:LateRank*:Clocks*:*PathFlaps*", {}),
-    ("sim", "Swarm.FreshSeedsBreakNoLaw", SWARM),
+    ("sim", "Swarm.FreshSeedsBreakNoLaw:Swarm.TheSamePlan*", SWARM),
     ("collective", "*Schedules*:*Failures*", SEALED),
     ("collective", "*Schedules*:*Failures*", AUTH),
     ("offload", "Offload.*:*Schedules*:*Failures*", {}),

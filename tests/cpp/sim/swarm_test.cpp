@@ -398,7 +398,7 @@ TEST_F(Swarm, FreshSeedsBreakNoLaw) {
 
 TEST_F(Swarm, TheSamePlanIsTheSameRun) {
   if (one_plan_only()) return;
-  for (uint64_t seed = 1; seed <= 50; seed++) {
+  for (const uint64_t seed : seeds(50)) {
     const sim::Plan plan = sim::generate(seed);
     EXPECT_EQ(sim::carry_out(plan).hash, sim::carry_out(plan).hash) << "seed " << seed;
   }

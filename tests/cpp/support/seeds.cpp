@@ -62,7 +62,7 @@ bool whole_run() {
 }
 
 uint64_t seed_count(uint64_t all, uint64_t least) {
-  const uint64_t usual = whole_run() ? kUsualShare : kUsualShare / 4;
+  const uint64_t usual = whole_run() ? kUsualShare : kUsualShare / 8;
   const uint64_t percent = number("MCAST_TEST_SEEDS", usual) * number("MCAST_TEST_SHARE", 100);
   return std::max(least, all * percent / 10'000);
 }

@@ -1,13 +1,13 @@
-// Seeds of simulated runs. `make test` runs a quarter of them, the same in every run. A whole run
+// Seeds of simulated runs. `make test` runs an eighth of them, the same in every run. A whole run
 // (`make test-all`, `make soak`) runs all of them: a quarter is fixed (1, 2, ...), and the others
 // are fresh, counted from a base that is drawn and printed when the program starts.
 //
 //   MCAST_TEST_SEED=n     runs the seed n and no other; a failure prints this setting
 //   MCAST_TEST_ALL=1      a whole run
 //   MCAST_TEST_BASE=n     a whole run whose fresh seeds count from n: repeats one
-//   MCAST_TEST_SEEDS=n    per cent of all seeds, instead of 25, or 100 in a whole run; under
+//   MCAST_TEST_SEEDS=n    per cent of all seeds, instead of 12, or 100 in a whole run; under
 //                         ThreadSanitizer, which finds nothing in a simulator of one thread,
-//                         instead of 3 and 12
+//                         instead of 1 and 12
 //   MCAST_TEST_SHARE=n    per cent of the seeds that the variables above select
 //   MCAST_TEST_NOTE=file  stores the current seed, since a program that crashes or hangs cannot
 //                         print it
