@@ -56,10 +56,9 @@ def own_sources(archive: str) -> list[str]:
 
 def known_sources(archive: str) -> list[str]:
     """The addresses in python-apt-common's description of the distribution."""
-    try:
-        text = (TEMPLATES / f"{archive.capitalize()}.info").read_text()
-    except OSError:
-        return []
+    # Its name begins in upper case before python-apt 3.
+    files = [TEMPLATES / f"{name}.info" for name in (archive, archive.capitalize())]
+    text = next((file.read_text() for file in files if file.is_file()), "")
     return re.findall(rf"^BaseURI: (\S+/{archive}/?)$", text, re.M)
 
 

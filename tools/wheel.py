@@ -116,6 +116,22 @@ def source_of(minor: str, machine: str) -> Path:
     return copy
 
 
+def pythons_configuration(python: Path, machine: str) -> list[str]:
+    """Returns options of the compiler for a Python of Debian, whose pyconfig.h includes one from a folder for
+    its machine in /usr/include, where the compiler does not look. Its 64-bit machines have the same."""
+    question = "import sysconfig as s; print(s.get_path('include'))"
+    headers = Path(run(python, "-c", question).strip())
+    own = headers.parent / sysroot.triplet(HERE) / headers.name
+    if not (own / "pyconfig.h").exists():
+        return []
+    folder = WORK / f"pyconfig-{machine}"
+    link = folder / sysroot.triplet(machine) / headers.name
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(own)
+    return ["-isystem", str(folder)]
+
+
 def for_another(old: Sysroot, python: Path, variables: dict[str, str]) -> list[str]:
     """Returns arguments of CMake for another machine, whose Python it cannot ask; the variables are
     those of as_on()."""
@@ -133,6 +149,7 @@ def for_another(old: Sysroot, python: Path, variables: dict[str, str]) -> list[s
 def arguments_of_cmake(old: Sysroot, python: Path, variables: dict[str, str]) -> str:
     # Placed before the compiler's own folders, for libraries and for start files of programs.
     linked = f"-L{old.libraries} -B{old.libraries}"
+    compiled = [*old.flags("c++"), *pythons_configuration(python, old.machine)]
     return " ".join(
         [
             *(for_another(old, python, variables) if old.machine != HERE else []),
@@ -140,7 +157,7 @@ def arguments_of_cmake(old: Sysroot, python: Path, variables: dict[str, str]) ->
             f"-DCMAKE_LIBRARY_PATH={old.libraries}",
             f"-DHWY_LIBRARY={old.libraries / 'libhwy.a'}",
             f"-DISAL_LIBRARY={old.libraries / 'libisal.a'}",
-            f"'-DCMAKE_CXX_FLAGS={' '.join(old.flags('c++'))}'",
+            f"'-DCMAKE_CXX_FLAGS={' '.join(compiled)}'",
             f"'-DCMAKE_EXE_LINKER_FLAGS={linked}'",
             f"'-DCMAKE_MODULE_LINKER_FLAGS={linked}'",
             "-DMCAST_BUILD_TESTS=OFF",

@@ -78,11 +78,11 @@ def test_addresses_of_archives_are_the_package_managers(tmp_path, monkeypatch):
         "Suite: a\nBaseURI: http://known.example/debian\nBaseURI: http://known.example/debian/\n"
         "BaseURI: http://ports.example/debian-ports/\n"
     )
-    (tmp_path / "Ubuntu.info").write_text("BaseURI: http://known.example/ubuntu/\n")
+    (tmp_path / "ubuntu.info").write_text("BaseURI: http://known.example/ubuntu/\n")
     near, known = "http://near.example/debian/", "http://known.example/debian/"
     assert sources.mirrors("debian") == [near, known]
     assert sources.mirrors("ubuntu") == ["http://known.example/ubuntu/"]
-    (tmp_path / "Ubuntu.info").unlink()
+    (tmp_path / "ubuntu.info").unlink()
     apt.unlink()
     assert sources.mirrors("debian") == [known]
     with pytest.raises(
@@ -125,6 +125,24 @@ def test_builds_in_one_folder_take_turns(tmp_path, monkeypatch):
             fcntl.flock(second, at_once)
     fcntl.flock(second, at_once)
     second.close()
+
+
+@pytest.mark.parametrize("machine", sysroot.MACHINES)
+def test_a_python_of_debian_has_its_configuration_elsewhere(tmp_path, monkeypatch, machine):
+    """Its pyconfig.h says #include <x86_64-linux-gnu/python3.11/pyconfig.h>."""
+    monkeypatch.setattr(tool, "WORK", tmp_path / "work")
+    headers = tmp_path / "include" / "python3.11"
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho {headers}\n")
+    python.chmod(0o755)
+    assert tool.pythons_configuration(python, machine) == []
+    own = headers.parent / sysroot.triplet(sysroot.HERE) / "python3.11"
+    own.mkdir(parents=True)
+    (own / "pyconfig.h").write_text("of this machine")
+    option, folder = tool.pythons_configuration(python, machine)
+    assert option == "-isystem"
+    found = Path(folder, sysroot.triplet(machine), "python3.11", "pyconfig.h")
+    assert found.read_text() == "of this machine"
 
 
 def test_links_of_the_old_system_stay_in_it(tmp_path):
