@@ -26,7 +26,7 @@ left_out() {
     case $1 in
     # qemu 7.2 lacks the prctl() for seccomp and the one for huge pages, hides the latter in
     # /proc/self/smaps, cannot start an arm64 program by execve(), and returns no pages to the system.
-    base) echo "Random.Without*:HugePages.AreUsedForWhatIsTouchedLater:\
+    base) echo "Random.Without*:HugePages.AreAskedForWhatIsTouchedLater:\
 HugePages.ContentsStayWhenPagesAreReplaced:Skips.FailInContinuousIntegrationOnly" ;;
     shm) echo "ArenaPool.GivesPagesBack:HostLaneTest.MemoryThatEndsInATurnEndsTheProcess" ;;
     # qemu 7.2 has no process_vm_readv(), so ranks of one host only read through slots, and no execve().

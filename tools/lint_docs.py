@@ -263,6 +263,7 @@ CHECKS: dict[str, tuple[Check, int]] = {
     "python_lock": (lint_sources.python_lock, 280),
     "imports": (lint_sources.imports, 125),
     "seeds": (lint_sources.seeds, 50),
+    "left_out": (lint_sources.left_out, 18),
 }
 
 

@@ -269,3 +269,27 @@ def seeds(tree: Tree, report: Report) -> None:
                 there = any(fnmatch(n, f) for n in (test, f"X/{test}/0") for f in filters)
                 number = line_of(text, match.start(3))
                 report.check(there, f"{path}:{number}", f"tools/soak.py does not run {test}")
+
+
+# -- left_out: tests that a step leaves out by name exist ----------------------------------------------
+
+LEFT_OUT = {
+    "tools/aarch64.sh": re.compile(r'^    (\w+)\) echo "([^"]+)"', re.M),
+    "Makefile": re.compile(r"^(TWICE) := (\S+)", re.M),
+}
+DECLARED = re.compile(r"^(?:TYPED_)?TEST(?:_[FP])?\(\s*(\w+),\s*(\w+)\s*\)", re.M)
+
+
+def left_out(tree: Tree, report: Report) -> None:
+    tests = [
+        name
+        for path in tree.names(r"tests/cpp/\w+/\w+_test\.cpp")
+        for suite, test in DECLARED.findall(tree.read(path))
+        for name in (f"{suite}.{test}", f"X/{suite}.{test}/0")
+    ]
+    for path, pattern in LEFT_OUT.items():
+        text = tree.read(path)
+        for match in pattern.finditer(text):
+            for part in match[2].replace("\\\n", "").split(":"):
+                there = any(fnmatch(name, part) for name in tests)
+                report.check(there, f"{path}:{line_of(text, match.start())}", f"no test {part}")

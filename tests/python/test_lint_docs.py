@@ -83,6 +83,8 @@ PLANTED = [
      r"torch_mcast/\w+.py:\d+: circular import: (torch_mcast.(_load|settings)( -> |$)){3}"),
     ("seeds", "tests/cpp/base/new_test.cpp", "", "TEST(New, Drawn) {\n  for (auto seed : seeds(3)) {\n  }\n}\n",
      r"tests/cpp/base/new_test.cpp:2: tools/soak.py does not run New.Drawn"),
+    ("left_out", "tools/aarch64.sh", "ArenaPool.GivesPagesBack", "ArenaPool.TakesPagesBack",
+     r"tools/aarch64.sh:\d+: no test ArenaPool.TakesPagesBack"),
 ]  # fmt: skip
 
 
