@@ -36,6 +36,8 @@ RDMA_HEADERS = ("rdma", "infiniband")
 # Features that this compiler's libstdc++ has found in its C library, and that glibc 2.28 lacks.
 NEWER = ("_GLIBCXX_USE_PTHREAD_COND_CLOCKWAIT", "_GLIBCXX_USE_PTHREAD_MUTEX_CLOCKLOCK",
          "_GLIBCXX_USE_PTHREAD_RWLOCK_CLOCKLOCK")  # fmt: skip
+# A variable of glibc 2.32 that this compiler's libstdc++ may read. 0: there may be other threads.
+SINGLE_THREADED = "char __libc_single_threaded = 0;\n"
 
 
 class WheelError(Exception):
@@ -183,13 +185,22 @@ def link_libraries(made: Sysroot) -> None:
         raise WheelError(
             f"{tool('g++', made.machine)} has no libstdc++.a: install libstdc++-dev for its version"
         )
-    shutil.copy(archive.resolve(), made.libraries / "libstdc++-newer.a")
+    newer = Path(shutil.copy(archive.resolve(), made.libraries / "libstdc++-newer.a"))
+    add_object(made, newer, SINGLE_THREADED)
     scripts = {
         "libgcc_s.so": f"GROUP ( {older('libgcc_s.so.1')} -lgcc )\n",
         "libstdc++.so": f"INPUT ( {older('libstdc++.so.6')} libstdc++-newer.a )\n",
     }
     for name, text in scripts.items():
         (made.libraries / name).write_text(text)
+
+
+def add_object(made: Sysroot, archive: Path, code: str) -> None:
+    file = made.libraries / "added.o"
+    gcc = (tool("gcc", made.machine), *made.flags("c"), "-O2", "-fPIC", "-fvisibility=hidden")
+    run(*gcc, "-x", "c", "-c", "-", "-o", file, input=code)
+    run(tool("ar", made.machine), "r", archive, file)
+    file.unlink()
 
 
 def link_in(made: Sysroot) -> None:
