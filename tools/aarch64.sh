@@ -32,13 +32,16 @@ HugePages.ContentsStayWhenPagesAreReplaced:Skips.FailInContinuousIntegrationOnly
     transport) echo "UdpDatagramTest.CountsDatagramsForAnotherPort:UdpDatagramTest.ComesFromWhereItsEndpointListens:\
 UdpSiege.DatagramsFromOutsideOfAllowNeverArrive" ;;
     shm) echo "ArenaPool.GivesPagesBack:HostLaneTest.MemoryThatEndsInATurnEndsTheProcess" ;;
-    # qemu 7.2 has no process_vm_readv(), so ranks of one host only read through slots, and no execve().
+    # qemu 7.2 has no process_vm_readv(), so ranks of one host only read through slots, an engine copies no
+    # client's memory, and no execve().
     # It ignores madvise(), which adds pages and gives them back.
     # ClientGroup.TheSuite expects traffic on two interfaces at once, which needs threads as fast as a real
     # machine's.
     host_engine) echo "HostEngine.NothingCrossesASocket:HostEngine.TensorsThatAreMapped*:ClientGroup.TheSuite*:\
 Guardian*:ClientCopy*:ClientArenasTest.SpansHavePagesBeforeTheEngineSeesThem:\
-ClientArenasTest.PagesThatAreNotNeededLatelyGoBack" ;;
+ClientArenasTest.PagesThatAreNotNeededLatelyGoBack:ClientMemory.IsCopiedBothWays:\
+ClientMemory.TheDescriptorMustBeTheSendersMemory:MoverTest.AllGatherIsCopiedOutOfPlaceAndInPlace:\
+MoverTest.StagedInputIsReadAsFarAsAllowed" ;;
     runtime) echo "Rails.DeliverExactBytesInAnyOrder" ;;
     # These do not depend on the machine and take minutes: hundreds of members, or links filled for long.
     collective) echo "Scale*:InStep*:LongPath*" ;;
