@@ -32,9 +32,8 @@ HugePages.ContentsStayWhenPagesAreReplaced:Skips.FailInContinuousIntegrationOnly
     transport) echo "UdpDatagramTest.CountsDatagramsForAnotherPort:UdpDatagramTest.ComesFromWhereItsEndpointListens:\
 UdpSiege.DatagramsFromOutsideOfAllowNeverArrive" ;;
     shm) echo "ArenaPool.GivesPagesBack:HostLaneTest.MemoryThatEndsInATurnEndsTheProcess" ;;
-    # qemu 7.2 has no process_vm_readv(), so ranks of one host only read through slots, an engine copies no
-    # client's memory, and no execve().
-    # It ignores madvise(), which adds pages and gives them back.
+    # qemu 7.2 has no execve() of arm64 programs and no process_vm_readv(): ranks of one host read through slots
+    # only, and an engine copies no client's memory. It ignores advice to add pages and to give them back.
     # ClientGroup.TheSuite expects traffic on two interfaces at once, which needs threads as fast as a real
     # machine's.
     host_engine) echo "HostEngine.NothingCrossesASocket:HostEngine.TensorsThatAreMapped*:ClientGroup.TheSuite*:\

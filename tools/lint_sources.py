@@ -254,6 +254,11 @@ DRAWS = re.compile(r"^(?:TEST(?:_[FP])?|TYPED_TEST)\((\w+), (\w+)\)|[^\w](seeds\
 NOT_SIMULATED = {"host_engine", "runtime", "transport", "verbs"}
 
 
+def selected(test: str, filters: list[str]) -> bool:
+    """Whether one of GoogleTest's filters selects the test, also if it has parameters."""
+    return any(fnmatch(name, f) for name in (test, f"X/{test}/0") for f in filters)
+
+
 def seeds(tree: Tree, report: Report) -> None:
     run = SUITE.findall(tree.read("tools/soak.py"))
     for path in tree.names(r"tests/cpp/\w+/\w+_test\.cpp"):
@@ -266,7 +271,7 @@ def seeds(tree: Tree, report: Report) -> None:
             if not match[3]:
                 test = f"{match[1]}.{match[2]}"
             elif test:  # else a function that tests share
-                there = any(fnmatch(n, f) for n in (test, f"X/{test}/0") for f in filters)
+                there = selected(test, filters)
                 number = line_of(text, match.start(3))
                 report.check(there, f"{path}:{number}", f"tools/soak.py does not run {test}")
 
@@ -277,19 +282,12 @@ LEFT_OUT = {
     "tools/aarch64.sh": re.compile(r'^    (\w+)\) echo "([^"]+)"', re.M),
     "Makefile": re.compile(r"^(TWICE) := (\S+)", re.M),
 }
-DECLARED = re.compile(r"^(?:TYPED_)?TEST(?:_[FP])?\(\s*(\w+),\s*(\w+)\s*\)", re.M)
 
 
 def left_out(tree: Tree, report: Report) -> None:
-    tests = [
-        name
-        for path in tree.names(r"tests/cpp/\w+/\w+_test\.cpp")
-        for suite, test in DECLARED.findall(tree.read(path))
-        for name in (f"{suite}.{test}", f"X/{suite}.{test}/0")
-    ]
     for path, pattern in LEFT_OUT.items():
         text = tree.read(path)
         for match in pattern.finditer(text):
             for part in match[2].replace("\\\n", "").split(":"):
-                there = any(fnmatch(name, part) for name in tests)
+                there = any(selected(test, [part]) for test in tree.tests)
                 report.check(there, f"{path}:{line_of(text, match.start())}", f"no test {part}")
